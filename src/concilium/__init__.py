@@ -1,0 +1,55 @@
+"""Hospitals that decide together, and keep their patients to themselves.
+
+The public names, loaded when they are first used: `import concilium as cc`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concilium import errors as errors
+    from concilium import policy as policy
+    from concilium import privacy as privacy
+    from concilium.federation.house import House as House
+    from concilium.federation.site import Site as Site
+    from concilium.model import load as load
+    from concilium.policy.policy import Policy as Policy
+    from concilium.privacy.ledger import Ledger as Ledger
+    from concilium.records.query import Query as Query
+    from concilium.records.table import Records as Records
+    from concilium.study import Study as Study
+    from concilium.trees.tree import DecisionTree as DecisionTree
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "DecisionTree": "concilium.trees.tree",
+    "House": "concilium.federation.house",
+    "Ledger": "concilium.privacy.ledger",
+    "Policy": "concilium.policy.policy",
+    "Query": "concilium.records.query",
+    "Records": "concilium.records.table",
+    "Site": "concilium.federation.site",
+    "Study": "concilium.study",
+    "load": "concilium.model",
+}
+_PACKAGES = ("errors", "policy", "privacy")
+
+__all__ = sorted([*_PLACES, *_PACKAGES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        value = getattr(importlib.import_module(_PLACES[name]), name)
+    elif name in _PACKAGES:
+        value = importlib.import_module(f"concilium.{name}")
+    else:
+        raise AttributeError(f"module 'concilium' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,168 @@
+"""`concilium consult`: what a model says of a patient, and why."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from concilium.cli.output import say, say_json
+from concilium.errors import ModelError, nearest
+
+if TYPE_CHECKING:
+    from concilium.records.table import Value
+
+Patient = dict[str, "Value | None"]
+
+WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+DECIMAL = re.compile(r"-?[0-9]*\.[0-9]+([eE][-+]?[0-9]+)?")
+
+
+def consult(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="A model file, as `run` writes it.", show_default=False)
+    ],
+    patient: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATIENT",
+            help="A JSON file, a table with one row per patient (csv, parquet), - for standard input, "
+            "or attribute=value pairs.",
+            show_default=False,
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Predict for one or more patients, and give the reasons.
+
+    \b
+    Examples:
+      concilium consult results/model.json patient.json
+      concilium consult results/model.json age=63 sex=f "blood pressure=high"
+      cat patient.json | concilium consult results/model.json - --json
+    """
+    import msgspec
+
+    from concilium.model import load
+
+    fitted = load(model)
+    patients = read_patients(patient)
+    refuse_misspelt(patients, {node.attribute for node in fitted.body.nodes if node.attribute})
+    explanations = [fitted.explain(known) for known in patients]
+    if as_json:
+        plain = [msgspec.to_builtins(explanation) for explanation in explanations]
+        say_json(plain[0] if len(plain) == 1 else plain)
+        return
+    for number, explanation in enumerate(explanations, start=1):
+        if len(explanations) > 1:
+            say(("" if number == 1 else "\n") + f"patient {number}")
+        say(str(explanation))
+
+
+def refuse_misspelt(patients: list[Patient], asked: set[str]) -> None:
+    """A patient may have attributes no model asks about, but not one that looks like a slip of the pen."""
+    for patient in patients:
+        unanswered = asked - set(patient)
+        for name in patient:
+            if name not in asked and (meant := nearest(name, unanswered)):
+                raise ModelError(f"the model does not ask about {name!r}{meant}")
+
+
+def read_patients(arguments: list[str]) -> list[Patient]:
+    """The patients that the command line names: at least one, or ModelError."""
+    first = arguments[0]
+    if len(arguments) == 1 and first == "-":
+        return read_text(sys.stdin.read())
+    if len(arguments) == 1 and Path(first).is_file():
+        return read_file(Path(first))
+    if all("=" in argument for argument in arguments):
+        return [read_pairs(arguments)]
+    wrong = next(argument for argument in arguments if "=" not in argument)
+    raise ModelError(
+        f"{wrong!r} is neither a file nor attribute=value; give a JSON or csv file, - for standard input, "
+        "or pairs such as age=63 sex=f"
+    )
+
+
+def read_file(path: Path) -> list[Patient]:
+    """Patients of a JSON file (one object or a list of them) or of a table (one row each)."""
+    if path.suffix == ".json":
+        try:
+            return read_json(path.read_text(encoding="utf-8"), str(path))
+        except UnicodeDecodeError as error:
+            raise ModelError(f"{path}: is not UTF-8 text (byte {error.start})") from None
+        except OSError as error:
+            raise ModelError(f"{path}: cannot be read ({error.strerror})") from None
+    return read_table(path, str(path))
+
+
+def read_text(text: str) -> list[Patient]:
+    """Patients from standard input: JSON if it looks like it, else csv."""
+    if text.lstrip()[:1] in ("{", "["):
+        return read_json(text, "standard input")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "patients.csv"
+        path.write_text(text, encoding="utf-8")
+        return read_table(path, "standard input")
+
+
+def read_json(text: str, where: str) -> list[Patient]:
+    def refuse(constant: str) -> None:
+        raise ModelError(f"{where}: {constant} is not a value; leave out what is not known, or write null")
+
+    try:
+        content = json.loads(text, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        raise ModelError(
+            f"{where}: line {error.lineno}, column {error.colno}: is not JSON ({error.msg})"
+        ) from None
+    patients = content if isinstance(content, list) else [content]
+    if not patients:
+        raise ModelError(f"{where}: there is no patient in it")
+    for patient in patients:
+        if not isinstance(patient, dict):
+            raise ModelError(
+                f'{where}: a patient is an object such as {{"age": 63}}; got {json.dumps(patient)[:60]}'
+            )
+        for name, value in patient.items():
+            if isinstance(value, list | dict):
+                raise ModelError(f"{where}: {name!r} must be text, a number, true, false or null")
+    return patients
+
+
+def read_table(path: Path, where: str) -> list[Patient]:
+    from concilium.records.table import Records
+
+    records = Records.read(path)
+    if not len(records):
+        raise ModelError(f"{where}: there is no patient in it")
+    columns = {name: records.values(name) for name in records.names}
+    return [{name: values[row] for name, values in columns.items()} for row in range(len(records))]
+
+
+def read_pairs(pairs: list[str]) -> Patient:
+    """attribute=value pairs; a number is a number only as people write one (007 stays text)."""
+    patient: Patient = {}
+    for pair in pairs:
+        name, _, text = pair.partition("=")
+        if not name:
+            raise ModelError(f"{pair!r} names no attribute; write attribute=value, such as age=63")
+        if name in patient:
+            raise ModelError(f"{name!r} is given twice")
+        patient[name] = read_value(text)
+    return patient
+
+
+def read_value(text: str) -> Any:
+    if text in ("", "NA"):
+        return None
+    if text in ("true", "false"):
+        return text == "true"
+    if WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if DECIMAL.fullmatch(text) else text

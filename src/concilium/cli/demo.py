@@ -1,0 +1,298 @@
+"""`concilium demo`: the whole way on real patients, embedded in one process.
+
+Patients come with the package SurvSet (extra `demo`), nothing is vendored. Two studies: all 67 federally funded
+haemodialysis centres of Rio de Janeiro State (Sá Carvalho et al., Int. J. Qual. Health Care 15, 2003), where the
+centres are real; and the intensive-care patients of the right heart catheterisation study (Connors et al., JAMA
+276, 1996), whose hospitals are not in the public data, so that patients are dealt to twenty made-up ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from concilium.cli.output import figure, say, say_table, show_progress
+from concilium.cli.run import SHOWN, run_study
+from concilium.errors import MissingExtra, StudyError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from concilium.records.table import Records, Value
+    from concilium.study import Study
+    from concilium.trees.tree import DecisionTree
+
+DIALYSIS = """\
+# Does a patient who starts haemodialysis die within a year? Every centre is left out once.
+[study]
+name = "a year of dialysis"
+method = "tree"
+target = "died"
+
+[schema]
+age = "number"
+
+[bins]
+age = [40, 50, 60, 70, 80]
+
+[tree]
+max_depth = 3
+min_leaf = 20
+
+[evaluate]
+leave_out = "site"
+"""
+
+INTENSIVE_CARE = """\
+# Does a critically ill adult die within 30 days? Cutoffs are clinical ranges: public, so they cost nothing.
+[study]
+name = "thirty days after intensive care"
+method = "tree"
+target = "died"
+
+[schema]
+{schema}
+
+[bins]
+{bins}
+
+[tree]
+max_depth = 3
+min_leaf = 20
+
+[evaluate]
+holdout = 0.3
+"""
+
+HOSPITALS = 20
+
+MEASURED = {
+    "age": ("num_age", [50, 65, 75]),
+    "acute physiology score": ("num_aps1", [40, 60, 80]),
+    "coma score": ("num_scoma1", [1, 40, 80]),
+    "mean blood pressure": ("num_meanbp1", [60, 70, 110]),
+    "heart rate": ("num_hrt1", [60, 100, 140]),
+    "respiratory rate": ("num_resp1", [12, 25, 40]),
+    "temperature": ("num_temp1", [36, 38.3]),
+    "PaO2/FiO2": ("num_pafi1", [100, 200, 300]),
+    "PaCO2": ("num_paco21", [35, 45, 60]),
+    "pH": ("num_ph1", [7.25, 7.35, 7.45]),
+    "albumin": ("num_alb1", [2.5, 3.5]),
+    "bilirubin": ("num_bili1", [1.2, 2, 6]),
+    "creatinine": ("num_crea1", [1.2, 2, 3.5]),
+    "haematocrit": ("num_hema1", [25, 30, 40]),
+    "leucocytes": ("num_wblc1", [4, 12, 20]),
+    "sodium": ("num_sod1", [135, 145]),
+}
+
+RECORDED = {
+    "sex": "fac_sex",
+    "primary disease": "fac_cat1",
+    "cancer": "fac_ca",
+    "do not resuscitate": "fac_dnr1",
+    "sepsis": "fac_seps",
+    "respiratory diagnosis": "fac_resp",
+    "cardiovascular diagnosis": "fac_card",
+    "neurological diagnosis": "fac_neuro",
+    "haematological diagnosis": "fac_hema",
+    "trauma": "fac_trauma",
+}
+
+HISTORY = {
+    "heart failure": "fac_chfhx",
+    "chronic lung disease": "fac_chrpulhx",
+    "chronic renal disease": "fac_renalhx",
+    "cirrhosis": "fac_liverhx",
+    "dementia": "fac_dementhx",
+    "immunosuppression": "fac_immunhx",
+    "malignancy": "fac_malighx",
+}
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The folder for everything the demo writes.")
+    ] = Path("concilium-demo"),
+) -> None:
+    """Run two studies on real patients, explain one prediction, and write it all to a folder.
+
+    \b
+    Example:
+      concilium demo --out /tmp/concilium-demo
+    """
+    load = find_patients()
+    if out.exists() and not out.is_dir():
+        raise StudyError(f"{out}: is a file; --out takes a folder")
+    run_dialysis(load("Dialysis"), out / "dialysis")
+    say()
+    run_intensive_care(load("rhc"), out / "intensive-care")
+    say()
+    say(f"Everything is in {out}. Open {out / 'intensive-care' / 'results' / 'report.html'}, or go on with:")
+    say(f"  concilium run '{out / 'dialysis' / 'study.toml'}' --out again")
+    say(f"  concilium ledger '{out / 'intensive-care' / 'hospital-01.ledger'}'")
+
+
+def find_patients() -> Callable[[str], DataFrame]:
+    """A function from the name of a public data set to its data frame."""
+    try:
+        from SurvSet.data import SurvLoader
+    except ImportError:
+        raise MissingExtra("demo", "the demo's real patients (SurvSet)") from None
+
+    def load(name: str) -> DataFrame:
+        with warnings.catch_warnings():
+            # SurvSet's files were written by an older NumPy, whose names today's warns about.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return SurvLoader().load_dataset(ds_name=name)["df"]
+
+    return load
+
+
+def run_dialysis(patients: DataFrame, folder: Path) -> None:
+    """Leave-one-centre-out over real dialysis centres."""
+    # Treatment must have begun a year before the end of observation (month 44), or deaths would be seen and
+    # survivors not; those lost to follow-up within their year are left out.
+    begun = patients[patients["num_begin"] <= 32]
+    known = begun[(begun["event"] == 1) | (begun["time"] >= 12)]
+    table = known[["num_age", "fac_disease"]].rename(columns={"num_age": "age", "fac_disease": "disease"})
+    table["died"] = died_within(known, 12)
+    centres = {f"centre {code}": part for code, part in table.groupby(known["fac_center"].astype(str))}
+    study = write_study(folder, DIALYSIS, centres, ledgers=False)
+    say(
+        f"1. {len(centres)} real dialysis centres, {len(table)} patients: who dies within a year? "
+        "Each centre is predicted by a model of the others."
+    )
+    with show_progress(quiet=False) as tell:
+        results = run_study(study, folder / "results", resume=False, tell=tell)
+    say_table(
+        ["", "patients", "died", "accuracy", "AUC"],
+        [
+            [
+                "centres not in the model",
+                str(results.metrics["patients"]),
+                f"{(table['died'] == 'yes').mean():.0%}",
+                figure(results.metrics["accuracy"]),
+                figure(results.metrics["auc"]),
+            ]
+        ],
+    )
+    say(results.model.text())
+
+
+def run_intensive_care(patients: DataFrame, folder: Path) -> None:
+    """Local, federated and pooled models side by side, and one patient explained."""
+    known = patients[(patients["event"] == 1) | (patients["time"] >= 30)]
+    columns = {column: name for name, (column, _) in MEASURED.items()}
+    columns |= {column: name for name, column in {**RECORDED, **HISTORY}.items()}
+    table = known[list(columns)].rename(columns=columns)
+    for name in HISTORY:
+        table[name] = table[name].astype(int).map({0: "no", 1: "yes"})
+    table["died"] = died_within(known, 30)
+    hospitals = {
+        f"hospital {number:02}": part
+        for number, part in table.groupby([deal(row, HOSPITALS) for row in range(len(table))])
+    }
+    schema = "\n".join(f'"{name}" = "number"' for name in MEASURED)
+    bins = "\n".join(f'"{name}" = {edges}' for name, (_, edges) in MEASURED.items())
+    study = write_study(folder, INTENSIVE_CARE.format(schema=schema, bins=bins), hospitals, ledgers=True)
+    say(
+        f"2. {len(table)} intensive-care patients, dealt to {len(hospitals)} hospitals: who dies within 30 days? "
+        "30% of each hospital's patients are held back and predicted."
+    )
+    with show_progress(quiet=False) as tell:
+        results = run_study(study, folder / "results", resume=False, tell=tell)
+        tell("the same patients without the other hospitals, and in one table")
+        alone, pooled, same, patient = compare(study, results.model)
+    rows = {
+        "each hospital alone": alone,
+        "together (federated)": results.metrics,
+        "one table (pooled)": pooled,
+    }
+    say_table(
+        ["", *SHOWN], [[name, *(figure(row[key]) for key in SHOWN.values())] for name, row in rows.items()]
+    )
+    if same:
+        say("The federated tree is the pooled one, node for node.")
+    happened = patient.pop("died")
+    file = folder / "patient.json"
+    file.write_text(json.dumps(patient, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    say(f"One of the patients held back (who {'died' if happened == 'yes' else 'lived'}), explained:")
+    say()
+    say(f"$ concilium consult {folder / 'results' / 'model.json'} {file}")
+    say(str(results.model.explain(patient)))
+
+
+def died_within(patients: DataFrame, horizon: int) -> Any:
+    """yes or no for every patient."""
+    return ((patients["event"] == 1) & (patients["time"] <= horizon)).map({True: "yes", False: "no"})
+
+
+def deal(row: int, hospitals: int) -> int:
+    """The made-up hospital of a patient: by hash, so that everyone deals alike."""
+    return int.from_bytes(hashlib.sha256(str(row).encode()).digest()[:8], "big") % hospitals + 1
+
+
+def write_study(folder: Path, text: str, tables: dict[str, DataFrame], ledgers: bool) -> Study:
+    """A study file beside one csv file per hospital."""
+    from concilium.study import Study
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            stem = name.replace(" ", "-")
+            table.to_csv(folder / f"{stem}.csv", index=False)
+            text += f'\n[[site]]\nname = "{name}"\nrecords = "{stem}.csv"\n'
+            if ledgers:
+                text += f'ledger = "{stem}.ledger"\n'
+        path = folder / "study.toml"
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StudyError(f"{folder}: cannot be written to ({error.strerror})") from None
+    return Study.read(path)
+
+
+def compare(
+    study: Study, federated: DecisionTree
+) -> tuple[dict[str, Any], dict[str, Any], bool, dict[str, Value | None]]:
+    """Figures of each hospital's own model and of the pooled table's, whether that is ours, and a patient."""
+    from concilium.evaluation.leave_out import figures, find_classes, hold_out, predict_at
+    from concilium.records.table import Records
+
+    assert study.evaluate is not None
+    assert study.evaluate.holdout is not None
+    tables = study.read_tables()
+    held = {name: hold_out(len(t), study.evaluate.holdout, study.name, name) for name, t in tables.items()}
+    classes = find_classes(tables.values(), study.target)
+
+    def predict(name: str, model: DecisionTree) -> Any:
+        return predict_at(name, model, tables[name].take(held[name]), study.query, study.target, classes)
+
+    alone = [predict(name, fit(study, name, table.take(~held[name]))) for name, table in tables.items()]
+    rows = [row for name, table in tables.items() for row in as_rows(table.take(~held[name]))]
+    model = fit(study, "pooled", Records.from_rows(rows, schema=study.schema))
+    pooled = [predict(name, model) for name in tables]
+    first = next(iter(tables))
+    patient = as_rows(tables[first].take(held[first]))[0]
+    positive = study.find_positive(classes)
+    same = model.body == federated.body
+    return dict(figures(alone, positive)), dict(figures(pooled, positive)), same, patient
+
+
+def fit(study: Study, name: str, records: Records) -> DecisionTree:
+    """The study's method on one table alone."""
+    from concilium.federation.house import House
+    from concilium.federation.site import Site
+
+    return study.open_method().fit(House([Site(name, records)]))
+
+
+def as_rows(records: Records) -> list[dict[str, Value | None]]:
+    """One mapping per patient."""
+    columns = {name: records.values(name) for name in records.names}
+    return [{name: values[row] for name, values in columns.items()} for row in range(len(records))]

@@ -1,0 +1,73 @@
+"""The `concilium` command: its parts, its exit codes.
+
+0 done; 1 a fault of ours, with a traceback; 2 something the user can mend, in one sentence; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from concilium.cli import consult, demo, ledger, run
+from concilium.cli.output import say, warn
+from concilium.errors import ConciliumError
+
+
+class Commands(TyperGroup):
+    """All commands, with the one place where an error becomes a sentence and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConciliumError as error:
+            warn(str(error))
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command("demo", short_help="Everything, on real patients.")(demo.demo)
+app.command("run", short_help="Run a study: model, metrics, card, report.")(run.run)
+app.command("consult", short_help="Predict for a patient, with reasons.")(consult.consult)
+app.add_typer(ledger.app, name="ledger", short_help="What a hospital has released; what is left.")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import concilium
+
+        say(f"concilium {concilium.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def concilium_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end."),
+    ] = False,
+) -> None:
+    """Hospitals that decide together, and keep their patients to themselves.
+
+    \b
+    Start here:
+      concilium demo                            everything, on real patients
+      concilium run study.toml --out results    a study of your own
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point of the installed command."""
+    app(arguments, prog_name="concilium")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What a command shows: results on standard output, progress and complaints on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+Tell = Callable[[str], None]
+
+
+def say(text: str = "") -> None:
+    """A line for people."""
+    typer.echo(text)
+
+
+def warn(text: str) -> None:
+    """A line that must not get lost in results that are piped onwards."""
+    typer.echo(text, err=True)
+
+
+def say_json(value: Any) -> None:
+    """The one JSON document of a command with --json."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+@contextmanager
+def show_progress(quiet: bool) -> Iterator[Tell]:
+    """A spinner with the latest thing told; nothing where nobody is watching."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("starting") as status:
+        yield lambda text: status.update(escape(text))
+
+
+def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+    """Rows under headings; the first column is text, the rest is aligned as numbers."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+def figure(number: float | None) -> str:
+    """A share or a coefficient with three digits; a dash where there is none."""
+    return "–" if number is None else f"{number:.3f}"
+
+
+def size(number: int) -> str:
+    """Bytes as people read them."""
+    for unit, scale in (("MB", 1_000_000), ("kB", 1_000)):
+        if number >= scale:
+            return f"{number / scale:.1f} {unit}"
+    return f"{number} bytes"

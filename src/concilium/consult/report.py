@@ -1,0 +1,84 @@
+"""A run as one page of HTML that stands alone: no script, nothing fetched, fit for paper and for a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+FIGURES = {
+    "accuracy": "Accuracy",
+    "balanced_accuracy": "Balanced accuracy",
+    "auc": "AUC",
+    "f1": "F1",
+    "mcc": "MCC",
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+}
+
+MANY_NUMBERS = 0.5
+"""Exact numbers per patient above which the page warns (METHODS.md, section 0)."""
+
+LONG_LIST = 4
+LONG_TABLE = 25
+"""Above these lengths a list or table is folded, so that the page stays a page."""
+
+
+def render_report(metrics: Mapping[str, Any], card: Mapping[str, Any], drawing: str, query: str) -> str:
+    """The page for a run: metrics and card as they stand in their files, and the model drawn as text."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"figure": figure, "thousands": thousands}
+    patients = [site["patients"] for site in card["sites"] if site["patients"] is not None]
+    releases = releases_by_site(card)
+    return environment.get_template("report.html.jinja").render(
+        metrics=metrics,
+        card=card,
+        drawing=drawing,
+        query=query,
+        figures=FIGURES,
+        patients=sum(patients),
+        releases=releases,
+        exposed=[
+            row for row in releases if row["cost"] == "unlimited" and (row["per_patient"] or 0) > MANY_NUMBERS
+        ],
+        long_list=LONG_LIST,
+        long_table=LONG_TABLE,
+    )
+
+
+def releases_by_site(card: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """For every site that took part: its patients, what it answered, and numbers released per patient."""
+    rows = []
+    for site in card["sites"]:
+        given = [release for release in card["releases"] if release["site"] == site["name"]]
+        numbers = sum(release["numbers"] for release in given)
+        costs = [release["cost"] for release in given]
+        rows.append(
+            {
+                "site": site["name"],
+                "patients": site["patients"],
+                "answers": sum(release["answers"] for release in given),
+                "numbers": numbers,
+                "per_patient": numbers / site["patients"] if site["patients"] else None,
+                "cost": "unlimited" if None in costs or not costs else " + ".join(costs),
+            }
+        )
+    return rows
+
+
+def figure(number: float | None) -> str:
+    """A figure with three digits; a dash where the patients cannot tell."""
+    return "–" if number is None else f"{number:.3f}"
+
+
+def thousands(number: int | None) -> str:
+    """A count with its thousands set apart; a dash where it is not released."""
+    return "–" if number is None else f"{number:,}"

@@ -1,0 +1,104 @@
+"""Every error a user can cause, in one tree.
+
+ConciliumError
+├── RecordsError      a table that cannot be read or does not fit what was asked of it
+├── QueryError        a query (or a predicate of a policy) that does not parse or names something unknown
+├── PolicyError       a policy file that is wrong
+├── StudyError        a study file that is wrong, or a method's parameter out of range
+├── ModelError        a model file that is not one, or a patient it cannot be asked about
+├── LedgerError       a ledger that cannot be opened, written or trusted
+│   └── BudgetError   a charge that does not fit; carries asked, spent and left
+├── MessageError      bytes that are not a message we know
+├── MaskError         a masked round that must not or cannot be opened
+├── HouseError        a round that cannot end well: sites silent, refusing or too few
+└── MissingExtra      an optional part is not installed; says the command that installs it
+
+One sentence each: what is wrong, where (file, line, column, site), what to do. The command line prints the
+sentence and ends with exit code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from fractions import Fraction
+
+
+class ConciliumError(Exception):
+    """The root of every error a user can cause."""
+
+
+class RecordsError(ConciliumError):
+    """A table that cannot be read or does not fit what was asked of it."""
+
+
+class QueryError(ConciliumError):
+    """A query that does not parse, or names an attribute or value kind that does not fit."""
+
+    def __init__(self, problem: str, text: str, line: int = 1, column: int = 1) -> None:
+        self.problem, self.text, self.line, self.column = problem, text, line, column
+        shown = text.splitlines()[line - 1] if text.splitlines() else ""
+        super().__init__(f"{problem} (line {line}, column {column})\n  {shown}\n  {' ' * (column - 1)}^")
+
+
+class PolicyError(ConciliumError):
+    """A policy file that is wrong."""
+
+
+class StudyError(ConciliumError):
+    """A study file that is wrong, or a method's parameter out of range."""
+
+
+class ModelError(ConciliumError):
+    """A model file that is not one, or a patient it cannot be asked about."""
+
+
+class LedgerError(ConciliumError):
+    """A ledger that cannot be opened, written or trusted."""
+
+
+class BudgetError(LedgerError):
+    """A charge that does not fit: asked, spent and left are exact numbers in the ledger's currency."""
+
+    def __init__(self, currency: str, asked: Fraction, spent: Fraction, left: Fraction) -> None:
+        self.currency, self.asked, self.spent, self.left = currency, asked, spent, left
+        super().__init__(
+            f"this would cost {currency} = {_decimal(asked)}, but {_decimal(left)} is left "
+            f"({_decimal(spent)} is spent); a question that costs at most {_decimal(left)} would fit"
+        )
+
+
+class MessageError(ConciliumError):
+    """Bytes that are not a message we know."""
+
+
+class MaskError(ConciliumError):
+    """A masked round that must not or cannot be opened."""
+
+
+class HouseError(ConciliumError):
+    """A round that cannot end well: sites are silent, refuse or are too few."""
+
+
+class MissingExtra(ConciliumError):
+    """An optional part is not installed."""
+
+    def __init__(self, extra: str, purpose: str) -> None:
+        self.extra = extra
+        super().__init__(
+            f"{purpose} needs an optional part; install it with: pip install 'concilium[{extra}]'"
+        )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """', did you mean ...?' for an error message, or nothing where no known name comes close."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _decimal(number: Fraction) -> str:
+    """An exact number as people read it; a long one is cut and marked as such."""
+    if number.denominator == 1:
+        return str(number.numerator)
+    shown = f"{float(number):.6g}"
+    return shown if Fraction(shown) == number else f"about {shown}"

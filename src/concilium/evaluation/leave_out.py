@@ -1,0 +1,199 @@
+"""Who is held back from learning, and how a model does on them (DIDT chapter 6; METHODS.md section 1).
+
+Leaving out a site asks how a model serves a hospital that had no part in it; a holdout asks how it serves the
+next patient of a hospital that had. All of this is a simulation's privilege: the records of the left-out site
+are at hand, and predictions are made and compared in this process, past any gate. Between real hospitals
+each would evaluate at home and release its figures through its own gate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import StudyError
+from concilium.evaluation.metrics import Figures, measure
+from concilium.federation.card import Card
+from concilium.records.query import Query
+from concilium.records.table import Coded, Records, Value, label
+
+
+class Predictor(Protocol):
+    """What evaluation needs of a model."""
+
+    @property
+    def classes_(self) -> list[Value]: ...
+
+    @property
+    def card(self) -> Card: ...
+
+    def predict_proba(self, records: Records) -> NDArray[np.float64]: ...
+
+    def predict(self, records: Records) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One turn: the model of the sites in `learn` is measured at the sites in `left_out`."""
+
+    left_out: tuple[str, ...]
+    learn: tuple[str, ...]
+
+
+class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a model said of the patients of one site, beside what happened; probabilities follow `classes`."""
+
+    site: str
+    classes: tuple[Value, ...]
+    truth: list[Value]
+    predicted: list[Value]
+    probabilities: list[list[float]]
+
+
+class FoldResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one model said at the sites it was measured at, and what making it took."""
+
+    left_out: tuple[str, ...]
+    outcomes: list[Outcome]
+    rounds: int
+    bytes: int
+    seconds: float
+
+
+def leave_sites_out(sizes: Mapping[str, int]) -> list[Fold]:
+    """Every site left out once, in the order given."""
+    return leave_groups_out([(name,) for name in sizes])
+
+
+def leave_bands_out(sizes: Mapping[str, int], bands: int) -> list[Fold]:
+    """Bands of sites ("mega-hospitals") left out in turn.
+
+    The thesis draws bands at random; here sites are sorted by their number of patients, largest first (by
+    name where equal), and dealt one by one like cards into the bands. So bands are of nearly the same size,
+    and the same for everyone who repeats the study.
+    """
+    if bands > len(sizes):
+        raise StudyError(f'leave_out = "band:{bands}" needs at least {bands} sites; there are {len(sizes)}')
+    order = sorted(sizes, key=lambda name: (-sizes[name], name))
+    return leave_groups_out([tuple(sorted(order[band::bands])) for band in range(bands)])
+
+
+def leave_groups_out(groups: Sequence[tuple[str, ...]]) -> list[Fold]:
+    """A fold for every group of sites."""
+    if len(groups) < 2:
+        raise StudyError("leaving a site out needs at least two sites, so that one is left to learn from")
+    everyone = [name for group in groups for name in group]
+    return [Fold(group, tuple(name for name in everyone if name not in set(group))) for group in groups]
+
+
+def hold_out(rows: int, share: float, study: str, site: str) -> NDArray[np.bool_]:
+    """Which rows of a site are held back: the given share of them, at least one and never all.
+
+    Rows are ordered by the SHA-256 of study, site and row number, and the first of that order are held back:
+    no random state, the same rows for everyone who repeats the study, others in a study of another name.
+    """
+    if rows < 2:
+        raise StudyError(f"site {site!r} has {rows} patients: too few to hold some back")
+    prefix = hashlib.sha256(f"{study}\n{site}\n".encode())
+    ranks = []
+    for row in range(rows):
+        ticket = prefix.copy()
+        ticket.update(str(row).encode())
+        ranks.append(ticket.digest())
+    count = min(max(round(share * rows), 1), rows - 1)
+    held = np.zeros(rows, dtype=np.bool_)
+    held[sorted(range(rows), key=ranks.__getitem__)[:count]] = True
+    return held
+
+
+def find_classes(tables: Iterable[Records], target: str) -> list[Value]:
+    """All values of the target, numbers by size, then text by text."""
+    found = {value for table in tables for value in table.values(target) if value is not None}
+    numbers = sorted(value for value in found if not isinstance(value, str))
+    return [*numbers, *sorted(value for value in found if isinstance(value, str))]
+
+
+def complete(records: Records, names: Iterable[str]) -> Records:
+    """The records with every other named column as missing: what a site that never asked it would enter."""
+    absent = dict.fromkeys(names, Coded(np.zeros(len(records), dtype=np.uint8), ()))
+    return Records({**absent, **{name: records[name] for name in records.names}})
+
+
+def predict_at(
+    site: str, model: Predictor, records: Records, query: str, target: str, classes: Sequence[Value]
+) -> Outcome:
+    """What the model says of the patients at a site whom the query selects and whose outcome is known."""
+    everyone = records.values(target)
+    known = np.array([value is not None for value in everyone], dtype=np.bool_)
+    patients = records.take(Query.parse(query).mask(records) & known)
+    place = {label(value): column for column, value in enumerate(classes)}
+    probabilities = np.zeros((len(patients), len(classes)))
+    if len(patients):
+        columns = [place[label(value)] for value in model.classes_]
+        probabilities[:, columns] = model.predict_proba(patients)
+    truth, predicted = patients.values(target), model.predict(patients).tolist() if len(patients) else []
+    return Outcome(
+        site=site,
+        classes=tuple(classes),
+        truth=[classes[place[label(value)]] for value in truth],
+        predicted=[classes[place[label(value)]] for value in predicted],
+        probabilities=probabilities.tolist(),
+    )
+
+
+def measure_model(
+    model: Predictor,
+    seconds: float,
+    patients: Mapping[str, Records],
+    *,
+    query: str,
+    target: str,
+    classes: Sequence[Value],
+    left_out: tuple[str, ...] = (),
+) -> FoldResult:
+    """What a model says of these patients, by site; `seconds` is how long it took to make."""
+    outcomes = [predict_at(site, model, table, query, target, classes) for site, table in patients.items()]
+    return FoldResult(left_out, outcomes, model.card.rounds, model.card.bytes, round(seconds, 3))
+
+
+def summarise(results: Sequence[FoldResult], positive: Value | None) -> dict[str, Any]:
+    """Figures over all patients measured, for each site, and for each fold, as plain JSON values."""
+    outcomes = [outcome for result in results for outcome in result.outcomes]
+    return {
+        "overall": {"patients": sum(len(o.truth) for o in outcomes), **figures(outcomes, positive)},
+        "sites": {
+            outcome.site: {"patients": len(outcome.truth), **figures([outcome], positive), **took(result)}
+            for result in results
+            for outcome in result.outcomes
+        },
+        "folds": [
+            {
+                "left_out": list(result.left_out),
+                "patients": sum(len(o.truth) for o in result.outcomes),
+                **figures(result.outcomes, positive),
+                **took(result),
+            }
+            for result in results
+            if result.left_out
+        ],
+    }
+
+
+def took(result: FoldResult) -> dict[str, float]:
+    """What making a fold's model took."""
+    return {"rounds": result.rounds, "bytes": result.bytes, "seconds": result.seconds}
+
+
+def figures(outcomes: Sequence[Outcome], positive: Value | None) -> Figures:
+    """The figures over the patients of these sites taken together: pooled predictions, no mean of means."""
+    classes = outcomes[0].classes
+    truth = [value for outcome in outcomes for value in outcome.truth]
+    predicted = [value for outcome in outcomes for value in outcome.predicted]
+    rows = [row for outcome in outcomes for row in outcome.probabilities]
+    return measure(truth, predicted, np.array(rows).reshape(len(truth), len(classes)), classes, positive)

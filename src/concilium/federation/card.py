@@ -1,0 +1,77 @@
+"""A model's card: who took part, what it cost, what was refused, who was lost, and what to be warned of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+MEANINGS = {
+    "exact": (
+        "exact: the house saw each site's numbers; epsilon is unlimited. This hides no patient: a small count can "
+        "single a person out."
+    ),
+    "masked": (
+        "masked: the house saw sums over all sites, and which values occur at which site; epsilon is unlimited. This "
+        "hides which hospital a number came from, not which patient: a small sum can single a person out."
+    ),
+}
+
+
+class SiteCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One site that took part; `patients` are those who matched the query (None where that is not released).
+
+    `ledger_entries` and `ledger_head` are a receipt: the site's ledger must still hold that head later.
+    """
+
+    name: str
+    patients: int | None
+    identity: str
+    ledger_entries: int
+    ledger_head: str
+
+
+class ReleaseCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one site released for one kind of question. `cost` is None where there is no bound."""
+
+    site: str
+    kind: str
+    release: str
+    answers: int
+    numbers: int
+    cost: str | None
+
+
+class RefusalCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    site: str
+    kind: str
+    rule: str
+    reason: str
+
+
+class DropoutCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    site: str
+    round: int
+    reason: str
+
+
+class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything a reader must know of how a model came about, apart from what it predicts."""
+
+    study: str
+    method: str
+    release: str
+    meaning: str
+    sites: list[SiteCard]
+    rounds: int
+    bytes: int
+    releases: list[ReleaseCard]
+    refusals: list[RefusalCard]
+    dropouts: list[DropoutCard]
+    warnings: list[str]
+    version: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The card as plain JSON values."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain

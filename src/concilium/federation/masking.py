@@ -1,0 +1,196 @@
+"""The questions that set up and open masked rounds, and a site's seats in masked studies.
+
+Under `masked` a statistic leaves a site in two steps: covered (its vector under masks, which tells nothing and is
+not charged), and opened (the seed of the site's own mask, charged in the same transaction, once all participants
+have committed to their vectors). Who is protected: a hospital's own numbers, from the house and up to
+`policy.colluders` other sites; no patient is (METHODS.md, section 0). The protocol is in privacy/seat.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MaskError
+from concilium.federation.messages import Envelope, decode
+from concilium.federation.questions import Gathered
+from concilium.policy.policy import Policy
+from concilium.privacy.identity import Identity, statement
+from concilium.privacy.manifest import read_manifest
+from concilium.privacy.masks import WIRE, Commitment, Masked, Seed
+from concilium.privacy.opening import MaskStore
+from concilium.privacy.seat import Seat
+from concilium.privacy.study_keys import StudyKey
+
+RELEASES = frozenset({"masked"})
+
+
+class Joined(Gathered, frozen=True, forbid_unknown_fields=True):
+    """The site takes part; this is its key for the study."""
+
+    key: StudyKey
+
+
+class Done(Gathered, frozen=True, forbid_unknown_fields=True):
+    """Nothing but that it was done."""
+
+
+class Covered(Gathered, frozen=True, forbid_unknown_fields=True):
+    """A vector under masks."""
+
+    masked: Masked
+
+
+class Opened(Gathered, frozen=True, forbid_unknown_fields=True):
+    """The seed of the site's own mask for one vector."""
+
+    seed: Seed
+
+
+class Greeting(Gathered, frozen=True, forbid_unknown_fields=True):
+    """What a manifest must say of this site; its identity is in the answer around it."""
+
+    reveal_on_dropout: bool
+
+
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who are you, and may the others go on without you when you are lost?"""
+
+    releases: ClassVar[frozenset[str]] = RELEASES
+
+    def check(self, release: str) -> None:
+        """Nothing to check."""
+
+
+class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Take part in the study of this manifest."""
+
+    releases: ClassVar[frozenset[str]] = RELEASES
+    manifest: bytes
+
+    def check(self, release: str) -> None:
+        read_manifest(self.manifest)
+
+
+class Meet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """These are the keys of all participants."""
+
+    releases: ClassVar[frozenset[str]] = RELEASES
+    keys: list[StudyKey]
+
+    def check(self, release: str) -> None:
+        """Nothing to check before the seat does."""
+
+
+class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All participants have answered the question of this content (the template holds their hashes): open yours."""
+
+    releases: ClassVar[frozenset[str]] = RELEASES
+    kind: str
+    body: bytes
+    attempt: int
+
+    def check(self, release: str) -> None:
+        """Nothing to check before the seat does."""
+
+
+class Commitments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What every participant committed to, with the tags that one site can check."""
+
+    commitments: list[Commitment]
+
+
+class End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The study is over: forget its keys."""
+
+    releases: ClassVar[frozenset[str]] = RELEASES
+
+    def check(self, release: str) -> None:
+        """Nothing to check."""
+
+
+class Seats:
+    """The masked studies a site takes part in. `introduced` are peers that an embedded house vouched for."""
+
+    def __init__(self, site: str, identity: Identity, policy: Policy, store: MaskStore) -> None:
+        self._site, self._identity, self._policy, self._store = site, identity, policy, store
+        self._introduced: Mapping[str, str] = {}
+        self._seats: dict[str, Seat] = {}
+        self._lock = threading.Lock()
+
+    def introduce(self, peers: Mapping[str, str]) -> bool:
+        """Pin these peers for want of own ones; False where the policy pins its own, which then stand."""
+        if self._policy.peers:
+            return False
+        self._introduced = peers
+        return True
+
+    def set_up(self, study: str, question: Hello | Join | Meet | End) -> Gathered:
+        """The steps of a masked study that tell nothing about patients."""
+        match question:
+            case Hello():
+                return Greeting(self._policy.reveal_on_dropout)
+            case Join(manifest):
+                return Joined(self._join(study, manifest).key)
+            case Meet(keys):
+                self.at(study).meet(keys)
+            case End():
+                self.at(study).forget()
+        return Done()
+
+    def _join(self, study: str, manifest: bytes) -> Seat:
+        """Take (or take again) the seat of a study."""
+        opened = read_manifest(manifest)
+        if opened.study_id.hex() != study:
+            raise MaskError("the manifest is not that of the study it came with")
+        seat = Seat(
+            opened,
+            self._site,
+            self._identity,
+            self._policy.peers or self._introduced,
+            self._store,
+            colluders=self._policy.colluders,
+            reveal_on_dropout=self._policy.reveal_on_dropout,
+        )
+        with self._lock:
+            self._seats[study] = seat
+        return seat
+
+    def at(self, study: str) -> Seat:
+        with self._lock:
+            seat = self._seats.get(study)
+        if seat is None:
+            raise MaskError(f"{self._site} has not joined this study (or was restarted since): join first")
+        return seat
+
+    def covered(self, envelope: Envelope) -> Masked | None:
+        """The stored answer to this attempt of a statistic, if it was answered before."""
+        return self.at(envelope.study).recall(content(envelope.kind, envelope.body), envelope.attempt)
+
+    def cover(self, envelope: Envelope, counts: NDArray[np.unsignedinteger]) -> Masked:
+        """A statistic under masks, stored before it is returned."""
+        vector = counts.astype(np.uint64).reshape(-1)
+        return self.at(envelope.study).mask(content(envelope.kind, envelope.body), envelope.attempt, vector)
+
+    def length(self, study: str, question: Open) -> int:
+        """How many numbers opening this answer adds to the sum."""
+        masked = self.at(study).recall(content(question.kind, question.body), question.attempt)
+        if masked is None:
+            raise MaskError(f"{self._site} has not answered this question yet: ask it first")
+        return len(masked.vector) // WIRE.itemsize
+
+    def open(self, study: str, question: Open, template: bytes) -> Seed:
+        """Take the site's own mask off; called inside the transaction that enters the charge."""
+        shown = decode(template, Commitments).commitments
+        asked = content(question.kind, question.body)
+        return self.at(study).reveal(asked, question.attempt, shown, charge_on_disk=True)
+
+
+def content(kind: str, body: bytes) -> bytes:
+    """Everything that changes what a site computes: the same for all sites, or they would add up other things."""
+    return statement("concilium/question@1", kind.encode(), body)

@@ -1,0 +1,134 @@
+"""What crosses between house and site: an envelope with one question in, an answer or a refusal out.
+
+All of it is msgpack of closed, typed structs: unknown fields, wrong types and unknown versions are errors, no
+message can name code, and decoding takes memory in proportion to the message. What a kind of question holds is
+inside `body`, decoded only once the kind is known (questions.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal, TypeVar
+
+import msgspec
+
+from concilium.errors import MessageError
+from concilium.privacy.identity import statement
+
+VERSION = 1
+MAX_MESSAGE = 1 << 26
+
+Release = Literal["exact", "masked", "private"]
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class LedgerHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many entries a site's ledger has, and the hash of the last: travels in every answer, and back."""
+
+    count: int
+    hash: str
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One question to one site. `body` is the same for all sites; `template` is what this site alone is told
+    (its conditional schema). `seen` echoes the last ledger head the house saw from this site."""
+
+    version: int
+    id: str
+    study: str
+    kind: str
+    release: Release
+    body: bytes
+    template: bytes = b""
+    attempt: int = 1
+    seen: LedgerHead | None = None
+
+    @property
+    def digest(self) -> str:
+        """What must be equal for two messages to be the same question; `seen` is not part of it."""
+        named = f"{self.study}\n{self.kind}\n{self.release}\n{self.attempt}".encode()
+        parts = (named, self.body, self.template)
+        lengths = b"".join(len(part).to_bytes(8, "big") for part in parts)
+        return hashlib.sha256(lengths + b"".join(parts)).hexdigest()
+
+
+class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the site entered in its ledger for an answer; `cost` is None for releases without a bound."""
+
+    release: Release
+    cost: str | None
+    numbers: int
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fields=True):
+    """A site's answer: the kind's own body, what it was charged, and the ledger's head after the charge.
+
+    `charge` is None where nothing about a patient was released. `signature` is that of the site's identity over
+    the whole answer with the signature left empty: nobody else can have said it, nor can the site deny it.
+    """
+
+    version: int
+    id: str
+    site: str
+    body: bytes
+    charge: Charge | None
+    ledger: LedgerHead
+    identity: bytes
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """What the signature is over."""
+        return statement("concilium/answer@1", encode(msgspec.structs.replace(self, signature=b"")))
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal", forbid_unknown_fields=True):
+    """A refusal is an answer: which rule, why, and for budgets what was asked, is spent, is left, would fit."""
+
+    version: int
+    id: str
+    site: str
+    rule: str
+    reason: str
+    asked: str | None = None
+    spent: str | None = None
+    left: str | None = None
+    would_fit: str | None = None
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """A message (or a kind's body) as bytes."""
+    return msgspec.msgpack.encode(message)
+
+
+def decode(data: bytes, kind: type[S]) -> S:
+    """Bytes as a struct of the given kind, or MessageError in one sentence."""
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise MessageError(f"this is not a well-formed {kind.__name__}: {str(error)[:200]}") from None
+
+
+def open_envelope(data: bytes) -> Envelope:
+    """The envelope in these bytes, of a version we speak, or MessageError."""
+    if len(data) > MAX_MESSAGE:
+        raise MessageError(f"a message may have at most {MAX_MESSAGE} bytes; this one has {len(data)}")
+    envelope = decode(data, Envelope)
+    if envelope.version != VERSION:
+        raise MessageError(
+            f"message version {envelope.version} is not spoken here; this site speaks {VERSION}"
+        )
+    if not 8 <= len(envelope.id) <= 128 or len(envelope.study) > 128:
+        raise MessageError("a question's id must have 8 to 128 characters, its study at most 128")
+    return envelope
+
+
+def open_reply(data: bytes) -> Answer | Refusal:
+    """What a site sent back, or MessageError."""
+    try:
+        reply: Answer | Refusal = msgspec.msgpack.decode(data, type=Answer | Refusal)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise MessageError(f"this is not a well-formed reply: {str(error)[:200]}") from None
+    if reply.version != VERSION:
+        raise MessageError(f"reply version {reply.version} is not spoken here")
+    return reply

@@ -1,0 +1,70 @@
+"""The closed set of questions a house may ask. There is no other way to ask a site anything.
+
+A kind is a msgspec struct that says what it would release and computes it from a cohort; it lives with its
+method, and is named here so that a site can list, load and refuse it without knowing the method.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import ClassVar, Protocol, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MessageError, nearest
+from concilium.federation.cohort import Cohort
+from concilium.federation.messages import Envelope, decode
+
+KINDS = {
+    "mask.hello": "concilium.federation.masking:Hello",
+    "mask.join": "concilium.federation.masking:Join",
+    "mask.meet": "concilium.federation.masking:Meet",
+    "mask.open": "concilium.federation.masking:Open",
+    "mask.end": "concilium.federation.masking:End",
+    "tree.schema": "concilium.trees.schema:AskSchema",
+    "tree.crosstables": "concilium.trees.crosstables:AskCrosstables",
+}
+
+
+class Gathered(msgspec.Struct, frozen=True):
+    """A body that the house gathers site by site; `numbers` says how many numbers about patients are in it."""
+
+    numbers: ClassVar[int] = 0
+
+
+class Question(Protocol):
+    """What every kind of question tells the gate."""
+
+    releases: ClassVar[frozenset[str]]
+
+    def check(self, release: str) -> None:
+        """MessageError unless the question is consistent in itself, of bearable size, and fit for this release."""
+
+
+class Statistic(Question, Protocol):
+    """A question about patients: a query selects them, and `target` must be known for each."""
+
+    additive: ClassVar[bool]
+    query: str
+    target: str
+
+    def compute(self, cohort: Cohort, template: bytes) -> Gathered | NDArray[np.unsignedinteger]:
+        """The statistic: an array of counts, which the house adds up over sites, or a struct it gathers."""
+
+
+def open_question(envelope: Envelope) -> Question:
+    """The question inside an envelope, checked; MessageError if its kind is unknown or its body malformed."""
+    place = KINDS.get(envelope.kind)
+    if place is None:
+        raise MessageError(
+            f"there is no kind of question {envelope.kind[:60]!r}{nearest(envelope.kind[:60], KINDS)}"
+        )
+    module, name = place.split(":")
+    kind = getattr(importlib.import_module(module), name)
+    question = cast(Question, decode(envelope.body, kind))
+    if envelope.release not in question.releases:
+        raise MessageError(f"a question of kind {envelope.kind!r} cannot be released as {envelope.release!r}")
+    question.check(envelope.release)
+    return question

@@ -1,0 +1,290 @@
+"""One run of one method: its participants, its rounds, and what became of each site.
+
+What a method asks goes out to all participants and comes back as bodies by site, or as one sum. Who took part,
+what it cost, who refused and who was lost is kept on the way and ends up on the card. A lost site ends in a
+definite state: with `on_loss="continue"` the method starts again with the rest (answers already given are stored at
+the sites and free), so that the model is that of the sites that stayed; otherwise the run stops with its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+import concilium
+from concilium.errors import HouseError, MessageError
+from concilium.federation.arrays import Counts, unpack
+from concilium.federation.card import MEANINGS, Card, DropoutCard, RefusalCard, ReleaseCard, SiteCard
+from concilium.federation.embedded import Silence
+from concilium.federation.journal import Journal
+from concilium.federation.masked_study import MaskedStudy
+from concilium.federation.messages import (
+    VERSION,
+    Answer,
+    Envelope,
+    Refusal,
+    Release,
+    decode,
+    encode,
+    open_reply,
+)
+from concilium.privacy.identity import fingerprint, is_signed
+from concilium.privacy.randomness import draw_bytes
+
+if TYPE_CHECKING:
+    from concilium.federation.house import House
+
+# The question does not fit the site's table (or is not understood): the study is wrong, not the site.
+MISFITS = frozenset({"message", "query", "attribute"})
+
+
+class SitesChanged(Exception):
+    """Sites were lost after the first round: what was gathered so far is of other sites; start again."""
+
+
+class Run:
+    """Opened by `House.open`. `study` is what sites know the run by: its id, or that of its manifest."""
+
+    def __init__(self, house: House, method: str, release: Release, parameters: Mapping[str, Any]) -> None:
+        self.house = house
+        self.method = method
+        self.release: Release = release
+        self.sites = list(house.names)
+        self.rounds = 0
+        self.bytes = 0
+        self.fixed = False
+        self.journal = None if house.journal is None else Journal(house.journal)
+        self.id = draw_bytes(16).hex()
+        if self.journal is not None:
+            asked = msgspec.json.encode(
+                [method, release, sorted(house.names), dict(parameters)], order="sorted"
+            )
+            self.id = self.journal.begin(self.id, hashlib.sha256(asked).hexdigest())
+        self.study = self.id
+        self._begun = False
+        self._masked: MaskedStudy | None = None
+        self._charges: dict[tuple[str, str, str], ReleaseCard] = {}
+        self._answered: set[str] = set()
+        self._refusals: list[RefusalCard] = []
+        self._dropouts: list[DropoutCard] = []
+
+    def add_up(
+        self,
+        kind: str,
+        question: msgspec.Struct,
+        shape: tuple[int, ...],
+        templates: Mapping[str, bytes] | None = None,
+    ) -> NDArray[np.int64]:
+        """One round whose answers are arrays of counts of this shape: their sum over the participants."""
+        if self.release == "masked":
+            if self._masked is None:
+                self._masked = MaskedStudy(self)
+            return self._masked.add_up(kind, question, shape)
+        total = np.zeros(shape, dtype=np.int64)
+        for site, body in self.gather(kind, question, templates).items():
+            try:
+                total += unpack(decode(body, Counts).counts, shape).astype(np.int64)
+            except MessageError as error:
+                raise HouseError(f"{site} answered with what cannot be added up: {error}") from None
+        return total
+
+    def gather(
+        self,
+        kind: str,
+        question: msgspec.Struct,
+        templates: Mapping[str, bytes] | None = None,
+        *,
+        live: bool = False,
+    ) -> dict[str, bytes]:
+        """One round: the question to every participant, each with its own template; bodies by site.
+
+        In the first round sites may refuse or be silent and the rest goes on; later that raises SitesChanged, or
+        stops the run where participants are fixed. `live` rounds are not taken from the journal.
+        """
+        templates = templates or {}
+        envelopes = {s: self._envelope(s, kind, question, templates.get(s, b"")) for s in self.sites}
+        self.rounds += 1
+        if self.house.on_round is not None:
+            self.house.on_round(f"round {self.rounds}: {kind} to {len(envelopes)} sites")
+        replies = self._exchange(envelopes, live)
+        bodies, refused, lost = {}, [], []
+        for site, envelope in envelopes.items():
+            reply = self._read(envelope, site, replies[site])
+            if isinstance(reply, Answer):
+                bodies[site] = self._accept(site, kind, reply)
+            elif isinstance(reply, Refusal):
+                refused.append((site, reply))
+            else:
+                lost.append((site, reply))
+        self._settle(kind, bodies, refused, lost)
+        return bodies
+
+    def finish(self, patients: Mapping[str, int | None], warnings: Iterable[str] = ()) -> Card:
+        """End the run: the card of the model that came of it."""
+        said = list(warnings)
+        if self._masked is not None:
+            said += self._masked.end()
+        releases = [self._charges[key] for key in sorted(self._charges) if key[0] in self.sites]
+        for site in self.sites:
+            numbers = sum(release.numbers for release in releases if release.site == site)
+            known = patients.get(site)
+            if known and numbers > known / 2:
+                said.append(
+                    f"{site} released {numbers} exact numbers about {known} patients: with more than one number for "
+                    "every two patients, single patients can often be worked out from them"
+                )
+        for site in sorted({loss.site for loss in self._dropouts}):
+            said.append(f"{site} was lost on the way; the model is that of the sites that stayed")
+        return Card(
+            study=self.study,
+            method=self.method,
+            release=self.release,
+            meaning=MEANINGS[self.release],
+            sites=[self._site_card(site, patients.get(site)) for site in self.sites],
+            rounds=self.rounds,
+            bytes=self.bytes,
+            releases=releases,
+            refusals=self._refusals,
+            dropouts=self._dropouts,
+            warnings=said,
+            version=concilium.__version__,
+        )
+
+    def close(self) -> None:
+        if self.journal is not None:
+            self.journal.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _envelope(self, site: str, kind: str, question: msgspec.Struct, template: bytes) -> Envelope:
+        envelope = Envelope(
+            version=VERSION,
+            id="",
+            study=self.study,
+            kind=kind,
+            release=self.release,
+            body=encode(question),
+            template=template,
+            seen=self.house.heads.get(site),
+        )
+        name = hashlib.sha256(f"{self.id}\n{site}\n{envelope.digest}".encode()).hexdigest()
+        return msgspec.structs.replace(envelope, id=name[:32])
+
+    def _exchange(self, envelopes: Mapping[str, Envelope], live: bool) -> dict[str, bytes | str]:
+        """What each site sent (or why nothing came): from the journal where the round was finished before."""
+        replies: dict[str, bytes | str] = {}
+        messages = {}
+        for site, envelope in envelopes.items():
+            kept = None if self.journal is None or live else self.journal.recall(envelope.id)
+            message = encode(envelope)
+            self.bytes += len(message)
+            if kept is None:
+                messages[site] = message
+            else:
+                replies[site] = kept
+        if messages:
+            for site, reply in self.house.transport.ask(messages, self.house.timeout).items():
+                replies[site] = str(reply) if isinstance(reply, Silence) else reply
+        self.bytes += sum(len(reply) for reply in replies.values() if isinstance(reply, bytes))
+        if self.journal is not None and messages and not live:
+            fresh = {envelopes[site].id: replies[site] for site in messages}
+            if self._stops:
+                # A run that stops here asks these sites again when it is resumed.
+                fresh = {question: reply for question, reply in fresh.items() if is_answer(reply)}
+            self.journal.keep(fresh)
+        return replies
+
+    @property
+    def _stops(self) -> bool:
+        """Whether a loss ends the run."""
+        return self.fixed or self.house.on_loss == "stop"
+
+    def _read(self, envelope: Envelope, site: str, reply: bytes | str) -> Answer | Refusal | str:
+        """A reply that belongs to the question and comes from the site, or in words what came instead."""
+        if isinstance(reply, str):
+            return reply
+        try:
+            opened = open_reply(reply)
+        except MessageError as error:
+            return str(error)
+        if opened.id != envelope.id or opened.site != site:
+            return "it answered another question"
+        if isinstance(opened, Answer):
+            known = self.house.identities.setdefault(site, opened.identity)
+            if known != opened.identity or not is_signed(opened.signed, opened.signature, known):
+                return "its answer is not signed by the identity it had before"
+        return opened
+
+    def _accept(self, site: str, kind: str, answer: Answer) -> bytes:
+        seen = self.house.heads.get(site)
+        if seen is None or answer.ledger.count > seen.count:
+            self.house.heads[site] = answer.ledger
+        if answer.charge is not None and answer.id not in self._answered:
+            self._answered.add(answer.id)
+            key = (site, kind, answer.charge.release)
+            before = self._charges.get(key) or ReleaseCard(*key, answers=0, numbers=0, cost=None)
+            self._charges[key] = msgspec.structs.replace(
+                before, answers=before.answers + 1, numbers=before.numbers + answer.charge.numbers
+            )
+        return answer.body
+
+    def _settle(
+        self,
+        kind: str,
+        bodies: Mapping[str, bytes],
+        refused: Sequence[tuple[str, Refusal]],
+        lost: Sequence[tuple[str, str]],
+    ) -> None:
+        """Who goes on: all, the rest, or nobody, as the house was told."""
+        self._refusals += [RefusalCard(site, kind, refusal.rule, refusal.reason) for site, refusal in refused]
+        self._dropouts += [DropoutCard(site, self.rounds, reason) for site, reason in lost]
+        misfit = [(site, refusal.reason) for site, refusal in refused if refusal.rule in MISFITS]
+        if misfit:
+            raise HouseError(f"the study does not fit every site: {together(misfit)}")
+        gone = [*lost, *((site, refusal.reason) for site, refusal in refused)]
+        if not bodies:
+            raise HouseError(f"no site answered: {together(gone)}")
+        if gone and self._stops:
+            why = (
+                "; a masked study cannot go on without it, so resume it when all are back"
+                if self.fixed
+                else ""
+            )
+            raise HouseError(f"stopped in round {self.rounds}: {together(gone)}{why}")
+        self.sites = [site for site in self.sites if site in bodies]
+        begun, self._begun = self._begun, True
+        if gone and begun:
+            raise SitesChanged
+
+    def _site_card(self, site: str, patients: int | None) -> SiteCard:
+        head = self.house.heads[site]
+        return SiteCard(site, patients, fingerprint(self.house.identities[site]), head.count, head.hash)
+
+
+def is_answer(reply: bytes | str) -> bool:
+    """Whether a site answered, rather than refused or sent something else."""
+    try:
+        return isinstance(reply, bytes) and isinstance(open_reply(reply), Answer)
+    except MessageError:
+        return False
+
+
+def together(reasons: Iterable[tuple[str, str]]) -> str:
+    """Sites and reasons as one sentence, sites with the same reason named together."""
+    by_reason: dict[str, list[str]] = {}
+    for site, reason in reasons:
+        by_reason.setdefault(reason, []).append(site)
+    parts = []
+    for reason, sites in by_reason.items():
+        named = ", ".join(sites[:3]) + (f" and {len(sites) - 3} more" if len(sites) > 3 else "")
+        parts.append(f"{named}: {reason}")
+    return "; ".join(parts)

@@ -1,0 +1,78 @@
+"""Model files: `{"format": "concilium/model@1", "method": ..., "body": {...}, "card": {...}}`.
+
+JSON only: loading a model runs no code, refuses unknown fields and methods, and checks every type.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from concilium.errors import ModelError, nearest
+from concilium.federation.card import Card
+
+FORMAT = "concilium/model@1"
+
+METHODS = {"tree": "concilium.trees.tree:DecisionTree"}
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Model(Protocol):
+    """What every fitted method can do with its model."""
+
+    method: str
+    card: Card
+
+    def predict(self, records: Any) -> Any: ...
+
+    def explain(self, patient: Any) -> Any: ...
+
+    def save(self, path: str | Path) -> None: ...
+
+    def text(self) -> str: ...
+
+
+class ModelFile(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    method: str
+    body: msgspec.Raw
+    card: Card
+
+
+def save(path: str | Path, method: str, body: msgspec.Struct, card: Card) -> None:
+    """A model file, written beside its place and moved there whole."""
+    path = Path(path)
+    document = msgspec.json.encode({"format": FORMAT, "method": method, "body": body, "card": card})
+    partial = path.with_name(path.name + ".part")
+    try:
+        partial.write_bytes(msgspec.json.format(document, indent=1))
+        partial.replace(path)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def load(path: str | Path) -> Any:
+    """The model in a file, ready to predict; ModelError names the file and what is wrong in it."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        document = msgspec.json.decode(data, type=ModelFile)
+        if document.format != FORMAT:
+            raise ModelError(f"{path}: its format is {document.format!r}; this version reads {FORMAT!r}")
+        if document.method not in METHODS:
+            known = nearest(document.method, METHODS)
+            raise ModelError(
+                f"{path}: there is no method {document.method!r}{known}; known: {', '.join(METHODS)}"
+            )
+        module, name = METHODS[document.method].split(":")
+        return getattr(importlib.import_module(module), name).from_body(document.body, document.card)
+    except msgspec.ValidationError as error:
+        raise ModelError(f"{path}: this is not a model file: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path}: this is not JSON: {error}") from None

@@ -1,0 +1,457 @@
+"""Patterns for `substitute x.a =~ /pattern/replacement/` (didt.txt, 4.3.3): regular expressions in bounded time.
+
+A pattern is read here, not by Python: letters, classes, groups, alternatives and counts, but neither
+backreferences nor looking around. It is accepted only if the work it can cause on any value has a bound: an
+unlimited repetition must be able to tell from the next character whether to go on, so that it never has to
+give back what it took. Then Python's own engine runs it, at most `MOST_STEPS` steps for `LONGEST_VALUE`
+characters, whatever the sender of the value had in mind.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import reduce
+
+from concilium.records.expression import Mistake
+
+LONGEST_PATTERN = 500
+LONGEST_VALUE = 2_000
+MOST_STEPS = 20_000_000
+MOST_REPEATS = 1_000
+DEEPEST_GROUP = 20
+
+_CATEGORIES = "dDwWsS"
+_CONTROL = {"n": "\n", "t": "\t", "r": "\r"}
+# Characters beyond ASCII that stand for all others of their sort: a letter, a digit, a space, a sign.
+_FOREIGN = "éж٣\u2003€"
+
+
+@dataclass(frozen=True)
+class Chars:
+    """One character out of a set."""
+
+    written: str
+    mentioned: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A place between characters: the start, the end or the edge of a word."""
+
+    written: str
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Parts that follow one another."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Alternatives."""
+
+    options: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parentheses; numbered if the replacement may use what they matched."""
+
+    inner: Part
+    numbered: bool
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A part repeated at least and at most so often; `most` is None where there is no limit."""
+
+    inner: Part
+    least: int
+    most: int | None
+    place: int = field(compare=False)
+
+
+Part = Chars | Edge | Sequence | Choice | Group | Repeat
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A pattern with its replacement, ready to be used on values of up to `LONGEST_VALUE` characters."""
+
+    regex: re.Pattern[str]
+    replacement: tuple[str | int, ...]
+
+    def substitute(self, text: str) -> str | None:
+        """The text with every match replaced; None for a text too long to be searched in bounded time."""
+        if len(text) > LONGEST_VALUE:
+            return None
+        return self.regex.sub(self._fill, text)
+
+    def _fill(self, match: re.Match[str]) -> str:
+        return "".join(
+            part if isinstance(part, str) else match.group(part) or "" for part in self.replacement
+        )
+
+
+def read_pattern(pattern: str, replacement: str, place: int = 0) -> Pattern:
+    """The pattern and its replacement; a Mistake, counted from `place`, where they are not safe to use."""
+    if len(pattern) > LONGEST_PATTERN or len(replacement) > LONGEST_PATTERN:
+        raise Mistake(f"patterns and replacements have at most {LONGEST_PATTERN} characters", place)
+    reader = _Reader(pattern, place)
+    part = reader.read()
+    _bound(part, reader.groups, place)
+    regex = re.compile(_write(part))
+    return Pattern(regex, _read_replacement(replacement, reader.groups, place + len(pattern) + 1))
+
+
+class _Reader:
+    """A recursive-descent reader; positions in mistakes are those of the policy's text."""
+
+    def __init__(self, pattern: str, place: int) -> None:
+        self.text, self.start = pattern, place
+        self.at, self.groups, self.depth = 0, 0, 0
+
+    def read(self) -> Part:
+        part = self._choice()
+        if self.at < len(self.text):
+            raise self._mistake("this closing parenthesis has no opening one")
+        return part
+
+    def _mistake(self, problem: str, at: int | None = None) -> Mistake:
+        return Mistake(problem, self.start + (self.at if at is None else at))
+
+    def _peek(self) -> str:
+        return self.text[self.at : self.at + 1]
+
+    def _take(self) -> str:
+        taken = self._peek()
+        if not taken:
+            raise self._mistake("the pattern ends too early")
+        self.at += 1
+        return taken
+
+    def _choice(self) -> Part:
+        options = [self._sequence()]
+        while self._peek() == "|":
+            self.at += 1
+            options.append(self._sequence())
+        return options[0] if len(options) == 1 else Choice(tuple(options))
+
+    def _sequence(self) -> Part:
+        parts: list[Part] = []
+        while self._peek() not in ("", "|", ")"):
+            parts.append(self._repeated())
+        return Sequence(tuple(parts))
+
+    def _repeated(self) -> Part:
+        start = self.at
+        atom = self._atom()
+        counts = self._counts()
+        if counts is None:
+            return atom
+        if isinstance(atom, Edge):
+            raise self._mistake("there is nothing to repeat here", start)
+        if self._peek() and self._peek() in "?+*{":
+            raise self._mistake("one repetition sign after another is not allowed")
+        return Repeat(atom, *counts, place=self.start + start)
+
+    def _counts(self) -> tuple[int, int | None] | None:
+        sign = self._peek()
+        if sign and sign in "?*+":
+            self.at += 1
+            return {"?": (0, 1), "*": (0, None), "+": (1, None)}[sign]
+        if sign != "{":
+            return None
+        found = re.compile(r"\{([0-9]{1,4})(,([0-9]{1,4})?)?\}").match(self.text, self.at)
+        if not found:
+            raise self._mistake(
+                "expected a count, such as {3}, {1,3} or {2,}; write \\{ for the brace itself"
+            )
+        least = int(found[1])
+        most = least if not found[2] else int(found[3]) if found[3] else None
+        if max(least, most or 0) > MOST_REPEATS or (most is not None and most < least):
+            raise self._mistake(
+                f"this count can never hold; counts go from low to high, up to {MOST_REPEATS}"
+            )
+        self.at = found.end()
+        return least, most
+
+    def _atom(self) -> Part:
+        start, sign = self.at, self._take()
+        match sign:
+            case "(":
+                return self._group(start)
+            case "[":
+                return self._class(start)
+            case ".":
+                return Chars(".")
+            case "^" | "$":
+                return Edge(sign)
+            case "\\":
+                return self._escape()
+            case "?" | "*" | "+" | "{" | "}":
+                raise self._mistake(
+                    f"there is nothing to repeat here; write \\{sign} for the sign itself", start
+                )
+            case _:
+                return _one(sign)
+
+    def _group(self, start: int) -> Part:
+        numbered = self._peek() != "?"
+        if not numbered and self.text[self.at : self.at + 2] != "?:":
+            raise self._mistake("only plain groups ( ) and (?: ) are allowed, no looking around", start)
+        self.at += 0 if numbered else 2
+        self.groups += numbered
+        self.depth += 1
+        if self.depth > DEEPEST_GROUP:
+            raise self._mistake(f"groups are nested more than {DEEPEST_GROUP} deep here", start)
+        inner = self._choice()
+        if self._peek() != ")":
+            raise self._mistake("this parenthesis is never closed", start)
+        self.at += 1
+        self.depth -= 1
+        return Group(inner, numbered)
+
+    def _escape(self) -> Part:
+        sign = self._take()
+        if sign in _CATEGORIES:
+            return Chars(f"\\{sign}")
+        if sign == "b":
+            return Edge(r"\b")
+        if sign in _CONTROL:
+            return _one(_CONTROL[sign])
+        if sign.isdigit():
+            raise self._mistake("a pattern cannot refer back to a group; the replacement can", self.at - 2)
+        if sign.isalpha():
+            raise self._mistake(f"there is no \\{sign} in patterns; there are \\d \\w \\s \\b", self.at - 2)
+        return _one(sign)
+
+    def _class(self, start: int) -> Part:
+        negated = self._peek() == "^"
+        self.at += negated
+        written, mentioned = "", set[str]()
+        while self._peek() != "]":
+            if not self._peek():
+                raise self._mistake("this bracket is never closed", start)
+            if self.text.startswith("[:", self.at):
+                raise self._mistake("write \\d, \\w or \\s instead of a class by name")
+            low = self._member()
+            if (
+                len(low) == 1
+                and self._peek() == "-"
+                and self.text[self.at + 1 : self.at + 2] not in ("", "]")
+            ):
+                self.at += 1
+                high = self._member()
+                if len(high) > 1 or high < low or ord(high) - ord(low) > 512:
+                    raise self._mistake("this range goes backwards or is too wide")
+                written += f"{re.escape(low)}-{re.escape(high)}"
+                mentioned.update(map(chr, range(ord(low), ord(high) + 1)))
+            else:
+                written += low if len(low) > 1 else re.escape(low)
+                mentioned.update(low if len(low) == 1 else ())
+        if not written:
+            raise self._mistake("this class is empty", start)
+        self.at += 1
+        return Chars(f"[{'^' if negated else ''}{written}]", frozenset(mentioned))
+
+    def _member(self) -> str:
+        """One character of a class, or one of its categories such as \\d."""
+        sign = self._take()
+        if sign != "\\":
+            return sign
+        sign = self._take()
+        if sign in _CATEGORIES:
+            return f"\\{sign}"
+        if sign.isalnum() and sign not in _CONTROL:
+            raise self._mistake(f"there is no \\{sign} in a class", self.at - 2)
+        return _CONTROL.get(sign, sign)
+
+
+def _one(character: str) -> Chars:
+    return Chars(re.escape(character), frozenset(character))
+
+
+def _write(part: Part) -> str:
+    match part:
+        case Chars(written=written) | Edge(written=written):
+            return written
+        case Sequence(parts):
+            return "".join(map(_write, parts))
+        case Choice(options):
+            return "|".join(map(_write, options))
+        case Group(inner, numbered):
+            return f"({'' if numbered else '?:'}{_write(inner)})"
+        case Repeat(inner, least, most):
+            return f"{_write(inner)}{{{least},{'' if most is None else most}}}"
+
+
+def _read_replacement(text: str, groups: int, place: int) -> tuple[str | int, ...]:
+    parts: list[str | int] = []
+    for found in re.finditer(r"\\(.?)|[^\\]+", text, re.DOTALL):
+        escaped = found[1]
+        if escaped is None:
+            parts.append(found[0])
+        elif escaped.isdigit() and escaped.isascii():
+            if not 1 <= int(escaped) <= groups:
+                raise Mistake(f"the pattern has no group {escaped}", place + found.start())
+            parts.append(int(escaped))
+        elif not escaped or (escaped.isalpha() and escaped not in _CONTROL):
+            raise Mistake("only \\1 to \\9, \\n, \\t and signs may follow \\ here", place + found.start())
+        else:
+            parts.append(_CONTROL.get(escaped, escaped))
+    return tuple(parts)
+
+
+class _Bound:
+    """How a pattern can behave: which characters can come first, how long it can be, how often it can turn back."""
+
+    def __init__(self, alphabet: frozenset[str], place: int) -> None:
+        self.alphabet, self.place = alphabet, place
+        self._sets: dict[str, frozenset[str]] = {}
+
+    def characters(self, part: Chars) -> frozenset[str]:
+        if part.written not in self._sets:
+            accept = re.compile(part.written).match
+            self._sets[part.written] = frozenset(sign for sign in self.alphabet if accept(sign))
+        return self._sets[part.written]
+
+    def first(self, part: Part) -> frozenset[str]:
+        """The characters that a match of the part can start with."""
+        match part:
+            case Chars():
+                return self.characters(part)
+            case Edge():
+                return frozenset()
+            case Choice(options):
+                return frozenset().union(*map(self.first, options))
+            case Group(inner, _) | Repeat(inner, _, _):
+                return self.first(inner)
+            case Sequence(parts):
+                return self.first_of(parts, frozenset())
+
+    def first_of(self, parts: tuple[Part, ...], follow: frozenset[str]) -> frozenset[str]:
+        """The characters that can come next where these parts and then `follow` are to come."""
+        found = frozenset[str]()
+        for part in parts:
+            found |= self.first(part)
+            if not can_be_empty(part):
+                return found
+        return found | follow
+
+    def paths(self, part: Part, follow: frozenset[str]) -> int:
+        """In how many ways at most the part can be tried at one place before it fails for good."""
+        match part:
+            case Chars() | Edge():
+                return 1
+            case Group(inner, _):
+                return self.paths(inner, follow)
+            case Sequence(parts):
+                ways = 1
+                for index, inner in enumerate(parts):
+                    ways = self._limit(ways * self.paths(inner, self.first_of(parts[index + 1 :], follow)))
+                return ways
+            case Choice(options):
+                starts = [self.first_of((option,), follow) for option in options]
+                ways_each = [self.paths(option, follow) for option in options]
+                told_apart = sum(map(len, starts)) == len(frozenset().union(*starts))
+                return max(ways_each) if told_apart else self._limit(sum(ways_each))
+            case Repeat(inner, least, most, place):
+                return self._repeat_paths(inner, least, most, place, follow)
+
+    def _repeat_paths(
+        self, inner: Part, least: int, most: int | None, place: int, follow: frozenset[str]
+    ) -> int:
+        if can_be_empty(inner):
+            raise Mistake("what is repeated here can be empty, so the search might never end", place)
+        again = self.first(inner)
+        ways = self.paths(inner, again | follow)
+        clear = least == most or not again & follow
+        if most is None:
+            if not clear or ways > 1:
+                common = "".join(sorted(again & follow))[:1]
+                hint = f" (such as {common!r})" if not clear else ""
+                raise Mistake(
+                    "this unlimited repetition cannot tell where to stop, which could take for ever: what is "
+                    f"repeated and what follows can start with the same character{hint}; write a class that "
+                    "leaves it out, such as [^@]*@ instead of .*@, or a count such as {1,5}",
+                    place,
+                )
+            return 1
+        if ways > 1 and most > 64:
+            raise self.too_costly()
+        return self._limit(ways**most * (1 if clear else most - least + 1))
+
+    def _limit(self, ways: int) -> int:
+        if ways * LONGEST_VALUE > MOST_STEPS:
+            raise self.too_costly()
+        return ways
+
+    def too_costly(self) -> Mistake:
+        return Mistake(
+            "this pattern can be tried in too many ways; make its parts easier to tell apart", self.place
+        )
+
+
+def can_be_empty(part: Part) -> bool:
+    """Whether the part can match no character at all."""
+    match part:
+        case Chars():
+            return False
+        case Edge():
+            return True
+        case Sequence(parts):
+            return all(map(can_be_empty, parts))
+        case Choice(options):
+            return any(map(can_be_empty, options))
+        case Group(inner, _):
+            return can_be_empty(inner)
+        case Repeat(inner, least, _):
+            return least == 0 or can_be_empty(inner)
+
+
+def _longest(part: Part) -> int:
+    """The length of the longest match, at most `LONGEST_VALUE`."""
+    match part:
+        case Chars():
+            length = 1
+        case Edge():
+            length = 0
+        case Sequence(parts):
+            length = sum(map(_longest, parts))
+        case Choice(options):
+            length = max(map(_longest, options))
+        case Group(inner, _):
+            length = _longest(inner)
+        case Repeat(inner, _, most):
+            length = _longest(inner) * (LONGEST_VALUE if most is None else most)
+    return min(length, LONGEST_VALUE)
+
+
+def _mentioned(part: Part) -> frozenset[str]:
+    match part:
+        case Chars(mentioned=mentioned):
+            return mentioned
+        case Edge():
+            return frozenset()
+        case Sequence(parts) | Choice(parts):
+            return reduce(frozenset.union, map(_mentioned, parts), frozenset[str]())
+        case Group(inner, _) | Repeat(inner, _, _):
+            return _mentioned(inner)
+
+
+def _bound(part: Part, groups: int, place: int) -> None:
+    """Refuse a pattern that matches nothing at all, or whose work has no acceptable bound."""
+    if groups > 9:
+        raise Mistake(
+            "a pattern has at most nine groups; write (?: ) for those the replacement does not use", place
+        )
+    if can_be_empty(part):
+        raise Mistake("this pattern matches even where there is nothing to replace", place)
+    alphabet = frozenset(map(chr, range(128))) | frozenset(_FOREIGN) | _mentioned(part)
+    bound = _Bound(alphabet, place)
+    if bound.paths(part, frozenset()) * (_longest(part) + 1) * LONGEST_VALUE > MOST_STEPS:
+        raise bound.too_costly()

@@ -1,0 +1,23 @@
+"""Mechanisms, accounting, ledger, masks, randomness: mathematics, no method knows here.
+
+The names for use from outside are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concilium.privacy.bits import randomize_bits as randomize_bits
+    from concilium.privacy.identity import Identity as Identity
+
+_PLACES = {"Identity": "concilium.privacy.identity", "randomize_bits": "concilium.privacy.bits"}
+
+__all__ = ["Identity", "randomize_bits"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'concilium.privacy' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)

@@ -1,0 +1,142 @@
+"""A site's identity: one Ed25519 key it makes itself, and the fingerprint by which other sites know it.
+
+Who is protected: a site, from a house (or whoever provisions the network) that poses as one of its peers.
+At what price: fingerprints are compared once, out of band, and pinned in each site's policy under
+`[peers]`. Assumptions: Ed25519 signatures cannot be forged, the key file stays with the site, and people
+did compare the fingerprints over a channel the house does not control. Reference: RFC 8032; the
+authenticated key exchange that Bonawitz et al. 2017 ("Practical Secure Aggregation for Privacy-Preserving
+Machine Learning", CCS, section 6) need against an active server.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from concilium.errors import MaskError
+from concilium.privacy import randomness
+
+FINGERPRINT_BYTES = (
+    20  # 160 bits: no second key can be found to fit, and 32 letters can be read out over a telephone
+)
+GROUP = 4
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a site signs with. The key is never shown; `public` and `fingerprint` are for everyone."""
+
+    _key: Ed25519PrivateKey = field(repr=False)
+
+    @classmethod
+    def create(cls) -> Identity:
+        """A new identity, drawn from the operating system's generator."""
+        return cls(Ed25519PrivateKey.from_private_bytes(randomness.draw_bytes(32)))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Identity:
+        """The identity in a file that only its owner can read; MaskError otherwise."""
+        try:
+            with Path(path).open("rb") as file:
+                # Asked of the open file, so that it cannot be exchanged between the check and the reading.
+                mode = os.fstat(file.fileno()).st_mode
+                if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+                    raise MaskError(
+                        f"{path}: others can read this identity (mode {stat.S_IMODE(mode):04o}); "
+                        "chmod it to 600, or make a new one if it may have been copied"
+                    )
+                key = load_pem_private_key(file.read(), password=None)
+        except OSError as error:
+            raise MaskError(f"{path}: the identity cannot be read ({error.strerror})") from None
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            raise MaskError(
+                f"{path}: this is not an identity file; it must hold one Ed25519 key as PEM"
+            ) from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise MaskError(f"{path}: this key is not Ed25519; make an identity of its own for the site")
+        return cls(key)
+
+    @classmethod
+    def at(cls, path: str | Path) -> Identity:
+        """The identity in this file, made on first use. It appears there whole: a process killed meanwhile leaves
+        no half of one, and of two that make it at once both get the same."""
+        if not Path(path).exists():
+            partial = Path(f"{path}.{randomness.draw_bytes(8).hex()}.part")
+            cls.create().save(partial)
+            try:
+                os.link(partial, path)
+            except FileExistsError:
+                pass
+            except OSError as error:
+                raise MaskError(f"{path}: the identity cannot be written ({error.strerror})") from None
+            finally:
+                partial.unlink(missing_ok=True)
+        return cls.load(path)
+
+    def save(self, path: str | Path) -> None:
+        """Write the identity to a new file only its owner can read; no file is ever replaced."""
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise MaskError(f"{path}: there is a file already; an identity is never overwritten") from None
+        except OSError as error:
+            raise MaskError(f"{path}: the identity cannot be written ({error.strerror})") from None
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+            file.flush()
+            os.fsync(file.fileno())
+
+    @property
+    def public(self) -> bytes:
+        """The public key, 32 bytes."""
+        return self._key.public_key().public_bytes_raw()
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.public)
+
+    def sign(self, message: bytes) -> bytes:
+        return self._key.sign(message)
+
+
+def is_signed(message: bytes, signature: bytes, public: bytes) -> bool:
+    """Whether the holder of this public key signed exactly these bytes."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def fingerprint(public: bytes) -> str:
+    """A public key as people compare it: eight groups of four letters."""
+    letters = base64.b32encode(hashlib.sha256(public).digest()[:FINGERPRINT_BYTES]).decode()
+    return "-".join(letters[start : start + GROUP] for start in range(0, len(letters), GROUP))
+
+
+def has_fingerprint(public: bytes, pinned: str) -> bool:
+    """Whether a pinned text is this key's fingerprint, however it was spaced or capitalised when copied."""
+    letters = "".join(pinned.split()).replace("-", "").upper()
+    return letters == fingerprint(public).replace("-", "")
+
+
+def statement(purpose: str, *parts: bytes) -> bytes:
+    """Bytes to sign or hash: what they are for, then each part after its length, so that no two lists of
+    parts and no two purposes ever give the same bytes."""
+    framed: list[bytes] = []
+    for part in (purpose.encode(), *parts):
+        framed += (len(part).to_bytes(8, "little"), part)
+    return b"".join(framed)

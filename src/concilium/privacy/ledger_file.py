@@ -1,0 +1,300 @@
+"""The file under a ledger: made whole or not at all, read without a trace, locked while it is written.
+
+One SQLite connection shared by the threads of one process behind a lock; between processes SQLite locks. A write is
+one BEGIN IMMEDIATE transaction in WAL mode with synchronous FULL: on disk when `writing` is left, or undone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from concilium.errors import LedgerError
+
+BUSY_SECONDS = 60.0
+
+
+class LedgerFile:
+    """An open database; every failure is a LedgerError that names it."""
+
+    def __init__(self, path: str, connection: sqlite3.Connection, *, readonly: bool = False) -> None:
+        self.path, self.readonly = path, readonly
+        self._connection = connection
+        self._place = None if path == ":memory:" else Path(path)
+        self.lock = threading.RLock()
+        self._process = os.getpid()
+        self._closed = self._inside = False
+        self._identity = self._find_identity()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold the connection, if the file can still be trusted to be the one that was opened."""
+        with self.lock:
+            self._check_usable()
+            yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """One transaction: on disk when the block ends, undone when it raises."""
+        with self.lock:
+            self._check_usable()
+            if self.readonly:
+                raise LedgerError(
+                    f"{self.path} was opened for reading only; open it with Ledger(path) to write"
+                )
+            self.run("BEGIN IMMEDIATE")
+            self._inside = True
+            try:
+                yield
+                self.run("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+            finally:
+                self._inside = False
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Hold the connection and look at one moment of the file, whatever other processes write meanwhile."""
+        with self.reading():
+            self.run("BEGIN")
+            try:
+                yield
+            finally:
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def sharing(self) -> Iterator[sqlite3.Connection]:
+        """Hold the connection for tables of someone else; inside a charge it is the charge's transaction."""
+        with self.lock:
+            inside, self._inside = self._inside, False
+            try:
+                self._check_usable()
+                yield self._connection
+            finally:
+                self._inside = inside
+
+    def run(self, statement: str, values: tuple[object, ...] = ()) -> None:
+        try:
+            self._connection.execute(statement, values)
+        except sqlite3.Error as error:
+            raise _explain(self.path, error) from error
+
+    def rows(self, query: str, values: tuple[object, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        try:
+            yield from self._connection.execute(query, values)
+        except UnicodeDecodeError:
+            self.damaged("a text in it is not text")
+        except sqlite3.Error as error:
+            raise _explain(self.path, error) from error
+
+    def find(self, query: str, values: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
+        """The first row, or None."""
+        for row in self.rows(query, values):
+            return row
+        return None
+
+    def get(self, query: str, values: tuple[object, ...] = ()) -> tuple[Any, ...]:
+        """The first row, which a sound file has."""
+        row = self.find(query, values)
+        if row is None:
+            self.damaged("something is missing from it")
+        return row
+
+    def damaged(self, what: str) -> NoReturn:
+        raise LedgerError(f"{self.path} is damaged ({what}); restore the newest copy of it")
+
+    def make_durable(self) -> None:
+        self.run("PRAGMA synchronous = FULL")
+        self.run("PRAGMA fullfsync = ON")  # macOS: fsync alone stops at the drive's cache
+        self.run("PRAGMA cell_size_check = ON")
+        self.run("PRAGMA journal_mode = WAL")
+
+    def close(self) -> None:
+        with self.lock:
+            self._closed = True
+            if self._process == os.getpid():
+                self._connection.close()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise LedgerError(f"the ledger {self.path} is closed; open it again")
+        if self._process != os.getpid():
+            raise LedgerError(
+                f"the ledger {self.path} was opened in another process; open it again in this one"
+            )
+        if self._inside:
+            raise LedgerError(
+                f"the ledger {self.path} was asked from inside a charge; ask before or after it"
+            )
+        if self._identity != self._find_identity():
+            raise LedgerError(
+                f"{self.path} was removed or replaced while in use; put it back, or restart to open the new one"
+            )
+
+    def _find_identity(self) -> tuple[int, int] | None:
+        if self._place is None:
+            return None
+        try:
+            status = self._place.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+
+def open_to_write(path: str | os.PathLike[str], begin: Callable[[LedgerFile], None]) -> LedgerFile:
+    """Open a file, making it with `begin` where there is none; ':memory:' is a new one that is never on disk."""
+    if os.fspath(path) == ":memory:":
+        file = LedgerFile(":memory:", _connect(":memory:"))
+        begin(file)
+        return file
+    place = Path(path)
+    if not _exists(place):
+        _make(place, begin)
+    return LedgerFile(str(place), _connect_named(place, "mode=rw"))
+
+
+def open_to_read(path: str | os.PathLike[str]) -> LedgerFile:
+    """Open an existing file; nothing beside it is made or changed, so it may lie on a read-only disk.
+
+    SQLite itself would put -wal and -shm files beside it. Where there are none the file is at rest, and is read as
+    it stood on opening.
+    """
+    place = Path(path)
+    if not _exists(place):
+        raise LedgerError(f"there is no ledger {place}; check the path")
+    real = place.resolve()
+    log, index = Path(f"{real}-wal"), Path(f"{real}-shm")
+    if log.exists() and index.exists():
+        connection = _connect_named(real, "mode=ro")
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError:
+            connection.close()
+        else:
+            return LedgerFile(str(place), connection, readonly=True)
+    if log.exists() and log.stat().st_size:
+        return LedgerFile(str(place), _connect_copy(place, log), readonly=True)
+    return LedgerFile(str(place), _connect_named(real, "mode=ro&immutable=1"), readonly=True)
+
+
+def _exists(place: Path) -> bool:
+    try:
+        found = place.exists()
+        if found and not place.is_file():
+            raise LedgerError(f"{place} is not a file, so it cannot be a ledger; give the path of a file")
+        if found and place.stat().st_size == 0:
+            raise LedgerError(
+                f"{place} is empty, not a ledger; restore the newest copy, or remove it to begin anew"
+            )
+    except OSError as error:
+        raise LedgerError(
+            f"{place} cannot be opened ({error.strerror}); check the path and permissions"
+        ) from error
+    return found
+
+
+def _make(place: Path, begin: Callable[[LedgerFile], None]) -> None:
+    """Write the new file under another name and link it to its own when it is complete.
+
+    So a crash leaves no half ledger, two processes that start at once end up with the same one, and an empty file
+    is never mistaken for a new beginning.
+    """
+    if not place.parent.is_dir():
+        raise LedgerError(
+            f"the ledger {place} cannot be made: there is no folder {place.parent}; make it first"
+        )
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{place.name}.", suffix=".new", dir=place.parent)
+        os.close(handle)
+        draft = Path(name)
+        try:
+            file = LedgerFile(name, _connect_named(draft, "mode=rw"))
+            try:
+                begin(file)
+            except LedgerError as error:
+                raise LedgerError(str(error).replace(name, str(place))) from error
+            finally:
+                file.close()
+            with suppress(FileExistsError):
+                place.hardlink_to(draft)
+            _sync_folder(place.parent)
+        finally:
+            for ending in ("", "-wal", "-shm"):
+                Path(name + ending).unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise LedgerError(f"the ledger {place} cannot be made ({reason}); check its folder") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _connect(address: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+
+
+def _connect_named(place: Path, options: str) -> sqlite3.Connection:
+    try:
+        return _connect(f"{place.absolute().as_uri()}?{options}")
+    except sqlite3.Error as error:
+        raise _explain(str(place), error) from error
+
+
+def _connect_copy(place: Path, log: Path) -> sqlite3.Connection:
+    """A copy in memory: a killed site left its log behind where we must not write the index that reads it."""
+    memory = _connect(":memory:")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "copy"
+            shutil.copyfile(place, copy)
+            shutil.copyfile(log, f"{copy}-wal")
+            connection = _connect_named(copy, "mode=rw")
+            try:
+                connection.backup(memory)
+            finally:
+                connection.close()
+    except sqlite3.Error as error:
+        raise _explain(str(place), error) from error
+    except OSError as error:
+        raise LedgerError(f"{place} cannot be read ({error.strerror}); check its permissions") from error
+    return memory
+
+
+def _explain(path: str, error: sqlite3.Error) -> LedgerError:
+    """SQLite's complaint as a sentence that names the file and says what to do."""
+    name = getattr(error, "sqlite_errorname", "")
+    for start, sentence in (
+        ("SQLITE_BUSY", f"{path} has been in use by another process for {BUSY_SECONDS:.0f} s; try again"),
+        ("SQLITE_READONLY", f"{path} cannot be written; make the file and its folder writable for this user"),
+        ("SQLITE_CANTOPEN", f"{path} cannot be opened; check the permissions of the file and its folder"),
+        (
+            "SQLITE_FULL",
+            f"{path} cannot grow: the disk is full, so nothing was released; make room and ask again",
+        ),
+        ("SQLITE_NOTADB", f"{path} is not a ledger, not even a database; check the path or restore a copy"),
+        ("SQLITE_CORRUPT", f"{path} is damaged; restore the newest copy of it"),
+        ("SQLITE_IOERR", f"{path} cannot be read or written: the disk reports an error; check the disk"),
+    ):
+        if name.startswith(start):
+            return LedgerError(sentence)
+    return LedgerError(
+        f"{path} cannot be used as a ledger ({error}); check the path or restore the newest copy"
+    )

@@ -1,0 +1,220 @@
+"""The manifest of a masked study: who takes part, under which key, how many of them may collude, and the
+ring.
+
+Who is protected: each site, from a house that adds puppets of its own, leaves sites out or lowers the
+number of tolerated colluders. At what price: a study is fixed before it starts; changing anything is a new
+study. Assumption: the site's own peers (name and fingerprint) were pinned out of band. What is signed later
+(study_keys.py) is the hash of these bytes, so a site that signs has agreed to all of it, and two sites that
+were shown different manifests share no key. Reference: Bonawitz et al. 2017, CCS, sections 6 and 7.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from concilium.errors import MaskError, nearest
+from concilium.privacy import randomness
+from concilium.privacy.fixed_point import HALF_RING
+from concilium.privacy.identity import fingerprint, has_fingerprint
+
+KEY_BYTES = 32
+NONCE_BYTES = 16
+MAX_NAME = 100
+MAX_MANIFEST = 1 << 20
+
+
+class Participant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A site by name and identity. `reveal_on_dropout`: it agrees that the others go on without it when it is
+    lost, although two sums of similar questions, one with and one without it, may give its answer away."""
+
+    name: str
+    identity: bytes
+    reveal_on_dropout: bool = False
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all participants agree to. Use `compose` to make one and `read_manifest` for one that arrived.
+
+    colluders: how many sites may side with the house before anything but sums is lost (t in METHODS);
+    largest: the largest number, in units of the ring, that one site may enter;
+    nonce: makes two runs of the same study two studies.
+    """
+
+    format: Literal["concilium/manifest@1"] = "concilium/manifest@1"
+    study: str
+    participants: tuple[Participant, ...]
+    colluders: int
+    largest: int
+    nonce: bytes
+
+    @property
+    def encoded(self) -> bytes:
+        """The one way to write this manifest down."""
+        return msgspec.json.encode(self)
+
+    @property
+    def study_id(self) -> bytes:
+        return hashlib.sha256(self.encoded).digest()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(participant.name for participant in self.participants)
+
+
+def compose(
+    study: str, participants: Iterable[Participant], *, colluders: int = 1, largest: int | None = None
+) -> Manifest:
+    """The manifest of a new study, in order of names; `largest` is by default all that the ring can hold."""
+    ordered = tuple(sorted(participants, key=lambda participant: participant.name))
+    if largest is None:
+        largest = (HALF_RING - 1) // max(1, len(ordered))
+    manifest = Manifest(
+        study=study,
+        participants=ordered,
+        colluders=colluders,
+        largest=largest,
+        nonce=randomness.draw_bytes(NONCE_BYTES),
+    )
+    _check_form(manifest)
+    return manifest
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """The manifest in these bytes, which must be the one way to write it, or MaskError."""
+    if len(data) > MAX_MANIFEST:
+        raise MaskError(f"a manifest may have at most {MAX_MANIFEST} bytes; this one has {len(data)}")
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MaskError(f"this is not a manifest of a masked study: {str(error)[:200]}") from None
+    if manifest.encoded != data:
+        raise MaskError("this manifest is not in canonical form; take the bytes as the house composed them")
+    _check_form(manifest)
+    return manifest
+
+
+def accept(
+    manifest: Manifest,
+    name: str,
+    identity: bytes,
+    peers: Mapping[str, str],
+    *,
+    colluders: int = 1,
+    reveal_on_dropout: bool = False,
+) -> None:
+    """MaskError unless the site of this name can agree to the manifest.
+
+    `peers` pins the other sites: name and fingerprint. `colluders` is the least number this site wants
+    tolerated; `reveal_on_dropout` is its own consent, which nobody may give for it.
+    """
+    _check_form(manifest)
+    if manifest.colluders < colluders:
+        raise MaskError(
+            f"study {manifest.study!r} tolerates {manifest.colluders} colluding sites and {name} asks for "
+            f"{colluders}; the house must compose it with colluders = {colluders} or more"
+        )
+    own = next((participant for participant in manifest.participants if participant.name == name), None)
+    if own is None:
+        raise MaskError(
+            f"{name} is not a participant of study {manifest.study!r}{nearest(name, manifest.names)}"
+        )
+    if own.identity != identity:
+        raise MaskError(
+            f"study {manifest.study!r} lists {name} under a key that is not its own "
+            f"({fingerprint(own.identity)}); do not take part until the house explains it"
+        )
+    if own.reveal_on_dropout and not reveal_on_dropout:
+        raise MaskError(
+            f"study {manifest.study!r} says that {name} agrees to reveal_on_dropout, which it does not; "
+            "the house must compose the manifest without that"
+        )
+    for participant in manifest.participants:
+        if participant.name == name:
+            continue
+        pinned = peers.get(participant.name)
+        if pinned is None:
+            raise MaskError(
+                f"{participant.name} takes part in study {manifest.study!r} but is not pinned at {name}; "
+                "compare fingerprints with that hospital and enter it under [peers]"
+                f"{nearest(participant.name, peers)}"
+            )
+        if not has_fingerprint(participant.identity, pinned):
+            raise MaskError(
+                f"{participant.name} has the key {fingerprint(participant.identity)} in study "
+                f"{manifest.study!r}, not the one pinned at {name}; somebody poses as that hospital, or it "
+                "has a new identity"
+            )
+
+
+def without_dropouts(manifest: Manifest, without: Iterable[str]) -> tuple[Participant, ...]:
+    """The participants that go on when some are lost: MaskError unless each lost one agreed to that
+    beforehand and enough remain."""
+    lost = frozenset(without)
+    unknown = sorted(lost.difference(manifest.names))
+    if unknown:
+        raise MaskError(
+            f"{unknown[0]} is no participant of study {manifest.study!r} and cannot be lost from it"
+        )
+    for participant in manifest.participants:
+        if participant.name in lost and not participant.reveal_on_dropout:
+            raise MaskError(
+                f"study {manifest.study!r} cannot go on without {participant.name}, which has not agreed to "
+                "reveal_on_dropout: wait until it is back, or stop"
+            )
+    staying = tuple(participant for participant in manifest.participants if participant.name not in lost)
+    if len(staying) < manifest.colluders + 2:
+        raise MaskError(
+            f"without {', '.join(sorted(lost))} study {manifest.study!r} is left with {len(staying)} sites; "
+            f"with {manifest.colluders} tolerated colluders at least {manifest.colluders + 2} are needed"
+        )
+    return staying
+
+
+def _check_form(manifest: Manifest) -> None:
+    study, names = manifest.study, manifest.names
+    if not 1 <= len(study) <= 1000 or not study.isprintable():
+        raise MaskError("a manifest must name its study in 1 to 1000 printable characters")
+    for name in names:
+        if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+            raise MaskError(
+                f"a participant's name must have 1 to {MAX_NAME} printable characters; got {name[:200]!r}"
+            )
+    if manifest.colluders < 0:
+        raise MaskError(
+            f"study {study!r} tolerates {manifest.colluders} colluders; that number cannot be negative"
+        )
+    if len(names) < manifest.colluders + 2:
+        raise MaskError(
+            f"study {study!r} has {len(names)} participants; with {manifest.colluders} tolerated colluders "
+            f"at least {manifest.colluders + 2} are needed, or a sum would be one hospital's answer"
+        )
+    for first, second in itertools.pairwise(names):
+        if first == second:
+            raise MaskError(f"study {study!r} lists {first} twice; every participant needs a name of its own")
+        if first > second:
+            raise MaskError(
+                f"study {study!r} must list its participants in order of names: {second} before {first}"
+            )
+    owners: dict[bytes, str] = {}
+    for participant in manifest.participants:
+        if len(participant.identity) != KEY_BYTES:
+            raise MaskError(
+                f"the identity of {participant.name} in study {study!r} must be {KEY_BYTES} bytes"
+            )
+        other = owners.setdefault(participant.identity, participant.name)
+        if other != participant.name:
+            raise MaskError(
+                f"{other} and {participant.name} have the same key in study {study!r}; one poses as two"
+            )
+    if manifest.largest < 1 or len(names) * manifest.largest >= HALF_RING:
+        raise MaskError(
+            f"numbers up to {manifest.largest} from {len(names)} sites do not fit sums modulo 2^64 in study "
+            f"{study!r}; the largest must be between 1 and {(HALF_RING - 1) // len(names)}"
+        )
+    if len(manifest.nonce) != NONCE_BYTES:
+        raise MaskError(f"the nonce of study {study!r} must be {NONCE_BYTES} bytes")

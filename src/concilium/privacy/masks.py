@@ -1,0 +1,148 @@
+"""Masks in pairs that cancel in the sum: a site adds them so that the house can read nothing but the total.
+
+Who is protected: each hospital's answer, from the house and from up to t other sites that side with it.
+They see the sum over the remaining sites (two at least) and nothing else; a site's vector alone is
+indistinguishable from uniform numbers modulo 2^64. What is not hidden: the sum itself, hence which
+*patient* in it, and a question only one hospital's patients can satisfy has that hospital's answer as its
+sum. Nor is a site kept from entering a false number. At what price: vectors of the same size as the plain
+ones, one key derivation and one stream per pair and question, and two exchanges. Assumptions: X25519 is a
+hard Diffie-Hellman group, HKDF-SHA256 and ChaCha20 are pseudorandom, SHA-256 hides a random seed and does
+not collide, identities were pinned (identity.py). Reference: Bonawitz et al. 2017, "Practical Secure
+Aggregation for Privacy-Preserving Machine Learning", CCS, sections 4 and 6: masks in pairs and a self-mask.
+Here no secret is shared out, so a lost site is waited for instead of being reconstructed (opening.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives import constant_time, hashes, hmac
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from concilium.privacy.identity import statement
+
+Ring = NDArray[np.uint64]
+
+SEED_BYTES = 32
+TAG_BYTES = 16
+WIRE = np.dtype("<u8")
+
+
+class Commitment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The hash of a site's masked vector, with one tag for each other participant: the house can pass it on
+    but not make one up, so whoever is shown a commitment knows that its site answered this question."""
+
+    name: str
+    digest: bytes
+    tags: dict[str, bytes]
+
+
+class Masked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first message of a round: a masked vector (uint64, little-endian) and what it is bound to."""
+
+    label: bytes
+    vector: bytes
+    seed_hash: bytes
+    commitment: Commitment
+
+
+class Seed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The second message of a round: what takes a site's self-mask off."""
+
+    name: str
+    label: bytes
+    seed: bytes
+
+
+@dataclass(frozen=True)
+class PairKey:
+    """What two sites hold in common for one label: the key of their stream, and the key of their tags."""
+
+    stream: bytes = field(repr=False)
+    tag: bytes = field(repr=False)
+
+
+def make_label(study_id: bytes, content: bytes, keys: Mapping[str, bytes], attempt: int) -> bytes:
+    """What a mask is good for: this study, question, set of participants and attempt, and nothing else."""
+    parts = [part for name in sorted(keys) for part in (name.encode(), keys[name])]
+    bound = statement("concilium/label@1", study_id, content, attempt.to_bytes(8, "little"), *parts)
+    return hashlib.sha256(bound).digest()
+
+
+def derive_pair_key(shared: bytes, study_id: bytes, label: bytes, one: str, other: str) -> PairKey:
+    """The pair's key for one label, the same on both sides."""
+    lower, higher = sorted((one, other))
+    info = statement("concilium/pair@1", label, lower.encode(), higher.encode())
+    derived = HKDF(algorithm=hashes.SHA256(), length=64, salt=study_id, info=info).derive(shared)
+    return PairKey(stream=derived[:32], tag=derived[32:])
+
+
+def stream(key: bytes, count: int) -> Ring:
+    """`count` numbers modulo 2^64 from a key. The nonce is constant because no key is ever used for a second
+    stream: a pair's key belongs to one label, a seed to one vector."""
+    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None)
+    return np.frombuffer(cipher.encryptor().update(bytes(8 * count)), dtype=WIRE)
+
+
+def add_masks(name: str, vector: Ring, pairs: Mapping[str, PairKey], seed: bytes) -> bytes:
+    """A site's vector under the masks it shares with each peer and under its own, as it goes over the wire.
+
+    The site whose name comes first adds the pair's stream and the other subtracts it.
+    """
+    masked = vector + stream(seed, len(vector))
+    for peer, key in pairs.items():
+        if name < peer:
+            masked += stream(key.stream, len(vector))
+        else:
+            masked -= stream(key.stream, len(vector))
+    return masked.astype(WIRE, copy=False).tobytes()
+
+
+def hash_seed(label: bytes, name: str, seed: bytes) -> bytes:
+    """Fixes a seed before it is revealed."""
+    return hashlib.sha256(statement("concilium/seed@1", label, name.encode(), seed)).digest()
+
+
+def hash_vector(label: bytes, name: str, seed_hash: bytes, vector: bytes) -> bytes:
+    """What a site commits to: this masked vector and this seed, under this label."""
+    return hashlib.sha256(statement("concilium/vector@1", label, name.encode(), seed_hash, vector)).digest()
+
+
+def commit(name: str, digest: bytes, pairs: Mapping[str, PairKey]) -> Commitment:
+    """The commitment of a site to its vector, tagged for each peer."""
+    return Commitment(name, digest, {peer: _tag(key, name, digest) for peer, key in pairs.items()})
+
+
+def is_from(commitment: Commitment, peer: str, reader: str, key: PairKey) -> bool:
+    """Whether the peer of this name itself made the commitment, for the label of this key."""
+    tag = commitment.tags.get(reader, b"")
+    return constant_time.bytes_eq(tag, _tag(key, peer, commitment.digest))
+
+
+def address(commitments: Iterable[Commitment], reader: str) -> tuple[Commitment, ...]:
+    """What one site needs to be shown: everyone's hash, with the tags made for this site alone."""
+    return tuple(
+        Commitment(
+            shown.name, shown.digest, {name: tag for name, tag in shown.tags.items() if name == reader}
+        )
+        for shown in commitments
+    )
+
+
+def hash_transcript(label: bytes, commitments: Iterable[Commitment]) -> bytes:
+    """All that a round's participants committed to, in one hash."""
+    parts = [part for shown in commitments for part in (shown.name.encode(), shown.digest)]
+    return hashlib.sha256(statement("concilium/transcript@1", label, *parts)).digest()
+
+
+def _tag(key: PairKey, name: str, digest: bytes) -> bytes:
+    # The sender's name keeps the house from reflecting a site's own tag back at it.
+    code = hmac.HMAC(key.tag, hashes.SHA256())
+    code.update(statement("concilium/tag@1", name.encode(), digest))
+    return code.finalize()[:TAG_BYTES]

@@ -1,0 +1,74 @@
+"""One X25519 key per site and study, signed by the site's identity: what pairs of sites agree on secrets
+with.
+
+Who is protected: every pair of sites, from a house that relays their keys and would like to put its own in
+their place. At what price: one signature per site and study, and one verification per pair. Assumptions:
+Ed25519 cannot be forged and X25519 (Diffie-Hellman) cannot be solved. The signature covers the study's id,
+hence the whole manifest, so a key cannot be moved to another study. Keys are deleted when the study ends,
+so that a site broken into later gives away no earlier answer. References: RFC 7748; Bonawitz et al. 2017,
+CCS, section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from concilium.errors import MaskError
+from concilium.privacy.identity import Identity, is_signed, statement
+from concilium.privacy.manifest import KEY_BYTES, Manifest
+
+
+class StudyKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A site's public key for one study, with its signature over the study's id, its name and the key."""
+
+    name: str
+    key: bytes
+    signature: bytes
+
+
+def sign_study_key(identity: Identity, study_id: bytes, name: str, key: X25519PrivateKey) -> StudyKey:
+    """What a site shows to the others, through the house."""
+    public = key.public_key().public_bytes_raw()
+    return StudyKey(name, public, identity.sign(_signed_bytes(study_id, name, public)))
+
+
+def verify_study_keys(manifest: Manifest, keys: Iterable[StudyKey]) -> dict[str, bytes]:
+    """The key of every participant, in order of names: MaskError unless each one signed its own."""
+    study_id, study = manifest.study_id, manifest.study
+    shown: dict[str, StudyKey] = {}
+    for key in keys:
+        if key.name not in manifest.names:
+            raise MaskError(f"{key.name[:100]!r} shows a key for study {study!r} but is no participant of it")
+        if shown.setdefault(key.name, key) != key:
+            raise MaskError(f"two different keys of {key.name} are shown for study {study!r}")
+    owners: dict[bytes, str] = {}
+    for participant in manifest.participants:
+        name = participant.name
+        if name not in shown:
+            raise MaskError(f"{name} has shown no key for study {study!r}: wait for it, or stop")
+        key = shown[name]
+        signed = is_signed(_signed_bytes(study_id, name, key.key), key.signature, participant.identity)
+        if len(key.key) != KEY_BYTES or not signed:
+            raise MaskError(
+                f"the key shown for {name} in study {study!r} is not signed by {name} for this manifest; "
+                "somebody put it in the place of the hospital's own"
+            )
+        other = owners.setdefault(key.key, name)
+        if other != name:
+            raise MaskError(f"{other} and {name} show the same key for study {study!r}; one poses as two")
+    return {name: shown[name].key for name in manifest.names}
+
+
+def agree(key: X25519PrivateKey, name: str, peer: bytes) -> bytes:
+    """The secret shared with the peer of this name, which only the two of them can compute."""
+    try:
+        return key.exchange(X25519PublicKey.from_public_bytes(peer))
+    except ValueError:
+        raise MaskError(f"the key shown for {name} gives no secret (it is not a proper X25519 key)") from None
+
+
+def _signed_bytes(study_id: bytes, name: str, key: bytes) -> bytes:
+    return statement("concilium/study-key@1", study_id, name.encode(), key)

@@ -1,0 +1,377 @@
+"""How natural values become columns: which are codes, which are numbers, and what text in a file stands for.
+
+The rules, the same for every source: whole numbers with at most 256 distinct values are codes with int
+values (usable as categories and as numbers), other numbers stay numbers, text and truth values are codes. A
+stated kind ("code" or "number") overrides them. Nothing is rounded: text whose digits a number would lose
+(leading zeros, whole numbers of 2**53 and more) stays text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Literal, TypeAlias
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import RecordsError, nearest
+from concilium.records.columns import EXACT, Coded, Column, Numbers, Value, label, narrowest
+
+Kind: TypeAlias = Literal["code", "number"]
+KINDS: tuple[Kind, ...] = ("code", "number")
+
+MOST_CATEGORIES = 256  # whole numbers with more distinct values than this are measurements
+PROBE = 10_000  # rows looked at before the whole column is
+DENSE = 1 << 20  # whole numbers within so short a range are counted, not sorted
+
+WHOLE = r"-?(?:0|[1-9][0-9]*)"
+NUMBER = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+SAFE_NUMBER = NUMBER.replace(r"[0-9]*)(?:\.[0-9]*)?|", r"[0-9]{0,14})|(?:0|[1-9][0-9]*)\.[0-9]*|")
+INFINITE = r"[iI][nN][fF](?:[iI][nN][iI][tT][yY])?"
+STATED_NUMBER = rf"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|{INFINITE})"
+MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
+BLANKS = " \t"
+PANDAS_MISSING = ("NAType", "NaTType")  # by name, since pandas may not be there to import
+PANDAS_TEXT = ("Interval", "Period")
+TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+_whole = re.compile(WHOLE).fullmatch
+_moment = re.compile(MOMENT).fullmatch
+_number = re.compile(NUMBER).fullmatch
+_infinite = re.compile(f"-?{INFINITE}").fullmatch
+_stated_number = re.compile(STATED_NUMBER).fullmatch
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a column comes from, for error messages: its source, its name, and how a row is called there."""
+
+    source: str
+    name: str
+    row: Callable[[int], str] = lambda row: f"row {row + 1}"
+
+    def not_a_number(self, row: int, value: object) -> RecordsError:
+        shown = repr(value) if isinstance(value, str) else str(value)
+        return RecordsError(
+            f"{self.source}: column {self.name!r} is stated as a number, but {self.row(row)} holds {shown}; "
+            f'state it as a "code" or name {shown} as missing'
+        )
+
+
+def check_schema(schema: Mapping[str, str] | None, names: Sequence[str], source: str) -> dict[str, Kind]:
+    """The stated kinds, once every column named is there and every kind is one we know."""
+    stated: dict[str, Kind] = {}
+    for name, wanted in (schema or {}).items():
+        if name not in names:
+            raise RecordsError(
+                f"{source}: the schema names a column {name!r} that is not there{nearest(name, names)}"
+            )
+        for kind in KINDS:
+            if wanted == kind:
+                stated[name] = kind
+        if name not in stated:
+            raise RecordsError(
+                f"{source}: the schema calls column {name!r} a {wanted!r}, but a column is a "
+                f'"code" or a "number"{nearest(str(wanted), KINDS)}'
+            )
+    return stated
+
+
+def check_names(names: Sequence[str], source: str) -> None:
+    """Every column has a name of its own."""
+    seen: dict[str, int] = {}
+    for position, name in enumerate(names, start=1):
+        if not name.strip():
+            raise RecordsError(f"{source}: column {position} has no name; give every column a name")
+        if name in seen:
+            raise RecordsError(
+                f"{source}: columns {seen[name]} and {position} are both named {name!r}; rename one of them"
+            )
+        seen[name] = position
+
+
+def code_numbers(numbers: NDArray[np.float64], kind: Kind | None = None) -> Column:
+    """A column of numbers (NaN: missing) as codes where they are few and whole, or as they are."""
+    numbers = np.asarray(numbers, dtype=np.float64) + 0.0  # -0.0 becomes 0.0: one value, one digest
+    if kind == "number":
+        return Numbers(numbers)
+    few = kind is None
+    if few and len(numbers) > PROBE and _too_many(numbers[:PROBE]):
+        return Numbers(numbers)
+    here = ~np.isnan(numbers)
+    present = numbers[here]
+    if not _all_whole(present):
+        if few:
+            return Numbers(numbers)
+        return _code_as_text(present, here)
+    distinct, places = _distinct(present.astype(np.int64))
+    if few and len(distinct) > MOST_CATEGORIES:
+        return Numbers(numbers)
+    codes = _spread(places, here).astype(narrowest(len(distinct)))
+    return Coded(codes, tuple(distinct.tolist()), stated=kind == "code")
+
+
+def _code_as_text(present: NDArray[np.float64], here: NDArray[np.bool_]) -> Coded:
+    """Stated codes that are not whole are kept as text, as a text file would give them."""
+    distinct, places = np.unique(present, return_inverse=True)
+    texts = [label(float(number)) for number in distinct]
+    rank = {text: code for code, text in enumerate(sorted(texts), start=1)}
+    table = np.array([0, *(rank[text] for text in texts)], dtype=np.int64)
+    return Coded(table[_spread(places, here)].astype(narrowest(len(rank))), tuple(rank), stated=True)
+
+
+def _too_many(numbers: NDArray[np.float64]) -> bool:
+    present = numbers[~np.isnan(numbers)]
+    return not _all_whole(present) or len(np.unique(present)) > MOST_CATEGORIES
+
+
+def _all_whole(present: NDArray[np.float64]) -> bool:
+    return bool(np.all((np.abs(present) < EXACT) & (np.trunc(present) == present)))
+
+
+def _distinct(whole: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`np.unique` with inverse, without sorting where the numbers lie in a short range."""
+    lowest = int(whole.min(initial=0))
+    if int(whole.max(initial=0)) - lowest >= DENSE:
+        return np.unique(whole, return_inverse=True)
+    shifted = whole - lowest
+    seen = np.zeros(int(shifted.max(initial=0)) + 1, dtype=bool)
+    seen[shifted] = True
+    return np.flatnonzero(seen) + lowest, (np.cumsum(seen) - 1)[shifted]
+
+
+def _spread(places: NDArray[np.int64], here: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Codes for all rows from the places of the present ones."""
+    codes = np.zeros(len(here), dtype=np.int64)
+    codes[here] = places + 1
+    return codes
+
+
+def arrange(values: Sequence[Value | None], kind: Kind | None) -> tuple[tuple[Value, ...], list[int]] | None:
+    """The ordered categories of values of one type and the code of each value; None where they stay numbers.
+
+    The same rules as `code_numbers`, for values few enough to be looked at one by one.
+    """
+    present = dict.fromkeys(values)  # keeps the order, which for most sources is the right one already
+    present.pop(None, None)
+    texts = [value for value in present if isinstance(value, str)]
+    ordered: list[Value]
+    if texts:
+        ordered = [*sorted(texts)]
+    elif any(isinstance(value, bool) for value in present):
+        ordered = [truth for truth in (False, True) if truth in present]
+    elif kind == "number":
+        return None
+    else:
+        numbers = sorted(value for value in present if value is not None and not isinstance(value, str))
+        if all(abs(number) < EXACT and number == int(number) for number in numbers):
+            ordered = [int(number) for number in numbers]
+            if kind is None and len(ordered) > MOST_CATEGORIES:
+                return None
+        elif kind is None:
+            return None
+        else:
+            values = [None if value is None else label(value) for value in values]
+            ordered = [*sorted(label(number) for number in numbers)]
+    code: dict[Value | None, int] = dict(zip(ordered, range(1, len(ordered) + 1), strict=True))
+    code[None] = 0
+    return tuple(ordered), list(map(code.__getitem__, values))
+
+
+def code_dictionary(
+    codes: NDArray[np.integer], values: Sequence[Value | None], kind: Kind | None, place: Place
+) -> Column:
+    """A column given as codes (0: missing) into values of one type, in any order, also unused or equal."""
+    used = np.zeros(len(values) + 1, dtype=bool)
+    used[codes] = True
+    used[0] = False
+    kept = [values[code - 1] for code in np.flatnonzero(used).tolist()]
+    if kind == "number":
+        wrong = np.zeros(len(values) + 1, dtype=bool)
+        wrong[used] = [isinstance(value, str | bool) for value in kept]
+        _refuse_first(wrong, codes, values, place)
+    arranged = arrange(kept, kind)
+    if arranged is None:
+        numbers = np.full(len(values) + 1, np.nan)
+        numbers[used] = [np.nan if value is None else float(value) for value in kept]
+        return Numbers(numbers[codes] + 0.0)
+    ordered, new = arranged
+    table = np.zeros(len(values) + 1, dtype=narrowest(len(ordered)))
+    table[used] = new
+    return Coded(table[codes], ordered, stated=kind == "code")
+
+
+def _refuse_first(
+    wrong: NDArray[np.bool_], codes: NDArray[np.integer], values: Sequence[Value | None], place: Place
+) -> None:
+    """Stop at the first row whose value cannot be the number it is stated to be."""
+    if wrong.any():
+        row = int(np.argmax(wrong[codes]))
+        raise place.not_a_number(row, values[int(codes[row]) - 1])
+
+
+def code_texts(
+    codes: NDArray[np.integer],
+    texts: Sequence[str],
+    kind: Kind | None,
+    place: Place,
+    missing: frozenset[str] = frozenset(),
+    guess: bool = False,
+) -> Column:
+    """A column given as codes (0: missing) into texts; `guess` where a text may stand for a number."""
+    present = [None if text.strip(BLANKS) in missing else text for text in texts]
+    if kind == "number":
+        return code_dictionary(codes, _stated_numbers(present, codes, place), kind, place)
+    return code_dictionary(codes, guess_values(present, kind) if guess else present, kind, place)
+
+
+def _stated_numbers(
+    texts: Sequence[str | None], codes: NDArray[np.integer], place: Place
+) -> list[float | None]:
+    wrong = np.zeros(len(texts) + 1, dtype=bool)
+    numbers: list[float | None] = []
+    for code, text in enumerate(texts, start=1):
+        bare = None if text is None else text.strip(BLANKS)
+        wrong[code] = bare is not None and not _stated_number(bare)
+        numbers.append(None if bare is None or wrong[code] else float(bare))
+    _refuse_first(wrong, codes, texts, place)
+    return numbers
+
+
+def guess_values(texts: Sequence[str | None], kind: Kind | None) -> Sequence[Value | None]:
+    """What the texts of one column of a file stand for: truth values, numbers, moments, or text as it is.
+
+    A stated code keeps its text unless every text is a plain whole number (`250.00` and `250.0` differ).
+    """
+    bare = [text.strip(BLANKS) for text in texts if text is not None]
+    if bare and all(text in TRUTH for text in bare):
+        return [None if text is None else TRUTH[text.strip(BLANKS)] for text in texts]
+    if all(_whole(text) and abs(int(text)) < EXACT for text in bare):
+        return [None if text is None else int(text.strip(BLANKS)) for text in texts]
+    if kind is None and all(map(reads_as_number, bare)) and any(map(_number, bare)):
+        return [None if text is None else float(text.strip(BLANKS)) for text in texts]
+    if kind is None and all(map(_moment, bare)):
+        return [None if text is None else tidy_moment(text.strip(BLANKS)) for text in texts]
+    return texts
+
+
+def reads_as_number(bare: str) -> bool:
+    """Whether a number can stand for this text without losing a digit that matters."""
+    if _whole(bare):
+        return abs(int(bare)) < EXACT
+    return bool(_number(bare) or _infinite(bare))
+
+
+class Numbering(dict[Value | None, int]):
+    """Codes for values of one type in the order in which they are first met; None is 0."""
+
+    def __init__(self) -> None:
+        super().__init__({None: 0})
+
+    def __missing__(self, value: Value) -> int:
+        self[value] = code = len(self)
+        return code
+
+    def code(self, values: Collection[Value | None]) -> NDArray[np.uint32]:
+        return np.fromiter(map(self.__getitem__, values), np.uint32, len(values))
+
+    @property
+    def met(self) -> list[Value]:
+        return [value for value in self if value is not None]
+
+
+def code_values(
+    values: Sequence[object], kind: Kind | None, place: Place, missing: frozenset[str] = frozenset()
+) -> Column:
+    """A column given row by row as Python values; mixed types become text."""
+    natural = unify([natural_value(value, row, place) for row, value in enumerate(values)])
+    if all(value is None or type(value) is int or type(value) is float for value in natural):
+        arranged = None if len(natural) > PROBE else arrange(natural, kind)
+        if arranged is None:
+            return code_numbers(np.array(natural, dtype=np.float64), kind)
+        return Coded(np.array(arranged[1], np.uint32), arranged[0], stated=kind == "code")
+    numbering = Numbering()
+    return code_met(numbering.code(natural), numbering.met, kind, place, missing)
+
+
+def code_met(
+    codes: NDArray[np.integer],
+    values: Sequence[Value | None],
+    kind: Kind | None,
+    place: Place,
+    missing: frozenset[str],
+) -> Column:
+    """A column given as codes (0: missing) into the values met, which are of one type."""
+    texts = [value for value in values if isinstance(value, str)]
+    if texts and len(texts) == len(values):
+        return code_texts(codes, texts, kind, place, missing)
+    return code_dictionary(codes, values, kind, place)
+
+
+def unify(values: list[Value | None]) -> list[Value | None]:
+    """Values of one type: numbers, truth values, or text, which mixtures and numbers with too many digits become."""
+    types = set(map(type, values)) - {type(None)}
+    if types in ({str}, {bool}):
+        return values
+    if types <= {int, float} and not any(type(value) is int and abs(value) >= EXACT for value in values):
+        return values
+    return [None if value is None else label(value) for value in values]
+
+
+def natural_value(value: object, row: int, place: Place) -> Value | None:
+    """The natural value of what a driver, a data frame or a program hands over; dates as ISO text."""
+    if value is None or type(value) is str or type(value) is int or type(value) is bool:
+        return value
+    if type(value) is float:
+        return None if value != value else value
+    if isinstance(value, np.datetime64):  # in nanoseconds it would turn into a plain number
+        return natural_value(value.astype("datetime64[us]").item(), row, place)
+    if isinstance(value, np.generic):
+        return natural_value(value.item(), row, place)
+    if isinstance(value, Decimal):
+        if value.is_nan():
+            return None
+        return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
+    if type(value).__name__ in PANDAS_MISSING:
+        return None
+    if isinstance(value, date | time | timedelta):
+        return iso_text(value)
+    if isinstance(value, UUID) or type(value).__name__ in PANDAS_TEXT:
+        return str(value)
+    for plain in (str, bool, int, float):
+        if isinstance(value, plain):
+            return natural_value(plain(value), row, place)
+    raise RecordsError(
+        f"{place.source}: column {place.name!r} holds a {type(value).__name__} in {place.row(row)}; "
+        f"a cell is text, a number, true or false, a date, or missing"
+    )
+
+
+def iso_text(moment: date | time | timedelta) -> str:
+    """A date or time as ISO text, in UTC where it has a zone; midnight is written as its date.
+
+    So dates agree, whether a source stores them as dates or as moments.
+    """
+    if not isinstance(moment, datetime):
+        return str(moment)
+    zoned = moment.tzinfo is not None
+    written = (moment.astimezone(UTC) if zoned else moment).isoformat(sep=" ")
+    whole, dot, fraction = written.removesuffix("+00:00").partition(".")
+    fraction = fraction.rstrip("0")
+    written = whole + dot + fraction if fraction else whole
+    return f"{written}+00:00" if zoned else written.removesuffix(" 00:00:00")
+
+
+def tidy_moment(text: str) -> str:
+    """A moment as a file or a database writes it, as `iso_text` does; text that is none stays as it is."""
+    if not _moment(text):
+        return text
+    try:
+        return iso_text(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        return text

@@ -1,0 +1,90 @@
+"""The two kinds of column a table of patients has: codes (0 is missing) and numbers (NaN is missing)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Value: TypeAlias = str | int | float | bool
+
+MISSING_LABEL = "(missing)"
+EXACT = 2**53  # whole numbers from here on may lose digits as a float64
+CODES = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
+LONG = 1e16  # from here on Python writes whole floats with an exponent
+
+
+def label(value: Value | None) -> str:
+    """The canonical text of a natural value: `true`, `5` for both 5 and 5.0, text as it is, `(missing)`."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return MISSING_LABEL
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        if math.isnan(value):
+            return MISSING_LABEL
+        return str(int(value)) if value.is_integer() and abs(value) < LONG else repr(float(value))
+    return str(value)
+
+
+def narrowest(values: int) -> np.dtype[np.unsignedinteger]:
+    """The smallest type of code that can tell this many values, and missing, apart."""
+    return CODES[0] if values < 2**8 else CODES[1] if values < 2**16 else CODES[2]
+
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """Categories: `codes[i] == 0` is missing, otherwise row i holds `values[codes[i] - 1]`.
+
+    The values are of one type and in order (numbers by size, text by text); they may include values that no
+    row holds. `stated` means that the schema calls the column a code: its values are then never compared by
+    size, even where they look like numbers. The codes are stored in the narrowest type, whatever was given.
+    """
+
+    codes: NDArray[np.unsignedinteger]
+    values: tuple[Value, ...]
+    stated: bool = False
+
+    def __post_init__(self) -> None:
+        codes = np.asarray(self.codes)
+        if codes.ndim != 1 or codes.dtype.kind not in "ui":
+            raise TypeError(f"codes must be a vector of whole numbers, not {codes.ndim}-d {codes.dtype}")
+        if codes.size and not (
+            codes.max() <= len(self.values) and (codes.dtype.kind == "u" or codes.min() >= 0)
+        ):
+            raise ValueError(f"codes must lie between 0 and {len(self.values)}")
+        object.__setattr__(self, "codes", codes.astype(narrowest(len(self.values)), copy=False))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the categories can also be compared as numbers (true of a column with no values at all)."""
+        return not self.stated and all(
+            isinstance(value, int | float) and not isinstance(value, bool) for value in self.values
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Measurements: NaN is missing."""
+
+    numbers: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        numbers = np.asarray(self.numbers, dtype=np.float64)
+        if numbers.ndim != 1:
+            raise TypeError(f"numbers must be a vector, not {numbers.ndim}-d")
+        object.__setattr__(self, "numbers", numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+Column: TypeAlias = Coded | Numbers

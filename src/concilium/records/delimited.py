@@ -1,0 +1,226 @@
+"""Tables in text files (csv, tsv, plain or gzipped), following RFC 4180: UTF-8, a header line, quoted fields.
+
+DuckDB reads the cells; Python's csv module reads the header, settles what DuckDB stops at (such as line ends
+of two kinds in one file), and finds the line for an error message.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import itertools
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import RecordsError
+from concilium.records.coding import Kind, Numbering, Place, check_names, check_schema, code_texts
+from concilium.records.columns import Column
+from concilium.records.relation import Relation, in_one_sentence, literal, plain_path, scratch_database
+
+DELIMITERS = ",;\t|"
+HEAD = 1 << 16  # characters looked at to tell the delimiter
+BLOCK = 1 << 20  # bytes looked at at once for a fault
+ROWS = 10_000  # rows coded at once
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A text file, what separates its fields, how its columns are called, and the line its header is on."""
+
+    path: Path
+    delimiter: str
+    names: tuple[str, ...]
+    line: int
+
+    def row(self, row: int) -> str:
+        """How people find a row in the file: by its line."""
+        line, _ = next(itertools.islice(rows(self), row, None))
+        return f"line {line}"
+
+
+def read_delimited(
+    path: Path, schema: Mapping[str, str] | None, missing: frozenset[str]
+) -> dict[str, Column]:
+    """All columns of a text file; what its texts stand for is guessed unless the schema states it."""
+    layout = look(path)
+    check_names(layout.names, f"{path}, line {layout.line}")
+    stated = check_schema(schema, layout.names, str(path))
+    columns = read_quickly(layout, stated, missing) if layout.line == 1 else None
+    return columns or read_carefully(layout, stated, missing)
+
+
+def read_quickly(
+    layout: Layout, stated: Mapping[str, Kind], missing: frozenset[str]
+) -> dict[str, Column] | None:
+    """All columns by DuckDB; None where it stops, so that the careful reading finds out why."""
+    import duckdb
+
+    cells = ", ".join(f"'cell{place}': 'VARCHAR'" for place in range(len(layout.names)))
+    with scratch_database() as (connection, folder):
+        try:
+            connection.execute(
+                f"CREATE TEMP TABLE cells AS SELECT * FROM read_csv("
+                f"{literal(str(plain_path(layout.path, folder)))}, auto_detect = false, header = true,"
+                f" delim = {literal(layout.delimiter)}, quote = '\"', escape = '\"', comment = '', nullstr = '',"
+                f" strict_mode = true, null_padding = false, ignore_errors = false, hive_partitioning = false,"
+                f" compression = {literal('gzip' if is_gzipped(layout.path) else 'none')}, columns = {{{cells}}})"
+            )
+        except duckdb.Error:
+            return None
+        relation = Relation(connection, "cells", str(layout.path), missing)
+        if not relation.ask("count(*)"):
+            return None
+        with in_one_sentence(f"{layout.path} cannot be read"):
+            return {
+                name: relation.guessed(
+                    f"cell{place}", stated.get(name), Place(str(layout.path), name, layout.row)
+                )
+                for place, name in enumerate(layout.names)
+            }
+
+
+def read_carefully(layout: Layout, stated: Mapping[str, Kind], missing: frozenset[str]) -> dict[str, Column]:
+    """All columns by Python's csv module, or the first fault of the file with its line."""
+    numberings = [Numbering() for _ in layout.names]
+    parts: list[list[NDArray[np.uint32]]] = [[] for _ in layout.names]
+    fields = (fields for _, fields in rows(layout))
+    while block := list(itertools.islice(fields, ROWS)):
+        for numbering, part, cells in zip(numberings, parts, zip(*block, strict=True), strict=True):
+            part.append(numbering.code(cells))
+    if not parts[0]:
+        raise RecordsError(f"{layout.path} holds no patients: there is a header line and nothing after it")
+    return {
+        name: code_texts(
+            np.concatenate(part),
+            [str(text) for text in numbering.met],
+            stated.get(name),
+            Place(str(layout.path), name, layout.row),
+            missing,
+            guess=True,
+        )
+        for name, numbering, part in zip(layout.names, numberings, parts, strict=True)
+    }
+
+
+def look(path: Path) -> Layout:
+    """The header of a text file; the delimiter is the one by which the first records best agree with it."""
+    with open_text(path) as text, faults(path):
+        head = text.read(HEAD)
+    if not head.strip():
+        raise RecordsError(f"{path} is empty; a table of patients starts with a line of column names")
+    delimiter = max(DELIMITERS, key=lambda candidate: _agreement(head, candidate))
+    line, names = next((line, fields) for line, fields in parsed(path, delimiter) if fields)
+    return Layout(path, delimiter, tuple(name.strip() for name in names), line)
+
+
+def _agreement(head: str, delimiter: str) -> tuple[float, int]:
+    """The share of records with as many fields as the header, and that number (1: no delimiter at all)."""
+    records: list[list[str]] = []
+    with suppress(csv.Error):
+        records.extend(
+            fields for fields in csv.reader(io.StringIO(head, newline=""), delimiter=delimiter) if fields
+        )
+    if len(head) == HEAD and len(records) > 1:
+        records.pop()
+    width = len(records[0]) if records else 1
+    if width == 1:
+        return 0.0, 1
+    return (1 + sum(len(fields) == width for fields in records[1:])) / len(records), width
+
+
+def rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
+    """The patients of a text file as (line, fields); a blank line is skipped, a ragged one is an error.
+
+    As DuckDB has it, empty fields beyond the last column are no fault, and in a table of one column a blank
+    line is a patient whose value is missing.
+    """
+    width = len(layout.names)
+    for line, fields in parsed(layout.path, layout.delimiter):
+        if line <= layout.line or (not fields and width > 1):
+            continue
+        if 0 < len(fields) < width or any(fields[width:]):
+            raise RecordsError(
+                f"{layout.path}, line {line}: expected {width} fields, as in the header, but found {len(fields)}"
+            )
+        yield line, fields[:width] or [""]
+
+
+def parsed(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Every record of a text file with the line it starts on."""
+    with open_text(path) as text, faults(path):
+        reader = csv.reader(text, delimiter=delimiter, strict=True)
+        line = 1
+        try:
+            for fields in reader:
+                yield line, fields
+                line = reader.line_num + 1
+        except csv.Error as fault:
+            raise RecordsError(f"{path}, line {line}: {_explain(str(fault))}") from None
+
+
+def _explain(fault: str) -> str:
+    if "unexpected end" in fault:
+        return "a quotation mark is opened and never closed"
+    if "expected after" in fault:
+        return "a quotation mark inside a quoted field must be doubled"
+    return f"a field is longer than {csv.field_size_limit()} characters; is a quotation mark never closed?"
+
+
+def is_gzipped(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[IO[str]]:
+    with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
+        yield text
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
+    with gzip.open(path) if is_gzipped(path) else path.open("rb") as raw:
+        yield raw
+
+
+@contextmanager
+def faults(path: Path) -> Iterator[None]:
+    """What can go wrong with the bytes of a text file, in one sentence."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        line, place, byte = find_bad_byte(path)
+        raise RecordsError(
+            f"{path}, line {line}: byte {place} of the line (0x{byte:02X}) is not UTF-8; save the file as UTF-8"
+        ) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise RecordsError(f"{path} is not a complete gzip file; compress it anew") from None
+
+
+def find_bad_byte(path: Path) -> tuple[int, int, int]:
+    """The line, the place within it (from 1) and the value of the first byte that is not UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    line, before, pending = 1, 0, b""
+    with open_bytes(path) as raw:
+        while True:
+            block = raw.read(BLOCK)
+            held = pending + block
+            try:
+                decoder.decode(block, final=not block)
+            except UnicodeDecodeError as fault:
+                good = held[: fault.start]
+                line += good.count(b"\n")
+                start = good.rfind(b"\n") + 1
+                return line, fault.start - start + 1 + (0 if start else before), held[fault.start]
+            pending = decoder.getstate()[0]
+            good = held[: len(held) - len(pending)]
+            line += good.count(b"\n")
+            before = len(good) - good.rfind(b"\n") - 1 + (before if b"\n" not in good else 0)

@@ -1,0 +1,455 @@
+"""Conditions on attributes: the syntax tree, its printer and its reader, for queries and constraint graphs.
+
+Queries are the "attributes of interest" of the distributed decision trees (didt.txt, chapter 2); the same
+conditions are the predicates of a prototype graph (chapter 4). The grammar is `expression.lark`, for both.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from concilium.records.columns import Value, label
+
+if TYPE_CHECKING:
+    from lark import Lark, Token, UnexpectedInput
+
+LONGEST_TEXT = 64 * 1024
+DEEPEST_NESTING = 100
+
+_RESERVED = frozenset({"and", "or", "not", "in", "between", "is", "missing", "true", "false"})
+_PLAIN_NAME = re.compile(r"[^\W\d]\w*")
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class Mistake(Exception):
+    """What is wrong, and at which character of the text; each language turns it into its own error."""
+
+    def __init__(self, problem: str, place: int) -> None:
+        self.problem, self.place = problem, place
+        super().__init__(problem)
+
+
+@dataclass(frozen=True)
+class Name:
+    """An attribute; in a constraint graph, of the node that carries the tag."""
+
+    attribute: str
+    tag: str | None = None
+    place: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        parts = self.attribute.split(".")
+        plain = all(_PLAIN_NAME.fullmatch(part) and part.lower() not in _RESERVED for part in parts)
+        shown = self.attribute if plain else quote(self.attribute, "`")
+        return shown if self.tag is None else f"{Name(self.tag)}.{shown}"
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A value as written. Its kind keeps `true` and `1` apart, which Python holds to be equal."""
+
+    kind: str
+    value: Value
+    place: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "text":
+                return quote(str(self.value), "'")
+            case "truth":
+                return label(self.value)
+            case _:
+                return repr(self.value)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An attribute compared with one value; the operator is one of = != < <= > >=."""
+
+    name: Name
+    operator: str
+    literal: Literal
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.operator} {self.literal}"
+
+
+@dataclass(frozen=True)
+class Membership:
+    """An attribute that has one of the listed values (in order, each once)."""
+
+    name: Name
+    literals: tuple[Literal, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} in {{{', '.join(map(str, self.literals))}}}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """An attribute between two values, both included."""
+
+    name: Name
+    low: Literal
+    high: Literal
+
+    def __str__(self) -> str:
+        return f"{self.name} between {self.low} and {self.high}"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """An attribute without a value; the one predicate that is never unknown."""
+
+    name: Name
+
+    def __str__(self) -> str:
+        return f"{self.name} is missing"
+
+
+@dataclass(frozen=True)
+class Not:
+    """The opposite of a condition; unknown where the condition is."""
+
+    inner: Expression
+
+    def __str__(self) -> str:
+        match self.inner:
+            case Membership(name, literals):
+                return f"{name} not in {{{', '.join(map(str, literals))}}}"
+            case Range(name, low, high):
+                return f"{name} not between {low} and {high}"
+            case Missing(name):
+                return f"{name} is not missing"
+            case And() | Or():
+                return f"not ({self.inner})"
+            case _:
+                return f"not {self.inner}"
+
+
+@dataclass(frozen=True)
+class And:
+    """Conditions that must all hold."""
+
+    parts: tuple[Expression, ...]
+
+    def __str__(self) -> str:
+        return " and ".join(f"({part})" if isinstance(part, And | Or) else str(part) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Or:
+    """Conditions of which one must hold."""
+
+    parts: tuple[Expression, ...]
+
+    def __str__(self) -> str:
+        return " or ".join(f"({part})" if isinstance(part, Or) else str(part) for part in self.parts)
+
+
+Predicate = Comparison | Membership | Range | Missing
+Expression = Predicate | Not | And | Or
+
+
+def quote(text: str, mark: str) -> str:
+    """Text between quotes; a quote inside is doubled."""
+    return mark + text.replace(mark, mark * 2) + mark
+
+
+def predicates(expression: Expression) -> Iterator[Predicate]:
+    """The conditions on single attributes, in the order written."""
+    match expression:
+        case Not(inner):
+            yield from predicates(inner)
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from predicates(part)
+        case _:
+            yield expression
+
+
+def tester(predicate: Comparison | Membership | Range) -> Callable[[Any], bool]:
+    """A function that tells whether one present value fulfils the predicate.
+
+    Equality is equality of labels, so 5 and '5' both find a category that reads 5. Ordering compares the
+    values as they are: the caller makes sure that they are of the literal's kind.
+    """
+    match predicate:
+        case Comparison(operator="=", literal=literal):
+            wanted = label(literal.value)
+            return lambda value: label(value) == wanted
+        case Comparison(operator="!=", literal=literal):
+            unwanted = label(literal.value)
+            return lambda value: label(value) != unwanted
+        case Comparison(operator=sign, literal=literal):
+            compare, bound = _ORDERINGS[sign], literal.value
+            return lambda value: compare(value, bound)
+        case Membership(literals=literals):
+            listed = {label(literal.value) for literal in literals}
+            return lambda value: label(value) in listed
+        case Range(low=low, high=high):
+            lowest: Any = low.value
+            highest: Any = high.value
+            return lambda value: bool(lowest <= value <= highest)
+
+
+def bounds(predicate: Predicate) -> tuple[Literal, ...]:
+    """The literals that a predicate compares by size; empty where it asks for equality only."""
+    match predicate:
+        case Comparison(operator=sign, literal=literal) if sign in _ORDERINGS:
+            return (literal,)
+        case Range(low=low, high=high):
+            return (low, high)
+        case _:
+            return ()
+
+
+def literals(predicate: Predicate) -> tuple[Literal, ...]:
+    """The values that a predicate mentions."""
+    match predicate:
+        case Comparison(literal=literal):
+            return (literal,)
+        case Membership(literals=listed):
+            return listed
+        case Range(low=low, high=high):
+            return (low, high)
+        case Missing():
+            return ()
+
+
+class Nested(NamedTuple):
+    """A part of the tree with how deep its text was nested; the tree itself has no parentheses to count."""
+
+    node: Expression
+    depth: int
+
+
+class Builder:
+    """Makes the syntax tree while the text is read; one method per rule of `expression.lark`.
+
+    Called by the parser as it goes and never by walking a parse tree, so nesting cannot exhaust the stack.
+    """
+
+    def query(self, children: list[Nested]) -> Expression | None:
+        return children[0].node if children else None
+
+    def expression(self, children: list[Nested]) -> Nested:
+        return _joined(Or, children)
+
+    def conjunction(self, children: list[Nested]) -> Nested:
+        return _joined(And, children)
+
+    def denial(self, children: list[Nested]) -> Nested:
+        return self._nest(Not(children[0].node), children[0].depth)
+
+    def group(self, children: list[Nested]) -> Nested:
+        return self._nest(children[0].node, children[0].depth)
+
+    def comparison(self, children: list[Any]) -> Nested:
+        left, sign, right = children
+        sign = {"==": "=", "<>": "!="}.get(str(sign), str(sign))
+        if isinstance(left, Literal) and isinstance(right, Name):
+            return Nested(Comparison(right, _MIRRORED.get(sign, sign), left), 1)
+        if isinstance(left, Literal):
+            raise Mistake(
+                f"{left} {sign} {right} compares two values; one side must name an attribute", left.place
+            )
+        return Nested(Comparison(left, sign, _value(right)), 1)
+
+    def membership(self, children: list[Any]) -> Nested:
+        return Nested(Membership(*children), 1)
+
+    def membership_denied(self, children: list[Any]) -> Nested:
+        return Nested(Not(Membership(*children)), 2)
+
+    def between(self, children: list[Any]) -> Nested:
+        name, low, high = children
+        return Nested(Range(name, _value(low), _value(high)), 1)
+
+    def between_denied(self, children: list[Any]) -> Nested:
+        return Nested(Not(self.between(children).node), 2)
+
+    def missing(self, children: list[Name]) -> Nested:
+        return Nested(Missing(children[0]), 1)
+
+    def missing_denied(self, children: list[Name]) -> Nested:
+        return Nested(Not(Missing(children[0])), 2)
+
+    def side(self, children: list[Name | Literal]) -> Name | Literal:
+        return children[0]
+
+    def listed(self, children: list[Name | Literal]) -> tuple[Literal, ...]:
+        distinct = {_value(child): None for child in children}
+        return tuple(sorted(distinct, key=lambda literal: (literal.kind, literal.value)))
+
+    def operand(self, children: list[Name]) -> Name:
+        return Name(".".join(child.attribute for child in children), place=children[0].place)
+
+    def name(self, children: list[Token]) -> Name:
+        token = children[0]
+        text = str(token)[1:-1].replace("``", "`") if token.type == "BACKQUOTED" else str(token)
+        return Name(text, place=_start(token))
+
+    def literal(self, children: list[Token]) -> Literal:
+        token = children[0]
+        text, place = str(token), _start(token)
+        if token.type == "TRUTH":
+            return Literal("truth", text.lower() == "true", place)
+        if token.type == "TEXT":
+            return Literal("text", text[1:-1].replace(text[-1] * 2, text[-1]), place)
+        number = float(text)
+        if not math.isfinite(number):
+            raise Mistake("this number is too large", place)
+        if text.lstrip("+-").isdigit():
+            return Literal("number", int(text), place)
+        return Literal(
+            "number", int(number) if number.is_integer() and abs(number) < 2**53 else number, place
+        )
+
+    def _nest(self, node: Expression, depth: int) -> Nested:
+        if depth >= DEEPEST_NESTING:
+            first = next(predicates(node))
+            raise Mistake(f"conditions are nested more than {DEEPEST_NESTING} deep here", first.name.place)
+        return Nested(node, depth + 1)
+
+
+class Expected(NamedTuple):
+    """Words for what may come next, said where all its terminals may; what it covers needs no other words."""
+
+    terminals: frozenset[str]
+    covers: frozenset[str]
+    words: str
+
+
+def expected(terminals: str, words: str, covers: str = "") -> Expected:
+    """Words for terminals, written as text with spaces."""
+    return Expected(frozenset(terminals.split()), frozenset(f"{terminals} {covers}".split()), words)
+
+
+# From the most telling to the least: the first entries swallow what later ones would list one by one.
+EXPECTED = (
+    expected("BARE NUMBER _NOT", "a condition, such as age > 20", "BACKQUOTED TEXT TRUTH LPAR $END"),
+    expected(
+        "COMPARISON _IS",
+        "a comparison, such as = 5, in {1, 2}, between 1 and 5 or is missing",
+        "_NOT _IN _BETWEEN DOT",
+    ),
+    expected("COMPARISON", "a comparison, such as < or ="),
+    expected("NUMBER", "a value, such as 5 or 'yes'", "TEXT TRUTH BARE BACKQUOTED"),
+    expected("BARE", "a name (in backquotes if it has spaces or signs in it)", "BACKQUOTED"),
+    expected("LBRACE", "values in braces, such as {1, 2}"),
+    expected("_IN _BETWEEN", "'in' or 'between'"),
+    expected("_MISSING _NOT", "'missing' or 'not missing'"),
+    expected("_MISSING", "'missing'"),
+    expected("_AND", "'and'"),
+    expected("_OR", "'or'"),
+    expected("COMMA", "a comma"),
+    expected("RBRACE", "a closing brace"),
+    expected("RPAR", "a closing parenthesis"),
+    expected("$END", "the end"),
+)
+
+
+def make_parser(builder: Builder, start: str, *further: str) -> Lark:
+    """A parser for `expression.lark` and, where a language uses its rules, that language's grammar text."""
+    from lark import Lark
+
+    grammar = resources.files("concilium.records").joinpath("expression.lark").read_text(encoding="utf-8")
+    # Lark types the transformer as its own class, but only ever looks up the methods by name.
+    transformer: Any = builder
+    return Lark("\n".join((grammar, *further)), start=start, parser="lalr", transformer=transformer)
+
+
+def read(parser: Lark, text: str, vocabulary: Sequence[Expected] = EXPECTED) -> Any:
+    """What the parser's builder makes of the text; a Mistake with its place where that is nothing."""
+    from lark import UnexpectedInput
+
+    if len(text) > LONGEST_TEXT:
+        raise Mistake(f"the text is {len(text):,} characters long; at most {LONGEST_TEXT:,} are read", 0)
+    try:
+        return parser.parse(text)
+    except UnexpectedInput as error:
+        mistake = _explain(error, text, vocabulary)
+    raise mistake
+
+
+def locate(text: str, place: int) -> tuple[int, int]:
+    """Line and column, from 1, of a character's place in the text."""
+    lines = (text[:place] + ".").splitlines()
+    return len(lines), len(lines[-1])
+
+
+def _explain(error: UnexpectedInput, text: str, vocabulary: Sequence[Expected]) -> Mistake:
+    from lark import UnexpectedToken
+
+    parser: Any = getattr(error, "interactive_parser", None)
+    accepted = frozenset(parser.accepts()) if parser is not None else frozenset()
+    if isinstance(error, UnexpectedToken):
+        token = error.token
+        ended = token.type == "$END"
+        place = (token.end_pos or 0) if ended else _start(token)
+        found, kind = str(token), token.type
+    else:
+        place, ended = error.pos_in_stream or 0, False
+        word = re.compile(r"\w+|.", re.DOTALL).match(text, place)
+        found, kind = word.group() if word else "", ""
+    if found[:1] in {"'", '"', "`", "‘", "“"} and not kind:
+        return Mistake("this quote is never closed", place)
+    if kind == "COMPARISON" and "_AND" in accepted:
+        return Mistake("comparisons are joined by and: write 20 < age and age < 41, not 20 < age < 41", place)
+    if kind == "RPAR" and "$END" in accepted:
+        return Mistake("this closing parenthesis has no opening one", place)
+    *others, last = list(_words(accepted, vocabulary)) or ["something else"]
+    problem = f"expected {', '.join(others)} or {last}" if others else f"expected {last}"
+    problem += ", but the text ends here" if ended else f", but found {_shorten(found)!r}"
+    if found.lower() in _RESERVED and "BARE" in accepted:
+        problem += f" (an attribute of that name is written `{found}`, in backquotes)"
+    elif kind in {"BARE", "NUMBER"} and "_AND" in accepted:
+        problem += " (text and dates are written in quotes, such as 'yes')"
+    return Mistake(problem, place)
+
+
+def _words(accepted: Collection[str], vocabulary: Sequence[Expected]) -> Iterator[str]:
+    left = set(accepted)
+    for entry in vocabulary:
+        if entry.terminals <= left:
+            left -= entry.covers
+            yield entry.words
+
+
+def _shorten(found: str) -> str:
+    return found if len(found) <= 20 else found[:19] + "…"
+
+
+def _joined(kind: type[And] | type[Or], children: list[Nested]) -> Nested:
+    if len(children) == 1:
+        return children[0]
+    parts: list[Expression] = []
+    for child in children:
+        parts.extend(child.node.parts if isinstance(child.node, kind) else (child.node,))
+    return Nested(kind(tuple(parts)), 1 + max(child.depth for child in children))
+
+
+def _value(side: Name | Literal) -> Literal:
+    if isinstance(side, Name):
+        suggestion = quote(side.attribute, "'")
+        raise Mistake(
+            f"{side} is not a value; if it is a text value, write it in quotes: {suggestion}", side.place
+        )
+    return side
+
+
+def _start(token: Token) -> int:
+    return token.start_pos or 0

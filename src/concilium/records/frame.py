@@ -1,0 +1,68 @@
+"""A pandas DataFrame as columns, by the methods of the frame itself, so that pandas is never imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from concilium.errors import RecordsError
+from concilium.records.coding import (
+    Kind,
+    Place,
+    check_names,
+    check_schema,
+    code_dictionary,
+    code_met,
+    code_numbers,
+    code_values,
+    natural_value,
+    unify,
+)
+from concilium.records.columns import EXACT, Column
+
+SOURCE = "the DataFrame"
+
+
+def read_frame(frame: Any, schema: Mapping[str, str] | None, missing: frozenset[str]) -> dict[str, Column]:
+    """All columns of a DataFrame; its index is not a column."""
+    names = [str(name) for name in frame.columns]
+    check_names(names, SOURCE)
+    stated = check_schema(schema, names, SOURCE)
+    if not len(frame):
+        raise RecordsError(f"{SOURCE} holds no patients")
+    return {
+        name: _code(frame.iloc[:, place], stated.get(name), Place(SOURCE, name), missing)
+        for place, name in enumerate(names)
+    }
+
+
+def _code(series: Any, kind: Kind | None, place: Place, missing: frozenset[str]) -> Column:
+    form = series.dtype.kind
+    if hasattr(series.dtype, "categories"):
+        return _code_distinct(series.cat.codes.to_numpy(), series.cat.categories, kind, place, missing)
+    if form == "b":
+        truth = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        codes = np.nan_to_num(truth + 1).astype(np.uint8)
+        return code_dictionary(codes, (False, True), kind, place)
+    if form == "f" or (form in "iu" and (kind == "number" or not _large(series))):
+        return code_numbers(series.to_numpy(dtype=np.float64, na_value=np.nan), kind)
+    if form in "Mm" or "string" in type(series.dtype).__name__.lower():
+        codes, distinct = series.factorize()
+        return _code_distinct(codes, distinct, kind, place, missing)
+    return code_values(series.astype(object).tolist(), kind, place, missing)
+
+
+def _large(series: Any) -> bool:
+    """Whether some whole number would lose digits as a float64."""
+    present = series.dropna()
+    return len(present) > 0 and (int(present.max()) >= EXACT or int(present.min()) <= -EXACT)
+
+
+def _code_distinct(
+    codes: Any, distinct: Any, kind: Kind | None, place: Place, missing: frozenset[str]
+) -> Column:
+    """A column that pandas has already numbered; there -1 is missing."""
+    values = unify([natural_value(value, row, place) for row, value in enumerate(distinct.tolist())])
+    return code_met(codes.astype(np.int64) + 1, values, kind, place, missing)

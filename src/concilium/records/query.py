@@ -1,0 +1,178 @@
+"""Which patients a study is about: a query over a site's records, such as `age > 20 and race = 5`.
+
+The query by attributes of interest of the distributed decision trees (didt.txt, chapter 2). A missing value
+makes a comparison neither true nor false (Kleene's three values); a patient is selected where the whole is
+definitely true.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import QueryError, nearest
+from concilium.records.columns import Coded, Column, Numbers
+from concilium.records.expression import (
+    LONGEST_TEXT,
+    And,
+    Builder,
+    Comparison,
+    Expression,
+    Literal,
+    Membership,
+    Missing,
+    Mistake,
+    Not,
+    Or,
+    Predicate,
+    Range,
+    bounds,
+    literals,
+    locate,
+    make_parser,
+    predicates,
+    read,
+    tester,
+)
+
+if TYPE_CHECKING:
+    from lark import Lark
+
+    from concilium.records.table import Records
+
+# Kleene's three values as numbers, so that "and" is the minimum, "or" the maximum and "not" the mirror image.
+FALSE, UNKNOWN, TRUE = 0, 1, 2
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@dataclass(frozen=True)
+class Query:
+    """A condition that selects patients. Queries are equal if they say the same, however it was written."""
+
+    condition: Expression | None
+    text: str = field(default="", compare=False, repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Query:
+        """Read a query; a blank text selects everyone."""
+        try:
+            return cls(read(_parser(), text), text)
+        except Mistake as mistake:
+            raise _error(mistake, text) from None
+
+    def mask(self, records: Records) -> NDArray[np.bool_]:
+        """True for every patient who is definitely meant."""
+        if self.condition is None:
+            return np.ones(len(records), dtype=np.bool_)
+        try:
+            return np.asarray(_truth(self.condition, records) == TRUE)
+        except Mistake as mistake:
+            raise _error(mistake, self.text or str(self)) from None
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """The attributes that the query mentions."""
+        if self.condition is None:
+            return frozenset()
+        return frozenset(predicate.name.attribute for predicate in predicates(self.condition))
+
+    def __str__(self) -> str:
+        return "" if self.condition is None else str(self.condition)
+
+
+@functools.cache
+def _parser() -> Lark:
+    return make_parser(Builder(), "query")
+
+
+def _error(mistake: Mistake, text: str) -> QueryError:
+    # A text too long to be read is also too long to be shown under the error.
+    shown = text if len(text) <= LONGEST_TEXT else ""
+    return QueryError(mistake.problem, shown, *locate(shown, mistake.place))
+
+
+def _truth(expression: Expression, records: Records) -> NDArray[np.uint8]:
+    match expression:
+        case Not(inner):
+            return np.subtract(TRUE, _truth(inner, records), dtype=np.uint8)
+        case And(parts):
+            return functools.reduce(np.minimum, (_truth(part, records) for part in parts))
+        case Or(parts):
+            return functools.reduce(np.maximum, (_truth(part, records) for part in parts))
+        case _:
+            name = expression.name
+            if name.attribute not in records:
+                problem = f"there is no attribute {name}{nearest(name.attribute, records.names)}"
+                raise Mistake(problem, name.place)
+            return _judge(expression, records[name.attribute])
+
+
+def _judge(predicate: Predicate, column: Column) -> NDArray[np.uint8]:
+    """The predicate's truth for every row of the column."""
+    if isinstance(column, Numbers):
+        return _judge_numbers(predicate, column.numbers)
+    if isinstance(predicate, Missing):
+        return np.where(column.codes == 0, TRUE, FALSE).astype(np.uint8)
+    _require_order(predicate, column)
+    # Decided once per category and then looked up, whatever the number of rows.
+    holds = tester(predicate)
+    verdicts = [UNKNOWN, *(TRUE if holds(value) else FALSE for value in column.values)]
+    return np.take(np.array(verdicts, dtype=np.uint8), column.codes)
+
+
+def _judge_numbers(predicate: Predicate, numbers: NDArray[np.float64]) -> NDArray[np.uint8]:
+    for literal in literals(predicate):
+        if literal.kind != "number":
+            raise Mistake(f"{predicate.name} is a number, {_unlike(literal)}", literal.place)
+    absent = np.isnan(numbers)
+    match predicate:
+        case Missing():
+            return np.where(absent, TRUE, FALSE).astype(np.uint8)
+        case Comparison(operator=sign, literal=literal):
+            holds = _COMPARE[sign](numbers, float(literal.value))
+        case Membership(literals=listed):
+            holds = np.isin(numbers, [float(literal.value) for literal in listed])
+        case Range(low=low, high=high):
+            holds = (numbers >= float(low.value)) & (numbers <= float(high.value))
+    return np.where(absent, UNKNOWN, np.where(holds, TRUE, FALSE)).astype(np.uint8)
+
+
+def _require_order(predicate: Predicate, column: Coded) -> None:
+    """Comparing by size needs a column that has an order, and values of its kind."""
+    name, compared = predicate.name, bounds(predicate)
+    if not compared or not column.values:
+        return
+    texts = all(isinstance(value, str) for value in column.values)
+    if column.stated or not (column.numeric or texts):
+        problem = f"{name} is a code, not a number, and has no order; compare it with = or in {{..}}"
+        raise Mistake(problem, name.place)
+    for literal in compared:
+        if literal.kind != ("number" if column.numeric else "text"):
+            kind = "a number" if column.numeric else "text, not a number"
+            raise Mistake(f"{name} is {kind}, {_unlike(literal)}", literal.place)
+
+
+def _unlike(literal: Literal) -> str:
+    match literal.kind:
+        case "text":
+            return f"but {literal} is text; write a number without quotes"
+        case "number":
+            return f"but {literal} is a number; write text in quotes, such as '{literal}'"
+        case _:
+            return (
+                f"but {literal} is neither; write true and false only after = or in an {{..}} of categories"
+            )

@@ -1,0 +1,230 @@
+"""A table that DuckDB can scan (a Parquet file, a table of a DuckDB file, the cells of a text file) as columns.
+
+Columns are read one at a time and coded inside DuckDB, so that a category costs one Python object and not
+one per patient. DuckDB never reaches for the network: extensions are neither installed nor loaded.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import RecordsError
+from concilium.records.coding import (
+    BLANKS,
+    SAFE_NUMBER,
+    STATED_NUMBER,
+    WHOLE,
+    Kind,
+    Numbering,
+    Place,
+    check_names,
+    check_schema,
+    code_dictionary,
+    code_numbers,
+    code_texts,
+    reads_as_number,
+    tidy_moment,
+)
+from concilium.records.columns import EXACT, Column
+from concilium.records.database import find_table
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+FEW_TEXTS = 4096  # with no more distinct texts than this, guessing looks at each of them
+MOST_ENUM = 65535  # beyond it DuckDB's enums are slower than Python's own dictionaries
+WILD = frozenset("*?[")
+
+FLOATS = frozenset({"FLOAT", "DOUBLE", "TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER"})
+WIDE = frozenset({"BIGINT", "UBIGINT", "HUGEINT", "UHUGEINT", "BIGNUM", "VARINT"})
+
+
+@contextmanager
+def scratch_database() -> Iterator[tuple[DuckDBPyConnection, Path]]:
+    """A DuckDB in memory that stays offline, and a private folder for what does not fit; both go at the end."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="concilium-") as folder:
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "temp_directory": folder,
+        }
+        connection = duckdb.connect(":memory:", config=settings)
+        try:
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute("SET enable_progress_bar = false")
+            yield connection, Path(folder)
+        finally:
+            connection.close()
+
+
+def literal(text: str) -> str:
+    """Text as SQL text."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def identifier(name: str) -> str:
+    """A name as an SQL name, whatever characters it has."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def plain_path(path: Path, folder: Path) -> Path:
+    """The same file under a name that DuckDB does not take for a pattern."""
+    whole = path.absolute()
+    if not WILD & set(str(whole)):
+        return whole
+    link = folder / "source"
+    link.symlink_to(whole)
+    return link
+
+
+@contextmanager
+def in_one_sentence(problem: str) -> Iterator[None]:
+    """DuckDB's own messages run over many lines and quote cells; ours name the source and say what to do."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.OutOfMemoryException:
+        raise RecordsError(f"{problem}: there is not enough memory") from None
+    except duckdb.Error:
+        raise RecordsError(problem) from None
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What can stand after FROM, and what is known about its columns."""
+
+    connection: DuckDBPyConnection
+    table: str
+    source: str
+    missing: frozenset[str] = frozenset()
+
+    def fetch(self, expression: str) -> NDArray[Any]:
+        cells = self.connection.execute(f"SELECT {expression} AS cell FROM {self.table}").fetchnumpy()["cell"]
+        return np.asarray(np.ma.filled(cells, None) if cells.dtype == object else cells)
+
+    def ask(self, expression: str) -> Any:
+        row = self.connection.execute(f"SELECT {expression} FROM {self.table}").fetchone()
+        return row[0] if row else None
+
+    def columns(self, schema: Mapping[str, str] | None) -> dict[str, Column]:
+        """All columns of a typed table: NULL is missing, the types say what is a number."""
+        described = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table}").fetchall()
+        names = [str(row[0]) for row in described]
+        check_names(names, self.source)
+        stated = check_schema(schema, names, self.source)
+        if not self.ask("count(*)"):
+            raise RecordsError(f"{self.source} holds no patients")
+        return {
+            name: self._typed(identifier(name), str(row[1]), stated.get(name), Place(self.source, name))
+            for name, row in zip(names, described, strict=True)
+        }
+
+    def _typed(self, cell: str, kind_of_cell: str, kind: Kind | None, place: Place) -> Column:
+        if kind_of_cell == "BOOLEAN":
+            codes = self.fetch(f"CASE WHEN {cell} THEN 2 WHEN NOT {cell} THEN 1 ELSE 0 END::UTINYINT")
+            return code_dictionary(codes, (False, True), kind, place)
+        whole = kind_of_cell in WIDE or (kind_of_cell.startswith("DECIMAL") and kind_of_cell.endswith(",0)"))
+        if kind_of_cell in FLOATS or kind_of_cell.startswith("DECIMAL") or whole:
+            large = f"bool_or({cell} >= {EXACT} OR {cell} <= -{EXACT})"
+            if kind == "number" or not (whole and self.ask(large)):
+                return code_numbers(self.fetch(f"coalesce({cell}::DOUBLE, 'nan'::DOUBLE)"), kind)
+        text = f"{cell}::VARCHAR"
+        codes, texts = self.code_in_database(text, self.ask(f"count(DISTINCT {text})"))
+        if kind_of_cell.startswith("TIMESTAMP"):
+            texts = [tidy_moment(text) for text in texts]
+        return code_texts(codes, texts, kind, place, self.missing)
+
+    def guessed(self, cell: str, kind: Kind | None, place: Place) -> Column:
+        """A column of a text file: what its texts stand for is guessed unless stated."""
+        text = f"coalesce({cell}, '')"
+        distinct = self.ask(f"count(DISTINCT {text})")
+        if distinct > FEW_TEXTS and kind != "code" and self._all_numbers(text, kind):
+            return code_numbers(self.fetch(f"coalesce({self._number(text)}, 'nan'::DOUBLE)"), kind)
+        codes, texts = self.code_in_database(text, distinct)
+        return code_texts(codes, texts, kind, place, self.missing, guess=True)
+
+    def _all_numbers(self, text: str, kind: Kind | None) -> bool:
+        """Whether every text is a number or missing; only what has not the common form leaves DuckDB."""
+        safe = f"regexp_full_match({text}, {_padded(WHOLE)}) AND abs(TRY_CAST({text} AS DOUBLE)) < {EXACT}"
+        odd = self.connection.execute(
+            f"SELECT DISTINCT {text} FROM {self.table}"
+            f" WHERE NOT regexp_full_match({text}, {_padded(STATED_NUMBER if kind else SAFE_NUMBER)})"
+            f" AND NOT ({safe}) LIMIT {FEW_TEXTS}"
+        ).fetchall()
+        bare = [text.strip(BLANKS) for (text,) in odd]
+        return all(text in self.missing or (not kind and reads_as_number(text)) for text in bare)
+
+    def _number(self, text: str) -> str:
+        """The number of a text, or NULL; a number may itself be named as missing, as 999 often is."""
+        named = ", ".join(literal(token) for token in sorted(self.missing) if reads_as_number(token))
+        number = f"TRY_CAST({text} AS DOUBLE)"
+        return (
+            f"CASE WHEN trim({text}, {literal(BLANKS)}) NOT IN ({named}) THEN {number} END"
+            if named
+            else number
+        )
+
+    def code_in_database(self, text: str, distinct: int) -> tuple[NDArray[np.integer], list[str]]:
+        """Codes (0: NULL) and the texts they stand for, one Python object for each distinct text."""
+        if distinct == 0:
+            return np.zeros(self.ask("count(*)"), dtype=np.uint8), []
+        if distinct > MOST_ENUM:
+            return self._code_many(text)
+        self.connection.execute(
+            f"CREATE OR REPLACE TEMP TYPE texts AS ENUM"
+            f" (SELECT DISTINCT {text} AS text FROM {self.table} WHERE text IS NOT NULL ORDER BY text)"
+        )
+        held = self.connection.execute("SELECT unnest(enum_range(NULL::texts))::VARCHAR").fetchall()
+        codes = self.fetch(f"coalesce(enum_code(({text})::texts)::UINTEGER + 1, 0)::UINTEGER")
+        return codes, [row[0] for row in held]
+
+    def _code_many(self, text: str) -> tuple[NDArray[np.integer], list[str]]:
+        """The same for a column, such as an identifier, with nearly as many texts as patients."""
+        numbering = Numbering()
+        codes = numbering.code(self.fetch(text))
+        return codes, [str(text) for text in numbering.met]
+
+
+def _padded(pattern: str) -> str:
+    return literal(f"[{BLANKS}]*(?:{pattern})[{BLANKS}]*")
+
+
+def read_parquet(path: Path, schema: Mapping[str, str] | None, missing: frozenset[str]) -> dict[str, Column]:
+    """All columns of a Parquet file."""
+    with (
+        scratch_database() as (connection, folder),
+        in_one_sentence(f"{path} cannot be read as a Parquet file"),
+    ):
+        table = f"read_parquet({literal(str(plain_path(path, folder)))}, hive_partitioning = false)"
+        return Relation(connection, table, str(path), missing).columns(schema)
+
+
+def read_duckdb(
+    path: Path, table: str | None, schema: Mapping[str, str] | None, missing: frozenset[str]
+) -> dict[str, Column]:
+    """All columns of a table or view of a DuckDB file, which is opened read-only."""
+    with scratch_database() as (connection, folder):
+        with in_one_sentence(
+            f"{path} cannot be opened as a DuckDB file; it is damaged, made by a newer DuckDB, or being written"
+        ):
+            file = literal(str(plain_path(path, folder)))
+            connection.execute(f"ATTACH {file} AS hospital (READ_ONLY, TYPE duckdb)")
+            found = connection.execute(
+                "SELECT table_schema, table_name FROM information_schema.tables"
+                " WHERE table_catalog = 'hospital' ORDER BY ALL"
+            ).fetchall()
+        named = find_table(table, found, "main", str(path))
+        with in_one_sentence(f"{path}: table {named[1]!r} cannot be read"):
+            full = ".".join(identifier(part) for part in ("hospital", *named))
+            return Relation(connection, full, f"{path}, table {named[1]!r}", missing).columns(schema)

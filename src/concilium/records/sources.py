@@ -1,0 +1,103 @@
+"""Where a table of patients can come from, and which reader takes it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from concilium.errors import RecordsError, nearest
+from concilium.records.coding import BLANKS
+from concilium.records.columns import Column
+from concilium.records.table import DEFAULT_MISSING
+
+TEXT_FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+DATABASES = (".duckdb", ".db")
+ENDINGS = (*TEXT_FILES, ".parquet", *DATABASES)
+SERVERS = ("postgresql", "postgres")
+
+
+def read_columns(
+    source: Any, table: str | None, schema: Mapping[str, str] | None, missing: Iterable[str] | None
+) -> dict[str, Column]:
+    """The columns of any source; `Records.read` says what the arguments mean."""
+    tokens = _tokens(missing if missing is not None else ())
+    if is_frame(source):
+        from concilium.records.frame import read_frame
+
+        _refuse_table(table, "a DataFrame")
+        return read_frame(source, schema, tokens)
+    if not isinstance(source, str | os.PathLike):
+        raise RecordsError(
+            f"patients cannot be read from a {type(source).__name__}; give a path, a PostgreSQL URL or a DataFrame, "
+            f"and rows to Records.from_rows"
+        )
+    written = os.fspath(source)
+    if "://" in written:
+        return _read_server(written, table, schema, tokens)
+    path = Path(written)
+    ending = next((ending for ending in ENDINGS if path.name.lower().endswith(ending)), None)
+    if ending is None:
+        raise RecordsError(
+            f"{path}: cannot tell what kind of file this is; its name must end in one of {', '.join(ENDINGS)}"
+        )
+    _check_file(path)
+    if ending in DATABASES:
+        from concilium.records.relation import read_duckdb
+
+        return read_duckdb(path, table, schema, tokens)
+    _refuse_table(table, str(path))
+    if ending in TEXT_FILES:
+        from concilium.records.delimited import read_delimited
+
+        return read_delimited(path, schema, tokens if missing is not None else _tokens(DEFAULT_MISSING))
+    from concilium.records.relation import read_parquet
+
+    return read_parquet(path, schema, tokens)
+
+
+def is_frame(source: object) -> bool:
+    """Whether this is a pandas DataFrame; whoever holds one has imported pandas already."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(source, pandas.DataFrame)
+
+
+def _tokens(missing: Iterable[str]) -> frozenset[str]:
+    return frozenset(token.strip(BLANKS) for token in ((missing,) if isinstance(missing, str) else missing))
+
+
+def _read_server(
+    url: str, table: str | None, schema: Mapping[str, str] | None, missing: frozenset[str]
+) -> dict[str, Column]:
+    scheme = url.partition("://")[0].lower()
+    if scheme not in SERVERS:
+        raise RecordsError(
+            f"cannot read from a {scheme}:// address{nearest(scheme, SERVERS)}; "
+            f"databases are read by postgresql:// addresses, files by their path"
+        )
+    from concilium.records.postgres import read_postgres
+
+    return read_postgres(url, table, schema, missing)
+
+
+def _refuse_table(table: str | None, source: str) -> None:
+    if table is not None:
+        raise RecordsError(f"{source} is one table, so table={table!r} has no meaning here; leave it out")
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise RecordsError(f"{path} is a folder, not a file")
+    try:
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except FileNotFoundError:
+        raise RecordsError(f"there is no file {path}") from None
+    except OSError as fault:
+        raise RecordsError(
+            f"{path} cannot be opened: {(fault.strerror or 'unknown reason').lower()}"
+        ) from None
+    if empty:
+        raise RecordsError(f"{path} is empty")

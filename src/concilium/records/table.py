@@ -1,0 +1,190 @@
+"""A site's patients as a table, column-major: what every question is counted on.
+
+Missing is a value of its own (code 0, or NaN). A table never changes: a selection is a new table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import RecordsError, nearest
+from concilium.records.coding import Place, check_names, check_schema, code_values
+from concilium.records.columns import Coded, Column, Numbers, Value, label
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["DEFAULT_MISSING", "Coded", "Column", "Numbers", "Records", "Value", "label"]
+
+DEFAULT_MISSING = ("", "NA", "NaN", "nan", "NULL", "null")
+
+
+class Records:
+    """A site's patients: `records["age"]` is a column, `len(records)` the number of patients."""
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        if not columns:
+            raise RecordsError("a table of patients needs at least one column")
+        check_names(list(columns), "records")
+        lengths = {name: len(column) for name, column in columns.items()}
+        first = next(iter(lengths))
+        for name, length in lengths.items():
+            if length != lengths[first]:
+                raise RecordsError(
+                    f"column {name!r} has {length} rows, but column {first!r} has {lengths[first]}"
+                )
+        self._columns = dict(columns)
+        self._length = lengths[first]
+
+    @classmethod
+    def read(
+        cls,
+        source: str | os.PathLike[str] | DataFrame,
+        table: str | None = None,
+        schema: Mapping[str, str] | None = None,
+        missing: Iterable[str] | None = None,
+    ) -> Records:
+        """A table from a .csv, .csv.gz, .parquet or .duckdb file, a PostgreSQL URL, or a DataFrame.
+
+        `table` names a table of a database, `clinic.patients` for one in a schema. `schema` states what
+        inference would get wrong: `{"race": "code", "age": "number"}`. `missing` lists the texts that stand
+        for a missing cell (blanks around them do not count); text files use `DEFAULT_MISSING` unless it is
+        given, the other sources have a missing value of their own and use only what is given. The text
+        `None` is a value.
+        """
+        from concilium.records.sources import read_columns
+
+        return cls(read_columns(source, table, schema, missing))
+
+    @classmethod
+    def from_rows(
+        cls, rows: Sequence[Mapping[str, Value | None]], schema: Mapping[str, str] | None = None
+    ) -> Records:
+        """A table from one mapping per patient; a name that a row lacks is missing there."""
+        if not rows:
+            raise RecordsError("there are no rows, so there are no patients to read")
+        for place, row in enumerate(rows, start=1):
+            if not isinstance(row, Mapping):
+                raise RecordsError(
+                    f"row {place} must map names to values; a single patient is [{{'age': 63}}]"
+                )
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        stated = check_schema(schema, names, "rows")
+        return cls(
+            {
+                name: code_values([row.get(name) for row in rows], stated.get(name), Place("rows", name))
+                for name in names
+            }
+        )
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __getitem__(self, name: str) -> Column:
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise RecordsError(f"there is no column {name!r}{nearest(name, self._columns)}") from None
+
+    def __repr__(self) -> str:
+        return f"Records({self._length} patients, {len(self._columns)} columns)"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns, in order."""
+        return tuple(self._columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes and numbers held in memory."""
+        return sum(_cells(column).nbytes for column in self._columns.values())
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Records:
+        """The patients of a mask or of row numbers; every column keeps all its values, held or not."""
+        chosen = np.asarray(rows)
+        if chosen.dtype == bool and len(chosen) != len(self):
+            raise RecordsError(f"a mask of {len(chosen)} rows does not fit a table of {len(self)} patients")
+        if chosen.dtype == bool:
+            chosen = np.flatnonzero(chosen)
+        elif chosen.size == 0:
+            chosen = chosen.astype(np.intp)
+        return Records({name: _take(column, chosen) for name, column in self._columns.items()})
+
+    def split(self, by: str) -> dict[str, Records]:
+        """One table for each value of a column, under the value's label and without that column."""
+        column = self[by]
+        if isinstance(column, Numbers):
+            raise RecordsError(
+                f"column {by!r} holds measurements and cannot split a table; "
+                f'state it as a "code" if it names sites'
+            )
+        absent = np.flatnonzero(column.codes == 0)
+        if absent.size:
+            raise RecordsError(
+                f"column {by!r} is missing for {absent.size} of {len(self)} patients, first in row "
+                f"{absent[0] + 1}, so they belong to no part; fill it in or take only the other patients"
+            )
+        rest = {name: other for name, other in self._columns.items() if name != by}
+        if not rest:
+            raise RecordsError(f"a table with no column but {by!r} cannot be split by it")
+        whole = Records(rest)
+        order = np.argsort(column.codes, kind="stable")
+        ends = np.cumsum(np.bincount(column.codes, minlength=len(column.values) + 1)[1:])
+        parts = np.split(order, ends)[: len(column.values)]
+        return {
+            label(value): whole.take(part)
+            for value, part in zip(column.values, parts, strict=True)
+            if part.size
+        }
+
+    def values(self, name: str) -> list[Value | None]:
+        """The natural values of a column, row by row; None is missing."""
+        column = self[name]
+        if isinstance(column, Coded):
+            known: list[Value | None] = [None, *column.values]
+            return [known[code] for code in column.codes.tolist()]
+        return [None if number != number else number for number in column.numbers.tolist()]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over names, kinds, natural values and cells: one for one table, whatever its source."""
+        hashed = hashlib.sha256(f"concilium/records@1 {len(self)} {len(self._columns)}\n".encode())
+
+        def text(part: str) -> None:
+            encoded = part.encode("utf-8", "surrogatepass")
+            hashed.update(len(encoded).to_bytes(8, "little") + encoded)
+
+        for name, column in self._columns.items():
+            text(name)
+            if isinstance(column, Coded):
+                text("stated code" if column.stated else "code")
+                hashed.update(len(column.values).to_bytes(8, "little"))
+                for value in column.values:
+                    text(f"{type(value).__name__} {label(value)}")
+                hashed.update(np.ascontiguousarray(column.codes, column.codes.dtype.newbyteorder("<")).data)
+            else:
+                text("number")
+                numbers = column.numbers + 0.0
+                numbers[np.isnan(numbers)] = np.nan  # one bit pattern for missing
+                hashed.update(np.ascontiguousarray(numbers, "<f8").data)
+        return hashed.hexdigest()
+
+
+def _cells(column: Column) -> NDArray[np.unsignedinteger] | NDArray[np.float64]:
+    return column.codes if isinstance(column, Coded) else column.numbers
+
+
+def _take(column: Column, rows: NDArray[np.integer]) -> Column:
+    if isinstance(column, Coded):
+        return Coded(column.codes[rows], column.values, column.stated)
+    return Numbers(column.numbers[rows])

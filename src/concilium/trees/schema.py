@@ -1,0 +1,236 @@
+"""Stage 1 of DIDT: each site's metadata, the global schema, and the conditional schema each site is told.
+
+The house learns which values and classes occur at which site. A site learns nothing in return: attributes it does
+not know are not asked for, and values it does not know are masked (it is told positions of its own values only).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from concilium.errors import MessageError, RecordsError
+from concilium.federation.cohort import Cohort
+from concilium.federation.messages import decode
+from concilium.federation.questions import Gathered
+from concilium.records.table import Coded, Numbers, Value, label
+
+# An integer attribute with more values than this over all sites is a number, not a category: it needs bins.
+MOST_INTEGER_VALUES = 32
+
+
+class AttributeSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An attribute at one site and the values that occur in the cohort (None: missing). No values for bins."""
+
+    name: str
+    values: list[str | int | float | bool | None]
+    numeric: bool
+
+
+class SchemaSeen(Gathered, frozen=True, forbid_unknown_fields=True):
+    """The metadata tuple of DIDT step 5: attributes, values, classes and the number of patients.
+
+    `unbinned` names numeric attributes for which the study gives no bins; `floored` says that the site counts
+    small branches as empty, so that the tree will not be exact.
+    """
+
+    numbers: ClassVar[int] = 1
+
+    attributes: list[AttributeSeen]
+    classes: list[str | int | float | bool]
+    patients: int | None
+    unbinned: list[str]
+    floored: bool
+
+
+class AskSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which attributes, values and classes are there among the patients of this query?"""
+
+    releases: ClassVar[frozenset[str]] = frozenset({"exact", "masked"})
+    additive: ClassVar[bool] = False
+
+    query: str
+    target: str
+    bins: dict[str, list[float]] = {}
+    attributes: list[str] | None = None
+    count_patients: bool = True
+
+    def check(self, release: str) -> None:
+        if release == "masked" and self.count_patients:
+            raise MessageError("under masks a site does not tell how many patients it has")
+        for name, edges in self.bins.items():
+            check_edges(name, edges)
+
+    def compute(self, cohort: Cohort, template: bytes) -> SchemaSeen:
+        records = cohort.view.records
+        target = records[self.target]
+        if isinstance(target, Numbers):
+            raise RecordsError(f"the target {self.target!r} is a number; a tree predicts categories")
+        wanted = records.names if self.attributes is None else [n for n in self.attributes if n in records]
+        seen, unbinned = [], []
+        for name in wanted:
+            column = records[name]
+            if name == self.target:
+                continue
+            if name in self.bins:
+                cohort.view.binned(name, tuple(self.bins[name]))
+                seen.append(AttributeSeen(name, [], True))
+            elif isinstance(column, Numbers):
+                unbinned.append(name)
+            else:
+                seen.append(AttributeSeen(name, observed(column, cohort), column.numeric))
+        classes = [value for value in observed(target, cohort) if value is not None]
+        return SchemaSeen(
+            seen, classes, len(cohort) if self.count_patients else None, unbinned, cohort.branch_floor > 0
+        )
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute of the global schema: its values in order, or public edges (then values are bin numbers)."""
+
+    name: str
+    values: tuple[Value | None, ...]
+    edges: tuple[float, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True)
+class GlobalSchema:
+    """The union of what the sites know (DIDT step 6), reduced to attributes that every participant has."""
+
+    attributes: tuple[Attribute, ...]
+    classes: tuple[Value, ...]
+    left_out: Mapping[str, str]
+
+    def conditional(self, site: SchemaSeen) -> ConditionalSchema:
+        """What one site is told (DIDT step 7): where its own values stand, nothing of the others'."""
+        values = {attribute.name: attribute.values for attribute in site.attributes}
+        return ConditionalSchema(
+            classes=positions(self.classes, site.classes),
+            attributes=[
+                Known([], []) if attribute.edges else positions(attribute.values, values[attribute.name])
+                for attribute in self.attributes
+            ],
+        )
+
+    @property
+    def common(self) -> ConditionalSchema:
+        """What all sites are told under masks: every value. A house that told each site something else could
+        have them count into cells of their own, and read one site's numbers off the sum."""
+        return ConditionalSchema(
+            classes=positions(self.classes, self.classes),
+            attributes=[
+                Known([], []) if attribute.edges else positions(attribute.values, attribute.values)
+                for attribute in self.attributes
+            ],
+        )
+
+
+class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """The values a site knows, and where each stands in the global order; the rest is masked."""
+
+    positions: list[int]
+    values: list[str | int | float | bool | None]
+
+
+class ConditionalSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    classes: Known
+    attributes: list[Known]
+
+
+def merge(schemas: Mapping[str, SchemaSeen], bins: Mapping[str, list[float]], target: str) -> GlobalSchema:
+    """The global schema of these sites: values united, attributes that some site lacks left out (and why)."""
+    left_out: dict[str, str] = {}
+    holders: dict[str, list[AttributeSeen]] = {}
+    for site, schema in schemas.items():
+        for attribute in schema.attributes:
+            holders.setdefault(attribute.name, []).append(attribute)
+        for name in schema.unbinned:
+            left_out.setdefault(name, f"a number at {site}; give bins for it")
+    attributes = []
+    for name in sorted(holders):
+        seen = holders[name]
+        if name in left_out:
+            continue
+        if len(seen) < len(schemas):
+            lacking = next(site for site, s in schemas.items() if name not in {a.name for a in s.attributes})
+            left_out[name] = f"not known at {lacking}"
+        elif name in bins:
+            edges = tuple(bins[name])
+            attributes.append(Attribute(name, (*range(len(edges) + 1), None), edges))
+        else:
+            values = in_order(value for attribute in seen for value in attribute.values)
+            if all(attribute.numeric for attribute in seen) and len(values) > MOST_INTEGER_VALUES:
+                left_out[name] = f"a number with {len(values)} values; give bins for it"
+            else:
+                attributes.append(Attribute(name, values))
+    classes = [
+        value
+        for value in in_order(c for schema in schemas.values() for c in schema.classes)
+        if value is not None
+    ]
+    return GlobalSchema(tuple(attributes), tuple(classes), left_out)
+
+
+def in_order(values: Iterable[Value | None]) -> tuple[Value | None, ...]:
+    """Values of all sites, each once: numbers by size, then text, missing last. 5 and '5' are one value (text
+    where any site has it as text), since sites need not agree on how a code is stored."""
+    by_label: dict[str, Value] = {}
+    missing = False
+    for value in values:
+        if value is None:
+            missing = True
+            continue
+        name = label(value)
+        if name not in by_label or isinstance(value, str):
+            by_label[name] = value
+    if any(isinstance(value, str) for value in by_label.values()):
+        by_label = {name: name for name in by_label}
+    ordered = sorted(by_label.values(), key=_rank)
+    return (*ordered, None) if missing else tuple(ordered)
+
+
+def positions(known: tuple[Value | None, ...], own: Sequence[Value | None]) -> Known:
+    """Where a site's own values stand in the global order."""
+    place = {name_of(value): index for index, value in enumerate(known)}
+    return Known([place[name_of(value)] for value in own], list(own))
+
+
+def name_of(value: Value | None) -> str | None:
+    """What makes two values of two sites the same: their label; missing is its own (None)."""
+    return None if value is None else label(value)
+
+
+def observed(column: Coded, cohort: Cohort) -> list[str | int | float | bool | None]:
+    """The values that occur among the cohort's patients, missing (None) last."""
+    codes = column.codes if cohort.everyone else column.codes[cohort.rows]
+    present = np.flatnonzero(np.bincount(codes, minlength=1))
+    found: list[str | int | float | bool | None] = [column.values[code - 1] for code in present if code]
+    return [*found, None] if len(present) and present[0] == 0 else found
+
+
+def read_schema(body: bytes) -> SchemaSeen:
+    return decode(body, SchemaSeen)
+
+
+def check_edges(name: str, edges: list[float]) -> None:
+    """MessageError unless edges are finite and strictly rising, and not too many."""
+    if not 1 <= len(edges) <= 1000 or any(not abs(edge) < float("inf") for edge in edges):
+        raise MessageError(f"the bins of {name[:60]!r} must be 1 to 1000 finite edges")
+    if any(low >= high for low, high in pairwise(edges)):
+        raise MessageError(f"the bins of {name[:60]!r} must rise")
+
+
+def _rank(value: Value) -> tuple[int, float, str]:
+    if isinstance(value, bool):
+        return (0, float(value), "")
+    return (1, 0.0, value) if isinstance(value, str) else (0, float(value), "")

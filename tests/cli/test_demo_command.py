@@ -1,0 +1,106 @@
+"""`concilium demo` on real patients: what it writes, what it says, and what it needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import concilium as cc
+from concilium.cli.demo import HISTORY, HOSPITALS, MEASURED, RECORDED, deal
+from concilium.cli.main import app
+
+needs_patients = pytest.mark.skipif(
+    importlib.util.find_spec("SurvSet") is None, reason="SurvSet is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    out = tmp_path_factory.mktemp("demo") / "concilium-demo"
+    result = CliRunner().invoke(app, ["demo", "--out", str(out)], env={"COLUMNS": "120"})
+    assert result.exit_code == 0, result.output
+    return out, result.stdout
+
+
+@needs_patients
+def test_both_studies_leave_whole_results(shown: tuple[Path, str]) -> None:
+    out, _ = shown
+    for name, sites in (("dialysis", 67), ("intensive-care", HOSPITALS)):
+        study = cc.Study.read(out / name / "study.toml")
+        assert len(study.hospitals) == len(list((out / name).glob("*.csv"))) == sites
+        files = sorted(path.name for path in (out / name / "results").iterdir())
+        assert files == ["card.json", "metrics.json", "model.json", "report.html"]
+        assert not list((out / name).glob(".*"))
+    assert len(list((out / "intensive-care").glob("*.ledger"))) == HOSPITALS
+
+
+@needs_patients
+def test_together_is_pooled_and_better_than_alone(shown: tuple[Path, str]) -> None:
+    figures: dict[str, list[float]] = {}
+    for line in shown[1].splitlines():
+        for name in ("each hospital alone", "together (federated)", "one table (pooled)"):
+            if line.strip().startswith(name):
+                figures[name] = [float(cell) for cell in line.replace(name, "").split()]
+    alone, together, pooled = figures.values()
+    assert together == pooled
+    assert together[2] > alone[2] + 0.05
+    assert "The federated tree is the pooled one, node for node." in shown[1]
+
+
+@needs_patients
+def test_the_explained_patient_can_be_asked_again(shown: tuple[Path, str]) -> None:
+    out, said = shown
+    folder = out / "intensive-care"
+    arguments = ["consult", str(folder / "results" / "model.json"), str(folder / "patient.json")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert result.stdout.strip() in said
+    patient: dict[str, Any] = json.loads((folder / "patient.json").read_text())
+    assert set(patient) == {*MEASURED, *RECORDED, *HISTORY}
+
+
+@needs_patients
+def test_small_centres_are_refused_and_said_so(shown: tuple[Path, str]) -> None:
+    card = json.loads((shown[0] / "dialysis" / "results" / "card.json").read_text())
+    small = [
+        path.stem
+        for path in (shown[0] / "dialysis").glob("*.csv")
+        if len(path.read_text().splitlines()) - 1 < 4
+    ]
+    assert sorted(refusal["site"].replace(" ", "-") for refusal in card["refusals"]) == sorted(small) != []
+
+
+@needs_patients
+def test_ledgers_of_the_demo_verify(shown: tuple[Path, str]) -> None:
+    for path in (shown[0] / "intensive-care").glob("*.ledger"):
+        assert CliRunner().invoke(app, ["ledger", "verify", str(path)]).exit_code == 0
+
+
+def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "SurvSet", None)
+    monkeypatch.setitem(sys.modules, "SurvSet.data", None)
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert "pip install 'concilium[demo]'" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@needs_patients
+def test_a_file_in_the_way_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "out")])
+    assert (result.exit_code, result.stderr) == (2, f"{tmp_path / 'out'}: is a file; --out takes a folder\n")
+
+
+def test_patients_are_dealt_evenly_and_always_alike() -> None:
+    dealt = [deal(row, HOSPITALS) for row in range(6000)]
+    assert dealt == [deal(row, HOSPITALS) for row in range(6000)]
+    counts = [dealt.count(hospital) for hospital in range(1, HOSPITALS + 1)]
+    assert sum(counts) == 6000
+    assert 200 < min(counts) <= max(counts) < 400

@@ -1,0 +1,113 @@
+"""`concilium ledger`: the book as people and as machines read it, and one that does not add up."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from concilium.cli.main import app
+from concilium.privacy.ledger import Ledger
+
+
+def ask(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["ledger", *arguments], env={"COLUMNS": "160"})
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    path = tmp_path / "north.ledger"
+    with Ledger(path, site="north", records="ab" * 32, budget=Fraction(1, 2)) as ledger:
+        ledger.charge(
+            "q1", "d1", study="burns", kind="tree.schema", mode="exact", numbers=12, seal=lambda head: b"1"
+        )
+        ledger.charge(
+            "q2", "d2", study="burns", kind="tree.cross", mode="private", cost=Fraction(1, 3), numbers=40,
+            seal=lambda head: b"2",
+        )  # fmt: skip
+        ledger.refuse("burns", "tree.cross", "q3", "budget")
+        ledger.set_budget(Fraction(3, 4), "the board agreed")
+    return path
+
+
+@pytest.mark.parametrize("show", [[], ["show"]])
+def test_the_book_is_a_table_and_a_balance(book: Path, show: list[str]) -> None:
+    result = ask(*show, str(book))
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    (schema,) = [line for line in lines if "tree.schema" in line]
+    assert schema.split()[-3:] == ["exact", "unlimited", "12"]
+    (cross,) = [line for line in lines if "tree.cross" in line]
+    assert cross.split()[-3:] == ["private", "~0.333333", "40"]
+    assert any("the board agreed" in line and "settings" in line for line in lines)
+    assert "2 releases, 1 refusals" in lines
+    assert "12 numbers left without a bound on what they tell (epsilon = unlimited)" in lines
+    assert lines[-1].startswith("rho = ~0.333333 is spent (epsilon = ")
+    assert lines[-1].endswith("; ~0.416667 is left")
+
+
+def test_machines_get_exact_numbers(book: Path) -> None:
+    plain = json.loads(ask("show", str(book), "--json").stdout)
+    assert (plain["spent"], plain["left"], plain["currency"], plain["site"]) == (
+        "1/3",
+        "5/12",
+        "rho",
+        "north",
+    )
+    assert [entry["cost"] for entry in plain["entries"]] == [None, "1/3", None]
+    assert [entry["release"] for entry in plain["entries"]] == ["exact", "private", "settings"]
+    assert [refusal["rule"] for refusal in plain["refusals"]] == ["budget"]
+
+
+def test_a_book_without_releases_says_so(tmp_path: Path) -> None:
+    Ledger(tmp_path / "new.ledger").close()
+    assert (
+        ask(str(tmp_path / "new.ledger")).stdout
+        == "0 releases, 0 refusals\nrho = 0 is spent; no budget is set\n"
+    )
+
+
+def test_a_whole_book_verifies(book: Path) -> None:
+    result = ask("verify", str(book))
+    assert result.exit_code == 0
+    with Ledger.open_readonly(book) as ledger:
+        assert ledger.head().hash in result.stdout
+        assert json.loads(ask("verify", str(book), "--json").stdout)["entries"] == ledger.verify()
+
+
+def test_a_changed_entry_is_found(book: Path) -> None:
+    with sqlite3.connect(book) as database:
+        for (trigger,) in database.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall():
+            database.execute(f"DROP TRIGGER {trigger}")
+        database.execute("UPDATE entries SET numbers = 1 WHERE kind = 'tree.cross'")
+    database.close()
+    result = ask("verify", str(book))
+    assert result.exit_code == 2
+    assert "Traceback" not in result.stderr
+    assert str(book) in result.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "verify"])
+def test_what_is_not_a_ledger_is_one_sentence(tmp_path: Path, command: str) -> None:
+    (tmp_path / "text.ledger").write_text("not a ledger\n" * 50)
+    result = ask(command, str(tmp_path / "text.ledger"))
+    assert result.exit_code == 2
+    assert "text.ledger" in result.stderr
+    result = ask(command, str(tmp_path / "none.ledger"))
+    assert result.exit_code == 2
+    assert "none.ledger" in result.stderr
+    assert not (tmp_path / "none.ledger").exists()
+
+
+def test_looking_changes_nothing(book: Path) -> None:
+    before = {path.name: path.read_bytes() for path in book.parent.iterdir()}
+    ask("show", str(book))
+    ask("verify", str(book))
+    assert {path.name: path.read_bytes() for path in book.parent.iterdir()} == before

@@ -1,0 +1,232 @@
+"""The report: everything a reader must know, nothing fetched, nothing that a name could break."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from concilium.consult.report import FIGURES, figure, releases_by_site, render_report, thousands
+from concilium.evaluation.metrics import FIGURES as MEASURED
+
+
+def card(**changes: Any) -> dict[str, Any]:
+    return {
+        "study": "f00d",
+        "method": "tree",
+        "release": "exact",
+        "meaning": "exact: epsilon is unlimited",
+        "sites": [{"name": "north", "patients": 100}, {"name": "south", "patients": None}],
+        "rounds": 4,
+        "bytes": 12345,
+        "releases": [
+            {
+                "site": "north",
+                "kind": "tree.schema",
+                "release": "exact",
+                "answers": 1,
+                "numbers": 9,
+                "cost": None,
+            },
+            {
+                "site": "north",
+                "kind": "tree.cross",
+                "release": "exact",
+                "answers": 3,
+                "numbers": 31,
+                "cost": None,
+            },
+            {
+                "site": "south",
+                "kind": "tree.schema",
+                "release": "exact",
+                "answers": 1,
+                "numbers": 9,
+                "cost": None,
+            },
+        ],
+        "refusals": [],
+        "dropouts": [],
+        "warnings": [],
+        "version": "0.1.0",
+        **changes,
+    }
+
+
+def metrics(**changes: Any) -> dict[str, Any]:
+    row = {"patients": 50, **dict.fromkeys(FIGURES, 0.75)}
+    other = {"patients": 3, **dict.fromkeys(FIGURES, 0.5), "auc": None}
+    return {
+        "study": "burns",
+        "method": "tree",
+        "target": "death",
+        "positive": 1,
+        "evaluation": "every site left out in turn",
+        **row,
+        "seconds": 1.25,
+        "epsilon": None,
+        "overall": row,
+        "sites": {"north": row, "south": other},
+        "folds": [],
+        **changes,
+    }
+
+
+class Outline(HTMLParser):
+    """What a page refers to, its headings, and its text; complains about tags that do not match."""
+
+    VOID = frozenset({"meta", "br", "hr"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.links += [
+            f"{name}={value}" for name, value in attrs if name in ("src", "href", "action", "style")
+        ]
+        self.links += [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def page(query: str = "", drawing: str = "death (100 patients)", **parts: Any) -> str:
+    return render_report(parts.get("metrics") or metrics(), parts.get("card") or card(), drawing, query)
+
+
+def test_the_page_stands_alone() -> None:
+    text = page()
+    outline = Outline(text)
+    assert outline.links == []
+    assert not outline.tags & {"script", "link", "img", "iframe", "object", "form"}
+    assert "http" not in text.replace("http-equiv", "")
+    assert "default-src 'none'" in text
+    assert "@media print" in text
+    assert 'name="viewport"' in text
+
+
+def test_everything_a_reader_must_know_is_there() -> None:
+    text = Outline(page(query="age > 20", drawing="death\n├─ sex = f: 1 (3 of 4)")).text
+    for words in (
+        "burns",
+        "age > 20",
+        "the positive class is 1",
+        "4 rounds of questions, 12,345 bytes, 1.2 s",
+        "Measured on 50 patients: every site left out in turn.",
+        "├─ sex = f: 1 (3 of 4)",
+        "“Epsilon = unlimited” means that there is no bound",
+        "In all, 49 numbers were released about 100 patients.",
+        "None: every site answered every question.",
+        "What this does not protect",
+        "Concilium 0.1.0",
+    ):
+        assert words in text
+
+
+def test_figures_have_the_names_of_metrics_json() -> None:
+    assert tuple(FIGURES) == MEASURED
+    text = Outline(page()).text
+    assert "north 50 0.750" in text
+    assert "south 3 0.500 0.500 – 0.500" in text
+
+
+def test_names_cannot_write_html() -> None:
+    nasty = "<script>alert(1)</script>&\"'"
+    text = page(
+        query=nasty,
+        drawing=nasty,
+        metrics=metrics(
+            study=nasty,
+            target=nasty,
+            positive=nasty,
+            sites={nasty: metrics()["overall"], "b": metrics()["overall"]},
+        ),
+        card=card(
+            sites=[{"name": nasty, "patients": 3}],
+            warnings=[nasty],
+            refusals=[{"site": nasty, "kind": nasty, "rule": nasty, "reason": nasty}],
+            dropouts=[{"site": nasty, "round": 2, "reason": nasty}],
+        ),
+    )
+    outline = Outline(text)
+    assert "script" not in outline.tags
+    assert outline.text.count("<script>alert(1)</script>") >= 10
+
+
+def test_more_than_one_number_for_two_patients_is_a_warning() -> None:
+    assert "released more than one exact number" not in page()
+    crowded = card(sites=[{"name": "north", "patients": 79}, {"name": "south", "patients": 100}])
+    text = page(card=crowded)
+    assert "1 of 2 sites released more than one exact number for every two" in Outline(text).text
+    assert '<td class="high">0.51</td>' in text
+
+
+def test_half_a_number_a_patient_is_not_yet_a_warning() -> None:
+    assert 'class="high">0.50' not in page(card=card(sites=[{"name": "north", "patients": 80}]))
+
+
+def test_refusals_and_losses_are_told() -> None:
+    text = Outline(
+        page(
+            card=card(
+                refusals=[{"site": "coast", "kind": "tree.schema", "rule": "patients", "reason": "too few"}],
+                dropouts=[{"site": "hill", "round": 2, "reason": "no answer within 60 s"}],
+            )
+        )
+    ).text
+    assert "coast refused a question of kind tree.schema (rule: patients): too few." in text
+    assert "hill was lost in round 2: no answer within 60 s." in text
+
+
+def test_a_run_without_evaluation_says_so() -> None:
+    bare = metrics(patients=0, sites={}, evaluation="not evaluated: the study file has no [evaluate]")
+    text = Outline(page(metrics=bare)).text
+    assert "Not evaluated" in text
+    assert "Measured on" not in text
+
+
+@pytest.mark.parametrize("sites", [1, 25, 26, 80])
+def test_long_tables_are_folded(sites: int) -> None:
+    names = [f"site {number}" for number in range(sites)]
+    text = page(
+        metrics=metrics(sites=dict.fromkeys(names, metrics()["overall"])),
+        card=card(sites=[{"name": name, "patients": 9} for name in names], releases=[]),
+    )
+    Outline(text)
+    assert ("<details open>" in text) == (sites <= 25)
+
+
+def test_releases_are_added_up_by_site() -> None:
+    north, south = releases_by_site(card())
+    assert north == {
+        "site": "north",
+        "patients": 100,
+        "answers": 4,
+        "numbers": 40,
+        "per_patient": 0.4,
+        "cost": "unlimited",
+    }
+    assert south["per_patient"] is None
+
+
+def test_numbers_for_people() -> None:
+    assert (figure(None), figure(0.12345), figure(-1.0)) == ("–", "0.123", "-1.000")
+    assert (thousands(None), thousands(1234567)) == ("–", "1,234,567")

@@ -1,0 +1,208 @@
+"""Rounds, silence, refusals, restarts and resuming."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from conversation import ROWS, site_of
+
+import concilium as cc
+from concilium.errors import HouseError, StudyError
+from concilium.federation.run import together
+
+
+class Hanging:
+    """A site that answers some questions and then is silent until the test ends."""
+
+    def __init__(self, site, answers):
+        self.name, self._site, self._left = site.name, site, answers
+        self.released = threading.Event()
+
+    def answer(self, message):
+        if self._left <= 0:
+            self.released.wait(20)
+        self._left -= 1
+        return self._site.answer(message)
+
+
+class Crashing(Hanging):
+    def answer(self, message):
+        if self._left <= 0:
+            raise ConnectionError("the wire is cut")
+        self._left -= 1
+        return self._site.answer(message)
+
+
+class Counting:
+    def __init__(self, site):
+        self.name, self._site, self.asked = site.name, site, 0
+
+    def answer(self, message):
+        self.asked += 1
+        return self._site.answer(message)
+
+
+def parts(count=3):
+    return [site_of(ROWS[i::count], name=f"s{i}") for i in range(count)]
+
+
+def tree(house, **options):
+    return cc.DecisionTree("y", **options).fit(house)
+
+
+@pytest.mark.parametrize("lose_after", [0, 1, 2])
+@pytest.mark.parametrize("kind", [Hanging, Crashing])
+def test_a_lost_site_leaves_the_tree_of_the_rest(lose_after, kind):
+    sites = parts()
+    lost = kind(sites[1], lose_after)
+    found = tree(cc.House([sites[0], lost, sites[2]], timeout=0.5 if kind is Hanging else 30))
+    if kind is Hanging:
+        lost.released.set()
+    expected = tree(cc.House([*parts()[::2]]))
+    assert found.body == expected.body
+    assert [site.name for site in found.card.sites] == ["s0", "s2"]
+    (dropout,) = found.card.dropouts
+    assert dropout.site == "s1"
+    assert ("no answer within" if kind is Hanging else "the wire is cut") in dropout.reason
+    assert any("s1 was lost" in warning for warning in found.card.warnings)
+
+
+def test_questions_asked_again_after_a_loss_are_not_charged_again():
+    sites = parts()
+    tree(cc.House([sites[0], Crashing(sites[1], 2), sites[2]]))
+    for site in (sites[0], sites[2]):
+        questions = [entry.question for entry in site.ledger.entries() if entry.question]
+        assert len(questions) == len(set(questions))
+
+
+def test_stop_stops_with_the_name_of_the_site():
+    sites = parts()
+    with pytest.raises(HouseError, match=r"stopped in round 2: s1: .*the wire is cut"):
+        tree(cc.House([sites[0], Crashing(sites[1], 1), sites[2]], on_loss="stop"))
+
+
+def test_a_refusing_site_is_on_the_card_or_stops_the_study():
+    shy = site_of(ROWS[1::3], name="s1", policy=cc.Policy(minimum_patients=1000))
+    sites = parts()
+    found = tree(cc.House([sites[0], shy, sites[2]]))
+    (refusal,) = found.card.refusals
+    assert (refusal.site, refusal.rule) == ("s1", "patients")
+    with pytest.raises(HouseError, match="s1: too few patients"):
+        tree(cc.House([*parts()[:1], shy], on_loss="stop"))
+
+
+def test_when_nobody_answers_every_reason_is_named():
+    with pytest.raises(HouseError, match=r"no site answered: s0, s1, s2 and 1 more: too few patients match"):
+        tree(cc.House(parts(4)), query="age > 500")
+    with pytest.raises(HouseError, match=r"no site answered: s0: .*the wire is cut"):
+        tree(cc.House([Crashing(parts(1)[0], 0)]))
+
+
+def test_a_study_that_does_not_fit_a_site_stops_naming_it():
+    sites = parts()
+    other = site_of([{"a": i % 2, "z": i % 3} for i in range(20)], name="other")
+    with pytest.raises(HouseError, match=r"does not fit every site: other: .*'y'"):
+        tree(cc.House([*sites, other]))
+    with pytest.raises(HouseError, match=r"no attribute agee; did you mean 'age'\? \(column 5"):
+        tree(cc.House(parts()), query="not agee > 3")
+
+
+def test_two_sites_of_one_name_no_sites_and_bad_settings():
+    with pytest.raises(HouseError, match="two sites are named 's0'"):
+        cc.House([*parts(), *parts(1)])
+    with pytest.raises(HouseError, match="at least one site"):
+        cc.House([])
+    with pytest.raises(StudyError, match="on_loss"):
+        cc.House(parts(), on_loss="perhaps")
+    with pytest.raises(StudyError, match="timeout"):
+        cc.House(parts(), timeout=0)
+
+
+class Lying:
+    """A site that answers with something else."""
+
+    name = "s1"
+
+    def __init__(self, reply):
+        self.reply = reply
+
+    def answer(self, message):
+        return self.reply(message)
+
+
+@pytest.mark.parametrize("reply", [lambda m: b"", lambda m: m, lambda m: site_of(name="elsewhere").answer(m)])
+def test_what_is_not_an_answer_counts_as_silence(reply):
+    found = tree(cc.House([parts()[0], Lying(reply)]))
+    assert [loss.site for loss in found.card.dropouts] == ["s1"]
+
+
+def test_a_hanging_site_does_not_silence_the_others():
+    hanging = [Hanging(site, 0) for site in parts(4)[:3]]
+    last = parts(4)[3]
+    found = tree(cc.House([*hanging, last], timeout=3))
+    for site in hanging:
+        site.released.set()
+    assert [site.name for site in found.card.sites] == ["s3"]
+
+
+def test_rounds_and_bytes_are_counted_and_told():
+    told = []
+    found = tree(cc.House(parts(), on_round=told.append))
+    assert found.card.rounds == len(told) <= found.depth + 2
+    assert found.card.bytes > 1000
+    assert all(f"round {number}" in text for number, text in enumerate(told, 1))
+
+
+def test_an_interrupted_run_resumes_from_the_last_finished_round(tmp_path):
+    journal = tmp_path / "run.journal"
+    whole = tree(cc.House(parts()))
+    sites = parts()
+    with pytest.raises(HouseError, match="stopped in round 3"):
+        tree(cc.House([sites[0], Crashing(sites[1], 2), sites[2]], on_loss="stop", journal=journal))
+    counting = [Counting(site) for site in sites]
+    resumed = tree(cc.House(counting, on_loss="stop", journal=journal))
+    assert resumed.body == whole.body
+    assert resumed.card.rounds == whole.card.rounds
+    # Two rounds were finished; in the third, only the lost site had still to answer.
+    assert [site.asked for site in counting] == [
+        whole.card.rounds - 3,
+        whole.card.rounds - 2,
+        whole.card.rounds - 3,
+    ]
+    for site in sites:
+        questions = [entry.question for entry in site.ledger.entries() if entry.question]
+        assert len(questions) == len(set(questions)) == whole.card.rounds
+
+
+def test_a_journal_of_another_study_is_refused(tmp_path):
+    journal = tmp_path / "run.journal"
+    tree(cc.House(parts(), journal=journal))
+    with pytest.raises(HouseError, match=r"run\.journal: this journal belongs to another study"):
+        tree(cc.House(parts(), journal=journal), max_depth=1)
+    bad = tmp_path / "bad.journal"
+    bad.write_text("this is not a database, whatever it is called" * 100)
+    with pytest.raises(HouseError, match=r"bad\.journal: cannot be used"):
+        tree(cc.House(parts(), journal=bad))
+
+
+def test_the_card_warns_when_many_numbers_left():
+    found = tree(cc.House(parts()))
+    warned = [warning for warning in found.card.warnings if "exact numbers about" in warning]
+    assert len(warned) == 3
+    calm = tree(cc.House([site_of([{"a": i % 2, "y": i % 3 % 2} for i in range(500)])]))
+    assert not [warning for warning in calm.card.warnings if "exact numbers about" in warning]
+
+
+def test_a_rolled_back_ledger_is_refused_through_the_house():
+    sites = parts(2)
+    house = cc.House(sites)
+    tree(house)
+    fresh = cc.House(parts(2))
+    fresh.heads = dict(house.heads)
+    with pytest.raises(HouseError, match="ledger is behind"):
+        tree(fresh)
+
+
+def test_reasons_are_told_together():
+    assert together([("a", "x"), ("b", "y"), ("c", "x")]) == "a, c: x; b: y"

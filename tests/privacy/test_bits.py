@@ -1,0 +1,204 @@
+import math
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy.stats import binom
+from taylor import bound_exponential
+
+from concilium.errors import StudyError
+from concilium.privacy import randomness
+from concilium.privacy.bits import (
+    estimate_count,
+    estimate_counts,
+    find_flip_threshold,
+    find_replacement_threshold,
+    randomize_bits,
+    randomize_codes,
+)
+from concilium.privacy.mechanisms import NoiselessWarning
+
+epsilons = st.fractions(min_value=Fraction(1, 1000), max_value=50, max_denominator=1000)
+WHOLE = 2**64
+
+
+@pytest.fixture
+def fixable(monkeypatch):
+    monkeypatch.setenv(randomness.SWITCH, randomness.SWITCHED_ON)
+
+
+@given(epsilons)
+def test_the_flip_probability_is_exact_to_64_bits_and_never_too_small(epsilon):
+    threshold = find_flip_threshold(epsilon)
+    below, above = bound_exponential(epsilon)
+    assert threshold * (1 + below) >= WHOLE
+    assert (threshold - 1) * (1 + above) < WHOLE
+    # What an observer gains: P(1 stays 1) / P(0 becomes 1) is at most e^epsilon.
+    assert Fraction(WHOLE - threshold, threshold) <= above
+
+
+@given(epsilons, st.integers(2, 10**6))
+def test_the_k_ary_response_is_private_and_within_2_to_the_minus_64(epsilon, k):
+    threshold = find_replacement_threshold(k, epsilon)
+    below, above = bound_exponential(epsilon)
+    other = Fraction(threshold, WHOLE) / k
+    same = 1 - Fraction(threshold, WHOLE) + other
+    assert other <= same <= above * other
+    assert abs(other - 1 / (k - 1 + below)) <= Fraction(1, k * WHOLE) + (above - below)
+    assert same + (k - 1) * other == 1
+
+
+@given(epsilons)
+def test_two_categories_are_a_bit(epsilon):
+    assert 0 <= 2 * find_flip_threshold(epsilon) - find_replacement_threshold(2, epsilon) <= 1
+
+
+@pytest.mark.parametrize(("epsilon", "flip"), [(1e-300, 2**63), (1e-3, None), (1000, 1), ("1e300", 1)])
+def test_extremes_of_epsilon_have_a_coin(epsilon, flip):
+    threshold = find_flip_threshold(epsilon)
+    assert 1 <= threshold <= 2**63
+    assert flip in (None, threshold)
+
+
+@pytest.mark.parametrize("epsilon", [0, -1, math.nan, math.inf, "inf", None, True])
+def test_a_bad_epsilon_is_refused(epsilon):
+    for use in (
+        lambda: randomize_bits([0, 1], epsilon),
+        lambda: randomize_codes([0, 1], 3, epsilon),
+        lambda: estimate_count(3, 10, epsilon),
+        lambda: estimate_counts([3, 4], epsilon),
+    ):
+        with pytest.raises(StudyError, match="epsilon must be a finite number above 0"):
+            use()
+
+
+BITS = arrays.arrays(
+    st.sampled_from([np.bool_, np.uint8, np.int8, np.int64, np.uint64]),
+    arrays.array_shapes(min_dims=0, max_dims=3, min_side=0),
+    elements=st.integers(0, 1),
+)
+
+
+@given(BITS, st.floats(0.01, 40))
+def test_bits_stay_bits_of_the_same_shape_and_kind(bits, epsilon):
+    before = bits.copy()
+    flipped = randomize_bits(bits, epsilon)
+    assert flipped.shape == bits.shape
+    assert flipped.dtype == bits.dtype
+    assert np.all((flipped == 0) | (flipped == 1))
+    assert np.array_equal(bits, before)
+
+
+def test_lists_are_taken_as_they_are():
+    assert randomize_bits([[0, 1], [1, 1]], 40).tolist() == [[0, 1], [1, 1]]
+    assert randomize_bits([True, False], 40).tolist() == [True, False]
+    assert randomize_bits([], 1).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "bits",
+    [
+        [2],
+        [-1],
+        [0.0, 1.0],
+        [0.5],
+        ["1"],
+        [None, 1],
+        [math.nan],
+        [[0], [0, 1]],
+        np.ma.array([0, 1], mask=[0, 1]),
+    ],
+    ids=repr,
+)
+def test_what_is_not_a_bit_is_refused(bits):
+    with pytest.raises(StudyError, match=r"whole numbers from 0 to 1|no array"):
+        randomize_bits(bits, 1)
+
+
+@given(st.integers(2, 300), st.data())
+def test_codes_stay_codes(k, data):
+    codes = np.array(data.draw(st.lists(st.integers(0, k - 1), max_size=30)), dtype=np.uint16)
+    changed = randomize_codes(codes, k, 0.5)
+    assert changed.shape == codes.shape
+    assert changed.dtype == codes.dtype
+    assert np.all(changed < k)
+
+
+@pytest.mark.parametrize(("codes", "k"), [([3], 3), ([-1], 3), ([0.0], 3), ([0], 1), ([0], 0), ([0], 2**33)])
+def test_codes_outside_the_categories_are_refused(codes, k):
+    with pytest.raises(StudyError):
+        randomize_codes(codes, k, 1)
+
+
+def test_an_epsilon_at_which_nothing_flips_is_allowed_and_said():
+    bits = np.tile([0, 1, 1], 1000)
+    with pytest.warns(NoiselessWarning, match="epsilon = 1000 means practically no noise"):
+        assert np.array_equal(randomize_bits(bits, 1000), bits)
+    with pytest.warns(NoiselessWarning):
+        assert np.array_equal(randomize_codes(bits, 4, 60), bits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        randomize_bits(bits, 44)
+
+
+def test_fixed_noise_reaches_bits_and_codes(fixable):
+    bits, codes = np.tile([0, 1], 100), np.arange(200) % 5
+    with randomness.zero_noise():
+        assert np.array_equal(randomize_bits(bits, 0.1), bits)
+        assert np.array_equal(randomize_codes(codes, 5, 0.1), codes)
+    drawn = []
+    for _ in range(2):
+        with randomness.seeded(5):
+            drawn.append((randomize_bits(bits, 0.1).tolist(), randomize_codes(codes, 5, 0.1).tolist()))
+    assert drawn[0] == drawn[1]
+    assert drawn[0][0] != bits.tolist()
+    assert drawn[0][1] != codes.tolist()
+
+
+@given(st.integers(1, 60), st.data(), st.floats(0.05, 8))
+def test_the_estimate_is_unbiased_and_its_sd_is_true(n, data, epsilon):
+    """Against the exact distribution of the number of yes: two binomials added up."""
+    true = data.draw(st.integers(0, n))
+    p = 1 / (1 + math.exp(-epsilon))
+    stay, flip = binom.pmf(np.arange(true + 1), true, p), binom.pmf(np.arange(n - true + 1), n - true, 1 - p)
+    chance = np.convolve(stay, flip)
+    estimate = estimate_count(np.arange(n + 1), n, epsilon)
+    mean = chance @ estimate.count
+    assert mean == pytest.approx(true, abs=1e-7)
+    assert math.sqrt(chance @ (estimate.count - mean) ** 2) == pytest.approx(estimate.sd[0], rel=1e-6)
+    assert np.allclose(estimate.count, (np.arange(n + 1) - n * (1 - p)) / (2 * p - 1))
+
+
+def test_the_estimate_is_not_clipped():
+    assert estimate_count(0, 1000, 1).count < -500
+    assert estimate_count(1000, 1000, 1).count > 1500
+    assert estimate_counts([0, 0, 30], 1).count[0] < 0
+
+
+@given(st.integers(2, 6), st.data(), st.floats(0.1, 6))
+def test_the_k_ary_estimate_undoes_the_expected_change(k, data, epsilon):
+    true = np.array(data.draw(st.lists(st.integers(0, 500), min_size=k, max_size=k)), dtype=float)
+    n, p = true.sum(), math.exp(epsilon) / (k - 1 + math.exp(epsilon))
+    q = (1 - p) / (k - 1)
+    estimate = estimate_counts(true * p + (n - true) * q, epsilon)
+    assert np.allclose(estimate.count, true, atol=1e-6)
+    variance = true * p * (1 - p) + (n - true) * q * (1 - q)
+    assert np.allclose(estimate.sd, np.sqrt(variance) / (p - q), atol=1e-4)
+
+
+@pytest.mark.parametrize(("yes", "n"), [(11, 10), (-1, 10), (math.nan, 10), (0, -1)])
+def test_impossible_counts_have_no_estimate(yes, n):
+    with pytest.raises(StudyError):
+        estimate_count(yes, n, 1)
+
+
+def test_answers_that_say_nothing_have_no_estimate():
+    for use in (lambda: estimate_count(5, 10, 1e-300), lambda: estimate_counts([5, 5], 1e-300)):
+        with pytest.raises(StudyError, match="say nothing"):
+            use()
+    with pytest.raises(StudyError):
+        estimate_counts([[1, 2]], 1)

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from concilium.privacy.mask_store import MemoryMaskStore, SqliteMaskStore
+from concilium.privacy.opening import Attempt, MaskStore, Opening
+
+FIRST = Attempt(b"study", b"content", 1, b"label", b"participants", ("a", "b", "c"), b"seed", b"vector")
+
+
+def on_sqlite() -> SqliteMaskStore:
+    return SqliteMaskStore(sqlite3.connect(":memory:"))
+
+
+both = pytest.mark.parametrize("make", [MemoryMaskStore, on_sqlite])
+Make = Callable[[], MaskStore]
+
+
+@both
+def test_a_study_key_is_kept_until_the_study_ends(make: Make) -> None:
+    store = make()
+    assert store.study_key(b"study") is None
+    assert not store.has_ended(b"study")
+    with store.transaction():
+        store.enroll(b"study", b"key")
+    assert store.study_key(b"study") == b"key"
+    assert not store.has_ended(b"study")
+    with store.transaction():
+        store.end(b"study")
+    assert store.study_key(b"study") is None
+    assert store.has_ended(b"study")
+    assert not store.has_ended(b"another")
+
+
+@both
+def test_an_attempt_comes_back_as_it_was_kept(make: Make) -> None:
+    store = make()
+    assert store.latest(b"study", b"content") is None
+    with store.transaction():
+        store.keep(FIRST)
+    assert store.latest(b"study", b"content") == FIRST
+    assert store.latest(b"study", b"another") is None
+    assert store.latest(b"another", b"content") is None
+
+
+@both
+def test_a_new_attempt_takes_the_place_of_the_last(make: Make) -> None:
+    store = make()
+    second = replace(FIRST, number=2, label=b"label 2", seed=b"seed 2")
+    with store.transaction():
+        store.keep(FIRST)
+        store.keep(second)
+    assert store.latest(b"study", b"content") == second
+
+
+@both
+def test_openings_are_found_in_whatever_study(make: Make) -> None:
+    store = make()
+    with store.transaction():
+        store.keep(FIRST)
+        store.keep(replace(FIRST, study=b"later"))
+        store.keep(replace(FIRST, content=b"another"))
+    assert store.openings(b"content") == []
+    with store.transaction():
+        store.mark_opened(b"study", b"content", b"transcript")
+    assert store.openings(b"content") == [Opening(b"study", b"participants", ("a", "b", "c"))]
+    opened = store.latest(b"study", b"content")
+    assert opened == replace(FIRST, opened=b"transcript")
+    assert store.openings(b"another") == []
+
+
+@both
+def test_an_ended_study_keeps_what_it_opened_but_no_secret(make: Make) -> None:
+    store = make()
+    with store.transaction():
+        store.enroll(b"study", b"key")
+        store.keep(FIRST)
+        store.keep(replace(FIRST, content=b"unopened"))
+        store.keep(replace(FIRST, study=b"another"))
+        store.mark_opened(b"study", b"content", b"transcript")
+        store.end(b"study")
+    left = store.latest(b"study", b"content")
+    assert left == replace(FIRST, opened=b"transcript", seed=b"", vector=b"")
+    assert store.latest(b"study", b"unopened") is None
+    assert store.latest(b"another", b"content") == replace(FIRST, study=b"another")
+    assert len(store.openings(b"content")) == 1
+
+
+@both
+def test_a_transaction_that_fails_leaves_nothing(make: Make) -> None:
+    store = make()
+
+    def fail_half_way() -> None:
+        with store.transaction():
+            store.enroll(b"study", b"key")
+            store.keep(FIRST)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_half_way()
+    assert store.study_key(b"study") is None
+    assert store.latest(b"study", b"content") is None
+
+
+def test_what_is_stored_is_on_disk_when_the_transaction_ends(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "ledger")) as connection:
+        store = SqliteMaskStore(connection)
+        with store.transaction():
+            store.keep(FIRST)
+        with closing(sqlite3.connect(tmp_path / "ledger")) as reader:
+            assert SqliteMaskStore(reader).latest(b"study", b"content") == FIRST
+
+
+@pytest.mark.parametrize("isolation", [None, "DEFERRED", "IMMEDIATE"])
+def test_it_joins_the_callers_transaction(tmp_path: Path, isolation: str | None) -> None:
+    with closing(sqlite3.connect(tmp_path / "ledger", isolation_level=isolation)) as connection:
+        store = SqliteMaskStore(connection)
+        connection.execute("CREATE TABLE charges (cost)")
+        connection.commit()
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO charges VALUES (1)")
+        with store.transaction():
+            store.keep(FIRST)
+            store.mark_opened(b"study", b"content", b"transcript")
+        assert connection.in_transaction
+        connection.rollback()
+        assert store.latest(b"study", b"content") is None
+        assert connection.execute("SELECT count(*) FROM charges").fetchone() == (0,)
+
+
+def test_another_thread_waits_for_the_transaction_instead_of_joining_it(tmp_path: Path) -> None:
+    """Joined, its answer could leave and then be rolled back with a charge that is not its own."""
+    lock = threading.RLock()
+    path = tmp_path / "ledger"
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as connection:
+        store = SqliteMaskStore(connection, lock)
+
+        def answer() -> None:
+            with store.transaction():
+                store.keep(FIRST)
+
+        other = threading.Thread(target=answer)
+        with lock:
+            connection.execute("BEGIN IMMEDIATE")
+            other.start()
+            other.join(0.05)
+            assert other.is_alive()
+            connection.execute("ROLLBACK")
+        other.join()
+        assert store.latest(b"study", b"content") == FIRST
+
+
+def test_the_ledgers_tables_and_ours_live_side_by_side(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "ledger")) as connection:
+        connection.execute("CREATE TABLE entry (hash TEXT)")
+        SqliteMaskStore(connection)
+        SqliteMaskStore(connection)
+        tables = {
+            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
+    assert tables == {"entry", "mask_study", "mask_attempt"}
+
+
+def test_deleted_secrets_are_overwritten_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    with closing(sqlite3.connect(path)) as connection:
+        store = SqliteMaskStore(connection)
+        with store.transaction():
+            store.enroll(b"study", b"the study's own key")
+            store.keep(replace(FIRST, seed=b"a seed nobody may see", vector=b"v" * 20_000))
+        assert b"the study's own key" in path.read_bytes()
+        assert b"a seed nobody may see" in path.read_bytes()
+        with store.transaction():
+            store.end(b"study")
+    assert b"the study's own key" not in path.read_bytes()
+    assert b"a seed nobody may see" not in path.read_bytes()
+    assert b"v" * 50 not in path.read_bytes()
+
+
+def test_a_killed_process_has_stored_all_or_nothing(tmp_path: Path) -> None:
+    """Killed inside a transaction the attempt never was; killed right after it, it is there."""
+    program = """
+import os, signal, sqlite3, sys
+from concilium.privacy.mask_store import SqliteMaskStore
+from concilium.privacy.opening import Attempt
+store = SqliteMaskStore(sqlite3.connect(sys.argv[1]))
+with store.transaction():
+    names = ("a", "b", "c")
+    store.keep(Attempt(b"study", b"content", 1, b"label", b"participants", names, b"seed", b"vector"))
+    if sys.argv[2] == "inside":
+        os.kill(os.getpid(), signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    for moment, expected in (("inside", None), ("after", FIRST)):
+        path = tmp_path / moment
+        subprocess.run([sys.executable, "-c", program, str(path), moment], check=False)
+        with closing(sqlite3.connect(path)) as connection:
+            assert SqliteMaskStore(connection).latest(b"study", b"content") == expected

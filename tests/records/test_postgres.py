@@ -1,0 +1,224 @@
+"""Against a real PostgreSQL server, started here on the loopback address and stopped afterwards."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from concilium.errors import RecordsError
+from concilium.records.table import Coded, Numbers, Records
+
+psycopg = pytest.importorskip("psycopg")
+
+PASSWORD = "correct horse"
+
+
+def find_programs() -> Path | None:
+    """The folder of initdb and pg_ctl: what Debian keeps off the path, or where the path leads."""
+    packaged = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name.split(".")[0])
+    )
+    on_path = shutil.which("initdb")
+    for folder in [*packaged[::-1], *([Path(on_path).parent] if on_path else [])]:
+        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
+            return folder
+    return None
+
+
+def find_user() -> pwd.struct_passwd | None:
+    """Whom the server runs as: PostgreSQL refuses to run as root, so root lends it to someone else."""
+    if os.geteuid() != 0:
+        return pwd.getpwuid(os.geteuid())
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    return None
+
+
+@dataclass(frozen=True)
+class Server:
+    port: int
+
+    def url(self, user: str = "postgres", password: str = PASSWORD, database: str = "postgres") -> str:
+        return f"postgresql://{user}:{password.replace(' ', '%20')}@127.0.0.1:{self.port}/{database}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    programs, user = find_programs(), find_user()
+    if programs is None or user is None:
+        pytest.skip("no PostgreSQL programs on this machine, or nobody to run them as")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    data, secret = folder / "data", folder / "password"
+    secret.write_text(PASSWORD)
+    for path in (folder, secret):
+        os.chown(path, user.pw_uid, user.pw_gid)
+
+    def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        lend = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+        return subprocess.run(
+            [str(programs / program), "-D", str(data), *arguments],
+            cwd=folder, env={"PATH": os.environ["PATH"], "LC_ALL": "C"}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=120, check=False, **lend,
+        )  # fmt: skip
+
+    try:
+        made = run(
+            "initdb",
+            "-U",
+            "postgres",
+            "-A",
+            "scram-sha-256",
+            "--pwfile",
+            str(secret),
+            "-E",
+            "UTF8",
+            "--no-sync",
+        )
+        assert made.returncode == 0, made.stdout
+        settings = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off"
+        started = run("pg_ctl", "-w", "-t", "60", "-l", str(folder / "log"), "-o", settings, "start")
+        assert started.returncode == 0, started.stdout + (folder / "log").read_text()
+        yield Server(port)
+    finally:
+        if data.exists():
+            run("pg_ctl", "-m", "immediate", "-w", "stop")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+SETUP = """
+    CREATE TABLE patients (
+        id int, large bigint, code varchar(8), dose numeric(8, 2), exact numeric, weight double precision,
+        rough real, alive boolean, born date, seen timestamp, sent timestamptz, note text, nothing int
+    );
+    INSERT INTO patients VALUES
+        (1, 9007199254740993, '0389', 1.50, 12345678901234567890, 70.25, 0.5, true, '2020-01-02',
+         '2020-01-02 03:04:05.5', '2020-01-02 03:04:05+02', E'a "quoted",\\nnote', NULL),
+        (2, 5, '4019', 2, 7, 'NaN', 1, false, '0044-03-15', '2020-01-02', '2020-01-02 00:00:00+00', '', NULL),
+        (NULL, NULL, NULL, NULL, 'NaN', NULL, NULL, NULL, NULL, NULL, NULL, 'é', NULL);
+    CREATE SCHEMA clinic;
+    CREATE TABLE clinic."Odd ""name""; DROP" AS SELECT 3 AS a;
+    CREATE VIEW clinic.seen AS SELECT 4 AS a;
+    CREATE MATERIALIZED VIEW kept AS SELECT 5 AS a;
+    CREATE TABLE nobody (a int);
+    CREATE TABLE secret AS SELECT 1 AS a;
+    CREATE TABLE many AS SELECT g AS row, g % 7 AS week, 'P' || g AS id, g / 4.0::float8 AS quarter, g % 3 = 0 AS third
+        FROM generate_series(1, 25000) AS g;
+    CREATE USER reader PASSWORD 'read';
+    GRANT SELECT (a) ON nobody TO reader;
+    GRANT TRIGGER ON secret TO reader;
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(server: Server) -> Server:
+    with psycopg.connect(server.url()) as connection:
+        connection.execute(SETUP)
+    return server
+
+
+def test_types_of_postgres_become_natural_values(filled: Server) -> None:
+    records = Records.read(filled.url(), table="patients")
+    assert {name: records.values(name) for name in records.names} == {
+        "id": [1, 2, None],
+        "large": ["9007199254740993", "5", None],
+        "code": ["0389", "4019", None],
+        "dose": [1.5, 2.0, None],
+        "exact": ["12345678901234567890", "7", None],
+        "weight": [70.25, None, None],
+        "rough": [0.5, 1.0, None],
+        "alive": [True, False, None],
+        "born": ["2020-01-02", "0044-03-15", None],
+        "seen": ["2020-01-02 03:04:05.5", "2020-01-02", None],
+        "sent": ["2020-01-02 01:04:05+00:00", "2020-01-02 00:00:00+00:00", None],
+        "note": ['a "quoted",\nnote', "", "é"],
+        "nothing": [None, None, None],
+    }
+    assert isinstance(records["id"], Coded)
+    assert isinstance(records["dose"], Numbers)
+
+
+def test_a_schema_and_missing_tokens_apply(filled: Server) -> None:
+    schema = {"id": "code", "large": "number"}
+    records = Records.read(filled.url(), table="patients", schema=schema, missing=("", "é"))
+    assert isinstance(records["id"], Coded)
+    assert records["id"].stated
+    assert records.values("large") == [9007199254740992.0, 5.0, None]
+    assert records.values("note")[1:] == [None, None]
+    with pytest.raises(RecordsError, match="column 'note' is stated as a number, but row 1 holds 'a "):
+        Records.read(filled.url(), table="patients", schema={"note": "number"})
+    with pytest.raises(RecordsError, match="'doze' that is not there; did you mean 'dose'"):
+        Records.read(filled.url(), table="patients", schema={"doze": "number"})
+
+
+def test_the_same_table_has_the_same_digest_from_a_file(filled: Server, tmp_path: Path) -> None:
+    """More rows than are fetched at once."""
+    path = tmp_path / "many.parquet"
+    duckdb.sql(
+        "SELECT g AS row, g % 7 AS week, 'P' || g AS id, g / 4 AS quarter, g % 3 = 0 AS third"
+        " FROM range(1, 25001) AS r(g)"
+    ).write_parquet(str(path))
+    served = Records.read(filled.url(), table="many")
+    assert len(served) == 25_000
+    assert served.digest == Records.read(path).digest
+
+
+@pytest.mark.parametrize(
+    ("table", "value"), [('clinic.Odd "name"; DROP', 3), ("clinic.seen", 4), ("kept", 5), ("public.kept", 5)]
+)
+def test_tables_and_views_are_quoted(filled: Server, table: str, value: int) -> None:
+    assert Records.read(filled.url(), table=table).values("a") == [value]
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ("patient", "there is no table 'patient'; did you mean 'patients'"),
+        ("patients; DROP TABLE patients", "there is no table"),
+        ("pg_catalog.pg_authid", "there is no table"),
+        ("nobody", "table 'nobody' holds no patients"),
+        (None, "say which table to read"),
+    ],
+)
+def test_a_table_that_is_not_there_or_empty(filled: Server, table: str | None, sentence: str) -> None:
+    with pytest.raises(RecordsError, match=sentence):
+        Records.read(filled.url(), table=table)
+    assert len(Records.read(filled.url(), table="patients")) == 3
+
+
+def test_a_table_this_user_may_not_read(filled: Server) -> None:
+    with pytest.raises(RecordsError, match="table 'secret': this user may not read it"):
+        Records.read(filled.url("reader", "read"), table="secret")
+
+
+def test_a_server_that_does_not_let_us_in_is_named_without_the_password(filled: Server) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        silent = f"postgresql://postgres:opensesame@127.0.0.1:{free.getsockname()[1]}/postgres"
+        refusals = {
+            silent: "does not answer",
+            filled.url(password="opensesame"): "does not accept this user and password",
+            filled.url(database="opensesame"): "has no such database",
+            "postgresql://postgres:opensesame@[half/x": "this is not a PostgreSQL address",
+        }
+        for url, sentence in refusals.items():
+            with pytest.raises(RecordsError, match=sentence) as refusal:
+                Records.read(url, table="patients")
+            assert "opensesame" not in str(refusal.value)
+            assert "\n" not in str(refusal.value)
+            assert refusal.value.__suppress_context__

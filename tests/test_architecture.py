@@ -1,0 +1,107 @@
+"""Imports point one way, the public list is what the package exposes, and starting up loads nothing heavy."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import concilium as cc
+
+SOURCE = Path(cc.__file__).parent
+
+# A layer may import from itself and from those before it.
+LAYERS = [
+    {"errors"},
+    {"records", "privacy"},
+    {"policy"},
+    {"federation"},
+    {"model"},
+    {"trees", "rulefit", "temporal", "codes", "experts"},
+    {"evaluation", "consult"},
+    {"study"},
+    {"console", "cli"},
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+METHODS = {"trees", "rulefit", "temporal", "codes", "experts"}
+
+
+def imported(path):
+    """The parts of concilium that a file imports, with the line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "concilium" and len(parts) > 1 and parts[1] in RANK:
+                yield parts[1], node.lineno
+
+
+def test_imports_point_one_way():
+    wrong = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if own == "__init__":
+            continue
+        assert own in RANK, f"{own} has no place in the layers"
+        for other, line in imported(path):
+            if RANK[other] > RANK[own] or (other != own and {other, own} <= METHODS):
+                wrong.append(f"{path.relative_to(SOURCE)}:{line} imports {other}")
+    assert not wrong
+
+
+def test_no_file_hides_what_is_inside():
+    hiding = {"utils", "util", "helpers", "helper", "common", "misc", "base", "constants"}
+    assert not [path for path in SOURCE.rglob("*.py") if path.stem in hiding]
+
+
+def test_methods_open_no_socket_and_no_file():
+    for method in METHODS:
+        for path in (SOURCE / method).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            calls = {
+                node.func.id
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            }
+            modules = {
+                alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+            }
+            assert "open" not in calls, path
+            assert not modules & {"socket", "http", "urllib", "sqlite3"}, path
+
+
+def test_the_public_list_is_what_the_package_exposes():
+    assert set(cc.__all__) == set(dir(cc))
+    for name in cc.__all__:
+        assert getattr(cc, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'Sites'"):
+        _ = cc.Sites
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import concilium",
+        "from concilium.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+    ],
+)
+def test_starting_up_loads_nothing_heavy(code):
+    heavy = ["numba", "numpy", "duckdb", "opendp", "pandas", "lark", "cryptography", "jinja2", "scipy"]
+    check = f"\nimport sys; print('LOADED', [m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+def test_default_policy_lists_every_kind_by_name():
+    from concilium.federation.questions import KINDS
+    from concilium.policy.policy import ALL_KINDS
+
+    assert set(ALL_KINDS) == set(KINDS)

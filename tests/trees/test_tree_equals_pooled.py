@@ -1,0 +1,90 @@
+"""Promise 1: an exact tree equals the pooled tree, whatever the split of patients over sites."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pooled_id3 import decide, id3
+
+import concilium as cc
+from concilium.errors import HouseError
+from strategies import federations
+
+
+def nested(body, node=0):
+    """A model's tree in the oracle's form."""
+    here = body.nodes[node]
+    counts = {c: n for c, n in zip(body.classes, here.counts, strict=True) if n}
+    if here.attribute is None:
+        return (counts, None)
+    return (counts, (here.attribute, {branch.value: nested(body, branch.node) for branch in here.branches}))
+
+
+def house_of(sites, policy=None):
+    return cc.House([cc.Site(name, cc.Records.from_rows(rows), policy) for name, rows in sites.items()])
+
+
+def shared(sites):
+    return set.intersection(*(set(rows[0]) for rows in sites.values())) - {"y"}
+
+
+@given(
+    sites=federations(),
+    max_depth=st.one_of(st.none(), st.integers(0, 3)),
+    min_leaf=st.integers(1, 3),
+)
+@settings(max_examples=250, deadline=None)
+def test_federated_tree_equals_pooled_id3(sites, max_depth, min_leaf):
+    taking_part = {name: rows for name, rows in sites.items() if len(rows) >= 4}
+    tree = cc.DecisionTree("y", max_depth=max_depth, min_leaf=min_leaf)
+    if not taking_part:
+        with pytest.raises(HouseError, match="too few patients"):
+            tree.fit(house_of(sites))
+        return
+    tree.fit(house_of(sites))
+    pooled = [row for rows in taking_part.values() for row in rows]
+    expected = id3(pooled, shared(taking_part), "y", max_depth, min_leaf)
+    assert nested(tree.body) == expected
+    assert tree.card.rounds <= tree.depth + 2
+    assert {site.name for site in tree.card.sites} == set(taking_part)
+
+
+@given(
+    sites=federations(most_sites=3),
+    query=st.sampled_from(["x0 = 1 or x0 = 'v1'", "not x0 is missing", "x0 in {0, v2}"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_with_a_query_the_pooled_patients_are_those_who_match(sites, query):
+    query = query.replace("v2", "'v2'")
+    sites = {name: rows for name, rows in sites.items() if all("x0" in row for row in rows)}
+    matches = {"x0 = 1": (1, "v1"), "not x0": None, "x0 in": (0, "v2")}
+    wanted = next(value for start, value in matches.items() if query.startswith(start))
+    kept = {
+        name: [row for row in rows if (row["x0"] is not None if wanted is None else row["x0"] in wanted)]
+        for name, rows in sites.items()
+    }
+    taking_part = {name: rows for name, rows in kept.items() if len(rows) >= 4}
+    if not taking_part:
+        return
+    tree = cc.DecisionTree("y", query=query).fit(house_of(sites))
+    pooled = [row for rows in taking_part.values() for row in rows]
+    assert nested(tree.body) == id3(pooled, shared(taking_part), "y")
+
+
+@given(sites=federations(most_sites=4))
+@settings(max_examples=60, deadline=None)
+def test_predictions_are_those_of_the_pooled_tree(sites):
+    taking_part = {name: rows for name, rows in sites.items() if len(rows) >= 4}
+    if not taking_part:
+        return
+    tree = cc.DecisionTree("y", max_depth=2).fit(house_of(sites))
+    pooled = [row for rows in taking_part.values() for row in rows]
+    expected = id3(pooled, shared(taking_part), "y", max_depth=2)
+    patients = [{name: row.get(name) for name in ("x0", "x1", "x2", "x3", "x4")} for row in pooled]
+    shares = tree.predict_proba(cc.Records.from_rows(patients))
+    for row, share in zip(patients, shares, strict=True):
+        counts = decide(expected, row)
+        wanted = [counts.get(c, 0) / sum(counts.values()) for c in tree.classes_]
+        np.testing.assert_allclose(share, wanted)
