@@ -81,7 +81,7 @@ def main() -> None:
     for what, limit, private, plain in ROWS:
         ours, theirs = measure(private), measure(plain)
         table.add_row(what, f"{ours:.2f}", limit, f"{theirs:.2f}", f"{ours / theirs:.0f} x")
-    Console().print(table)
+    Console(width=100).print(table)
 
 
 if __name__ == "__main__":

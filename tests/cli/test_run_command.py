@@ -19,6 +19,7 @@ from concilium.cli import run as run_module
 from concilium.cli.main import app
 from concilium.evaluation.leave_out import hold_out
 from concilium.federation.site import Site
+from concilium.records.table import Coded
 
 FIGURES = ("accuracy", "balanced_accuracy", "auc", "f1", "mcc", "sensitivity", "specificity")
 LEAVE_OUT = '[evaluate]\nleave_out = "site"'
@@ -405,6 +406,24 @@ def test_a_house_that_stops_for_a_lost_site_can_go_on_when_it_is_back(
     finished(study, tmp_path / "out", "--resume")
 
 
+def test_a_ledger_put_back_to_an_older_copy_is_noticed_on_resuming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = lay_out(tmp_path, SEVERAL + '[house]\non_loss = "stop"')
+    finished(study, tmp_path / "before")
+    older = (tmp_path / "south.ledger").read_bytes()
+    with monkeypatch.context() as patch:
+        Interruption(patch, 7)
+        assert run(study, tmp_path / "out").exit_code == 130
+    for leftover in tmp_path.glob("south.ledger-*"):
+        leftover.unlink()
+    (tmp_path / "south.ledger").write_bytes(older)
+    result = run(study, tmp_path / "out", "--resume")
+    assert result.exit_code == 2
+    assert "south: this site's ledger is behind what it told the house before" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_installed_command_ends_with_its_exit_codes(tmp_path: Path) -> None:
     study = lay_out(tmp_path, SEVERAL)
     command = [sys.executable, "-m", "concilium.cli.main", "run"]
@@ -429,6 +448,7 @@ def test_a_killed_run_leaves_no_folder_and_can_go_on(tmp_path: Path) -> None:
 import os, signal, sys
 from concilium.cli.main import main
 from concilium.federation.site import Site
+from concilium.records.table import Coded
 answer, left = Site.answer, int(sys.argv.pop(1))
 def killed(site, message):
     global left
@@ -444,3 +464,17 @@ main(sys.argv[1:])
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (tmp_path / "out").exists()
     finished(study, tmp_path / "out", "--resume")
+
+
+def test_a_stated_column_may_be_absent_from_some_hospitals_but_not_from_all(tmp_path: Path) -> None:
+    study = lay_out(tmp_path, SEVERAL + '[schema]\nward = "code"')
+    assert "[schema] names 'ward', a column no site has" in complain(study, tmp_path / "out")
+    lines = (tmp_path / "south.csv").read_text().splitlines()
+    extended = [f"{line},{'ward' if row == 0 else row % 3}" for row, line in enumerate(lines)]
+    (tmp_path / "south.csv").write_text("\n".join(extended) + "\n")
+    tables = cc.Study.read(study).read_tables()
+    assert ["ward" in table for table in tables.values()] == [False, True, False]
+    column = tables["south"]["ward"]
+    assert isinstance(column, Coded)
+    assert column.stated
+    finished(study, tmp_path / "out")

@@ -211,7 +211,7 @@ def test_long_tables_are_folded(sites: int) -> None:
         card=card(sites=[{"name": name, "patients": 9} for name in names], releases=[]),
     )
     Outline(text)
-    assert ("<details open>" in text) == (sites <= 25)
+    assert ('<details class="table" open>' in text) == (sites <= 25)
 
 
 def test_releases_are_added_up_by_site() -> None:

@@ -14,6 +14,7 @@ import select
 import signal
 import struct
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -99,14 +100,31 @@ def envelope(name: str, kind: str, body: bytes, template: bytes = b"") -> bytes:
     )
 
 
+def measure_life(body: bytes, template: bytes) -> float:
+    """Seconds that a site needs here and now to open a ledger and answer three questions."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.monotonic()
+        child, inbox, outbox = begin_life(f"{folder}/a.ledger")
+        for number in range(3):
+            send(inbox, envelope(f"measured-{number}", "tree.crosstables", body, template))
+            receive(outbox)
+        lived = time.monotonic() - start
+        os.close(inbox)
+        os.waitpid(child, 0)
+        os.close(outbox)
+    return lived
+
+
 def main(kills: int, ledger: str) -> dict[str, int]:
     chance = random.Random(kills)
     body, template = questions()
     answers: dict[str, bytes] = {}
     asked = killed = during = 0
     while killed < kills:
+        if killed % 25 == 0:
+            lifetime = measure_life(body, template)
         child, inbox, outbox = begin_life(ledger)
-        dies = time.monotonic() + chance.uniform(0.0, 0.02)
+        dies = time.monotonic() + chance.uniform(0.0, 2 * lifetime)
         waiting = False
         while True:
             name = f"question-{len(answers):06d}"

@@ -68,7 +68,7 @@ def test_random_damage_never_gets_through_as_an_error():
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_random_bytes_are_refused(data):
     reply = reply_to(data)
     assert isinstance(reply, Refusal)
@@ -94,7 +94,7 @@ JSON = st.recursive(
     ),
     value=JSON,
 )
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_any_value_in_any_field_is_answered_or_refused(kind, field, value):
     whole = msgspec.msgpack.decode(VALID[0 if kind == "tree.schema" else 1])
     body = msgspec.msgpack.decode(whole["body"])
@@ -151,7 +151,8 @@ def test_memory_stays_in_proportion_to_the_message(data):
     tracemalloc.stop()
     assert isinstance(reply, Refusal)
     assert reply.rule in ("message", "query")
-    assert peak < 100 * len(data) + 1_000_000
+    # Each word of a query becomes a token of about 300 bytes; a query is at most 64 kB of any message.
+    assert peak < (300 if reply.rule == "query" else 100) * len(data) + 1_000_000
 
 
 def test_an_oversized_message_is_refused_unread():

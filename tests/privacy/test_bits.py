@@ -52,6 +52,19 @@ def test_the_k_ary_response_is_private_and_within_2_to_the_minus_64(epsilon, k):
     assert same + (k - 1) * other == 1
 
 
+@pytest.mark.parametrize("epsilon", [0.5, 5])
+def test_the_coin_falls_on_the_words_below_its_threshold(monkeypatch, epsilon):
+    def feed(edge):
+        words = np.array([0, edge - 1, edge, WHOLE - 1], dtype=np.uint64)
+        monkeypatch.setattr(randomness, "draw_words", lambda count: words)
+
+    feed(find_flip_threshold(epsilon))
+    assert randomize_bits([0, 0, 0, 0], epsilon).tolist() == [1, 1, 0, 0]
+    feed(find_replacement_threshold(3, epsilon))
+    monkeypatch.setattr(randomness, "draw_below", lambda bound, count: np.full(count, bound - 1))
+    assert randomize_codes([0, 0, 0, 0], 3, epsilon).tolist() == [2, 2, 0, 0]
+
+
 @given(epsilons)
 def test_two_categories_are_a_bit(epsilon):
     assert 0 <= 2 * find_flip_threshold(epsilon) - find_replacement_threshold(2, epsilon) <= 1
@@ -126,6 +139,17 @@ def test_codes_stay_codes(k, data):
     assert changed.shape == codes.shape
     assert changed.dtype == codes.dtype
     assert np.all(changed < k)
+
+
+@pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int8, np.int64])
+def test_small_types_grow_to_hold_every_code(kind):
+    codes = np.zeros((50, 40), dtype=kind)
+    changed = randomize_codes(codes, 1000, 0.01)
+    assert changed.shape == codes.shape
+    # 2,000 nearly uniform codes: none above 900 once in 10^91.
+    assert 900 < changed.max() < 1000
+    assert changed.min() >= 0
+    assert not codes.any()
 
 
 @pytest.mark.parametrize(("codes", "k"), [([3], 3), ([-1], 3), ([0.0], 3), ([0], 1), ([0], 0), ([0], 2**33)])

@@ -3,7 +3,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from concilium.errors import StudyError
@@ -62,6 +62,9 @@ def test_the_sum_of_reals_is_the_sum_of_rounded_reals(bits, vectors):
 
 
 @given(st.integers(1, 10**6), st.integers(0, 2**64), st.integers(0, 60))
+@example(1, 2**63, 0)
+@example(1, 2**63 - 1, 0)
+@example(8, 2**30, 30)
 def test_the_ring_is_refused_exactly_where_it_is_too_small(sites, bound, bits):
     if sites * bound * 2**bits < 2**63:
         check_ring(sites, bound, bits)
@@ -93,11 +96,12 @@ def test_reals_beyond_the_bound_are_refused(real):
 
 
 def test_a_real_that_rounds_outwards_still_fits():
-    largest = 2.0**60 - 0.5
-    with pytest.raises(StudyError, match="do not fit"):
-        encode_reals([largest], sites=8, bound=largest, bits=0)
+    """2^52 - 1/2 becomes 2^52: without headroom, 2^11 of them would add up to 2^63, which is negative."""
     bound = 2.0**52 - 0.5
-    assert decode_reals(encode_reals([bound], sites=8, bound=bound, bits=0), 0).tolist() == [2.0**52]
+    with pytest.raises(StudyError, match="do not fit"):
+        encode_reals([bound], sites=2**11, bound=bound, bits=0)
+    words = encode_reals([bound], sites=2**11 - 1, bound=bound, bits=0)
+    assert decode_reals(add_in_ring([words] * (2**11 - 1)), 0).tolist() == [2.0**52 * (2**11 - 1)]
 
 
 def test_shapes_are_kept_and_must_agree():

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import RecordsError
@@ -52,6 +52,7 @@ def expected(values: list[float], kind: Kind | None) -> tuple[list[object], bool
     return [label(value) if value == value else None for value in values], True
 
 
+@settings(deadline=None)
 @given(st.lists(numbers, max_size=30), kinds)
 def test_numbers_become_columns_by_the_rules_however_they_come(
     values: list[float], kind: Kind | None
@@ -160,6 +161,7 @@ def test_a_stated_number_reads_what_inference_would_leave_alone() -> None:
         code_dictionary(np.array([2]), (False, True), "number", HERE)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.one_of(st.none(), st.text(max_size=3)), max_size=20),
     kinds.filter(lambda kind: kind != "number"),

@@ -7,7 +7,7 @@ import timeit
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import RecordsError
@@ -124,6 +124,7 @@ def test_codes_without_a_value_are_refused() -> None:
         Coded(np.array([1.0]), ("a",))
 
 
+@settings(deadline=None)
 @given(st.lists(st.fixed_dictionaries({"a": cells, "b": cells}), min_size=1, max_size=12), st.data())
 def test_take_is_the_rows_and_keeps_all_values(rows: list[dict[str, object]], data: st.DataObject) -> None:
     records = Records.from_rows(rows)
@@ -146,6 +147,7 @@ def test_a_mask_of_another_length_is_refused() -> None:
         Records.from_rows(ROWS).take(np.array([True, False]))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 10, 700]), cells), min_size=1, max_size=20))
 def test_split_gives_every_patient_to_its_own_part_in_order(rows: list[tuple[int, object]]) -> None:
     records = Records.from_rows([{"site": site, "x": cell} for site, cell in rows])
@@ -183,6 +185,7 @@ def test_split_leaves_out_values_that_nobody_has() -> None:
     assert list(parts) == ["1", "2"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.fixed_dictionaries({"a": cells, "b": cells}), min_size=1, max_size=8))
 def test_digest_is_of_the_content(rows: list[dict[str, object]]) -> None:
     records = Records.from_rows(rows)

@@ -35,7 +35,7 @@ def shared(sites):
     max_depth=st.one_of(st.none(), st.integers(0, 3)),
     min_leaf=st.integers(1, 3),
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_federated_tree_equals_pooled_id3(sites, max_depth, min_leaf):
     taking_part = {name: rows for name, rows in sites.items() if len(rows) >= 4}
     tree = cc.DecisionTree("y", max_depth=max_depth, min_leaf=min_leaf)
@@ -55,7 +55,7 @@ def test_federated_tree_equals_pooled_id3(sites, max_depth, min_leaf):
     sites=federations(most_sites=3),
     query=st.sampled_from(["x0 = 1 or x0 = 'v1'", "not x0 is missing", "x0 in {0, v2}"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_with_a_query_the_pooled_patients_are_those_who_match(sites, query):
     query = query.replace("v2", "'v2'")
     sites = {name: rows for name, rows in sites.items() if all("x0" in row for row in rows)}
@@ -74,7 +74,7 @@ def test_with_a_query_the_pooled_patients_are_those_who_match(sites, query):
 
 
 @given(sites=federations(most_sites=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_predictions_are_those_of_the_pooled_tree(sites):
     taking_part = {name: rows for name, rows in sites.items() if len(rows) >= 4}
     if not taking_part:

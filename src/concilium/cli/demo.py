@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -134,8 +135,8 @@ def demo(
     run_intensive_care(load("rhc"), out / "intensive-care")
     say()
     say(f"Everything is in {out}. Open {out / 'intensive-care' / 'results' / 'report.html'}, or go on with:")
-    say(f"  concilium run '{out / 'dialysis' / 'study.toml'}' --out again")
-    say(f"  concilium ledger '{out / 'intensive-care' / 'hospital-01.ledger'}'")
+    say("  " + shlex.join(["concilium", "run", str(out / "dialysis" / "study.toml"), "--out", "again"]))
+    say("  " + shlex.join(["concilium", "ledger", str(out / "intensive-care" / "hospital-01.ledger")]))
 
 
 def find_patients() -> Callable[[str], DataFrame]:
@@ -224,7 +225,7 @@ def run_intensive_care(patients: DataFrame, folder: Path) -> None:
     file.write_text(json.dumps(patient, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     say(f"One of the patients held back (who {'died' if happened == 'yes' else 'lived'}), explained:")
     say()
-    say(f"$ concilium consult {folder / 'results' / 'model.json'} {file}")
+    say("$ " + shlex.join(["concilium", "consult", str(folder / "results" / "model.json"), str(file)]))
     say(str(results.model.explain(patient)))
 
 

@@ -55,7 +55,7 @@ def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="For m
         entries = book.entries()
         if entries:
             say_table(
-                ["entry", "time", "study", "kind", "release", "cost", "numbers"],
+                ["#", "time", "study", "kind", "release", "cost", "numbers"],
                 [list_entry(entry) for entry in entries],
             )
         say(summarise(book))
@@ -88,8 +88,8 @@ def list_entry(entry: Entry) -> list[str]:
     released = entry.mode != "settings"
     return [
         str(entry.sequence),
-        f"{entry.time:%Y-%m-%d %H:%M:%S}",
-        entry.study if len(entry.study) <= 12 else entry.study[:11] + "…",
+        f"{entry.time:%Y-%m-%d %H:%M}",
+        entry.study if len(entry.study) <= 8 else entry.study[:7] + "…",
         entry.kind if released else f"{entry.kind}: {entry.note}",
         entry.mode,
         ("unlimited" if released else "–") if entry.cost is None else shown(entry.cost),

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 Tell = Callable[[str], None]
+WIDE = 240
 
 
 def say(text: str = "") -> None:
@@ -41,19 +42,20 @@ def show_progress(quiet: bool) -> Iterator[Tell]:
         yield lambda text: status.update(escape(text))
 
 
-def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Rows under headings; the first column is text, the rest is aligned as numbers."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(file=sys.stdout, highlight=False).print(table)
+    # A pipe has no width: nothing is folded for it.
+    Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
 def figure(number: float | None) -> str:

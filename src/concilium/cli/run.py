@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -122,7 +123,8 @@ def run_study(study: Study, out: Path, resume: bool, tell: Tell) -> Results:
 
 
 def hint(study: Path, out: Path) -> str:
-    return f"to go on from the last finished round: concilium run {study} --out {out} --resume"
+    command = shlex.join(["concilium", "run", str(study), "--out", str(out), "--resume"])
+    return f"to go on from the last finished round: {command}"
 
 
 def open_workshop(out: Path, resume: bool) -> Path:

@@ -15,6 +15,11 @@ MEANINGS = {
         "masked: the house saw sums over all sites, and which values occur at which site; epsilon is unlimited. This "
         "hides which hospital a number came from, not which patient: a small sum can single a person out."
     ),
+    "private": (
+        "private: the house saw sums over all sites with noise that the sites added in shares. Whether any one "
+        "patient is in the data changes what it saw only as much as the cost below says, as long as no more sites "
+        "collude than the manifest tolerates."
+    ),
 }
 
 

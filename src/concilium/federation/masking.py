@@ -1,15 +1,18 @@
 """The questions that set up and open masked rounds, and a site's seats in masked studies.
 
-Under `masked` a statistic leaves a site in two steps: covered (its vector under masks, which tells nothing and is
-not charged), and opened (the seed of the site's own mask, charged in the same transaction, once all participants
-have committed to their vectors). Who is protected: a hospital's own numbers, from the house and up to
-`policy.colluders` other sites; no patient is (METHODS.md, section 0). The protocol is in privacy/seat.py.
+Under `masked` and `private` a statistic leaves a site in two steps: covered (its vector under masks, which tells
+nothing and is not charged), and opened (the seed of the site's own mask, charged in the same transaction, once all
+participants have committed to their vectors). Who is protected, from the house and up to `policy.colluders` other
+sites: under `masked` a hospital's own numbers, and no patient; under `private` every patient too, at the price that
+is charged, because each site adds its share of Gaussian noise before it masks (privacy/shares.py). The protocol is
+in privacy/seat.py.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import ClassVar
 
 import msgspec
@@ -18,16 +21,17 @@ from numpy.typing import NDArray
 
 from concilium.errors import MaskError
 from concilium.federation.messages import Envelope, decode
-from concilium.federation.questions import Gathered
+from concilium.federation.questions import Gathered, Statistic
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, statement
 from concilium.privacy.manifest import read_manifest
 from concilium.privacy.masks import WIRE, Commitment, Masked, Seed
 from concilium.privacy.opening import MaskStore
 from concilium.privacy.seat import Seat
+from concilium.privacy.shares import draw_gaussian_share, price_gaussian_shares
 from concilium.privacy.study_keys import StudyKey
 
-RELEASES = frozenset({"masked"})
+RELEASES = frozenset({"masked", "private"})
 
 
 class Joined(Gathered, frozen=True, forbid_unknown_fields=True):
@@ -172,10 +176,27 @@ class Seats:
         """The stored answer to this attempt of a statistic, if it was answered before."""
         return self.at(envelope.study).recall(content(envelope.kind, envelope.body), envelope.attempt)
 
-    def cover(self, envelope: Envelope, counts: NDArray[np.unsignedinteger]) -> Masked:
-        """A statistic under masks, stored before it is returned."""
-        vector = counts.astype(np.uint64).reshape(-1)
-        return self.at(envelope.study).mask(content(envelope.kind, envelope.body), envelope.attempt, vector)
+    def cover(self, envelope: Envelope, question: Statistic, counts: NDArray[np.unsignedinteger]) -> Masked:
+        """A statistic under masks, stored before it is returned; a private one with this site's share of the
+        noise, drawn once: a repeated question gets the stored vector."""
+        seat = self.at(envelope.study)
+        vector = counts.astype(np.int64).reshape(-1)
+        if envelope.release == "private":
+            manifest = seat.manifest
+            sites = len(manifest.participants)
+            vector = vector + draw_gaussian_share(vector.size, question.noise, sites, manifest.colluders)
+        return seat.mask(content(envelope.kind, envelope.body), envelope.attempt, vector.view(np.uint64))
+
+    def price(self, study: str, question: Statistic) -> Fraction:
+        """What opening a private statistic costs: rho, from the question and the manifest alone."""
+        manifest = self.at(study).manifest
+        return price_gaussian_shares(
+            question.sensitivity_squared,
+            question.noise,
+            question.numbers,
+            len(manifest.participants),
+            manifest.colluders,
+        )
 
     def length(self, study: str, question: Open) -> int:
         """How many numbers opening this answer adds to the sum."""

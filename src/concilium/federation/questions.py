@@ -7,6 +7,7 @@ method, and is named here so that a site can list, load and refuse it without kn
 from __future__ import annotations
 
 import importlib
+from fractions import Fraction
 from typing import ClassVar, Protocol, cast
 
 import msgspec
@@ -49,6 +50,18 @@ class Statistic(Question, Protocol):
     additive: ClassVar[bool]
     query: str
     target: str
+
+    @property
+    def noise(self) -> Fraction:
+        """Private only: the variance of the noise that the sum is to have."""
+
+    @property
+    def sensitivity_squared(self) -> Fraction:
+        """Private only: the squared L2 norm of what one patient can change, worked out by the site itself."""
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers an additive answer holds."""
 
     def compute(self, cohort: Cohort, template: bytes) -> Gathered | NDArray[np.unsignedinteger]:
         """The statistic: an array of counts, which the house adds up over sites, or a struct it gathers."""

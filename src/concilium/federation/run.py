@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -81,7 +82,7 @@ class Run:
         templates: Mapping[str, bytes] | None = None,
     ) -> NDArray[np.int64]:
         """One round whose answers are arrays of counts of this shape: their sum over the participants."""
-        if self.release == "masked":
+        if self.release != "exact":
             if self._masked is None:
                 self._masked = MaskedStudy(self)
             return self._masked.add_up(kind, question, shape)
@@ -130,16 +131,11 @@ class Run:
         if self._masked is not None:
             said += self._masked.end()
         releases = [self._charges[key] for key in sorted(self._charges) if key[0] in self.sites]
-        for site in self.sites:
-            numbers = sum(release.numbers for release in releases if release.site == site)
-            known = patients.get(site)
-            if known and numbers > known / 2:
-                said.append(
-                    f"{site} released {numbers} exact numbers about {known} patients: with more than one number for "
-                    "every two patients, single patients can often be worked out from them"
-                )
-        for site in sorted({loss.site for loss in self._dropouts}):
-            said.append(f"{site} was lost on the way; the model is that of the sites that stayed")
+        if self.release == "exact":
+            said += warn_of_numbers(releases, patients)
+        lost = sorted({loss.site for loss in self._dropouts} - set(self.sites))
+        if lost:
+            said.append(f"lost on the way: {', '.join(lost)}; the model is that of the sites that stayed")
         return Card(
             study=self.study,
             method=self.method,
@@ -232,8 +228,12 @@ class Run:
             self._answered.add(answer.id)
             key = (site, kind, answer.charge.release)
             before = self._charges.get(key) or ReleaseCard(*key, answers=0, numbers=0, cost=None)
+            cost = answer.charge.cost
             self._charges[key] = msgspec.structs.replace(
-                before, answers=before.answers + 1, numbers=before.numbers + answer.charge.numbers
+                before,
+                answers=before.answers + 1,
+                numbers=before.numbers + answer.charge.numbers,
+                cost=None if cost is None else str(Fraction(before.cost or 0) + Fraction(cost)),
             )
         return answer.body
 
@@ -250,6 +250,9 @@ class Run:
         misfit = [(site, refusal.reason) for site, refusal in refused if refusal.rule in MISFITS]
         if misfit:
             raise HouseError(f"the study does not fit every site: {together(misfit)}")
+        behind = [(site, refusal.reason) for site, refusal in refused if refusal.rule == "rollback"]
+        if behind:
+            raise HouseError(f"a ledger cannot be trusted: {together(behind)}")
         gone = [*lost, *((site, refusal.reason) for site, refusal in refused)]
         if not bodies:
             raise HouseError(f"no site answered: {together(gone)}")
@@ -268,6 +271,22 @@ class Run:
     def _site_card(self, site: str, patients: int | None) -> SiteCard:
         head = self.house.heads[site]
         return SiteCard(site, patients, fingerprint(self.house.identities[site]), head.count, head.hash)
+
+
+def warn_of_numbers(releases: Sequence[ReleaseCard], patients: Mapping[str, int | None]) -> list[str]:
+    """A warning if sites released more than one exact number for every two patients."""
+    numbers: dict[str, int] = {}
+    for release in releases:
+        numbers[release.site] = numbers.get(release.site, 0) + release.numbers
+    many = [site for site, count in numbers.items() if count > (patients.get(site) or count) / 2]
+    if not many:
+        return []
+    most = max(many, key=lambda site: numbers[site] / (patients.get(site) or 1))
+    who = most if len(many) == 1 else f"{len(many)} sites, {most} above all,"
+    return [
+        f"{who} released more than one exact number for every two patients ({most}: {numbers[most]} numbers about "
+        f"{patients.get(most)} patients): single patients can often be worked out from them"
+    ]
 
 
 def is_answer(reply: bytes | str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import cast
 
@@ -98,7 +99,9 @@ class Site:
                 return self._open(envelope, question)
             question = cast(Statistic, question)
             cohort = self._view.select(question.query, question.target)  # as constrained by policy
-            if len(cohort) < self.policy.minimum_patients:  # enough patients?
+            if (
+                envelope.release != "private" and len(cohort) < self.policy.minimum_patients
+            ):  # enough patients?
                 raise Refused("patients", TOO_FEW)
             return self._release(envelope, question, cohort)  # compute, protect, charge, log, answer
         except Refused as refusal:
@@ -134,40 +137,58 @@ class Site:
             )
 
     def _release(self, envelope: Envelope, question: Statistic, cohort: Cohort) -> bytes:
-        """A statistic as its release says: charged and plain, or under masks and not yet charged."""
-        masked = envelope.release == "masked" and question.additive
+        """A statistic as its release says: charged and plain, or under masks (with noise if private), and then not
+        charged before it is opened."""
+        masked = envelope.release != "exact" and question.additive
         if masked and (covered := self._seats.covered(envelope)) is not None:
             return self._reply(envelope, Covered(covered))
+        if envelope.release == "private":
+            self._check_budget(self._seats.price(envelope.study, question))
         statistic = question.compute(cohort, envelope.template)
         if isinstance(statistic, Gathered):
-            return self._charge(envelope, statistic.numbers, lambda: statistic)
+            return self._charge(envelope, statistic.numbers, None, lambda: statistic)
         if masked:
-            return self._reply(envelope, Covered(self._seats.cover(envelope, statistic)))
-        return self._charge(envelope, statistic.size, lambda: Counts(pack_counts(statistic)))
+            return self._reply(envelope, Covered(self._seats.cover(envelope, question, statistic)))
+        return self._charge(envelope, statistic.size, None, lambda: Counts(pack_counts(statistic)))
 
     def _open(self, envelope: Envelope, question: Open) -> bytes:
+        # What is opened must be a question of this very release: noise goes with its price, and only with that.
+        asked = msgspec.structs.replace(envelope, kind=question.kind, body=question.body)
+        opened = cast(Statistic, open_question(asked))
+        price = self._seats.price(envelope.study, opened) if envelope.release == "private" else None
         numbers = self._seats.length(envelope.study, question)
-        return self._charge(
-            envelope, numbers, lambda: Opened(self._seats.open(envelope.study, question, envelope.template))
-        )
+        seats, study, shown = self._seats, envelope.study, envelope.template
+        return self._charge(envelope, numbers, price, lambda: Opened(seats.open(study, question, shown)))
 
-    def _charge(self, envelope: Envelope, numbers: int, protect: Callable[[], msgspec.Struct]) -> bytes:
+    def _check_budget(self, price: Fraction) -> None:
+        """Refuse before computing what could not be opened later."""
+        left = self.ledger.remaining()
+        if left is not None and not self.ledger.fits(price, "rho"):
+            raise BudgetError(self.ledger.currency, price, self.ledger.spent(), left)
+
+    def _charge(
+        self, envelope: Envelope, numbers: int, price: Fraction | None, protect: Callable[[], msgspec.Struct]
+    ) -> bytes:
         """Enter the release and let it out: `protect` runs inside the transaction, which is on disk before the
-        answer is returned."""
+        answer is returned. A price of None has no bound."""
         cap = self.policy.numbers_per_patient
-        if cap is not None and self.ledger.numbers() + numbers > cap * self._patients:
-            raise Refused(
-                "numbers",
-                f"{numbers} numbers were asked for; {self.ledger.numbers()} are released already and the cap is "
-                f"{cap:g} per patient, {int(cap * self._patients)} in all",
-            )
-        charge = Charge(envelope.release, None, numbers)
+        if cap is not None and price is None:
+            released = self.ledger.numbers(mode="exact") + self.ledger.numbers(mode="masked")
+            if released + numbers > cap * self._patients:
+                raise Refused(
+                    "numbers",
+                    f"{numbers} numbers were asked for; {released} are released already and the cap is "
+                    f"{cap:g} per patient, {int(cap * self._patients)} in all",
+                )
+        charge = Charge(envelope.release, None if price is None else str(price), numbers)
         return self.ledger.charge(
             envelope.id,
             envelope.digest,
             study=envelope.study,
             kind=envelope.kind,
             mode=envelope.release,
+            cost=price,
+            currency=None if price is None else "rho",
             numbers=numbers,
             seal=lambda head: self._sign(envelope, protect(), charge, head),
         )

@@ -137,7 +137,7 @@ def _read_edges(nodes: Sequence[TransactionNode], edges: Any) -> Iterator[tuple[
         yield ends[0], ends[1]
 
 
-class _Deed(NamedTuple):
+class Deed(NamedTuple):
     """An action and, for a substitution, how it changes the values of a node."""
 
     action: Action
@@ -145,22 +145,32 @@ class _Deed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """Tags that must match together, where to find their conditions, and what then happens to which of them."""
 
     motif: Motif
+    nodes: tuple[Node, ...]
     conditions: tuple[int | None, ...]
-    actions: tuple[tuple[int, _Deed], ...]
+    actions: tuple[tuple[int, Deed], ...]
 
 
 @dataclass(frozen=True)
-class _Rule:
+class Rule:
     """A constraint graph, taken apart into its steps."""
 
     name: str
-    whole: _Step
-    refusal: _Step | None
-    changes: tuple[_Step, ...]
+    whole: Step
+    refusal: Step | None
+    changes: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done to a transaction: nothing where a rule refuses it, else these deeds to these nodes."""
+
+    refused_by: str | None
+    deeds: tuple[tuple[Deed, int], ...]
+    rules: tuple[str, ...]
 
 
 class ConstraintGraphs:
@@ -175,7 +185,7 @@ class ConstraintGraphs:
         # The same condition in several rules is looked at once.
         self._positions: dict[tuple[Expression | None, tuple[str, ...]], int] = {}
         self._conditions: list[Judge] = []
-        self._rules = tuple(map(self._compile, self.graphs))
+        self.rules = tuple(map(self._compile, self.graphs))
         substitutions = (act for graph in self.graphs for act in graph.actions if isinstance(act, Substitute))
         self.needs_secret = any(
             isinstance(act.transform, Call) and act.transform.needs_secret for act in substitutions
@@ -192,47 +202,60 @@ class ConstraintGraphs:
     def matches(self, graph: Mapping[str, Any]) -> tuple[str, ...]:
         """The names of the constraint graphs whose whole motif is found in the transaction."""
         view = _View(self._conditions, Transaction.read(graph))
-        return tuple(rule.name for rule in self._rules if view.find(rule.name, rule.whole) is not None)
+        return tuple(rule.name for rule in self.rules if view.find(rule.name, rule.whole) is not None)
 
     def decide(self, graph: Mapping[str, Any]) -> Decision:
         """What becomes of the transaction, and by which rules."""
+        self.require_secret()
+        transaction = Transaction.read(graph)
+        plan = self.plan(transaction)
+        kept = None if plan.refused_by is not None else self._carry_out(plan.deeds, transaction)
+        return Decision(kept, plan.refused_by, plan.rules)
+
+    def with_secret(self, secret: bytes) -> ConstraintGraphs:
+        """The same rules, with the secret of a site."""
+        return ConstraintGraphs(self.graphs, self._text, secret)
+
+    def require_secret(self) -> None:
+        """PolicyError where a rule needs the site's secret and there is none."""
         if self.needs_secret and self._secret is None:
             raise PolicyError("this policy uses hash or shift_dates, which need the site's secret")
-        transaction = Transaction.read(graph)
+
+    def plan(self, transaction: Transaction) -> Plan:
+        """What the rules ask for, on the transaction as it came in."""
+        self.require_secret()
         view = _View(self._conditions, transaction)
-        for rule in self._rules:
+        for rule in self.rules:
             if rule.refusal is not None and view.all_exist(rule.name, rule.refusal):
-                return Decision(None, rule.name, (rule.name,))
-        planned: list[tuple[_Deed, int]] = []
+                return Plan(rule.name, (), (rule.name,))
+        planned: list[tuple[Deed, int]] = []
         used: list[str] = []
-        for rule in self._rules:
+        for rule in self.rules:
             found = [deed for step in rule.changes for deed in view.reach(rule.name, step)]
             if found:
                 planned += sorted(found, key=lambda reached: reached[0].action.place)
                 used.append(rule.name)
-        return Decision(self._carry_out(planned, transaction), None, tuple(used))
+        return Plan(None, tuple(planned), tuple(used))
 
-    def _compile(self, graph: ConstraintGraph) -> _Rule:
+    def _compile(self, graph: ConstraintGraph) -> Rule:
         refusals = [action for action in graph.actions if isinstance(action, Exists)]
         by_scope: dict[frozenset[str], list[Action]] = {}
         for action in graph.actions:
             if not isinstance(action, Exists):
                 by_scope.setdefault(scope(graph, frozenset({action.tag})), []).append(action)
         refusing = scope(graph, frozenset(action.tag for action in refusals))
-        return _Rule(
+        return Rule(
             graph.name,
             self._step(graph, frozenset(node.tag for node in graph.nodes), ()),
             self._step(graph, refusing, refusals) if refusals else None,
             tuple(self._step(graph, tags, actions) for tags, actions in by_scope.items()),
         )
 
-    def _step(self, graph: ConstraintGraph, tags: frozenset[str], actions: Sequence[Action]) -> _Step:
+    def _step(self, graph: ConstraintGraph, tags: frozenset[str], actions: Sequence[Action]) -> Step:
         motif = motif_of(graph, tags)
-        conditions = tuple(self._keep(node) for node in graph.nodes if node.tag in tags)
-        deeds = [
-            (motif.tags.index(action.tag), _Deed(action, self._change_for(action))) for action in actions
-        ]
-        return _Step(motif, conditions, tuple(deeds))
+        nodes = tuple(node for node in graph.nodes if node.tag in tags)
+        deeds = [(motif.tags.index(action.tag), Deed(action, self._change_for(action))) for action in actions]
+        return Step(motif, nodes, tuple(map(self._keep, nodes)), tuple(deeds))
 
     def _change_for(self, action: Action) -> Callable[[TransactionNode], Change] | None:
         if not isinstance(action, Substitute):
@@ -259,7 +282,7 @@ class ConstraintGraphs:
             self._conditions.append(judge)
         return position
 
-    def _carry_out(self, planned: Sequence[tuple[_Deed, int]], transaction: Transaction) -> dict[str, Any]:
+    def _carry_out(self, planned: Sequence[tuple[Deed, int]], transaction: Transaction) -> dict[str, Any]:
         copies, gone = transaction.copy(), 0
         for (action, change_for), nodes in planned:
             if change_for is not None:
@@ -292,7 +315,7 @@ class _View:
         self._fulfil: list[int | None] = [None] * len(conditions)
         self._joined: list[int] = []
 
-    def find(self, rule: str, step: _Step) -> Sequence[int] | None:
+    def find(self, rule: str, step: Step) -> Sequence[int] | None:
         """The nodes that fit each tag of the step's motif, or None."""
         try:
             candidates = [self._candidates(condition) for condition in step.conditions]
@@ -309,12 +332,12 @@ class _View:
                 f"graph {rule} could not be looked for in a transaction with so many edges; nothing was let out"
             ) from None
 
-    def reach(self, rule: str, step: _Step) -> list[tuple[_Deed, int]]:
+    def reach(self, rule: str, step: Step) -> list[tuple[Deed, int]]:
         """The step's actions with the nodes that they reach; those that reach none are left out."""
         fits = self.find(rule, step)
         return [] if fits is None else [(deed, fits[tag]) for tag, deed in step.actions if fits[tag]]
 
-    def all_exist(self, rule: str, step: _Step) -> bool:
+    def all_exist(self, rule: str, step: Step) -> bool:
         """Whether the motif is found and every `exists` holds for one of the nodes it is about."""
         fits = self.find(rule, step)
         return fits is not None and all(

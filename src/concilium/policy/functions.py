@@ -92,11 +92,13 @@ def round_to(step: float) -> Change:
 
     def rounded_value(value: Value) -> Value | None:
         number = _number(value)
-        if number is None:
+        if number is None or not math.isfinite(number / step):
             return None
         rounded = math.floor(number / step + 0.5) * step
         # A step of 0.1 would otherwise leave the dust of binary fractions on every number.
         rounded = float(f"{rounded:.12g}")
+        if not math.isfinite(rounded):
+            return None
         return int(rounded) if rounded.is_integer() else rounded
 
     return rounded_value

@@ -122,6 +122,11 @@ def check_attributes(graphs: Iterable[ConstraintGraph], known: Iterable[str], te
     for graph in graphs:
         mentioned = [(name.attribute, name.place) for node in graph.nodes for name in _names(node.condition)]
         mentioned += [(act.attribute, act.place) for act in graph.actions if act.attribute is not None]
+        mentioned += [
+            (act.transform.patient, act.place)
+            for act in graph.actions
+            if isinstance(act, Substitute) and isinstance(act.transform, Call) and act.transform.patient
+        ]
         for attribute, place in mentioned:
             if attribute not in names:
                 problem = f"graph {graph.name} mentions {attribute}, which the data do not have"

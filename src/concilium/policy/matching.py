@@ -82,7 +82,7 @@ def _judge(expression: Expression) -> Judge:
         case Or(parts):
             return _judge_any(tuple(map(_judge, parts)))
         case _:
-            return _judge_predicate(expression)
+            return judge_predicate(expression)
 
 
 def _judge_all(judges: tuple[Judge, ...]) -> Judge:
@@ -109,13 +109,14 @@ def _judge_any(judges: tuple[Judge, ...]) -> Judge:
     return judge_any
 
 
-def _judge_predicate(predicate: Predicate) -> Judge:
+def judge_predicate(predicate: Predicate) -> Judge:
+    """The function that tells whether one predicate holds for a node."""
     attribute = predicate.name.attribute
     if isinstance(predicate, Missing):
         return lambda node: TRUE if is_missing(node.get(attribute)) else FALSE
     if isinstance(predicate, Comparison) and predicate.operator == "!=":
         # "Not any" rather than "any not", so that != stays the opposite of = for a list of values.
-        same = _judge_predicate(Comparison(predicate.name, "=", predicate.literal))
+        same = judge_predicate(Comparison(predicate.name, "=", predicate.literal))
         return lambda node: TRUE - same(node)
     compared = bounds(predicate)
     if not compared:
@@ -180,14 +181,17 @@ def _judge_listed(words: frozenset[str]) -> Judge:
     def judge(node: Attributes) -> int:
         for name, value in node.items():
             for item in value if isinstance(value, list) else (value,):
-                if is_missing(item):
-                    continue
-                shown = label(item)
-                if shown in words or (name in words and shown.lower() not in _DENIED):
+                if not is_missing(item) and is_listed(name, item, words):
                     return TRUE
         return FALSE
 
     return judge
+
+
+def is_listed(name: str, value: Any, words: frozenset[str]) -> bool:
+    """Whether an attribute with this value makes its node one of the listed."""
+    shown = label(value)
+    return shown in words or (name in words and shown.lower() not in _DENIED)
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,10 @@ def randomize_codes(codes: ArrayLike, categories: int, epsilon: Number) -> NDArr
     threshold = find_replacement_threshold(categories, epsilon)
     array = _read_codes(codes, categories, "codes")
     warn_if_noiseless(read_positive(epsilon, "epsilon"), f"epsilon = {epsilon}")
+    # The answer that comes back may be larger than any that went in.
+    flat = array.astype(np.result_type(array.dtype, np.min_scalar_type(categories - 1))).ravel()
     if randomness.noise_is_zero():
-        return array.copy()
-    flat = array.flatten()
+        return flat.reshape(array.shape)
     replaced = np.flatnonzero(_toss(flat.size, threshold))
     flat[replaced] = randomness.draw_below(categories, replaced.size).astype(flat.dtype)
     return flat.reshape(array.shape)

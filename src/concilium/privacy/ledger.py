@@ -28,9 +28,9 @@ from concilium.errors import BudgetError, LedgerError
 from concilium.privacy import accounting
 from concilium.privacy import ledger_chain as chain
 from concilium.privacy.accounting import Number
-from concilium.privacy.mask_store import SqliteMaskStore
 from concilium.privacy.ledger_chain import RELEASES, SETTINGS, Entry, Head, Settings, Tail
 from concilium.privacy.ledger_file import open_to_read, open_to_write
+from concilium.privacy.mask_store import SqliteMaskStore
 
 __all__ = ["DEFAULT_DELTA", "RELEASES", "SETTINGS", "Entry", "Head", "Ledger", "RefusalNote", "Settings"]
 

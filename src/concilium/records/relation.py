@@ -216,7 +216,7 @@ def read_duckdb(
     """All columns of a table or view of a DuckDB file, which is opened read-only."""
     with scratch_database() as (connection, folder):
         with in_one_sentence(
-            f"{path} cannot be opened as a DuckDB file; it is damaged, made by a newer DuckDB, or being written"
+            f"{path} cannot be opened as a DuckDB file; it is damaged, of a newer DuckDB, or open for writing elsewhere"
         ):
             file = literal(str(plain_path(path, folder)))
             connection.execute(f"ATTACH {file} AS hospital (READ_ONLY, TYPE duckdb)")

@@ -7,6 +7,7 @@ side by side). Under `exact` the house sees it per site; the sum over sites is t
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import ClassVar
 
 import msgspec
@@ -43,7 +44,7 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
 class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many patients have each value of each attribute, by class, in each of these nodes?"""
 
-    releases: ClassVar[frozenset[str]] = frozenset({"exact", "masked"})
+    releases: ClassVar[frozenset[str]] = frozenset({"exact", "masked", "private"})
     additive: ClassVar[bool] = True
 
     query: str
@@ -52,21 +53,48 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     attributes: list[AskedAttribute]
     tree: list[Split]
     nodes: list[int]
+    counted: list[int] | None = None
     schema: ConditionalSchema | None = None
+    variance: str | None = None
+
+    @property
+    def counting(self) -> list[int]:
+        """Which attributes are counted; the others are there for the tree to ask about."""
+        return list(range(len(self.attributes))) if self.counted is None else self.counted
+
+    @property
+    def noise(self) -> Fraction:
+        return Fraction(self.variance or 0)
+
+    @property
+    def sensitivity_squared(self) -> Fraction:
+        """One patient is in at most one node, and there adds 1 to the class counts and 1 to each attribute's."""
+        return Fraction(1 + len(self.counting))
+
+    @property
+    def numbers(self) -> int:
+        return len(self.nodes) * self.cells * self.classes
 
     @property
     def cells(self) -> int:
-        return 1 + sum(attribute.size for attribute in self.attributes)
+        return 1 + sum(self.attributes[index].size for index in self.counting)
 
     def check(self, release: str) -> None:
-        if (release == "masked") != (self.schema is not None):
+        if (release != "exact") != (self.schema is not None):
             raise MessageError("under masks, and only there, all sites are told one common schema")
+        if (release == "private") != (self.variance is not None) or not is_variance(self.variance):
+            raise MessageError(
+                "a private question, and only that, says the variance of its noise, such as '81/2'"
+            )
         for attribute in self.attributes:
             if attribute.edges:
                 check_edges(attribute.name, attribute.edges)
             if attribute.size < 0 or (attribute.edges and attribute.size != len(attribute.edges) + 2):
                 raise MessageError("an attribute's size does not fit")
-        if self.classes < 1 or len(self.nodes) * self.cells * self.classes > MOST_CELLS:
+        counting = self.counting
+        if len(set(counting)) != len(counting) or any(not 0 <= i < len(self.attributes) for i in counting):
+            raise MessageError("the attributes to count must be among those named, each once")
+        if self.classes < 1 or self.numbers > MOST_CELLS:
             raise MessageError(f"an answer may hold at most {MOST_CELLS} numbers")
         reached = {0}
         for split in self.tree:
@@ -98,15 +126,21 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         width = len(self.nodes) * self.classes
         counts = np.zeros((len(self.nodes), self.cells, self.classes), dtype=np.uint32)
         counts[:, 0, :] = np.bincount(keys, minlength=width).reshape(len(self.nodes), self.classes)
+        counted = [columns[index] for index in self.counting]
         tables = count(
-            [codes for codes, _ in columns], [len(place) for _, place in columns], rows, keys, width
+            [codes for codes, _ in counted], [len(place) for _, place in counted], rows, keys, width
         )
         offset = 1
-        for attribute, (_, place), table in zip(self.attributes, columns, tables, strict=True):
-            own = np.flatnonzero(place != STAYS)
-            by_value = table.reshape(len(place), len(self.nodes), self.classes)[own]
-            counts[:, offset + place[own], :] = by_value.transpose(1, 0, 2)
-            offset += attribute.size
+        for index, (_, place), table in zip(self.counting, counted, tables, strict=True):
+            by_value = table.reshape(len(place), len(self.nodes), self.classes)
+            if len(np.unique(place)) == len(place):
+                own = np.flatnonzero(place != STAYS)
+                counts[:, offset + place[own], :] = by_value[own].transpose(1, 0, 2)
+            else:
+                for here, one in zip(place, by_value, strict=True):
+                    if here != STAYS:
+                        counts[:, offset + here, :] += one
+            offset += self.attributes[index].size
         if cohort.branch_floor:
             counts[counts[:, 0, :].sum(axis=1) < cohort.branch_floor] = 0
         return counts
@@ -153,8 +187,22 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             node = position[rows].astype(np.int64)
         row_class = class_of[target.codes[rows]]
         if np.any(row_class == STAYS):
-            raise MessageError("the conditional schema does not know a class of this site")
+            if self.variance is None:
+                raise MessageError("the conditional schema does not know a class of this site")
+            # Under noise no refusal may depend on a patient: one of a class that the study does not name is left out.
+            named = row_class != STAYS
+            rows, node, row_class = rows[named], node[named], row_class[named]
         return rows, (node * self.classes + row_class).astype(dtype)
+
+
+def is_variance(text: str | None) -> bool:
+    """Whether this is a positive rational of bearable length (or absent)."""
+    if text is None:
+        return True
+    try:
+        return len(text) <= 200 and "e" not in text.lower() and Fraction(text) > 0
+    except (ValueError, ZeroDivisionError):
+        return False
 
 
 def places(column: Coded, known: Known, size: int) -> NDArray[np.int32]:
@@ -163,6 +211,9 @@ def places(column: Coded, known: Known, size: int) -> NDArray[np.int32]:
         raise MessageError("the conditional schema does not fit the question")
     if len(set(known.positions)) != len(known.positions):
         raise MessageError("the conditional schema names a place twice")
+    if known.other is not None and (not 0 <= known.other < size or known.other in known.positions):
+        raise MessageError("the conditional schema has no place for other values")
+    elsewhere = STAYS if known.other is None else known.other
     at = {name_of(value): place for value, place in zip(known.values, known.positions, strict=True)}
-    own = [at.get(name_of(value), STAYS) for value in (None, *column.values)]
+    own = [at.get(name_of(value), elsewhere) for value in (None, *column.values)]
     return np.array(own, dtype=np.int32)

@@ -97,10 +97,11 @@ class Attribute:
     name: str
     values: tuple[Value | None, ...]
     edges: tuple[float, ...] = ()
+    other: bool = False
 
     @property
     def size(self) -> int:
-        return len(self.values)
+        return len(self.values) + self.other
 
 
 @dataclass(frozen=True)
@@ -129,17 +130,30 @@ class GlobalSchema:
         return ConditionalSchema(
             classes=positions(self.classes, self.classes),
             attributes=[
-                Known([], []) if attribute.edges else positions(attribute.values, attribute.values)
+                Known([], [])
+                if attribute.edges
+                else msgspec.structs.replace(
+                    positions(attribute.values, attribute.values),
+                    other=len(attribute.values) if attribute.other else None,
+                )
                 for attribute in self.attributes
             ],
         )
 
+    def keep(self, indices: Sequence[int]) -> GlobalSchema:
+        """The schema with these attributes only."""
+        return GlobalSchema(tuple(self.attributes[i] for i in indices), self.classes, self.left_out)
+
 
 class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """The values a site knows, and where each stands in the global order; the rest is masked."""
+    """The values a site knows, and where each stands in the global order; the rest is masked.
+
+    Where values come from the study file instead of the sites, `other` is the place of all that it does not name.
+    """
 
     positions: list[int]
     values: list[str | int | float | bool | None]
+    other: int | None = None
 
 
 class ConditionalSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -179,6 +193,21 @@ def merge(schemas: Mapping[str, SchemaSeen], bins: Mapping[str, list[float]], ta
         if value is not None
     ]
     return GlobalSchema(tuple(attributes), tuple(classes), left_out)
+
+
+def stated_schema(
+    values: Mapping[str, Sequence[Value]], bins: Mapping[str, Sequence[float]], target: str
+) -> GlobalSchema:
+    """The schema of a private study: attributes, values and classes from the study file, none from the data.
+
+    Whatever a patient has that is not named counts as `other` (missing among it); numbers have their bins.
+    """
+    attributes = [
+        Attribute(name, in_order(listed), (), True) for name, listed in values.items() if name != target
+    ]
+    attributes += [Attribute(n, (*range(len(e) + 1), None), tuple(e)) for n, e in bins.items() if n != target]
+    classes = [value for value in in_order(values[target]) if value is not None]
+    return GlobalSchema(tuple(sorted(attributes, key=lambda attribute: attribute.name)), tuple(classes), {})
 
 
 def in_order(values: Iterable[Value | None]) -> tuple[Value | None, ...]:

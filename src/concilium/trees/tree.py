@@ -7,8 +7,9 @@ release does and does not protect is said on the card.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 import numpy as np
@@ -19,14 +20,16 @@ from concilium.errors import MessageError, ModelError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.cohort import bin_codes, numbers
 from concilium.federation.house import House
-from concilium.federation.messages import encode
+from concilium.federation.messages import Release, encode
 from concilium.federation.run import Run, SitesChanged
+from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
 from concilium.records.query import Query
 from concilium.records.table import Coded, Records, Value, label
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
 from concilium.trees.drawing import draw
 from concilium.trees.explanation import Explanation, explain
 from concilium.trees.growing import Counts, GrowingNode, grow
+from concilium.trees.private_growing import SCREENED, Budget, grow_privately
 from concilium.trees.routing import STAYS, Branching, route
 from concilium.trees.schema import (
     AskSchema,
@@ -36,10 +39,14 @@ from concilium.trees.schema import (
     merge,
     name_of,
     read_schema,
+    stated_schema,
 )
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+PRIVATE_DEPTH = 5
 
 
 class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -50,11 +57,19 @@ class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Patients by class, and, unless it is a leaf, the attribute that is asked and where each value leads."""
+    """Patients by class, and, unless it is a leaf, the attribute that is asked and where each value leads.
+
+    `other` is the node for values that no branch names, where there is one.
+    """
 
     counts: list[int]
     attribute: str | None = None
     branches: list[Branch] = []
+    other: int | None = None
+
+    @property
+    def children(self) -> list[int]:
+        return [branch.node for branch in self.branches] + ([] if self.other is None else [self.other])
 
 
 class TreeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,12 +90,12 @@ class TreeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 raise ValueError(f"node {index} must have one count for each class")
             if (node.attribute is None) != (not node.branches):
                 raise ValueError(f"node {index} must have an attribute and branches, or neither")
-            for branch in node.branches:
-                if not index < branch.node < len(self.nodes) or branch.node in reached:
+            for child in node.children:
+                if not index < child < len(self.nodes) or child in reached:
                     raise ValueError(
                         f"node {index} has a branch that leads nowhere or to a node reached before"
                     )
-                reached.add(branch.node)
+                reached.add(child)
         if len(reached) != len(self.nodes):
             raise ValueError("a node is never reached")
 
@@ -90,7 +105,9 @@ class DecisionTree:
 
     target      the attribute to predict; patients for whom it is missing are left out
     query       attributes of interest: the patients to learn from; empty: everyone
-    release     "exact": the house sees each site's counts; "masked": sums over all sites only (three at least)
+    release     "exact": the house sees each site's counts; "masked": sums over all sites only (three at least);
+                "private": sums with noise, at the price of `epsilon` and `delta` per patient, for which the study
+                must state `values` (of codes, and the classes) or `bins` (of numbers) for all it asks about
     bins        public cutoffs of numeric attributes, {"age": [40, 60]}; a number without bins is left out
     attributes  the attributes to consider; None: all that every site has
     max_depth   how many questions a patient is asked at most; None: as many as help
@@ -103,8 +120,11 @@ class DecisionTree:
         self,
         target: str,
         query: str = "",
-        release: Literal["exact", "masked"] = "exact",
+        release: Release = "exact",
         *,
+        epsilon: float | str | Fraction | None = None,
+        delta: float | str | Fraction = "1/1000000",
+        values: Mapping[str, Sequence[Value]] | None = None,
         bins: Mapping[str, Sequence[float]] | None = None,
         attributes: Sequence[str] | None = None,
         max_depth: int | None = None,
@@ -112,8 +132,10 @@ class DecisionTree:
     ) -> None:
         if not isinstance(target, str) or not target:
             raise StudyError(f"the 'target' of a DecisionTree must be an attribute's name; got {target!r}")
-        if release not in ("exact", "masked"):
-            raise StudyError(f"the 'release' of a DecisionTree must be 'exact' or 'masked'; got {release!r}")
+        if release not in ("exact", "masked", "private"):
+            raise StudyError(
+                f"the 'release' of a DecisionTree must be 'exact', 'masked' or 'private'; got {release!r}"
+            )
         if max_depth is not None and (not isinstance(max_depth, int) or max_depth < 0):
             raise StudyError(
                 f"the 'max_depth' of a DecisionTree must be 0 or more, or None; got {max_depth!r}"
@@ -123,7 +145,7 @@ class DecisionTree:
         Query.parse(query)
         self.target = target
         self.query = query
-        self.release: Literal["exact", "masked"] = release
+        self.release: Release = release
         self.bins = {name: [float(edge) for edge in edges] for name, edges in (bins or {}).items()}
         for name, edges in self.bins.items():
             try:
@@ -133,6 +155,12 @@ class DecisionTree:
         self.attributes = None if attributes is None else list(attributes)
         self.max_depth = max_depth
         self.min_leaf = min_leaf
+        self.values = {name: list(listed) for name, listed in (values or {}).items()}
+        # As it is written: a float stands for its shortest decimal, 0.1 for one tenth.
+        self.epsilon = str(epsilon) if isinstance(epsilon, float) else epsilon
+        self.delta = str(delta) if isinstance(delta, float) else delta
+        if release == "private":
+            self._check_private()
         self._body: TreeBody | None = None
         self._card: Card | None = None
 
@@ -145,11 +173,17 @@ class DecisionTree:
             "attributes": self.attributes,
             "max_depth": self.max_depth,
             "min_leaf": self.min_leaf,
+            "values": self.values,
+            "epsilon": str(self.epsilon),
+            "delta": str(self.delta),
         }
         with house.open(self.method, self.release, parameters) as run:
             while True:
                 try:
-                    self._grow(run)
+                    if self.release == "private":
+                        self._grow_privately(run)
+                    else:
+                        self._grow(run)
                     return self
                 except SitesChanged:
                     continue  # sites only ever get fewer, so this ends
@@ -188,6 +222,65 @@ class DecisionTree:
             {site: known.patients for site, known in seen.items()}, cautions(self, schema, seen)
         )
 
+    def plan(self) -> Plan:
+        """What a private fit will ask, what each question costs, and all of it together."""
+        budget = self._budget()
+        stated = stated_schema(self.values, self.bins, self.target)
+        first = f"all {len(stated.attributes)} attributes at the root"
+        later = f"the {min(SCREENED, len(stated.attributes))} best attributes at level"
+        notes = [
+            first,
+            *(f"{later} {level}" for level in range(1, budget.depth)),
+            "class counts of the leaves",
+        ]
+        return Plan(
+            "rho", tuple(PlannedQuestion("tree.crosstables", budget.share(i), n) for i, n in enumerate(notes))
+        )
+
+    def _grow_privately(self, run: Run) -> None:
+        schema = stated_schema(self.values, self.bins, self.target)
+
+        def count(
+            asked: GlobalSchema, tree: list[Split], nodes: list[int], counted: list[int], variance: Fraction
+        ) -> Counts:
+            question = AskCrosstables(
+                query=self.query,
+                target=self.target,
+                classes=len(asked.classes),
+                attributes=[AskedAttribute(a.name, a.size, list(a.edges)) for a in asked.attributes],
+                tree=tree,
+                nodes=nodes,
+                counted=counted,
+                schema=asked.common,
+                variance=str(variance),
+            )
+            return run.add_up("tree.crosstables", question, (len(nodes), question.cells, question.classes))
+
+        asked, grown = grow_privately(schema, count, self._budget())
+        self._body = finish(self, asked, grown)
+        shown = epsilon_from_rho(self._budget().rho, self.delta)
+        said = [f"differential privacy per patient: epsilon = {shown:.3g} at delta = {self.delta}"]
+        self._card = run.finish({}, said)
+
+    def _budget(self) -> Budget:
+        assert self.epsilon is not None
+        rho = rho_for_epsilon(self.epsilon, self.delta)
+        return Budget(rho, PRIVATE_DEPTH if self.max_depth is None else self.max_depth)
+
+    def _check_private(self) -> None:
+        """A private tree learns nothing from the data but noisy counts: the study must say all the rest."""
+        if self.epsilon is None:
+            raise StudyError("a private DecisionTree needs an 'epsilon', such as 1.0")
+        if self.target not in self.values:
+            raise StudyError(f"a private DecisionTree needs the classes: values = {{{self.target!r}: [...]}}")
+        if not {*self.values, *self.bins} - {self.target}:
+            raise StudyError(
+                "a private DecisionTree needs its attributes: give 'values' of codes, 'bins' of numbers"
+            )
+        if self.max_depth == 0:
+            raise StudyError("a private DecisionTree must have a 'max_depth' of 1 or more")
+        self._budget()
+
     @property
     def body(self) -> TreeBody:
         if self._body is None:
@@ -206,12 +299,17 @@ class DecisionTree:
         return list(self.body.classes)
 
     @property
+    def attributes_(self) -> list[str]:
+        """The attributes that the model asks about."""
+        return sorted({node.attribute for node in self.body.nodes if node.attribute is not None})
+
+    @property
     def depth(self) -> int:
         """The most questions a patient is asked."""
         depth = [0] * len(self.body.nodes)
         for index, node in enumerate(self.body.nodes):
-            for branch in node.branches:
-                depth[branch.node] = depth[index] + 1
+            for child in node.children:
+                depth[child] = depth[index] + 1
         return max(depth)
 
     def predict(self, records: Records | DataFrame | Sequence[Mapping[str, Any]]) -> NDArray[Any]:
@@ -226,6 +324,7 @@ class DecisionTree:
         """For each patient the shares of the classes among the patients of the leaf; columns as in classes_."""
         table = as_records(records)
         counts = np.array([node.counts for node in self.body.nodes], dtype=np.float64)
+        counts[counts.sum(axis=1) == 0] = 1  # noise left nothing: no class is likelier than another
         shares = counts / counts.sum(axis=1, keepdims=True)
         result = np.empty((len(table), len(self.body.classes)))
         for node, rows in route(np.arange(len(table), dtype=np.int32), self._branchings(table)).items():
@@ -282,7 +381,8 @@ class DecisionTree:
             codes, names = coded[node.attribute]
             binned = node.attribute in self.body.bins
             goes = {b.value if binned else name_of(b.value): b.node for b in node.branches}
-            child = np.array([goes.get(name, STAYS) for name in names], dtype=np.int32)
+            elsewhere = STAYS if node.other is None else node.other
+            child = np.array([goes.get(name, elsewhere) for name in names], dtype=np.int32)
             branchings[index] = Branching(codes, child)
         return branchings
 
@@ -300,12 +400,11 @@ def finish(tree: DecisionTree, schema: GlobalSchema, grown: list[GrowingNode]) -
             nodes.append(Node(counts))
             continue
         attribute = schema.attributes[node.attribute]
-        branches = [
-            Branch(value, child)
-            for value, child in zip(attribute.values, node.children, strict=True)
-            if child != STAYS
-        ]
-        nodes.append(Node(counts, attribute.name, branches))
+        named = node.children[: len(attribute.values)]
+        pairs = zip(attribute.values, named, strict=True)
+        branches = [Branch(value, child) for value, child in pairs if child != STAYS]
+        other = node.children[-1] if attribute.other else None
+        nodes.append(Node(counts, attribute.name, branches, other))
     return TreeBody(
         target=tree.target, classes=list(schema.classes), query=tree.query, bins=tree.bins, nodes=nodes
     )

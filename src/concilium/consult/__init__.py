@@ -1,0 +1,1 @@
+"""What a clinician sees of a model: the report of how it came about."""

@@ -1,0 +1,410 @@
+"""Constraint graphs on a site's own records, before any question sees a patient (didt.txt, 4.1 and 4.4).
+
+Every patient is a transaction of one node, whose attributes are the columns, and no edges: the engine of
+`matching.py` decides, once for every way in which a patient can fulfil the conditions, and functions run once for
+every value of a column, so that the cost is a few passes over the columns that rules mention. Who is protected: the
+patients, from everyone who asks the site, as far as rules name what identifies them. It is a filter, not a
+guarantee. A test holds it to the engine, patient by patient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import PolicyError
+from concilium.policy.actions import ConstraintGraphs, Deed, Step, TransactionNode
+from concilium.policy.functions import Call
+from concilium.policy.language import Eliminate, Node, Substitute
+from concilium.policy.matching import (
+    FALSE,
+    TRUE,
+    UNKNOWN,
+    Unfit,
+    is_listed,
+    judge_predicate,
+    match,
+)
+from concilium.records.coding import Place, code_dictionary, unify
+from concilium.records.columns import Coded, Column, Numbers, Value, label
+from concilium.records.expression import (
+    And,
+    Comparison,
+    Expression,
+    Membership,
+    Missing,
+    Not,
+    Or,
+    Predicate,
+    Range,
+    bounds,
+    literals,
+)
+from concilium.records.table import Records
+
+Mask = NDArray[np.bool_]
+Truth = NDArray[np.uint8]
+
+# Whole numbers up to here are the same as float64, so that numpy compares them as Python does.
+EXACT = 2**53
+
+
+@dataclass(frozen=True)
+class Constrained:
+    """What the rules leave of a table.
+
+    `rows` are the patients who are left, by their row in the original table. `eliminated` names the attributes
+    that no longer exist and the graph behind each; `replaced` those to which a function was applied for everyone.
+    """
+
+    columns: Mapping[str, Column]
+    rows: NDArray[np.int64]
+    eliminated: Mapping[str, str]
+    replaced: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The patients whom a rule reaches; `everyone` where that was decided without a look at any of them."""
+
+    mask: Mask
+    everyone: bool
+
+
+@dataclass
+class Work:
+    """A column while it is being changed: codes (0: missing) into values of any kind."""
+
+    codes: NDArray[np.int64]
+    values: list[Value]
+    replaced: bool = False
+
+    @classmethod
+    def of(cls, column: Column) -> Work:
+        if isinstance(column, Coded):
+            return cls(column.codes.astype(np.int64), list(column.values))
+        return cls(*_number_off(column.numbers, column.numbers))
+
+    def change(self, reach: Reach, outcome: Callable[[Value], Value | None]) -> None:
+        """Put the outcome in the place of every value that a reached patient has."""
+        met = np.unique(self.codes[reach.mask])
+        table = np.arange(len(self.values) + 1)
+        for code in met[met > 0].tolist():
+            table[code] = self._code(outcome(self.values[code - 1]))
+        self.codes = np.where(reach.mask, table[self.codes], self.codes)
+
+    def change_each(
+        self, reach: Reach, told_apart_by: Sequence[Work], outcome: Callable[..., Value | None]
+    ) -> None:
+        """The same, where the outcome also depends on what the patient has in other columns."""
+        rows = np.flatnonzero(reach.mask & (self.codes > 0))
+        keys = np.stack([self.codes[rows], *(work.codes[rows] for work in told_apart_by)])
+        met, places = np.unique(keys, axis=1, return_inverse=True)
+        new = [
+            self._code(
+                outcome(self.values[code - 1], *(w.at(c) for w, c in zip(told_apart_by, by, strict=True)))
+            )
+            for code, *by in met.T.tolist()
+        ]
+        codes = self.codes.copy()
+        codes[rows] = np.array(new, dtype=np.int64)[places.reshape(-1)] if len(rows) else 0
+        self.codes = codes
+
+    def at(self, code: int) -> Value | None:
+        return self.values[code - 1] if code else None
+
+    def _code(self, value: Value | None) -> int:
+        if value is None or value != value:
+            return 0
+        self.values.append(value)
+        return len(self.values)
+
+    def finish(self, name: str, stated: bool) -> Column:
+        """The column that the values make up, coded as if they had been read from a file."""
+        used = np.bincount(self.codes, minlength=len(self.values) + 1)[1:] > 0
+        values = unify([value if here else None for value, here in zip(self.values, used, strict=True)])
+        return code_dictionary(self.codes, values, "code" if stated else None, Place("policy", name))
+
+
+def constrain(records: Records, graphs: ConstraintGraphs) -> Constrained:
+    """The table as its site's constraint graphs let it be known; PolicyError where a rule does not fit it."""
+    graphs.require_secret()
+    graphs.check(records.names)
+    look = _Look(records)
+    refused = np.zeros(len(records), dtype=np.bool_)
+    planned: list[tuple[str, Deed, Reach]] = []
+    for rule in graphs.rules:
+        if rule.refusal is not None:
+            refused |= look.all_exist(rule.name, rule.refusal)
+        found = [(rule.name, *reached) for step in rule.changes for reached in look.reach(rule.name, step)]
+        planned += sorted(found, key=lambda each: each[1].action.place)
+    changed = _substitute(records, planned)
+    columns = {name: records[name] for name in records.names}
+    for name, work in changed.items():
+        before = records[name]
+        columns[name] = work.finish(name, isinstance(before, Coded) and before.stated)
+    eliminated: dict[str, str] = {}
+    for rule_name, deed, reach in planned:
+        action = deed.action
+        if not isinstance(action, Eliminate):
+            continue
+        if action.attribute is None:
+            refused |= reach.mask
+        elif reach.everyone:
+            eliminated.setdefault(action.attribute, rule_name)
+            columns.pop(action.attribute, None)
+        elif action.attribute in columns:
+            columns[action.attribute] = blank(columns[action.attribute], reach.mask)
+    rows = np.flatnonzero(~refused)
+    if len(rows) < len(records) and columns:
+        left = Records(columns).take(rows)
+        columns = {name: forget_unused(left[name]) for name in left.names}
+    replaced = frozenset(name for name, work in changed.items() if work.replaced)
+    return Constrained(columns, rows, eliminated, replaced)
+
+
+def blank(column: Column, rows: Mask) -> Column:
+    """The column with these patients' values missing, and no trace of values that nobody has any more."""
+    if isinstance(column, Numbers):
+        return Numbers(np.where(rows, np.nan, column.numbers))
+    return forget_unused(Coded(np.where(rows, 0, column.codes), column.values, column.stated))
+
+
+def forget_unused(column: Column) -> Column:
+    """The column without the values that no patient has."""
+    if isinstance(column, Numbers):
+        return column
+    used = np.bincount(column.codes, minlength=len(column.values) + 1) > 0
+    used[0] = True
+    if used.all():
+        return column
+    kept = tuple(value for value, here in zip(column.values, used[1:], strict=True) if here)
+    return Coded((np.cumsum(used) - 1)[column.codes], kept, column.stated)
+
+
+def _substitute(records: Records, planned: Iterable[tuple[str, Deed, Reach]]) -> dict[str, Work]:
+    """The columns that substitutions change, each in the order written."""
+    works: dict[str, Work] = {}
+    for _, (action, change_for), reach in planned:
+        if not isinstance(action, Substitute) or change_for is None or not reach.mask.any():
+            continue
+        for name in records.names if action.attribute is None else (action.attribute,):
+            transform = action.transform
+            if name not in works:
+                works[name] = _open(records[name], transform, reach)
+            if isinstance(transform, Call) and transform.per_patient:
+                _change_per_patient(works[name], records, transform, change_for, reach)
+            else:
+                works[name].change(reach, change_for({}))
+            # A pattern may leave a value as it was; a function never does, unless it is as coarse already.
+            works[name].replaced |= reach.everyone and isinstance(transform, Call)
+    return works
+
+
+def _open(column: Column, transform: Any, reach: Reach) -> Work:
+    """A column to work on. Where all of its numbers are rounded, those that end up equal are taken together."""
+    if (
+        isinstance(column, Numbers)
+        and isinstance(transform, Call)
+        and transform.name == "round"
+        and reach.mask.all()
+    ):
+        step = float(next(iter(transform.arguments), 1.0))
+        with np.errstate(over="ignore"):
+            multiples = np.floor(column.numbers / step + 0.5)
+        return Work(*_number_off(column.numbers, multiples))
+    return Work.of(column)
+
+
+def _number_off(
+    numbers: NDArray[np.float64], by: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], list[Value]]:
+    """Codes for numbers, the same code where `by` is the same, and a number that stands for each code."""
+    present = np.flatnonzero(~np.isnan(numbers))
+    _, first, places = np.unique(by[present], return_index=True, return_inverse=True)
+    codes = np.zeros(len(numbers), dtype=np.int64)
+    codes[present] = places + 1
+    return codes, [*numbers[present][first].tolist()]
+
+
+def _change_per_patient(
+    work: Work,
+    records: Records,
+    transform: Call,
+    change_for: Callable[[TransactionNode], Callable[[Value], Value | None]],
+    reach: Reach,
+) -> None:
+    named = ("patient", "id") if transform.patient is None else (transform.patient,)
+    names = [name for name in named if name in records]
+
+    def outcome(value: Value, *patient: Value | None) -> Value | None:
+        return change_for(dict(zip(names, patient, strict=True)))(value)
+
+    work.change_each(reach, [Work.of(records[name]) for name in names], outcome)
+
+
+class _Look:
+    """A table as the rules see it: for which patients each condition is true, each looked at once."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._true: dict[tuple[Expression | None, tuple[str, ...]], Mask | None] = {}
+
+    def reach(self, rule: str, step: Step) -> list[tuple[Deed, Reach]]:
+        """The step's actions with the patients that they reach."""
+        fits, everyone = self._fits(rule, step)
+        return [(deed, Reach(fits[tag], everyone)) for tag, deed in step.actions if fits[tag].any()]
+
+    def all_exist(self, rule: str, step: Step) -> Mask:
+        """The patients for whom the motif is found and every `exists` holds."""
+        fits, _ = self._fits(rule, step)
+        return reduce(
+            np.logical_and,
+            (
+                fits[tag]
+                if deed.action.attribute is None
+                else fits[tag] & self._present(deed.action.attribute)
+                for tag, deed in step.actions
+            ),
+        )
+
+    def _fits(self, rule: str, step: Step) -> tuple[list[Mask], bool]:
+        """For each tag the patients who fit it where the motif matches; and whether no patient had to be looked at.
+
+        The tags a patient can stand for are one number, a bit for each tag: the matcher decides once per number.
+        """
+        conditions = [self._fulfil(rule, node) for node in step.nodes]
+        if all(fulfilled is None for fulfilled in conditions):
+            fits = match(step.motif, [1] * len(conditions), (0,)) or [0] * len(conditions)
+            return [np.full(len(self._records), bool(fit)) for fit in fits], True
+        key = np.zeros(len(self._records), dtype=np.uint16)
+        for tag, fulfilled in enumerate(conditions):
+            key |= (
+                np.uint16(1 << tag) if fulfilled is None else np.left_shift(fulfilled, tag, dtype=np.uint16)
+            )
+        table = np.zeros((len(conditions), 1 << len(conditions)), dtype=np.bool_)
+        for pattern in np.flatnonzero(np.bincount(key)).tolist():
+            found = match(step.motif, [pattern >> tag & 1 for tag in range(len(conditions))], (0,))
+            if found is not None:
+                table[:, pattern] = np.array(found, dtype=np.bool_)
+        return [row[key] for row in table], False
+
+    def _fulfil(self, rule: str, node: Node) -> Mask | None:
+        """For whom the tag's condition is definitely true; None where it has none."""
+        known = (node.condition, node.quantifier.listed)
+        if known not in self._true:
+            try:
+                parts = [] if node.condition is None else [self._truth(node.condition) == TRUE]
+            except Unfit as unfit:
+                raise PolicyError(
+                    f"graph {rule} compares {unfit.attribute} with {unfit.kind}, but the records hold something "
+                    "else there; compare it with = or in {..}, or with a value of its own kind"
+                ) from None
+            if node.quantifier.listed:
+                parts.append(self._listed(frozenset(node.quantifier.listed)))
+            self._true[known] = reduce(np.logical_and, parts) if parts else None
+        return self._true[known]
+
+    def _truth(self, expression: Expression) -> Truth:
+        match expression:
+            case Not(inner):
+                return np.subtract(TRUE, self._truth(inner), dtype=np.uint8)
+            case And(parts):
+                return reduce(np.minimum, map(self._truth, parts))
+            case Or(parts):
+                return reduce(np.maximum, map(self._truth, parts))
+            case _:
+                column = self._records[expression.name.attribute]
+                if isinstance(column, Coded):
+                    return _judge_codes(expression, column)
+                return _judge_numbers(expression, column.numbers)
+
+    def _listed(self, words: frozenset[str]) -> Mask:
+        found = np.zeros(len(self._records), dtype=np.bool_)
+        for name in self._records.names:
+            column = self._records[name]
+            if isinstance(column, Coded):
+                table = [False, *(is_listed(name, value, words) for value in column.values)]
+                found |= np.array(table)[column.codes]
+            else:
+                found |= _equals(column.numbers, words)
+                if name in words:
+                    found |= ~np.isnan(column.numbers) & (column.numbers != 0)
+        return found
+
+    def _present(self, name: str) -> Mask:
+        column = self._records[name]
+        return column.codes != 0 if isinstance(column, Coded) else ~np.isnan(column.numbers)
+
+
+def _judge_codes(predicate: Predicate, column: Coded) -> Truth:
+    """The verdict of the engine on every value of a column, looked up for every patient."""
+    judge, attribute = judge_predicate(predicate), predicate.name.attribute
+    verdicts = np.zeros(len(column.values) + 1, dtype=np.uint8)
+    verdicts[0] = judge({attribute: None})
+    unfit: dict[int, Unfit] = {}
+    for code, value in enumerate(column.values, start=1):
+        try:
+            verdicts[code] = judge({attribute: value})
+        except Unfit as problem:
+            unfit[code] = problem
+    if unfit and np.isin(column.codes, list(unfit)).any():
+        raise next(iter(unfit.values()))
+    return np.take(verdicts, column.codes)
+
+
+def _judge_numbers(predicate: Predicate, numbers: NDArray[np.float64]) -> Truth:
+    absent = np.isnan(numbers)
+    match predicate:
+        case Missing():
+            return np.where(absent, TRUE, FALSE).astype(np.uint8)
+        case Comparison(operator="=" | "!=") | Membership():
+            holds = _equals(numbers, frozenset(label(literal.value) for literal in literals(predicate)))
+            if isinstance(predicate, Comparison) and predicate.operator == "!=":
+                holds = ~holds
+        case Comparison() | Range():
+            if bounds(predicate)[0].kind != "number":
+                if not absent.all():
+                    raise Unfit(predicate.name.attribute, "text")
+                return np.full(len(numbers), UNKNOWN, dtype=np.uint8)
+            holds = _compare(predicate, numbers)
+    return np.where(absent, UNKNOWN, np.where(holds, TRUE, FALSE)).astype(np.uint8)
+
+
+def _compare(predicate: Comparison | Range, numbers: NDArray[np.float64]) -> Mask:
+    values: list[Any] = [literal.value for literal in bounds(predicate)]
+    low, *rest = [float(value) if abs(value) <= EXACT else value for value in values]
+    if any(isinstance(value, int) for value in (low, *rest)):
+        # Too many digits for a float64: Python still compares them exactly.
+        judge, attribute = judge_predicate(predicate), predicate.name.attribute
+        verdicts = [judge({attribute: number}) == TRUE for number in numbers.tolist()]
+        return np.array(verdicts, dtype=np.bool_)
+    match predicate:
+        case Range():
+            return (numbers >= low) & (numbers <= rest[0])
+        case Comparison(operator="<"):
+            return numbers < low
+        case Comparison(operator="<="):
+            return numbers <= low
+        case Comparison(operator=">"):
+            return numbers > low
+        case _:
+            return numbers >= low
+
+
+def _equals(numbers: NDArray[np.float64], words: Iterable[str]) -> Mask:
+    """Where a number's label is one of the words: labels of different numbers differ, so numbers can be compared."""
+    wanted = []
+    for word in words:
+        try:
+            number = float(word)
+        except ValueError:
+            continue
+        if label(number) == word:
+            wanted.append(number)
+    return np.isin(numbers, wanted)
