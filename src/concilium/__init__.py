@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from concilium.federation.house import House as House
     from concilium.federation.site import Site as Site
     from concilium.model import load as load
+    from concilium.policy.policy import Budget as Budget
     from concilium.policy.policy import Policy as Policy
     from concilium.privacy.ledger import Ledger as Ledger
     from concilium.records.query import Query as Query
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
+    "Budget": "concilium.policy.policy",
     "DecisionTree": "concilium.trees.tree",
     "House": "concilium.federation.house",
     "Ledger": "concilium.privacy.ledger",

@@ -19,9 +19,10 @@ from concilium.errors import QueryError, RecordsError, StudyError, nearest
 
 if TYPE_CHECKING:
     from concilium.federation.site import Site
-    from concilium.records.table import Records, Value
+    from concilium.records.table import Records
     from concilium.trees.tree import DecisionTree
 
+Value = str | int | float | bool  # as in records.columns, which is too heavy to load for reading a study
 METHODS = ("tree",)
 LATER = ("voting-trees", "rulefit", "discovery", "experts")
 
@@ -32,6 +33,11 @@ Share = Annotated[float, Meta(gt=0, lt=1, description="a number between 0 and 1"
 LeaveOut = Annotated[str, Meta(pattern="^(site|band:[1-9][0-9]*)$", description='"site" or, say, "band:10"')]
 Names = Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of columns")]
 Kind = Literal["code", "number"]
+Listed = Annotated[
+    tuple[str | int | float | bool, ...],
+    Meta(min_length=1, description="a list of values, such as ['f', 'm']"),
+]
+Exact = Annotated[str, Meta(min_length=1, description='a number in quotes, such as "1e-6"')]
 Edges = Annotated[
     tuple[float, ...], Meta(min_length=1, description="a list of numbers, each larger than the one before")
 ]
@@ -53,6 +59,7 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True):
 
     release: Literal["exact", "masked", "private"] = "exact"
     epsilon: Amount | None = None
+    delta: Exact = "1e-6"
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +116,7 @@ class Study(About, frozen=True, kw_only=True):
     split: Split | None
     hospitals: tuple[Hospital, ...]
     schema: dict[str, Kind]
+    values: dict[str, tuple[Value, ...]]
     bins: dict[str, tuple[float, ...]]
     tree: TreeLimits
     house: HouseRules
@@ -139,6 +147,7 @@ class Study(About, frozen=True, kw_only=True):
             split=_section(path, "sites", document, Split) if "sites" in document else None,
             hospitals=_hospitals(path, document.get("site", [])),
             schema=_columns(path, "schema", document, Kind),
+            values=_columns(path, "values", document, Listed),
             bins=_columns(path, "bins", document, Edges),
             tree=_section(path, "tree", document, TreeLimits),
             house=_section(path, "house", document, HouseRules),
@@ -258,6 +267,7 @@ class Study(About, frozen=True, kw_only=True):
             "[study] query": sorted(Query.parse(self.query).attributes),
             "[study] attributes": self.attributes or (),
             "[schema]": self.schema,
+            "[values]": self.values,
             "[bins]": self.bins,
         }
         for place, columns in named.items():
@@ -296,21 +306,21 @@ class Study(About, frozen=True, kw_only=True):
         """The method this study asks for, not yet fitted."""
         from concilium.trees.tree import DecisionTree
 
-        release = self.privacy.release
-        if release == "private":
-            raise StudyError(
-                f'{self.path}: [privacy] release = "private" is not in this version for method '
-                f'"{self.method}" (available: exact, masked)'
+        try:
+            return DecisionTree(
+                target=self.target,
+                query=self.query,
+                release=self.privacy.release,
+                epsilon=self.privacy.epsilon,
+                delta=self.privacy.delta,
+                values=self.values,
+                attributes=self.attributes,
+                bins=self.bins,
+                max_depth=self.tree.max_depth,
+                min_leaf=self.tree.min_leaf,
             )
-        return DecisionTree(
-            target=self.target,
-            query=self.query,
-            release=release,
-            attributes=self.attributes,
-            bins=self.bins,
-            max_depth=self.tree.max_depth,
-            min_leaf=self.tree.min_leaf,
-        )
+        except StudyError as error:
+            raise StudyError(f"{self.path}: {error}") from None
 
     def find_positive(self, classes: list[Value]) -> Value | None:
         """The class that sensitivity and AUC are about: the stated one, or the second of two."""
@@ -334,6 +344,7 @@ SECTIONS: dict[str, type[msgspec.Struct] | None] = {
     "sites": Split,
     "site": Hospital,
     "schema": None,
+    "values": None,
     "bins": None,
     "tree": TreeLimits,
     "house": HouseRules,

@@ -111,3 +111,43 @@ def test_looking_changes_nothing(book: Path) -> None:
     ask("show", str(book))
     ask("verify", str(book))
     assert {path.name: path.read_bytes() for path in book.parent.iterdir()} == before
+
+
+def test_a_budget_is_set_anew_with_its_reason(book: Path) -> None:
+    result = ask("budget", str(book), "3/2", "--reason", "the committee agreed")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1].endswith("; ~1.16667 is left")
+    with Ledger.open_readonly(book) as ledger:
+        assert ledger.budget == Fraction(3, 2)
+        assert ledger.entries()[-1].note == "the committee agreed"
+    assert ask("budget", str(book), "none", "--reason", "no cap").exit_code == 0
+    with Ledger.open_readonly(book) as ledger:
+        assert ledger.remaining() is None
+
+
+@pytest.mark.parametrize(("amount", "said"), [("1/4", "cannot"), ("much", "much"), ("-1", "-1")])
+def test_a_budget_that_cannot_be_is_one_sentence(book: Path, amount: str, said: str) -> None:
+    result = ask("budget", "--reason", "x", str(book), "--", amount)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    with Ledger.open_readonly(book) as ledger:
+        assert ledger.budget == Fraction(3, 4)
+
+
+def test_a_changed_table_is_bound_and_what_is_spent_stays_spent(book: Path, tmp_path: Path) -> None:
+    from concilium.records.table import Records
+
+    (tmp_path / "north.csv").write_text("age,race,y\n40,5,1\n50,3,0\n")
+    result = ask("rebind", str(book), str(tmp_path / "north.csv"), "--code", "race")
+    assert result.exit_code == 0, result.output
+    digest = Records.read(tmp_path / "north.csv", schema={"race": "code"}).digest
+    with Ledger(book, site="north", records=digest) as ledger:
+        assert ledger.spent() == Fraction(1, 3)
+
+
+def test_changing_a_ledger_never_makes_one(tmp_path: Path) -> None:
+    for arguments in (["budget", "x.ledger", "1", "--reason", "r"], ["rebind", "x.ledger", "x.csv"]):
+        result = ask(arguments[0], str(tmp_path / arguments[1]), *arguments[2:])
+        assert result.exit_code == 2
+        assert "there is no ledger" in result.stderr
+    assert list(tmp_path.iterdir()) == []

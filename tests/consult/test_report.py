@@ -171,12 +171,9 @@ def test_names_cannot_write_html() -> None:
     assert outline.text.count("<script>alert(1)</script>") >= 10
 
 
-def test_more_than_one_number_for_two_patients_is_a_warning() -> None:
-    assert "released more than one exact number" not in page()
+def test_more_than_one_number_for_two_patients_stands_out() -> None:
     crowded = card(sites=[{"name": "north", "patients": 79}, {"name": "south", "patients": 100}])
-    text = page(card=crowded)
-    assert "1 of 2 sites released more than one exact number for every two" in Outline(text).text
-    assert '<td class="high">0.51</td>' in text
+    assert '<td class="high">0.51</td>' in page(card=crowded)
 
 
 def test_half_a_number_a_patient_is_not_yet_a_warning() -> None:

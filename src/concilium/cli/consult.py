@@ -52,7 +52,7 @@ def consult(
 
     fitted = load(model)
     patients = read_patients(patient)
-    refuse_misspelt(patients, {node.attribute for node in fitted.body.nodes if node.attribute})
+    refuse_misspelt(patients, set(fitted.attributes_))
     explanations = [fitted.explain(known) for known in patients]
     if as_json:
         plain = [msgspec.to_builtins(explanation) for explanation in explanations]

@@ -81,6 +81,65 @@ def verify(
         say(f"{file}: {checked} entries, unbroken; the last one is {head.hash}")
 
 
+@app.command(short_help="Set a new budget, with a reason.")
+def budget(
+    file: File,
+    amount: Annotated[
+        str, typer.Argument(metavar="AMOUNT", help='The new budget, such as "3/2"; "none" for no cap.')
+    ],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is entered beside the change.")],
+) -> None:
+    """Set a hospital's budget anew; it is entered in the ledger with the reason, and what is spent stays spent.
+
+    \b
+    Example:
+      concilium ledger budget north.ledger 3/2 --reason "approved by the data committee"
+    """
+    from concilium.privacy.ledger import Ledger
+
+    with Ledger(existing(file)) as book:
+        book.set_budget(None if amount == "none" else amount, reason)
+        say(summarise(book))
+
+
+@app.command(short_help="The hospital's table changed: bind the ledger to it.")
+def rebind(
+    file: File,
+    records: Annotated[str, typer.Argument(metavar="RECORDS", help="The hospital's table as it is now.")],
+    table: Annotated[str | None, typer.Option("--table", help="The table in a database.")] = None,
+    code: Annotated[
+        list[str] | None, typer.Option("--code", help="A column that is a code, not a number.")
+    ] = None,
+    number: Annotated[list[str] | None, typer.Option("--number", help="A column that is a number.")] = None,
+) -> None:
+    """Bind the ledger to the hospital's table as it is now; what is spent stays spent.
+
+    State the same columns as the study does (--code, --number), or the digest will be another.
+
+    \b
+    Example:
+      concilium ledger rebind north.ledger north.csv --code race
+    """
+    from concilium.privacy.ledger import Ledger
+    from concilium.records.table import Records
+
+    book_of = existing(file)
+    schema = dict.fromkeys(code or (), "code") | dict.fromkeys(number or (), "number")
+    digest = Records.read(records, table=table, schema=schema).digest
+    with Ledger(book_of) as book:
+        book.rebind(digest)
+    say(f"{file}: bound to {records} (digest {digest[:12]}…); what is spent stays spent")
+
+
+def existing(file: Path) -> Path:
+    """The file, which must be there: changing a ledger never makes one."""
+    from concilium.errors import LedgerError
+
+    if not file.exists():
+        raise LedgerError(f"there is no ledger {file}; check the path")
+    return file
+
+
 def list_entry(entry: Entry) -> list[str]:
     """An entry as a line of the table."""
     from concilium.privacy.accounting import shown

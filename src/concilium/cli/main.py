@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from concilium.cli import consult, demo, ledger, run
+from concilium.cli import consult, demo, identity, ledger, run
 from concilium.cli.output import say, warn
 from concilium.errors import ConciliumError
 
@@ -37,6 +37,7 @@ app = typer.Typer(
 app.command("demo", short_help="Everything, on real patients.")(demo.demo)
 app.command("run", short_help="Run a study: model, metrics, card, report.")(run.run)
 app.command("consult", short_help="Predict for a patient, with reasons.")(consult.consult)
+app.command("identity", short_help="A hospital's fingerprint, for its peers.")(identity.identity)
 app.add_typer(ledger.app, name="ledger", short_help="What a hospital has released; what is left.")
 
 

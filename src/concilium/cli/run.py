@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from concilium.federation.house import House
     from concilium.federation.site import Site
     from concilium.records.table import Records, Value
-    from concilium.study import Study
+    from concilium.study import Evaluate, Study
     from concilium.trees.tree import DecisionTree
 
 SITES_SHOWN = 12
@@ -46,10 +46,14 @@ def run(
         Path, typer.Argument(metavar="STUDY", help="The study file (TOML).", show_default=False)
     ],
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="The folder for the results.", show_default=False)
-    ],
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="The folder for the results.", show_default=False),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last finished round of an interrupted run.")
+    ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say what it would ask and cost, and whether it fits; run nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json, and nothing else.")] = False,
 ) -> None:
@@ -57,12 +61,19 @@ def run(
 
     \b
     Example:
+      concilium run study.toml --plan
       concilium run study.toml --out results
       open results/report.html
     """
+    from concilium.cli.plan import tell_plan
     from concilium.study import Study
 
     asked = Study.read(study)
+    if plan:
+        tell_plan(asked, as_json)
+        return
+    if out is None:
+        raise StudyError("say where the results go: --out DIR (or --plan, to see what it would cost)")
     with show_progress(quiet=as_json) as tell:
         results = run_study(asked, out, resume, tell)
     if as_json:
@@ -297,6 +308,13 @@ def describe_evaluation(study: Study) -> str:
     evaluate = study.evaluate
     if evaluate is None:
         return "not evaluated: the study file has no [evaluate]"
+    if study.privacy.release == "private":
+        # In a simulation all records are at hand; between hospitals such figures would be releases of their own.
+        return f"{_describe_held_back(evaluate)} (exact figures of a simulation, not covered by epsilon)"
+    return _describe_held_back(evaluate)
+
+
+def _describe_held_back(evaluate: Evaluate) -> str:
     if evaluate.bands is not None:
         return (
             f"{evaluate.bands} bands of sites, each left out in turn and predicted by a model of the others"

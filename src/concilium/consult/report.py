@@ -18,9 +18,6 @@ FIGURES = {
     "specificity": "Specificity",
 }
 
-MANY_NUMBERS = 0.5
-"""Exact numbers per patient above which the page warns (METHODS.md, section 0)."""
-
 LONG_LIST = 4
 LONG_TABLE = 25
 """Above these lengths a list or table is folded, so that the page stays a page."""
@@ -37,7 +34,6 @@ def render_report(metrics: Mapping[str, Any], card: Mapping[str, Any], drawing: 
     )
     environment.filters |= {"figure": figure, "thousands": thousands}
     patients = [site["patients"] for site in card["sites"] if site["patients"] is not None]
-    releases = releases_by_site(card)
     return environment.get_template("report.html.jinja").render(
         metrics=metrics,
         card=card,
@@ -45,10 +41,7 @@ def render_report(metrics: Mapping[str, Any], card: Mapping[str, Any], drawing: 
         query=query,
         figures=FIGURES,
         patients=sum(patients),
-        releases=releases,
-        exposed=[
-            row for row in releases if row["cost"] == "unlimited" and (row["per_patient"] or 0) > MANY_NUMBERS
-        ],
+        releases=releases_by_site(card),
         long_list=LONG_LIST,
         long_table=LONG_TABLE,
     )

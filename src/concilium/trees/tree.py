@@ -23,6 +23,7 @@ from concilium.federation.house import House
 from concilium.federation.messages import Release, encode
 from concilium.federation.run import Run, SitesChanged
 from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
+from concilium.privacy.shares import SMALLEST_VARIANCE
 from concilium.records.query import Query
 from concilium.records.table import Coded, Records, Value, label
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
@@ -223,7 +224,11 @@ class DecisionTree:
         )
 
     def plan(self) -> Plan:
-        """What a private fit will ask, what each question costs, and all of it together."""
+        """What a fit will ask, what each question costs, and all of it together."""
+        if self.release != "private":
+            schema = PlannedQuestion("tree.schema", None, "which attributes, values and classes there are")
+            tables = PlannedQuestion("tree.crosstables", None, "counts of all attributes, once per level of the tree")
+            return Plan("rho", (schema, tables))
         budget = self._budget()
         stated = stated_schema(self.values, self.bins, self.target)
         first = f"all {len(stated.attributes)} attributes at the root"
@@ -243,6 +248,8 @@ class DecisionTree:
         def count(
             asked: GlobalSchema, tree: list[Split], nodes: list[int], counted: list[int], variance: Fraction
         ) -> Counts:
+            # A share below the least that adds up to a Gaussian would be refused; more noise only costs less.
+            least = SMALLEST_VARIANCE * (len(run.sites) - 1)
             question = AskCrosstables(
                 query=self.query,
                 target=self.target,
@@ -252,7 +259,7 @@ class DecisionTree:
                 nodes=nodes,
                 counted=counted,
                 schema=asked.common,
-                variance=str(variance),
+                variance=str(max(variance, least)),
             )
             return run.add_up("tree.crosstables", question, (len(nodes), question.cells, question.classes))
 

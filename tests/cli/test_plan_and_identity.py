@@ -1,0 +1,121 @@
+"""`run --plan` and `identity`: what a study would cost, and who a hospital is."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from concilium.cli.main import app
+from concilium.privacy.accounting import rho_for_epsilon
+from concilium.privacy.identity import Identity
+from concilium.privacy.ledger import Ledger
+
+STUDY = """
+[study]
+name = "falls"
+method = "tree"
+target = "fall"
+[privacy]
+release = "RELEASE"
+epsilon = 1.0
+[values]
+fall = ["n", "y"]
+sex = ["f", "m"]
+[bins]
+age = [60, 75]
+[tree]
+max_depth = 2
+"""
+
+
+def ask(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "160"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    sites = ""
+    for number, name in enumerate(("north", "south", "west")):
+        rows = [f"{50 + i % 40},{'fm'[i % 2]},{'ny'[(i + number) % 3 == 0]}" for i in range(60)]
+        (tmp_path / f"{name}.csv").write_text("age,sex,fall\n" + "\n".join(rows) + "\n")
+        (tmp_path / f"{name}.toml").write_text('[budget]\ntotal = "1/10"\n')
+        sites += f'[[site]]\nname = "{name}"\nrecords = "{name}.csv"\n'
+        sites += f'policy = "{name}.toml"\nledger = "{name}.ledger"\n'
+    for release in ("private", "masked", "exact"):
+        (tmp_path / f"{release}.toml").write_text(STUDY.replace("RELEASE", release) + sites)
+    return tmp_path
+
+
+def test_a_plan_says_every_question_its_cost_and_what_is_left(folder: Path) -> None:
+    result = ask("run", str(folder / "private.toml"), "--plan")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("tree.crosstables") == 3
+    assert "epsilon = 1 at delta = 1e-6 for every patient" in result.stdout
+    assert result.stdout.count("rho 1/10 is left; fits") == 3
+    assert not list(folder.glob("*.ledger"))
+
+
+def test_a_plan_for_machines_is_exact_and_a_run_spends_no_more(folder: Path) -> None:
+    planned = json.loads(ask("run", str(folder / "private.toml"), "--plan", "--json").stdout)
+    total = Fraction(planned["total"])
+    assert sum(Fraction(question["cost"]) for question in planned["questions"]) == total
+    assert total <= rho_for_epsilon("1", "1e-6")
+    result = ask("run", str(folder / "private.toml"), "--out", str(folder / "out"))
+    assert result.exit_code == 0, result.output
+    for name in ("north", "south", "west"):
+        with Ledger.open_readonly(folder / f"{name}.ledger") as book:
+            assert 0 < book.spent() <= rho_for_epsilon("1", "1e-6")
+            assert book.verify() > 0
+    again = ask("run", str(folder / "private.toml"), "--plan")
+    assert "fits" in again.stdout
+
+
+def test_a_plan_that_does_not_fit_is_said_and_the_run_refused_with_a_receipt(folder: Path) -> None:
+    for name in ("north", "south", "west"):
+        (folder / f"{name}.toml").write_text('[budget]\ntotal = "1/1000"\n')
+    assert ask("run", str(folder / "private.toml"), "--plan").stdout.count("does not fit") == 3
+    result = ask("run", str(folder / "private.toml"), "--out", str(folder / "out"))
+    assert result.exit_code == 2
+    assert "this would cost rho" in result.stderr
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_what_has_no_bound_is_planned_as_unlimited(folder: Path, release: str) -> None:
+    result = ask("run", str(folder / f"{release}.toml"), "--plan")
+    assert result.exit_code == 0, result.output
+    assert f"{release} releases have no bound" in result.stdout
+
+
+def test_without_a_place_for_results_nothing_runs(folder: Path) -> None:
+    result = ask("run", str(folder / "exact.toml"))
+    assert result.exit_code == 2
+    assert "--out DIR" in result.stderr
+
+
+def test_a_private_study_that_leaves_things_unsaid_is_one_sentence(folder: Path) -> None:
+    text = (folder / "private.toml").read_text().replace('fall = ["n", "y"]', "")
+    (folder / "unsaid.toml").write_text(text)
+    result = ask("run", str(folder / "unsaid.toml"), "--plan")
+    assert result.exit_code == 2
+    assert "unsaid.toml: a private DecisionTree needs the classes" in result.stderr
+
+
+def test_an_identity_is_made_once_and_shown_again(tmp_path: Path) -> None:
+    file = tmp_path / "north.ledger.identity"
+    first = ask("identity", str(file))
+    assert first.exit_code == 0
+    fingerprint = first.stdout.split()[0]
+    assert first.stdout.endswith("(new)\n")
+    assert ask("identity", str(file)).stdout == f"{fingerprint}\n"
+    assert json.loads(ask("identity", str(file), "--json").stdout)["fingerprint"] == fingerprint
+    assert Identity.load(file).fingerprint == fingerprint
+    file.write_text("nonsense")
+    result = ask("identity", str(file))
+    assert result.exit_code == 2
+    assert "not an identity" in result.stderr
