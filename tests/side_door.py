@@ -55,11 +55,18 @@ class Watched:
 
 
 def watch(
-    sites: Mapping[str, Rows], study: Callable[[cc.House], Any], policy: cc.Policy | None = None
+    sites: Mapping[str, Rows],
+    study: Callable[[cc.House], Any],
+    policy: cc.Policy | None = None,
+    schema: Mapping[str, str] | None = None,
 ) -> list[Seen]:
-    """Everything visible from outside while the study runs on these sites, in an order that no thread decides."""
+    """Everything visible from outside while the study runs on these sites, in an order that no thread decides.
+
+    Columns are stated (codes unless said otherwise): how a column is read must not depend on a patient.
+    """
     seen: list[Seen] = []
-    schema = {name: "code" for rows in sites.values() for row in rows for name in row}
+    if schema is None:
+        schema = {name: "code" for rows in sites.values() for row in rows for name in row}
     watched = [Watched(make_site(name, rows, schema, policy), seen) for name, rows in sites.items()]
     with zero_noise():
         try:
@@ -73,7 +80,7 @@ def make_site(name: str, rows: Rows, schema: Mapping[str, str], policy: cc.Polic
     """A site with these patients; the columns are stated, so that they are the same if a site has none."""
     if rows:
         return cc.Site(name, cc.Records.from_rows(rows, schema=schema), policy)
-    anyone = {column: "x" for column in schema}
+    anyone = {column: "x" if kind == "code" else 1 for column, kind in schema.items()}
     empty = cc.Records.from_rows([anyone], schema=schema).take([])
     return cc.Site(name, empty, policy)
 
@@ -83,11 +90,12 @@ def find_side_doors(
     leave_out: tuple[str, int],
     study: Callable[[cc.House], Any],
     policy: cc.Policy | None = None,
+    schema: Mapping[str, str] | None = None,
 ) -> list[tuple[Seen | None, Seen | None]]:
     """The exchanges that differ between these data and the same without one patient (site, row); none is right."""
     name, row = leave_out
     neighbour = {s: [r for i, r in enumerate(rows) if (s, i) != (name, row)] for s, rows in sites.items()}
-    first, second = watch(sites, study, policy), watch(neighbour, study, policy)
+    first, second = watch(sites, study, policy, schema), watch(neighbour, study, policy, schema)
     length = max(len(first), len(second))
     padded = [[*found, *[None] * (length - len(found))] for found in (first, second)]
     return [(one, other) for one, other in zip(*padded, strict=True) if one != other]

@@ -92,7 +92,10 @@ class MissingExtra(ConciliumError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """', did you mean ...?' for an error message, or nothing where no known name comes close."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    names = list(known)
+    if len(name) > 100 or len(names) > 2000:
+        return ""  # whoever asks with that makes no typing mistake
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

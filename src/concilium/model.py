@@ -11,12 +11,15 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from concilium.errors import ModelError, nearest
+from concilium.errors import ModelError, QueryError, StudyError, nearest
 from concilium.federation.card import Card
 
 FORMAT = "concilium/model@1"
 
-METHODS = {"tree": "concilium.trees.tree:DecisionTree"}
+METHODS = {
+    "tree": "concilium.trees.tree:DecisionTree",
+    "voting-trees": "concilium.trees.voting:VotingTrees",
+}
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -72,7 +75,8 @@ def load(path: str | Path) -> Any:
             )
         module, name = METHODS[document.method].split(":")
         return getattr(importlib.import_module(module), name).from_body(document.body, document.card)
-    except msgspec.ValidationError as error:
-        raise ModelError(f"{path}: this is not a model file: {error}") from None
+    except (msgspec.ValidationError, StudyError, QueryError, RecursionError) as error:
+        said = getattr(error, "problem", error)
+        raise ModelError(f"{path}: this is not a model file: {said}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{path}: this is not JSON: {error}") from None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, ge
 import msgspec
 from msgspec import Meta
 
-from concilium.errors import QueryError, RecordsError, StudyError, nearest
+from concilium.errors import ConciliumError, QueryError, RecordsError, StudyError, nearest
 
 if TYPE_CHECKING:
     from concilium.federation.site import Site
@@ -86,6 +86,9 @@ class TreeLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_depth: Count | None = None
     min_leaf: Count = 1
+    cutoffs: Count | None = None
+    criterion: Literal["entropy", "gain-ratio"] = "entropy"
+    reduce: Annotated[float, Meta(ge=0, lt=1, description="a share from 0 to below 1")] | None = None
 
 
 class HouseRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +205,12 @@ class Study(About, frozen=True, kw_only=True):
             )
         if evaluate.bands == 1:
             raise StudyError(f'{self.path}: [evaluate] leave_out = "band:1" would leave nobody to learn from')
+        keeping = [hospital.name for hospital in self.hospitals if hospital.ledger]
+        if keeping and self.privacy.release == "private":
+            raise StudyError(
+                f"{self.path}: [evaluate] does not go with private hospitals that keep a ledger ({keeping[0]}): its "
+                "figures are exact, and charged to nobody; evaluate in a simulation, without ledgers"
+            )
         if evaluate.leave_out and self.privacy.release == "masked":
             raise StudyError(
                 f'{self.path}: [evaluate] leave_out does not go with release = "masked": the sum with a '
@@ -318,8 +327,11 @@ class Study(About, frozen=True, kw_only=True):
                 bins=self.bins,
                 max_depth=self.tree.max_depth,
                 min_leaf=self.tree.min_leaf,
+                cutoffs=self.tree.cutoffs,
+                criterion=self.tree.criterion,
+                reduce=self.tree.reduce,
             )
-        except StudyError as error:
+        except ConciliumError as error:
             raise StudyError(f"{self.path}: {error}") from None
 
     def find_positive(self, classes: list[Value]) -> Value | None:

@@ -215,7 +215,7 @@ BAD_STUDIES = [
     ('by = "hospital"', 'by = "hospitl"', "there is no column 'hospitl'; did you mean 'hospital'?"),
     ('by = "hospital"', 'by = "smoker"', "column 'smoker' is missing for"),
     ('by = "hospital"', 'by = "hospital"\npolicy = "no.toml"', "no.toml: cannot be read"),
-    ("[tree]", '[privacy]\nrelease = "private"\n[tree]', 'needs an 'epsilon', such as 1.0'),
+    ("[tree]", '[privacy]\nrelease = "private"\n[tree]', "needs an 'epsilon', such as 1.0"),
     (
         "[tree]",
         '[evaluate]\nleave_out = "band:9"\n[tree]',

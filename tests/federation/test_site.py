@@ -26,7 +26,7 @@ def test_an_answer_carries_its_charge_and_the_ledgers_head():
     head = site.ledger.head()
     assert (reply.ledger.count, reply.ledger.hash) == (head.count, head.hash)
     (entry,) = [entry for entry in site.ledger.entries() if entry.question == "question-1"]
-    assert (entry.mode, entry.cost, entry.kind, entry.numbers) == ("exact", None, "tree.schema", 1)
+    assert (entry.mode, entry.cost, entry.kind, entry.numbers) == ("exact", None, "tree.schema", 9)
 
 
 def test_the_same_question_gets_the_stored_answer_free():
@@ -84,7 +84,7 @@ def test_what_policy_does_not_allow_is_refused(policy, rule):
 
 
 def test_the_cap_on_numbers_counts_what_was_released_before():
-    site = site_of(policy=cc.Policy(numbers_per_patient=0.5))
+    site = site_of(policy=cc.Policy(numbers_per_patient=0.7))
     envelope = crosstable_envelope(site)
     first = ask(site, encode(envelope))
     assert isinstance(first, Answer)
@@ -93,7 +93,7 @@ def test_the_cap_on_numbers_counts_what_was_released_before():
     )
     assert isinstance(again, Refusal)
     assert again.rule == "numbers"
-    assert "30 in all" in again.reason
+    assert "37 are released already and the cap is 0.7 per patient, 42 in all" in again.reason
 
 
 PATIENTS = [

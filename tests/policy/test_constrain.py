@@ -51,7 +51,15 @@ def row_by_row(text: str, records: cc.Records) -> list[Row]:
 
 
 ROWS: list[Row] = [
-    {"id": "p1", "sex": "f", "age": 91, "zip": "02139", "weight": 61.5, "code": "E11.65", "dob": "1930-01-31"},
+    {
+        "id": "p1",
+        "sex": "f",
+        "age": 91,
+        "zip": "02139",
+        "weight": 61.5,
+        "code": "E11.65",
+        "dob": "1930-01-31",
+    },
     {"id": "p2", "sex": "m", "age": 40, "zip": "10001", "weight": 80.25, "code": "I10", "dob": "1981-02-28"},
     {"id": "p3", "sex": None, "age": None, "zip": None, "weight": None, "code": None, "dob": None},
     {"id": "p4", "sex": "m", "age": 95, "zip": "03601", "weight": 99.0, "code": "E11.9", "dob": "1926-12-31"},
@@ -85,7 +93,8 @@ EXAMPLES = [
     "graph L { node x [weight] eliminate x.id; }",
     "graph L { node x ['99', 61.5] eliminate x.id; }",
     "graph N { node x where x.weight = 99 eliminate x.id; node y where y.weight in {61.5, '80.25'} eliminate y.sex; }",
-    "graph N { node x where x.weight != 99 eliminate x.id; node y where y.weight not between 60 and 81 eliminate y.sex; }",
+    "graph N { node x where x.weight != 99 eliminate x.sex; }",
+    "graph N { node y where not y.weight between 60 and 81 eliminate y.id; }",
     "graph N { node x where x.weight >= 9007199254740993 or x.weight <= 80.25 eliminate x.id; }",
     "graph N { node x where x.zip > 9000 eliminate x.id; }",
 ]
@@ -116,10 +125,9 @@ CONDITION = st.one_of(
     st.builds("not @.{} between {} and 50".format, st.sampled_from("nw"), NUMBERS),
     st.just("@.sex = 'm'"),
 )
-TRANSFORM = st.sampled_from(
-    ["/year()/", "/decade()/", "/first3()/", "/zip3()/", "/round(5)/", "/round(0.1)/", "/generalise()/", "/hash()/"]
-    + ["/shift_dates()/", "/shift_dates(sex, 9)/", "/[0-9]+/N/", "/1//", "/o/0/"]
-)
+FUNCTIONS = ["year()", "decade()", "first3()", "zip3()", "round(5)", "round(0.1)", "generalise()", "hash()"]
+PATTERNS = ["shift_dates()", "shift_dates(sex, 9)", "[0-9]+/N", "1/", "o/0"]
+TRANSFORM = st.sampled_from([f"/{written}/" for written in (*FUNCTIONS, *PATTERNS)])
 ACTION = st.one_of(
     st.builds("exists @.{}".format, st.sampled_from([*VALUES])),
     st.builds("eliminate @.{}".format, st.sampled_from([*VALUES])),
@@ -139,9 +147,7 @@ def policies(draw: st.DrawFn) -> str:
                 " and ".join(draw(CONDITION).replace("@", tag) for _ in range(draw(st.integers(1, 2))))
                 for _ in range(draw(st.integers(0, 2)))
             )
-            actions = ", ".join(
-                draw(ACTION).replace("@", tag) for _ in range(draw(st.integers(0, 3)))
-            )
+            actions = ", ".join(draw(ACTION).replace("@", tag) for _ in range(draw(st.integers(0, 3))))
             where = f" where {conditions}" if conditions else ""
             nodes.append(f"node {tag} {draw(QUANTIFIER)}{where} {actions};")
         edge = " edge (x, y);" if len(nodes) > 1 and draw(st.integers(0, 5)) == 0 else ""
@@ -181,7 +187,9 @@ def test_without_a_condition_an_attribute_is_gone_and_with_one_it_is_missing() -
 
 
 def test_no_value_that_nobody_has_any_more_is_kept() -> None:
-    rules = policy.parse("graph R { node x where x.age > 92 exists x; } graph E { node y where y.sex = 'f' eliminate y.id; }")
+    rules = policy.parse(
+        "graph R { node x where x.age > 92 exists x; } graph E { node y where y.sex = 'f' eliminate y.id; }"
+    )
     left = constrain(table(ROWS), rules)
     assert left.rows.tolist() == [0, 1, 2]
     assert {name: column.values for name, column in left.columns.items() if isinstance(column, Coded)} == {
@@ -204,7 +212,9 @@ def test_attributes_that_a_function_replaced_for_everyone_are_known() -> None:
 def test_stated_codes_stay_codes_and_the_table_itself_is_never_changed() -> None:
     records = table(ROWS, zip="code")
     before = records.digest
-    left = constrain(records, policy.parse("graph S { node x substitute x.zip =~ /zip3()/, eliminate x.sex; }"))
+    left = constrain(
+        records, policy.parse("graph S { node x substitute x.zip =~ /zip3()/, eliminate x.sex; }")
+    )
     assert left.columns["zip"].stated
     assert cc.Records({name: records[name] for name in records.names}).digest == before
 

@@ -227,6 +227,7 @@ def test_every_example_in_the_documentation_reads() -> None:
         "identity",
         "birthdays",
         "coarser",
+        "safe_harbour",
     ]
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from side_door import find_side_doors
 
 import concilium as cc
 from concilium.errors import HouseError, StudyError
 from concilium.privacy.accounting import epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON
 from concilium.records.table import Coded, Records
+from side_door import find_side_doors
 
 VALUES = {"a": ["0", "1"], "b": ["x", "y", "z"], "y": ["n", "p"]}
 
@@ -121,7 +121,7 @@ def test_a_budget_too_small_is_refused_with_a_receipt_before_anything_is_spent()
 def test_a_ledger_in_pure_epsilon_refuses_gaussian_noise():
     policy = cc.Policy(budget=cc.Budget(total="10", currency="epsilon"))
     sites = [cc.Site(name, cc.Records.from_rows(r), policy) for name, r in SITES.items()]
-    with pytest.raises(HouseError, match="ledger"):
+    with pytest.raises(HouseError, match=r"budget is in epsilon, .* the noise of this question is Gaussian"):
         study(cc.House(sites))
 
 
@@ -218,3 +218,54 @@ def test_two_sites_are_too_few():
 def test_study_error_is_one_of_ours():
     with pytest.raises(StudyError, match="needs an 'epsilon'"):
         cc.DecisionTree("y", release="private", values=VALUES)
+
+
+def test_a_private_tree_draws_and_explains_patients_with_other_values(fixed_noise):
+    from concilium.privacy.randomness import zero_noise
+
+    sites = [cc.Site(name, cc.Records.from_rows(r)) for name, r in SITES.items()]
+    with zero_noise():
+        tree = study(cc.House(sites), values={**VALUES, "a": ["1"]}, max_depth=1)
+    assert "└─ a is anything else: n" in tree.text()
+    explanation = tree.explain({"a": "0", "b": "x"})
+    assert explanation.prediction == "n"
+    assert explanation.reasons[0].condition == "a is anything else"
+    for row in SITES["big"]:
+        assert tree.explain(row).prediction == tree.predict([row])[0]
+
+
+def test_a_node_that_noise_emptied_is_explained_without_a_fault():
+    import msgspec
+
+    sites = [cc.Site(name, cc.Records.from_rows(r)) for name, r in SITES.items()]
+    tree = study(cc.House(sites), max_depth=1)
+    empty = [msgspec.structs.replace(node, counts=[0, 0]) for node in tree.body.nodes]
+    bare = cc.DecisionTree.of(msgspec.structs.replace(tree.body, nodes=empty), tree.card)
+    assert bare.explain({"a": "0", "b": "x"}).probability == 0.5
+    assert bare.release == "private"
+
+
+def test_the_chosen_attributes_of_a_private_tree_are_all_it_asks_about():
+    sites = [cc.Site(name, cc.Records.from_rows(r)) for name, r in SITES.items()]
+    tree = study(cc.House(sites), attributes=["b"])
+    assert set(tree.attributes_) <= {"b"}
+    with pytest.raises(StudyError, match="'values' or 'bins' for 'c'"):
+        study(cc.House(sites), attributes=["b", "c"])
+    for options in ({"min_leaf": 5}, {"criterion": "gain-ratio"}, {"reduce": 0.1}):
+        with pytest.raises(StudyError, match="has no 'min_leaf'"):
+            study(cc.House(sites), **options)
+
+
+def test_a_budget_of_exactly_the_plan_is_enough():
+    planned = study_without_fitting(epsilon=1).plan().total
+    policy = cc.Policy(budget=cc.Budget(total=str(planned)))
+    sites = [cc.Site(name, cc.Records.from_rows(r), policy) for name, r in SITES.items()]
+    tree = study(cc.House(sites), epsilon=1)
+    assert all(site.ledger.spent() <= planned for site in sites)
+    assert tree.card.releases
+    with pytest.raises(StudyError, match="too small"):
+        study_without_fitting(epsilon="1/1000000000")
+
+
+def study_without_fitting(**options):
+    return cc.DecisionTree("y", release="private", values=VALUES, max_depth=2, **options)

@@ -127,7 +127,7 @@ def damage(document, path, value):
         (["card", "colour"], 1, "unknown field `colour`"),
         (["format"], "concilium/model@9", "its format is"),
         (["method"], "tre", "did you mean 'tree'"),
-        (["body", "classes"], [], "needs classes"),
+        (["body", "classes"], [], "needs a target, classes and nodes"),
         (["body", "nodes", 0, "counts"], [1], "one count for each class"),
         (["body", "nodes", 0, "branches", 0, 1], 0, "leads nowhere"),
         (["body", "nodes", 0, "branches", 0, 1], 999, "leads nowhere"),
@@ -225,3 +225,46 @@ def test_a_code_stored_as_number_here_and_text_there_is_one_value():
     tree = cc.DecisionTree("y").fit(cc.House([one, two]))
     assert [branch.value for branch in tree.body.nodes[0].branches] == ["0", "1", "V5"]
     assert list(tree.predict([{"code": 1}, {"code": 0}])) == [1, 0]
+
+
+@pytest.mark.parametrize("missing", [float("nan"), None, np.nan, "NaT", "NA"])
+def test_missing_in_any_guise_is_not_known(missing):
+    pandas = pytest.importorskip("pandas")
+    value = (
+        {"NaT": pandas.NaT, "NA": pandas.NA}.get(missing, missing) if isinstance(missing, str) else missing
+    )
+    assert "age, which is not known here" in str(
+        fitted(query="smoker = 'y'").explain({"age": value, "sex": "f"})
+    ) or ("age" not in fitted(query="smoker = 'y'").attributes_)
+    tree = fitted()
+    assert str(tree.explain({"smoker": "y", "age": value})) == str(tree.explain({"smoker": "y"}))
+
+
+def test_a_row_of_a_data_frame_is_a_patient():
+    pandas = pytest.importorskip("pandas")
+    tree = fitted()
+    frame = pandas.DataFrame(ROWS)
+    for place in (0, 133, 400):
+        assert tree.explain(frame.iloc[place]).prediction == ROWS[place]["death"]
+    assert tree.explain({"age": np.int64(63), "smoker": np.str_("y")}).prediction == "yes"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: cc.DecisionTree("y", bins={"age": ["x"]}), "lists of numbers"),
+        (lambda: cc.DecisionTree("y", bins={"age": 40}), "lists of numbers"),
+        (lambda: cc.DecisionTree("y", query=None), "'query'"),
+        (lambda: cc.DecisionTree("y", attributes="sex"), "list of names"),
+        (lambda: cc.DecisionTree("y", max_depth=True), "'max_depth'"),
+        (lambda: cc.House({"a": 1}), "list of sites"),
+        (lambda: cc.House([cc.Site("a", cc.Records.from_rows(ROWS))], timeout="x"), "timeout"),
+        (lambda: cc.Site("a", ROWS), "Records"),
+        (lambda: cc.Site(5, cc.Records.from_rows(ROWS)), "name"),
+        (lambda: cc.Site("a", cc.Records.from_rows(ROWS), policy="policy.toml"), "Policy.read"),
+    ],
+)
+def test_a_wrong_kind_of_thing_is_said_in_one_sentence(make, said):
+    with pytest.raises(ConciliumError, match=said):
+        make()
+    assert cc.DecisionTree("y", max_depth=np.int64(2)).max_depth == 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_id3 import decide, id3
+from pooled_id3 import c45, decide, id3
 
 import concilium as cc
 from concilium.errors import HouseError
@@ -88,3 +90,47 @@ def test_predictions_are_those_of_the_pooled_tree(sites):
         counts = decide(expected, row)
         wanted = [counts.get(c, 0) / sum(counts.values()) for c in tree.classes_]
         np.testing.assert_allclose(share, wanted)
+
+
+@given(sites=federations(), max_depth=st.one_of(st.none(), st.integers(0, 3)), min_leaf=st.integers(1, 3))
+@settings(max_examples=120)
+def test_by_gain_ratio_the_federated_tree_equals_a_pooled_one(sites, max_depth, min_leaf):
+    taking_part = {name: rows for name, rows in sites.items() if len(rows) >= 4}
+    if not taking_part:
+        return
+    limits = {"max_depth": max_depth, "min_leaf": min_leaf}
+    tree = cc.DecisionTree("y", criterion="gain-ratio", **limits).fit(house_of(sites))
+    pooled = [row for rows in taking_part.values() for row in rows]
+    assert nested(tree.body) == c45(pooled, shared(taking_part), "y", **limits)
+
+
+@given(sites=federations(), criterion=st.sampled_from(["entropy", "gain-ratio"]))
+@settings(max_examples=120)
+def test_auto_reduction_at_zero_changes_no_tree(sites, criterion):
+    if all(len(rows) < 4 for rows in sites.values()):
+        return
+    whole = cc.DecisionTree("y", criterion=criterion).fit(house_of(sites))
+    reduced = cc.DecisionTree("y", criterion=criterion, reduce=0).fit(house_of(sites))
+    assert reduced.body == whole.body
+    assert reduced.card.rounds == whole.card.rounds
+    assert sum(release.numbers for release in reduced.card.releases) <= sum(
+        release.numbers for release in whole.card.releases
+    )
+
+
+@given(sites=federations(), reduce=st.sampled_from([0.1, 0.3, 0.5]))
+@settings(max_examples=80)
+def test_auto_reduction_is_id3_on_the_attributes_that_are_kept(sites, reduce):
+    taking_part = {name: rows for name, rows in sites.items() if len(rows) >= 4}
+    if not taking_part:
+        return
+    tree = cc.DecisionTree("y", reduce=reduce).fit(house_of(sites))
+    pooled = [row for rows in taking_part.values() for row in rows]
+    kept = {
+        name
+        for name in shared(taking_part)
+        if 1 - max(Counter(row[name] for row in pooled).values()) / len(pooled) > reduce
+    }
+    assert nested(tree.body) == id3(pooled, kept, "y")
+    said = next(warning for warning in tree.card.warnings if warning.startswith("auto-reduction"))
+    assert f"{len(shared(taking_part)) - len(kept)} of {len(shared(taking_part))} attributes" in said

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from concilium.cli import consult, demo, identity, ledger, run
+from concilium.cli import consult, demo, gateway, identity, ledger, policy, run
 from concilium.cli.output import say, warn
 from concilium.errors import ConciliumError
 
@@ -39,6 +39,8 @@ app.command("run", short_help="Run a study: model, metrics, card, report.")(run.
 app.command("consult", short_help="Predict for a patient, with reasons.")(consult.consult)
 app.command("identity", short_help="A hospital's fingerprint, for its peers.")(identity.identity)
 app.add_typer(ledger.app, name="ledger", short_help="What a hospital has released; what is left.")
+app.add_typer(policy.app, name="policy", short_help="What a policy says, and what it would do.")
+app.command("gateway", short_help="Filter messages by a policy, over HTTP.")(gateway.gateway)
 
 
 def _show_version(wanted: bool) -> None:

@@ -163,6 +163,7 @@ def conduct(study: Study, workshop: Path, on_round: Tell) -> Results:
     tables, test = study.read_tables(), study.read_test_file()
     classes = find_classes([*tables.values(), *test.values()], study.target)
     positive = study.find_positive(classes)
+    warn_of_deltas(study, tables)
     bind(workshop, study, [*tables.values(), *test.values()])
     sites = study.open_sites(tables, spare=workshop / "ledgers")
     try:
@@ -182,6 +183,18 @@ def conduct(study: Study, workshop: Path, on_round: Tell) -> Results:
             site.ledger.close()
     measured = summarise(results, positive) if results else {"overall": {}, "sites": {}, "folds": []}
     return Results(model, tabulate(study, model, seconds, measured, positive))
+
+
+def warn_of_deltas(study: Study, tables: Mapping[str, Records]) -> None:
+    """Say where delta is so large that it allows publishing somebody's whole record."""
+    from concilium.privacy.accounting import warn_of_delta
+
+    if study.privacy.release != "private":
+        return
+    for name, table in tables.items():
+        said = warn_of_delta(study.privacy.delta, len(table))
+        if said is not None:
+            warn(f"warning: {name}: {said}")
 
 
 def hold_back(
@@ -250,6 +263,8 @@ def open_house(study: Study, sites: Iterable[Site], journal: Path | None, on_rou
         timeout=study.house.timeout,
         on_loss=study.house.on_loss,
         journal=journal,
+        # Beside the study, so that the next run notices a ledger that was put back to an older copy.
+        memory=study.path.with_suffix(".house.json") if any(h.ledger for h in study.hospitals) else None,
         on_round=on_round,
     )
 
@@ -280,7 +295,7 @@ def tabulate(
     """metrics.json: the overall figures under plain names, then the same for each site and each fold."""
     from concilium.evaluation.metrics import FIGURES
 
-    epsilon = study.privacy.epsilon if study.privacy.release == "private" else None
+    epsilon = total_epsilon(study) if study.privacy.release == "private" else None
     overall = {
         "patients": 0,
         **dict.fromkeys(FIGURES),
@@ -301,6 +316,17 @@ def tabulate(
         "sites": {site: {**row, "epsilon": epsilon} for site, row in measured["sites"].items()},
         "folds": measured["folds"],
     }
+
+
+def total_epsilon(study: Study) -> float | None:
+    """What the study spends per patient: that of its model, and of every fold a site takes part in."""
+    from concilium.cli.plan import count_fits
+    from concilium.privacy.accounting import epsilon_from_rho
+
+    fits = count_fits(study)
+    if fits == 1:
+        return study.privacy.epsilon
+    return round(epsilon_from_rho(study.open_method().plan().total * fits, study.privacy.delta), 6)
 
 
 def describe_evaluation(study: Study) -> str:

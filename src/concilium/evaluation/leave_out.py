@@ -114,9 +114,10 @@ def hold_out(rows: int, share: float, study: str, site: str) -> NDArray[np.bool_
 
 def find_classes(tables: Iterable[Records], target: str) -> list[Value]:
     """All values of the target, numbers by size, then text by text."""
-    found = {value for table in tables for value in table.values(target) if value is not None}
-    numbers = sorted(value for value in found if not isinstance(value, str))
-    return [*numbers, *sorted(value for value in found if isinstance(value, str))]
+    # By label, since True and 1 are one thing to a set and two to a study.
+    found = {label(value): value for table in tables for value in table.values(target) if value is not None}
+    numbers = sorted(value for value in found.values() if not isinstance(value, str))
+    return [*numbers, *sorted(value for value in found.values() if isinstance(value, str))]
 
 
 def complete(records: Records, names: Iterable[str]) -> Records:

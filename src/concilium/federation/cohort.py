@@ -1,35 +1,59 @@
 """What a statistic may see: the site's records after its policy, and the patients a question selects.
 
-`View` is the constraint stage of DIDT (Gi = constraints(Li)): a column that policy withholds, or that identifies
-patients, does not exist in it, for queries as for statistics. `Cohort` is the base population of one question.
+`View` is the constraint stage of DIDT (Gi = constraints(Li)): what the policy's constraint graphs take out or change is
+taken out and changed in it, and a column that policy withholds, or that identifies patients, does not exist, for
+queries as for statistics. `Cohort` is the base population of one question.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import PolicyError, RecordsError
+from concilium.federation.disclosure import Guard, Population
+from concilium.federation.messages import Release
+from concilium.federation.stated import read_as_asked, read_as_labels, read_as_numbers
+from concilium.policy.constrain import Constrained, constrain
 from concilium.policy.policy import Policy
 from concilium.records.query import Query
 from concilium.records.table import Coded, Numbers, Records
 
 IDENTIFIER_VALUES = 10
 IDENTIFIER_SHARE = 0.9
+# Ages of a dozen patients may all differ; whole numbers of half a hundred that all differ number the patients.
+IDENTIFIER_NUMBERS = 50
 REMEMBERED_SELECTIONS = 4
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """The patients a question is about: `rows` of the view's records, in order."""
+    """The patients a question is about: `rows` of the view's records, in order.
+
+    `population` are the same patients by their rows in the hospital's own table. `branch_floor` and `guard` say which
+    counts the site does not tell.
+    """
 
     view: View
     rows: NDArray[np.int32]
+    population: Population
     branch_floor: int
+    guard: Guard
+
+    def under(self, release: Release) -> Cohort:
+        """The same patients, with as many counts left out as this release needs: only `exact` shows a site's own
+        tables, and under `private` nothing but the noise may depend on a patient."""
+        floor = 0 if release == "private" else self.branch_floor
+        return replace(self, branch_floor=floor, guard=self.guard if release == "exact" else Guard())
+
+    @property
+    def floored(self) -> bool:
+        """Whether counts may be left out, so that sums over sites are not those of the pooled patients."""
+        return self.branch_floor > 0 or self.guard.on
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -41,37 +65,67 @@ class Cohort:
 
 
 class View:
-    """A site's records as the outside may know them. `hidden` says what is left out and why (never sent)."""
+    """A site's records as the outside may know them: `patients` are those who are left, by their rows in the
+    hospital's table, and `hidden` says which columns are left out and why (never sent)."""
 
-    def __init__(self, records: Records, policy: Policy) -> None:
-        self.hidden = {
-            name: "identifies patients" for name in records.names if identifies(records, name, policy)
-        }
-        self.hidden |= {name: "withheld by policy" for name in policy.withhold if name in records}
-        visible = {name: records[name] for name in records.names if name not in self.hidden}
+    def __init__(
+        self,
+        records: Records,
+        policy: Policy,
+        secret: bytes | None = None,
+        *,
+        stated: bool = False,
+        constrained: Constrained | None = None,
+    ) -> None:
+        self._stated = stated
+        left = self._constrain(records, policy, secret) if constrained is None else constrained
+        self.constrained = left
+        self.hidden = {name: f"eliminated by graph {graph}" for name, graph in left.eliminated.items()}
+        after = Records(left.columns) if left.columns else None
+        for name in left.columns:
+            looked_at = [after] if name in left.replaced else [records, after]
+            found = any(table is not None and identifies(table, name, policy) for table in looked_at)
+            if name in policy.identifiers or (found and not stated):
+                self.hidden[name] = "identifies patients"
+        self.hidden |= dict.fromkeys(policy.withhold, "withheld by policy")
+        visible = {name: column for name, column in left.columns.items() if name not in self.hidden}
         if not visible:
             raise PolicyError(
-                "nothing is left of this table: every column identifies patients or is withheld"
+                "nothing is left of this table: every column identifies patients, or is withheld or eliminated"
             )
         self.records = Records(visible)
+        self.patients = left.rows
         self._branch_floor = policy.branch_floor
+        self._guard = Guard(policy.minimum_cell, policy.dominance)
         self._lock = threading.Lock()
-        self._selections: OrderedDict[tuple[str, str], NDArray[np.int32]] = OrderedDict()
+        self._selections: OrderedDict[tuple[str, str], tuple[NDArray[np.int32], Population]] = OrderedDict()
+        self._labelled: dict[str, Coded] = {}
         self._binned: dict[tuple[str, tuple[float, ...]], NDArray[np.unsignedinteger]] = {}
+
+    def _constrain(self, records: Records, policy: Policy, secret: bytes | None) -> Constrained:
+        policy.check(records.names)
+        graphs = policy.graphs(secret)
+        if graphs is not None:
+            return constrain(records, graphs)
+        columns = {name: records[name] for name in records.names}
+        return Constrained(columns, np.arange(len(records)), {}, frozenset())
 
     def select(self, query: str, target: str) -> Cohort:
         """Everyone for whom the query is true and the target is known."""
         key = (query, target)
         with self._lock:
-            rows = self._selections.get(key)
-        if rows is None:
-            mask = Query.parse(query).mask(self.records) & present(self.records, target)
+            found = self._selections.get(key)
+        if found is None:
+            asked = Query.parse(query)
+            records = read_as_asked(self.records, asked) if self._stated else self.records
+            mask = asked.mask(records) & present(self.records, target)
             rows = np.flatnonzero(mask).astype(np.int32)
+            found = rows, Population(self.patients[rows])
             with self._lock:
-                self._selections[key] = rows
+                self._selections[key] = found
                 while len(self._selections) > REMEMBERED_SELECTIONS:
                     self._selections.popitem(last=False)
-        return Cohort(self, rows, self._branch_floor)
+        return Cohort(self, *found, self._branch_floor, self._guard)
 
     def binned(self, name: str, edges: tuple[float, ...]) -> NDArray[np.unsignedinteger]:
         """A numeric column as codes: 0 missing, then 1 + the number of public edges at or below the value."""
@@ -79,12 +133,27 @@ class View:
         with self._lock:
             codes = self._binned.get(key)
         if codes is None:
-            codes = bin_codes(numbers(self.records, name), edges)
+            values = read_as_numbers(self.records[name]) if self._stated else numbers(self.records, name)
+            codes = bin_codes(values, edges)
             with self._lock:
                 if len(self._binned) > 4 * len(self.records.names):
                     self._binned.clear()
                 self._binned[key] = codes
         return codes
+
+    def coded(self, name: str) -> Coded:
+        """A column of categories; RecordsError where it is one of numbers (in a stated view, numbers have labels)."""
+        column = self.records[name]
+        if self._stated:
+            with self._lock:
+                if name not in self._labelled:
+                    self._labelled[name] = read_as_labels(column)
+                return self._labelled[name]
+        if isinstance(column, Numbers):
+            raise RecordsError(
+                f"{name!r} is a number here; a tree needs bins for it, and categories to predict"
+            )
+        return column
 
 
 def identifies(records: Records, name: str, policy: Policy) -> bool:
@@ -92,11 +161,24 @@ def identifies(records: Records, name: str, policy: Policy) -> bool:
     if name in policy.identifiers:
         return True
     column = records[name]
-    if isinstance(column, Numbers) or name in policy.allow:
+    if name in policy.allow:
         return False
-    codes = column.codes
-    distinct = int(np.count_nonzero(np.bincount(codes, minlength=1)[1:]))
-    return distinct >= IDENTIFIER_VALUES and distinct >= IDENTIFIER_SHARE * int(np.count_nonzero(codes))
+    if isinstance(column, Numbers):
+        known = column.numbers[~np.isnan(column.numbers)]
+        whole = known.size and bool(np.all(known == np.floor(known)))
+        distinct = len(np.unique(known)) if whole and known.size >= IDENTIFIER_NUMBERS else 0
+        return distinct >= IDENTIFIER_NUMBERS and distinct >= IDENTIFIER_SHARE * known.size
+    least = IDENTIFIER_NUMBERS if column.numeric else IDENTIFIER_VALUES
+    distinct = int(np.count_nonzero(np.bincount(column.codes, minlength=1)[1:]))
+    return distinct >= least and distinct >= IDENTIFIER_SHARE * int(np.count_nonzero(column.codes))
+
+
+def near_unique(column: Coded) -> bool:
+    """Whether a column of categories has about one value per patient, so that to list them is to list patients."""
+    distinct = int(np.count_nonzero(np.bincount(column.codes, minlength=1)[1:]))
+    return distinct >= IDENTIFIER_VALUES and distinct >= IDENTIFIER_SHARE * int(
+        np.count_nonzero(column.codes)
+    )
 
 
 def present(records: Records, name: str) -> NDArray[np.bool_]:

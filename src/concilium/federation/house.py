@@ -9,10 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from concilium.errors import HouseError, StudyError
 from concilium.federation.embedded import Answering, Embedded, Transport
 from concilium.federation.messages import LedgerHead, Release
 from concilium.federation.run import Run
+
+
+class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a house remembers of a site."""
+
+    identity: str
+    head: LedgerHead
 
 
 class House:
@@ -22,6 +31,8 @@ class House:
     on_loss   "continue": go on with the sites that stayed; "stop": stop, naming the lost site. A masked study
               always stops: its sum with a site and without it would differ by that site's whole answer
     journal   a file for finished rounds, so that an interrupted run can be resumed
+    memory    a file where the house keeps, for every site, the identity it signs with and the last head of its ledger,
+              from one run to the next: a ledger that was put back to an older copy is noticed by that
     on_round  called with a line of text at each round
     """
 
@@ -33,11 +44,14 @@ class House:
         timeout: float = 60.0,
         on_loss: Literal["continue", "stop"] = "continue",
         journal: str | Path | None = None,
+        memory: str | Path | None = None,
         on_round: Callable[[str], None] | None = None,
     ) -> None:
         if transport is None:
             by_name: dict[str, Answering] = {}
             for site in sites:
+                if not callable(getattr(site, "answer", None)):
+                    raise HouseError(f"a house takes a list of sites; got {type(site).__name__} among them")
                 if site.name in by_name:
                     raise HouseError(f"two sites are named {site.name!r}; give each site a name of its own")
                 by_name[site.name] = site
@@ -46,7 +60,7 @@ class House:
             raise HouseError("a house needs at least one site")
         if on_loss not in ("continue", "stop"):
             raise StudyError(f"on_loss must be 'continue' or 'stop'; got {on_loss!r}")
-        if not timeout > 0:
+        if not isinstance(timeout, int | float) or not timeout > 0:
             raise StudyError(f"timeout must be a number of seconds above 0; got {timeout!r}")
         self.transport = transport
         self.timeout = timeout
@@ -57,6 +71,33 @@ class House:
         # identity it first signed with (no other is believed later).
         self.heads: dict[str, LedgerHead] = {}
         self.identities: dict[str, bytes] = {}
+        self._memory = None if memory is None else Path(memory)
+        self._recall()
+
+    def remember(self) -> None:
+        """Write down who the sites are and how far their ledgers have come."""
+        if self._memory is None:
+            return
+        known = {site: Known(self.identities[site].hex(), head) for site, head in self.heads.items()}
+        partial = self._memory.with_name(self._memory.name + ".part")
+        try:
+            partial.write_bytes(msgspec.json.format(msgspec.json.encode(known), indent=1))
+            partial.replace(self._memory)
+        except OSError as error:
+            raise HouseError(f"{self._memory}: cannot be written ({error.strerror})") from None
+
+    def _recall(self) -> None:
+        if self._memory is None or not self._memory.exists():
+            return
+        try:
+            found = msgspec.json.decode(self._memory.read_bytes(), type=dict[str, Known])
+            known = {site: said for site, said in found.items() if site in self.names}
+            self.identities = {site: bytes.fromhex(said.identity) for site, said in known.items()}
+        except (OSError, ValueError) as error:
+            raise HouseError(
+                f"{self._memory}: this is not what a house remembers of its sites ({error})"
+            ) from None
+        self.heads = {site: said.head for site, said in known.items()}
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -52,12 +52,14 @@ class MaskedStudy:
         run.fixed = True
         self._vouched = run.house.transport.introduce()
         greetings = run.gather("mask.hello", Hello(), live=True)
+        told = {site: decode(body, Greeting) for site, body in greetings.items()}
         composed = compose(
             run.id,
             [
-                Participant(site, run.house.identities[site], decode(body, Greeting).reveal_on_dropout)
-                for site, body in greetings.items()
+                Participant(site, run.house.identities[site], said.reveal_on_dropout)
+                for site, said in told.items()
             ],
+            colluders=max(said.colluders for said in told.values()),
         ).encoded
         self._manifest = read_manifest(
             composed if run.journal is None else run.journal.note("manifest", composed)
@@ -67,6 +69,11 @@ class MaskedStudy:
         keys = [decode(body, Joined).key for body in joined.values()]
         self._keys = verify_study_keys(self._manifest, keys)
         run.gather("mask.meet", Meet(keys), live=True)
+
+    @property
+    def honest(self) -> int:
+        """How many sites the masks and the noise count on."""
+        return len(self._manifest.participants) - self._manifest.colluders
 
     def add_up(self, kind: str, question: msgspec.Struct, shape: tuple[int, ...]) -> NDArray[np.int64]:
         """The sum over all participants of their answers to one question."""

@@ -10,6 +10,7 @@ in privacy/seat.py.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from fractions import Fraction
@@ -20,17 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MaskError
-from concilium.federation.messages import Envelope, decode
+from concilium.federation.messages import Envelope, Release, decode
 from concilium.federation.questions import Gathered, Statistic
 from concilium.policy.policy import Policy
+from concilium.privacy.fixed_point import HALF_RING
 from concilium.privacy.identity import Identity, statement
+from concilium.privacy.ledger import Ledger
 from concilium.privacy.manifest import read_manifest
 from concilium.privacy.masks import WIRE, Commitment, Masked, Seed
-from concilium.privacy.opening import MaskStore
 from concilium.privacy.seat import Seat
 from concilium.privacy.shares import draw_gaussian_share, price_gaussian_shares
 from concilium.privacy.study_keys import StudyKey
 
+CIRCLES = """CREATE TABLE IF NOT EXISTS mask_circle (
+    records TEXT NOT NULL, names TEXT NOT NULL, PRIMARY KEY (records, names)) WITHOUT ROWID"""
 RELEASES = frozenset({"masked", "private"})
 
 
@@ -60,6 +64,7 @@ class Greeting(Gathered, frozen=True, forbid_unknown_fields=True):
     """What a manifest must say of this site; its identity is in the answer around it."""
 
     reveal_on_dropout: bool
+    colluders: int
 
 
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,8 +126,11 @@ class End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Seats:
     """The masked studies a site takes part in. `introduced` are peers that an embedded house vouched for."""
 
-    def __init__(self, site: str, identity: Identity, policy: Policy, store: MaskStore) -> None:
-        self._site, self._identity, self._policy, self._store = site, identity, policy, store
+    def __init__(self, site: str, identity: Identity, policy: Policy, ledger: Ledger, records: str) -> None:
+        self._site, self._identity, self._policy = site, identity, policy
+        self._ledger, self._records, self._store = ledger, records, ledger.mask_store()
+        with ledger.sharing() as connection:
+            connection.execute(CIRCLES)
         self._introduced: Mapping[str, str] = {}
         self._seats: dict[str, Seat] = {}
         self._lock = threading.Lock()
@@ -138,7 +146,7 @@ class Seats:
         """The steps of a masked study that tell nothing about patients."""
         match question:
             case Hello():
-                return Greeting(self._policy.reveal_on_dropout)
+                return Greeting(self._policy.reveal_on_dropout, self._policy.colluders)
             case Join(manifest):
                 return Joined(self._join(study, manifest).key)
             case Meet(keys):
@@ -152,6 +160,11 @@ class Seats:
         opened = read_manifest(manifest)
         if opened.study_id.hex() != study:
             raise MaskError("the manifest is not that of the study it came with")
+        if opened.largest != fitting(len(opened.participants)):
+            # A limit of the house's choosing would answer, by a refusal, whether a count of ours is above it.
+            raise MaskError(
+                "the manifest sets a limit of its own for what a site may enter; the ring sets that"
+            )
         seat = Seat(
             opened,
             self._site,
@@ -173,8 +186,17 @@ class Seats:
         return seat
 
     def covered(self, envelope: Envelope) -> Masked | None:
-        """The stored answer to this attempt of a statistic, if it was answered before."""
-        return self.at(envelope.study).recall(content(envelope.kind, envelope.body), envelope.attempt)
+        """The stored answer to this attempt of a statistic, if it was answered before.
+
+        MaskError where opening it would let sums over two circles of hospitals be compared: their difference is
+        the answer of whoever is in one and not in the other. Under `private` the noise covers that.
+        """
+        if envelope.release == "masked" and not self._policy.other_circles:
+            self._check_circle(self.at(envelope.study).manifest.names)
+        asked = content(envelope.kind, envelope.body)
+        return self.at(envelope.study).recall(
+            asked, envelope.attempt, comparable=envelope.release == "private"
+        )
 
     def cover(self, envelope: Envelope, question: Statistic, counts: NDArray[np.unsignedinteger]) -> Masked:
         """A statistic under masks, stored before it is returned; a private one with this site's share of the
@@ -185,7 +207,13 @@ class Seats:
             manifest = seat.manifest
             sites = len(manifest.participants)
             vector = vector + draw_gaussian_share(vector.size, question.noise, sites, manifest.colluders)
-        return seat.mask(content(envelope.kind, envelope.body), envelope.attempt, vector.view(np.uint64))
+            vector = np.clip(vector, -manifest.largest, manifest.largest)  # a refusal would tell
+        return seat.mask(
+            content(envelope.kind, envelope.body),
+            envelope.attempt,
+            vector.view(np.uint64),
+            comparable=envelope.release == "private",
+        )
 
     def price(self, study: str, question: Statistic) -> Fraction:
         """What opening a private statistic costs: rho, from the question and the manifest alone."""
@@ -198,18 +226,45 @@ class Seats:
             manifest.colluders,
         )
 
-    def length(self, study: str, question: Open) -> int:
+    def length(self, study: str, question: Open, release: Release) -> int:
         """How many numbers opening this answer adds to the sum."""
-        masked = self.at(study).recall(content(question.kind, question.body), question.attempt)
+        asked = content(question.kind, question.body)
+        masked = self.at(study).recall(asked, question.attempt, comparable=release == "private")
         if masked is None:
             raise MaskError(f"{self._site} has not answered this question yet: ask it first")
         return len(masked.vector) // WIRE.itemsize
 
-    def open(self, study: str, question: Open, template: bytes) -> Seed:
+    def open(self, study: str, question: Open, template: bytes, release: Release) -> Seed:
         """Take the site's own mask off; called inside the transaction that enters the charge."""
         shown = decode(template, Commitments).commitments
-        asked = content(question.kind, question.body)
-        return self.at(study).reveal(asked, question.attempt, shown, charge_on_disk=True)
+        asked, private = content(question.kind, question.body), release == "private"
+        if not private and not self._policy.other_circles:
+            self._check_circle(self.at(study).manifest.names)
+            self._remember_circle(self.at(study).manifest.names)
+        return self.at(study).reveal(asked, question.attempt, shown, charge_on_disk=True, comparable=private)
+
+    def _check_circle(self, names: tuple[str, ...]) -> None:
+        with self._ledger.sharing() as connection:
+            rows = connection.execute(
+                "SELECT names FROM mask_circle WHERE records = ?", (self._records,)
+            ).fetchall()
+        for (before,) in rows:
+            if before != json.dumps(names):
+                raise MaskError(
+                    f"{self._site} has opened masked sums with {', '.join(json.loads(before))}, and opens none with "
+                    "another circle of hospitals: the sums would differ by the answers of those who are in one only"
+                )
+
+    def _remember_circle(self, names: tuple[str, ...]) -> None:
+        with self._ledger.sharing() as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO mask_circle VALUES (?, ?)", (self._records, json.dumps(names))
+            )
+
+
+def fitting(participants: int) -> int:
+    """The largest number that each of so many sites may enter without the sum wrapping round."""
+    return (HALF_RING - 1) // participants
 
 
 def content(kind: str, body: bytes) -> bytes:

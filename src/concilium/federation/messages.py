@@ -64,7 +64,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer", forbid_unk
     """A site's answer: the kind's own body, what it was charged, and the ledger's head after the charge.
 
     `charge` is None where nothing about a patient was released. `signature` is that of the site's identity over
-    the whole answer with the signature left empty: nobody else can have said it, nor can the site deny it.
+    the whole answer with the signature left empty: nobody else can have said it, nor can the site deny it. `below` is
+    how many hospitals a region answers for; 0: a hospital answers for itself.
     """
 
     version: int
@@ -75,6 +76,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer", forbid_unk
     ledger: LedgerHead
     identity: bytes
     signature: bytes = b""
+    below: int = 0
 
     @property
     def signed(self) -> bytes:
@@ -118,8 +120,10 @@ def open_envelope(data: bytes) -> Envelope:
         raise MessageError(
             f"message version {envelope.version} is not spoken here; this site speaks {VERSION}"
         )
-    if not 8 <= len(envelope.id) <= 128 or len(envelope.study) > 128:
-        raise MessageError("a question's id must have 8 to 128 characters, its study at most 128")
+    if not 8 <= len(envelope.id) <= 128 or len(envelope.study) > 128 or len(envelope.kind) > 64:
+        raise MessageError(
+            "a question's id must have 8 to 128 characters, its study at most 128, its kind at most 64"
+        )
     return envelope
 
 

@@ -19,6 +19,7 @@ from concilium.federation.cohort import Cohort
 from concilium.federation.messages import Envelope, decode
 
 KINDS = {
+    "histograms": "concilium.federation.histograms:AskHistograms",
     "mask.hello": "concilium.federation.masking:Hello",
     "mask.join": "concilium.federation.masking:Join",
     "mask.meet": "concilium.federation.masking:Meet",
@@ -26,13 +27,20 @@ KINDS = {
     "mask.end": "concilium.federation.masking:End",
     "tree.schema": "concilium.trees.schema:AskSchema",
     "tree.crosstables": "concilium.trees.crosstables:AskCrosstables",
+    "tree.classes": "concilium.trees.class_counts:AskClassCounts",
+    "tree.votes": "concilium.trees.ballot:AskVotes",
 }
+
+
+MOST_CHARACTERS = 1000
 
 
 class Gathered(msgspec.Struct, frozen=True):
     """A body that the house gathers site by site; `numbers` says how many numbers about patients are in it."""
 
-    numbers: ClassVar[int] = 0
+    @property
+    def numbers(self) -> int:
+        return 0
 
 
 class Question(Protocol):
@@ -79,5 +87,7 @@ def open_question(envelope: Envelope) -> Question:
     question = cast(Question, decode(envelope.body, kind))
     if envelope.release not in question.releases:
         raise MessageError(f"a question of kind {envelope.kind!r} cannot be released as {envelope.release!r}")
+    if len(getattr(question, "target", "")) > MOST_CHARACTERS:
+        raise MessageError(f"the name of an attribute may have at most {MOST_CHARACTERS} characters")
     question.check(envelope.release)
     return question

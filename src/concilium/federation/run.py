@@ -71,8 +71,9 @@ class Run:
         self._masked: MaskedStudy | None = None
         self._charges: dict[tuple[str, str, str], ReleaseCard] = {}
         self._answered: set[str] = set()
-        self._refusals: list[RefusalCard] = []
-        self._dropouts: list[DropoutCard] = []
+        self.refusals: list[RefusalCard] = []
+        self.dropouts: list[DropoutCard] = []
+        self._regions: dict[str, int] = {}
 
     def add_up(
         self,
@@ -83,9 +84,7 @@ class Run:
     ) -> NDArray[np.int64]:
         """One round whose answers are arrays of counts of this shape: their sum over the participants."""
         if self.release != "exact":
-            if self._masked is None:
-                self._masked = MaskedStudy(self)
-            return self._masked.add_up(kind, question, shape)
+            return self.masked.add_up(kind, question, shape)
         total = np.zeros(shape, dtype=np.int64)
         for site, body in self.gather(kind, question, templates).items():
             try:
@@ -93,6 +92,13 @@ class Run:
             except MessageError as error:
                 raise HouseError(f"{site} answered with what cannot be added up: {error}") from None
         return total
+
+    @property
+    def masked(self) -> MaskedStudy:
+        """The masked study of this run, set up on first use."""
+        if self._masked is None:
+            self._masked = MaskedStudy(self)
+        return self._masked
 
     def gather(
         self,
@@ -122,6 +128,7 @@ class Run:
                 refused.append((site, reply))
             else:
                 lost.append((site, reply))
+        self.house.remember()
         self._settle(kind, bodies, refused, lost)
         return bodies
 
@@ -133,9 +140,10 @@ class Run:
         releases = [self._charges[key] for key in sorted(self._charges) if key[0] in self.sites]
         if self.release == "exact":
             said += warn_of_numbers(releases, patients)
-        lost = sorted({loss.site for loss in self._dropouts} - set(self.sites))
+        lost = sorted({loss.site for loss in self.dropouts} - set(self.sites))
         if lost:
             said.append(f"lost on the way: {', '.join(lost)}; the model is that of the sites that stayed")
+        said += warn_of_regions({s: count for s, count in self._regions.items() if s in self.sites})
         return Card(
             study=self.study,
             method=self.method,
@@ -145,11 +153,21 @@ class Run:
             rounds=self.rounds,
             bytes=self.bytes,
             releases=releases,
-            refusals=self._refusals,
-            dropouts=self._dropouts,
+            refusals=self.refusals,
+            dropouts=self.dropouts,
             warnings=said,
             version=concilium.__version__,
         )
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the sites have entered in their ledgers for this run so far."""
+        return sum(release.numbers for release in self._charges.values())
+
+    @property
+    def hospitals(self) -> int:
+        """How many hospitals take part, those behind a region among them."""
+        return sum(self._regions.get(site, 1) for site in self.sites)
 
     def close(self) -> None:
         if self.journal is not None:
@@ -182,7 +200,8 @@ class Run:
         for site, envelope in envelopes.items():
             kept = None if self.journal is None or live else self.journal.recall(envelope.id)
             message = encode(envelope)
-            self.bytes += len(message)
+            # Without the echo of the ledger's head, so that a run counts the same whatever was asked before it.
+            self.bytes += len(encode(msgspec.structs.replace(envelope, seen=None)))
             if kept is None:
                 messages[site] = message
             else:
@@ -224,6 +243,8 @@ class Run:
         seen = self.house.heads.get(site)
         if seen is None or answer.ledger.count > seen.count:
             self.house.heads[site] = answer.ledger
+        if answer.below:
+            self._regions[site] = answer.below
         if answer.charge is not None and answer.id not in self._answered:
             self._answered.add(answer.id)
             key = (site, kind, answer.charge.release)
@@ -245,8 +266,8 @@ class Run:
         lost: Sequence[tuple[str, str]],
     ) -> None:
         """Who goes on: all, the rest, or nobody, as the house was told."""
-        self._refusals += [RefusalCard(site, kind, refusal.rule, refusal.reason) for site, refusal in refused]
-        self._dropouts += [DropoutCard(site, self.rounds, reason) for site, reason in lost]
+        self.refusals += [RefusalCard(site, kind, refusal.rule, refusal.reason) for site, refusal in refused]
+        self.dropouts += [DropoutCard(site, self.rounds, reason) for site, reason in lost]
         misfit = [(site, refusal.reason) for site, refusal in refused if refusal.rule in MISFITS]
         if misfit:
             raise HouseError(f"the study does not fit every site: {together(misfit)}")
@@ -286,6 +307,17 @@ def warn_of_numbers(releases: Sequence[ReleaseCard], patients: Mapping[str, int 
     return [
         f"{who} released more than one exact number for every two patients ({most}: {numbers[most]} numbers about "
         f"{patients.get(most)} patients): single patients can often be worked out from them"
+    ]
+
+
+def warn_of_regions(regions: Mapping[str, int]) -> list[str]:
+    """What must be said of sums that a region vouches for."""
+    if not regions:
+        return []
+    named = [f"{region} ({count} hospital{'' if count == 1 else 's'})" for region, count in regions.items()]
+    listed = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+    return [
+        f"trusted with the numbers of their hospitals, and believed in their sums, are the regions {listed}"
     ]
 
 

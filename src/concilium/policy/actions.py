@@ -216,6 +216,10 @@ class ConstraintGraphs:
         """The same rules, with the secret of a site."""
         return ConstraintGraphs(self.graphs, self._text, secret)
 
+    @property
+    def has_secret(self) -> bool:
+        return self._secret is not None
+
     def require_secret(self) -> None:
         """PolicyError where a rule needs the site's secret and there is none."""
         if self.needs_secret and self._secret is None:

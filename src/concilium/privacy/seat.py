@@ -99,15 +99,28 @@ class Seat:
         }
         self._keys = verified
 
-    def recall(self, content: bytes, attempt: int, *, without: Iterable[str] = ()) -> Masked | None:
+    def recall(
+        self, content: bytes, attempt: int, *, without: Iterable[str] = (), comparable: bool = False
+    ) -> Masked | None:
         """The stored answer to this attempt, or None where it is yet to be computed; MaskError where it
-        must not be. Asked first, it saves computing statistics and drawing noise that would not be used."""
+        must not be. Asked first, it saves computing statistics and drawing noise that would not be used.
+
+        `comparable` answers (private: noisy and charged each time) may be opened for several sets of participants.
+        """
         asked = self._round(content, attempt, without)
         with self._store.transaction():
-            stored = self._find(asked)
+            stored = self._find(asked, comparable)
         return None if stored is None else self._message(asked, stored)
 
-    def mask(self, content: bytes, attempt: int, vector: Ring, *, without: Iterable[str] = ()) -> Masked:
+    def mask(
+        self,
+        content: bytes,
+        attempt: int,
+        vector: Ring,
+        *,
+        without: Iterable[str] = (),
+        comparable: bool = False,
+    ) -> Masked:
         """The answer under its masks, stored before it is returned; for an attempt that was answered
         before, the stored answer, whatever `vector` is now.
 
@@ -116,7 +129,7 @@ class Seat:
         """
         asked = self._round(content, attempt, without)
         with self._store.transaction():
-            stored = self._find(asked)
+            stored = self._find(asked, comparable)
             if stored is None:
                 stored = self._answer(asked, self._within_ring(vector))
                 self._store.keep(stored)
@@ -130,6 +143,7 @@ class Seat:
         *,
         charge_on_disk: bool,
         without: Iterable[str] = (),
+        comparable: bool = False,
     ) -> Seed:
         """The seed of this site's self-mask, once all participants have committed to their vectors.
 
@@ -140,7 +154,7 @@ class Seat:
             raise MaskError(f"{self.name} reveals nothing before the charge for it is on disk")
         asked = self._round(content, attempt, without)
         with self._store.transaction():
-            stored = self._find(asked)
+            stored = self._find(asked, comparable)
             if stored is None:
                 raise MaskError(
                     f"{self.name} has not answered attempt {attempt} of this question; ask that first"
@@ -197,10 +211,11 @@ class Seat:
             names=names,
         )
 
-    def _find(self, asked: _Round) -> Attempt | None:
+    def _find(self, asked: _Round, comparable: bool) -> Attempt | None:
         if self._store.has_ended(self._study):
             raise self._ended()
-        check_participants(self._store, asked.content, asked.participants, asked.names)
+        if not comparable:
+            check_participants(self._store, asked.content, asked.participants, asked.names)
         return find_attempt(self._store, self._study, asked.content, asked.number, asked.label)
 
     def _within_ring(self, vector: Ring) -> Ring:
@@ -240,14 +255,15 @@ class Seat:
         return seed_hash, hash_vector(stored.label, self.name, seed_hash, stored.vector)
 
     def _pair_keys(self, asked: _Round) -> dict[str, PairKey]:
-        if self._pairs[0] != asked.label:
-            derived = {
+        label, pairs = self._pairs
+        if label != asked.label:
+            pairs = {
                 peer: derive_pair_key(self._shared[peer], self._study, asked.label, self.name, peer)
                 for peer in asked.names
                 if peer != self.name
             }
-            self._pairs = (asked.label, derived)
-        return self._pairs[1]
+            self._pairs = (asked.label, pairs)
+        return pairs
 
     def _check_commitments(self, asked: _Round, stored: Attempt, commitments: list[Commitment]) -> bytes:
         """The hash of what all participants committed to: MaskError unless all are there and genuine."""

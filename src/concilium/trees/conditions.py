@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from concilium.records.table import Value, label
 
 
+def otherwise(attribute: str) -> str:
+    """The branch of all values that no other branch names."""
+    return f"{attribute} is anything else"
+
+
 def condition(attribute: str, value: Value | None, edges: Sequence[float] | None) -> str:
     """What a patient must fulfil to take this branch; for a binned attribute, `value` is the bin's number."""
     if value is None:

@@ -22,14 +22,23 @@ DENSE = 0.4
 
 
 def count(
-    columns: Sequence[Codes], sizes: Sequence[int], rows: NDArray[np.int32], keys: Codes, width: int
+    columns: Sequence[Codes],
+    sizes: Sequence[int],
+    rows: NDArray[np.int32],
+    keys: Codes,
+    width: int,
+    *,
+    repeated: bool = False,
 ) -> list[Table]:
     """For each column a table [code, key] of how many of the rows have that code and that key.
 
-    `keys` belongs to `rows` (which are in order) and is below `width`; `sizes` says how many codes a column has.
+    `keys` belongs to `rows` and is below `width`; `sizes` says how many codes a column has. Rows are in order, or
+    `repeated`: then a row may come several times, each time with another key.
     """
     if not columns:
         return []
+    if repeated:
+        return _fill(columns, sizes, rows, keys, width)
     everyone = len(columns[0])
     if len(rows) == everyone:
         return _fill(columns, sizes, None, keys, width)

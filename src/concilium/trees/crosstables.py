@@ -7,22 +7,37 @@ side by side). Under `exact` the house sees it per site; the sum over sites is t
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.cohort import Cohort
+from concilium.federation.cohort import Cohort, View
+from concilium.federation.disclosure import Family, withhold
+from concilium.federation.histograms import check_edges, check_variance
 from concilium.federation.messages import decode
 from concilium.records.table import Coded
 from concilium.trees.counting import count
+from concilium.trees.layout import Sample, positive_codes
 from concilium.trees.routing import STAYS, Branching, route
-from concilium.trees.schema import ConditionalSchema, Known, check_edges, name_of
+from concilium.trees.schema import ConditionalSchema, Known, name_of
 
-MOST_CELLS = 1 << 24
+# What one small message may make a site compute and send: a house asks for a larger level in parts.
+MOST_CELLS = 1 << 22
+MOST_NOISY_CELLS = 1 << 18
+MOST_CLASSES = 1000
+
+# An attribute's codes at a site, and for each code its place among the global values.
+Column = tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]
+
+LAST_COLUMNS: WeakKeyDictionary[View, tuple[list[AskedAttribute], ConditionalSchema, list[Column]]] = (
+    WeakKeyDictionary()
+)
 
 
 class AskedAttribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -56,6 +71,7 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     counted: list[int] | None = None
     schema: ConditionalSchema | None = None
     variance: str | None = None
+    sample: Sample | None = None
 
     @property
     def counting(self) -> list[int]:
@@ -82,34 +98,26 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def check(self, release: str) -> None:
         if (release != "exact") != (self.schema is not None):
             raise MessageError("under masks, and only there, all sites are told one common schema")
-        if (release == "private") != (self.variance is not None) or not is_variance(self.variance):
-            raise MessageError(
-                "a private question, and only that, says the variance of its noise, such as '81/2'"
-            )
-        for attribute in self.attributes:
-            if attribute.edges:
-                check_edges(attribute.name, attribute.edges)
-            if attribute.size < 0 or (attribute.edges and attribute.size != len(attribute.edges) + 2):
-                raise MessageError("an attribute's size does not fit")
+        check_variance(release, self.variance)
+        if self.sample is not None:
+            # One patient more changes who else is drawn: the noise of a private count would not cover that.
+            if release != "exact" or self.classes != 2:
+                raise MessageError("a sample is of two classes, and is released as 'exact' only")
+            self.sample.check()
+        check_attributes(self.attributes)
         counting = self.counting
         if len(set(counting)) != len(counting) or any(not 0 <= i < len(self.attributes) for i in counting):
             raise MessageError("the attributes to count must be among those named, each once")
-        if self.classes < 1 or self.numbers > MOST_CELLS:
-            raise MessageError(f"an answer may hold at most {MOST_CELLS} numbers")
-        reached = {0}
-        for split in self.tree:
-            if split.node not in reached or not 0 <= split.attribute < len(self.attributes):
-                raise MessageError("the partial tree is not connected")
-            if len(split.children) != self.attributes[split.attribute].size:
-                raise MessageError("a split of the partial tree does not fit its attribute")
-            children = [child for child in split.children if child != STAYS]
-            if len(set(children)) != len(children) or reached & set(children) or min(children, default=1) < 1:
-                raise MessageError("a node of the partial tree is reached twice")
-            reached.update(children)
-        splits = [split.node for split in self.tree]
-        if len(set(splits)) != len(splits) or not set(self.nodes) <= reached - set(splits):
+        most = MOST_NOISY_CELLS if release == "private" else MOST_CELLS
+        if not 1 <= self.classes <= MOST_CLASSES or self.numbers > most:
+            raise MessageError(
+                f"an answer may hold at most {most} numbers, of at most {MOST_CLASSES} classes"
+            )
+        reached = check_tree(self.tree, self.attributes, alternatives=release == "exact")
+        leaves = reached - {split.node for split in self.tree}
+        if not set(self.nodes) <= leaves:
             raise MessageError("only leaves of the partial tree can be counted")
-        if len(set(self.nodes)) != len(self.nodes) or not self.nodes or max(reached) >= 1 << 31:
+        if len(set(self.nodes)) != len(self.nodes) or not self.nodes:
             raise MessageError("the nodes to count must differ, and there must be one")
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
@@ -117,92 +125,207 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def count(self, cohort: Cohort, known: ConditionalSchema) -> NDArray[np.uint32]:
         """The counts of this site, [node, cell, class]."""
-        if len(known.attributes) != len(self.attributes):
-            raise MessageError("the conditional schema does not fit the question")
-        columns = [
-            self._column(cohort, index, known.attributes[index]) for index in range(len(self.attributes))
-        ]
-        rows, keys = self._keys(cohort, columns, known.classes)
+        if self.sample is not None:
+            cohort = self.sample.choose(cohort, self.query, self.target)
+        columns = find_columns(cohort, self.attributes, known)
+        asked = {node: place for place, node in enumerate(self.nodes)}
+        rows, keys = self._keys(cohort, columns, known.classes, asked)
         width = len(self.nodes) * self.classes
-        counts = np.zeros((len(self.nodes), self.cells, self.classes), dtype=np.uint32)
-        counts[:, 0, :] = np.bincount(keys, minlength=width).reshape(len(self.nodes), self.classes)
         counted = [columns[index] for index in self.counting]
         tables = count(
-            [codes for codes, _ in counted], [len(place) for _, place in counted], rows, keys, width
+            [codes for codes, _ in counted],
+            [len(place) for _, place in counted],
+            rows,
+            keys,
+            width,
+            repeated=has_alternatives(self.tree),
         )
-        offset = 1
-        for index, (_, place), table in zip(self.counting, counted, tables, strict=True):
-            by_value = table.reshape(len(place), len(self.nodes), self.classes)
-            if len(np.unique(place)) == len(place):
-                own = np.flatnonzero(place != STAYS)
-                counts[:, offset + place[own], :] = by_value[own].transpose(1, 0, 2)
-            else:
-                for here, one in zip(place, by_value, strict=True):
-                    if here != STAYS:
-                        counts[:, offset + here, :] += one
-            offset += self.attributes[index].size
+        cells = arrange(tables, counted, [self.attributes[index].size for index in self.counting], width)
+        cells[0] = np.bincount(keys, minlength=width)
+        counts = cells.reshape(-1, len(self.nodes), self.classes).transpose(1, 0, 2)
         if cohort.branch_floor:
             counts[counts[:, 0, :].sum(axis=1) < cohort.branch_floor] = 0
+        if cohort.guard.on:
+            self._withhold(counts, cohort, columns, known.classes)
         return counts
 
-    def _column(
-        self, cohort: Cohort, index: int, known: Known
-    ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:
-        """An attribute's codes at this site, and for each code its place among the global values."""
-        attribute = self.attributes[index]
-        if attribute.edges:
-            bins = len(attribute.edges) + 1
-            codes = cohort.view.binned(attribute.name, tuple(attribute.edges))
-            return codes, np.array([bins, *range(bins)], dtype=np.int32)
-        column = cohort.view.records[attribute.name]
-        if not isinstance(column, Coded):
-            raise MessageError(f"attribute {attribute.name!r} is a number here, and no bins are given")
-        return column.codes, places(column, known, attribute.size)
+    def _withhold(
+        self, counts: NDArray[np.uint32], cohort: Cohort, columns: list[Column], classes: Known
+    ) -> None:
+        """Take out of the counts what the site's disclosure rules do not let it tell of this tree."""
+        if has_alternatives(self.tree):
+            raise MessageError("a site that leaves small counts out is asked about one tree at a time")
+        place, ends, families = {0: 0}, {0: 0}, []
+        nodes = 1
+        for split in self.tree:
+            born = [child for child in split.children if child != STAYS]
+            place.update(zip(born, range(nodes, nodes + len(born)), strict=True))
+            # Patients whose value has no branch stay behind: they are one more child, for the sums to add up.
+            ends[split.node] = nodes + len(born)
+            families.append(Family(place[split.node], split.attribute, range(nodes, nodes + len(born) + 1)))
+            nodes += len(born) + 1
+        width = nodes * self.classes
+        sizes = [len(values) for _, values in columns]
+        if width * sum(sizes) > MOST_CELLS:
+            raise MessageError("the tree has become too large for this site to look for small cells in it")
+        rows, keys = self._keys(cohort, columns, classes, place | ends)
+        everywhere = count([codes for codes, _ in columns], sizes, rows, keys, width)
+        tables = [table.reshape(-1, nodes, self.classes).transpose(1, 0, 2).copy() for table in everywhere]
+        for family in reversed(families):
+            for table in tables:
+                table[family.parent] = table[list(family.children)].sum(axis=0)
+        everyone = np.bincount(keys, minlength=width).reshape(nodes, self.classes).sum(axis=0)
+        dropped, empty = withhold(cohort.guard, everyone, tables, families)
+        asked = [place[node] for node in self.nodes]
+        offset = 1
+        for index in self.counting:
+            counts[dropped[index, asked], offset : offset + self.attributes[index].size] = 0
+            offset += self.attributes[index].size
+        counts[empty[asked]] = 0
 
     def _keys(
         self,
         cohort: Cohort,
-        columns: list[tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]],
+        columns: list[Column],
         classes: Known,
+        asked: Mapping[int, int],
     ) -> tuple[NDArray[np.int32], NDArray[np.unsignedinteger]]:
-        """The rows that rest in an asked node, in table order, and for each: node position x classes + class."""
-        branchings = {}
-        for split in self.tree:
-            codes, place = columns[split.attribute]
-            children = np.array([*split.children, STAYS], dtype=np.int32)
-            branchings[split.node] = Branching(codes, children[place])
-        target = cohort.view.records[self.target]
-        if not isinstance(target, Coded):
-            raise MessageError(f"the target {self.target!r} is a number here; a tree predicts categories")
-        class_of = places(target, classes, self.classes)
-        resting = route(cohort.rows, branchings)
-        dtype = np.min_scalar_type(len(self.nodes) * self.classes)
-        if self.nodes == [0] and not self.tree:
-            rows, node = cohort.rows, np.zeros(len(cohort.rows), dtype=np.int64)
+        """The rows that rest in an asked node, in table order, and for each: the node's place x classes + class."""
+        target = cohort.view.coded(self.target)
+        if self.sample is None:
+            class_of = places(target, classes, self.classes)
         else:
+            class_of = positive_codes(target, self.sample.positive).astype(np.int32)
+        dtype = np.min_scalar_type((max(asked.values()) + 1) * self.classes)
+        if not self.tree:
+            rows, node = cohort.rows, np.zeros(len(cohort.rows), dtype=np.int64)
+        elif has_alternatives(self.tree):
+            resting = route_alternatives(cohort.rows, self.tree, columns)
+            rows = np.concatenate([resting[end] for end in asked])
+            node = np.repeat(list(asked.values()), [len(resting[end]) for end in asked])
+        else:
+            resting = route(cohort.rows, find_branchings(self.tree, columns))
             position = np.full(len(cohort.view.records), STAYS, dtype=np.int32)
-            for index, asked in enumerate(self.nodes):
-                position[resting.get(asked, cohort.rows[:0])] = index
+            for end, index in asked.items():
+                position[resting.get(end, cohort.rows[:0])] = index
             rows = np.flatnonzero(position != STAYS).astype(np.int32)
             node = position[rows].astype(np.int64)
         row_class = class_of[target.codes[rows]]
-        if np.any(row_class == STAYS):
-            if self.variance is None:
-                raise MessageError("the conditional schema does not know a class of this site")
-            # Under noise no refusal may depend on a patient: one of a class that the study does not name is left out.
-            named = row_class != STAYS
+        named = row_class != STAYS
+        if not named.all():
+            # Who is of a class that the question does not name is left out: a refusal would tell that somebody is.
             rows, node, row_class = rows[named], node[named], row_class[named]
         return rows, (node * self.classes + row_class).astype(dtype)
 
 
-def is_variance(text: str | None) -> bool:
-    """Whether this is a positive rational of bearable length (or absent)."""
-    if text is None:
-        return True
-    try:
-        return len(text) <= 200 and "e" not in text.lower() and Fraction(text) > 0
-    except (ValueError, ZeroDivisionError):
-        return False
+def check_attributes(attributes: Sequence[AskedAttribute]) -> None:
+    """MessageError unless attributes differ, and every one's size is that of its edges, where it has them."""
+    if len({attribute.name for attribute in attributes}) != len(attributes):
+        raise MessageError("an attribute is named twice")
+    for attribute in attributes:
+        if attribute.edges:
+            check_edges(attribute.name, attribute.edges)
+        if attribute.size < 0 or (attribute.edges and attribute.size != len(attribute.edges) + 2):
+            raise MessageError("an attribute's size does not fit")
+
+
+def check_tree(
+    tree: Sequence[Split], attributes: Sequence[AskedAttribute], alternatives: bool = False
+) -> set[int]:
+    """All nodes of a tree over these attributes; MessageError unless it is one.
+
+    With `alternatives` a node may be split more than once: patients then go down each of its splits, as if there
+    were several trees with a common top (evaluation/shared_folds.py).
+    """
+    reached = {0}
+    for split in tree:
+        if split.node not in reached or not 0 <= split.attribute < len(attributes):
+            raise MessageError("the partial tree is not connected")
+        if len(split.children) != attributes[split.attribute].size:
+            raise MessageError("a split of the partial tree does not fit its attribute")
+        children = [child for child in split.children if child != STAYS]
+        if len(set(children)) != len(children) or reached & set(children) or min(children, default=1) < 1:
+            raise MessageError("a node of the partial tree is reached twice")
+        reached.update(children)
+    if (has_alternatives(tree) and not alternatives) or max(reached) >= 1 << 31:
+        raise MessageError("a node of the partial tree is split twice, or numbered too high")
+    return reached
+
+
+def has_alternatives(tree: Sequence[Split]) -> bool:
+    """Whether a node is split more than once."""
+    return len({split.node for split in tree}) != len(tree)
+
+
+def find_columns(
+    cohort: Cohort, attributes: Sequence[AskedAttribute], known: ConditionalSchema
+) -> list[Column]:
+    """For each attribute its codes at this site, and for each code its place among the global values.
+
+    All questions of one study name the same attributes, so the last answer is remembered for every view.
+    """
+    if len(known.attributes) != len(attributes):
+        raise MessageError("the conditional schema does not fit the question")
+    last = LAST_COLUMNS.get(cohort.view)
+    if last is not None and last[0] == attributes and last[1] == known:
+        return last[2]
+    columns = [find_column(cohort, a, own) for a, own in zip(attributes, known.attributes, strict=True)]
+    LAST_COLUMNS[cohort.view] = (list(attributes), known, columns)
+    return columns
+
+
+def find_column(cohort: Cohort, attribute: AskedAttribute, known: Known) -> Column:
+    if attribute.edges:
+        bins = len(attribute.edges) + 1
+        codes = cohort.view.binned(attribute.name, tuple(attribute.edges))
+        return codes, np.array([bins, *range(bins)], dtype=np.int32)
+    column = cohort.view.coded(attribute.name)
+    return column.codes, places(column, known, attribute.size)
+
+
+def route_alternatives(
+    rows: NDArray[np.int32], tree: Sequence[Split], columns: Sequence[Column]
+) -> dict[int, NDArray[np.int32]]:
+    """Rows by node, where patients go down every split of a node that has several."""
+    resting = {0: rows}
+    for split in tree:
+        codes, place = columns[split.attribute]
+        child = np.array([*split.children, STAYS], dtype=np.int32)[place]
+        here = resting[split.node]
+        goes = child[codes[here]]
+        for end in split.children:
+            if end != STAYS:
+                resting[end] = here[goes == end]
+    return resting
+
+
+def arrange(
+    tables: Sequence[NDArray[np.uint32]], columns: Sequence[Column], sizes: Sequence[int], width: int
+) -> NDArray[np.uint32]:
+    """Counts by code, [code, key], as one table by cell of the global schema, [cell, key]; cell 0 is left empty."""
+    cells = np.zeros((1 + sum(sizes), width), dtype=np.uint32)
+    if not tables:
+        return cells
+    place = np.concatenate([own for _, own in columns])
+    first = np.cumsum([1, *sizes[:-1]])
+    cell = np.repeat(first, [len(own) for _, own in columns]) + place
+    here = place != STAYS
+    by_code = np.concatenate(tables)[here]
+    if np.bincount(cell[here], minlength=1).max() > 1:
+        np.add.at(cells, cell[here], by_code)
+    else:
+        cells[cell[here]] = by_code
+    return cells
+
+
+def find_branchings(tree: Sequence[Split], columns: Sequence[Column]) -> dict[int, Branching]:
+    """The tests of a tree, by node, on the columns of a site."""
+    branchings = {}
+    for split in tree:
+        codes, place = columns[split.attribute]
+        children = np.array([*split.children, STAYS], dtype=np.int32)
+        branchings[split.node] = Branching(codes, children[place])
+    return branchings
 
 
 def places(column: Coded, known: Known, size: int) -> NDArray[np.int32]:

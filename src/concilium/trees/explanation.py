@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from concilium.records.table import Value, label
-from concilium.trees.conditions import condition
 
 if TYPE_CHECKING:
     from concilium.trees.tree import TreeBody
@@ -56,13 +55,13 @@ def explain(body: TreeBody, path: Sequence[int], patient: Mapping[str, Any]) -> 
     """The explanation of a path from the root."""
     counts = [body.nodes[node].counts for node in path]
     best = max(range(len(body.classes)), key=lambda index: (counts[-1][index], -index))
-    share = [node[best] / sum(node) for node in counts]
+    # Noise may leave a node of a private tree without anybody: then no class is likelier than another.
+    share = [node[best] / sum(node) if sum(node) else 1 / len(node) for node in counts]
     reasons = []
     for step in range(1, len(path)):
         parent = body.nodes[path[step - 1]]
         assert parent.attribute is not None
-        branch = next(branch for branch in parent.branches if branch.node == path[step])
-        reached = condition(parent.attribute, branch.value, body.bins.get(parent.attribute))
+        reached = dict(parent.ways(body.bins))[path[step]]
         reasons.append(Reason(parent.attribute, reached, share[step - 1], share[step], sum(counts[step])))
     return Explanation(
         target=body.target,

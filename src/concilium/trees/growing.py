@@ -2,14 +2,15 @@
 
 The tree equals the one ID3 grows on the pooled table, whatever the split of patients over sites: every decision
 is a function of sums of integer counts. A node is split while it is impure and some attribute separates its
-patients, on the attribute of least weighted entropy; entropies closer than 1e-9 bits a patient count as equal,
-and the first attribute by name is taken.
+patients, on the attribute of least weighted entropy (or, as in C4.5, of the best gain ratio); what differs by less
+than 1e-9 bits a patient counts as equal, and the first attribute by name is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,9 @@ from concilium.trees.schema import GlobalSchema
 TIE = 1e-9
 
 Counts = NDArray[np.int64]
-# Given the splits so far and the nodes to count: counts over all sites, [node, cell, class].
-Count = Callable[[list[Split], list[int]], Counts]
+# Given the splits so far, the nodes and the attributes to count: counts over all sites, [node, cell, class].
+Count = Callable[[list[Split], list[int], list[int]], Counts]
+Criterion = Literal["entropy", "gain-ratio"]
 
 
 @dataclass
@@ -40,14 +42,30 @@ class GrowingNode:
 
 
 def grow(
-    schema: GlobalSchema, count: Count, *, max_depth: int | None, min_leaf: int, subtract: bool
-) -> list[GrowingNode]:
-    """All nodes of the tree, the root first. With `subtract`, the largest child of a split is not asked for but
-    derived from its parent (sums are exact), which halves the counting."""
+    schema: GlobalSchema,
+    count: Count,
+    *,
+    max_depth: int | None,
+    min_leaf: int,
+    subtract: bool,
+    criterion: Criterion = "entropy",
+    reduce: float | None = None,
+) -> tuple[list[GrowingNode], list[int]]:
+    """All nodes of the tree, the root first, and the attributes that were counted below the root.
+
+    With `subtract`, the largest child of a split is not asked for but derived from its parent (sums are exact),
+    which halves the counting. With `reduce`, attributes of which no more than this share of the patients at the
+    root has another than the commonest value are left out below it (auto-reduction, chapter 5).
+    """
+    counted = list(range(len(schema.attributes)))
     sizes = [attribute.size for attribute in schema.attributes]
-    tables = {0: count([], [0])[0]}
+    tables = {0: count([], [0], counted)[0]}
     nodes = [GrowingNode(0, tables[0][0])]
     splits: list[Split] = []
+    if reduce is not None:
+        kept = [index for index in counted if minority_share(tables[0], sizes, index) > reduce]
+        tables[0] = tables[0][[0, *cells_of(sizes, kept)]]
+        counted = kept
 
     def may_split(node: GrowingNode) -> bool:
         deep = max_depth is not None and node.depth >= max_depth
@@ -57,35 +75,50 @@ def grow(
     while frontier:
         fresh: list[int] = []
         parents = {}
-        for node, attribute in zip(
-            frontier, choose([tables[n] for n in frontier], sizes, min_leaf), strict=True
-        ):
-            if attribute is None:
+        here = [sizes[index] for index in counted]
+        chosen = choose([tables[n] for n in frontier], here, min_leaf, criterion)
+        for node, position in zip(frontier, chosen, strict=True):
+            if position is None:
                 continue
             parents[node] = tables[node]
-            start = 1 + sum(sizes[:attribute])
-            by_value = tables[node][start : start + sizes[attribute]]
-            here = nodes[node]
-            here.attribute = attribute
-            for counts in by_value:
-                if counts.any():
-                    here.children.append(len(nodes))
-                    nodes.append(GrowingNode(here.depth + 1, counts))
-                else:
-                    here.children.append(STAYS)
-            splits.append(Split(node, attribute, here.children))
-            fresh += [child for child in here.children if child != STAYS]
+            start = 1 + sum(here[:position])
+            split_on(nodes, node, counted[position], tables[node][start : start + here[position]])
+            splits.append(Split(node, counted[position], nodes[node].children))
+            fresh += [child for child in nodes[node].children if child != STAYS]
         frontier = [node for node in fresh if may_split(nodes[node])]
-        tables = gather(nodes, parents, frontier, splits, count, subtract) if frontier else {}
-    return nodes
+        if frontier:
+            tables = gather(nodes, parents, frontier, lambda part: count(splits, part, counted), subtract)
+    return nodes, counted
+
+
+def split_on(nodes: list[GrowingNode], node: int, attribute: int, by_value: Counts) -> None:
+    """Give a node its children: one for each value that somebody has."""
+    nodes[node].attribute = attribute
+    for counts in by_value:
+        if counts.any():
+            nodes[node].children.append(len(nodes))
+            nodes.append(GrowingNode(nodes[node].depth + 1, counts))
+        else:
+            nodes[node].children.append(STAYS)
+
+
+def cells_of(sizes: Sequence[int], attributes: Sequence[int]) -> list[int]:
+    """Where the values of these attributes stand in a table."""
+    starts = np.cumsum([1, *sizes])
+    return [cell for index in attributes for cell in range(starts[index], starts[index + 1])]
+
+
+def minority_share(table: Counts, sizes: Sequence[int], attribute: int) -> float:
+    """The share of patients who have another than the commonest value."""
+    patients = table[cells_of(sizes, [attribute])].sum(axis=1)
+    return 1 - float(patients.max(initial=0)) / max(int(patients.sum()), 1)
 
 
 def gather(
     nodes: Sequence[GrowingNode],
-    parents: dict[int, Counts],
+    parents: Mapping[int, Counts],
     frontier: Sequence[int],
-    splits: list[Split],
-    count: Count,
+    count: Callable[[list[int]], Counts],
     subtract: bool,
 ) -> dict[int, Counts]:
     """The tables of all frontier nodes, asking for as few patients as possible."""
@@ -105,32 +138,53 @@ def gather(
             asked += needed
     tables: dict[int, Counts] = {}
     if asked:
-        cells = next(iter(parents.values())).size
-        batch = max(1, MOST_CELLS // cells)
+        batch = max(1, MOST_CELLS // next(iter(parents.values())).size)
         for start in range(0, len(asked), batch):
             part = asked[start : start + batch]
-            tables.update(zip(part, count(splits, part), strict=True))
+            tables.update(zip(part, count(part), strict=True))
     for child, (table, others) in derived.items():
         tables[child] = table - sum(tables[other] for other in others)
     return tables
 
 
-def choose(tables: Sequence[Counts], sizes: Sequence[int], min_leaf: int) -> list[int | None]:
+def choose(
+    tables: Sequence[Counts], sizes: Sequence[int], min_leaf: int, criterion: Criterion = "entropy"
+) -> list[int | None]:
     """For each node's table the attribute to split on, or None where no attribute separates its patients."""
     if not sizes:
         return [None] * len(tables)
-    cells = np.stack(tables)[:, 1:, :]
+    stacked = np.stack(tables)
+    cells = stacked[:, 1:, :]
     starts = np.cumsum([0, *sizes[:-1]])
     patients = cells.sum(axis=2)
+    total = np.maximum(stacked[:, 0, :].sum(axis=1), 1)[:, None]
     # n * (weighted entropy): sum over values of n_v log n_v, minus sum over values and classes of n_vc log n_vc.
-    spread = np.add.reduceat(xlog2x(patients) - xlog2x(cells).sum(axis=2), starts, axis=1)
+    entropy = np.add.reduceat(xlog2x(patients) - xlog2x(cells).sum(axis=2), starts, axis=1) / total
     occurring = np.add.reduceat(patients > 0, starts, axis=1, dtype=np.int64)
     too_small = np.add.reduceat((patients > 0) & (patients < min_leaf), starts, axis=1, dtype=np.int64)
-    entropy = spread / np.maximum(np.stack(tables)[:, 0, :].sum(axis=1), 1)[:, None]
-    entropy[(occurring < 2) | (too_small > 0)] = np.inf
-    least = entropy.min(axis=1)
-    first = np.argmax(entropy <= least[:, None] + TIE, axis=1)
+    unfit = (occurring < 2) | (too_small > 0)
+    if criterion == "gain-ratio":
+        before = (xlog2x(total[:, 0]) - xlog2x(stacked[:, 0, :]).sum(axis=1))[:, None] / total
+        width = (xlog2x(total) - np.add.reduceat(xlog2x(patients), starts, axis=1)) / total
+        badness = least_ratio(before - entropy, width, unfit)
+    else:
+        badness = np.where(unfit, np.inf, entropy)
+    least = badness.min(axis=1)
+    first = np.argmax(badness <= least[:, None] + TIE, axis=1)
     return [int(index) if np.isfinite(low) else None for index, low in zip(first, least, strict=True)]
+
+
+def least_ratio(
+    gain: NDArray[np.float64], width: NDArray[np.float64], unfit: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Minus the gain ratio (C4.5): gain per bit that the split itself takes to tell, among the attributes whose
+    gain is at least the average, since the ratio alone favours splits that hardly split."""
+    usable = np.where(unfit, np.nan, gain)
+    average = np.nansum(usable, axis=1) / np.maximum((~unfit).sum(axis=1), 1)
+    worth = ~unfit & (gain >= average[:, None] - TIE)
+    ratio: NDArray[np.float64] = np.full(gain.shape, np.inf)
+    np.divide(-gain, width, out=ratio, where=worth)
+    return ratio
 
 
 def xlog2x(counts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.privacy.accounting import sigma_squared_for
+from concilium.privacy.shares import PRICE_STEP
 from concilium.trees.crosstables import Split
 from concilium.trees.growing import Counts, GrowingNode, xlog2x
 from concilium.trees.schema import GlobalSchema
@@ -34,10 +35,12 @@ NoisyCount = Callable[[GlobalSchema, list[Split], list[int], list[int], Fraction
 
 @dataclass(frozen=True)
 class Budget:
-    """rho spread over the questions of a tree: the root, `depth - 1` further levels, the leaves."""
+    """rho spread over the questions of a tree: histograms for cutoffs if asked, the root, `depth - 1` further
+    levels, the leaves."""
 
     rho: Fraction
     depth: int
+    cutoffs: bool = False
 
     @property
     def weights(self) -> list[int]:
@@ -45,11 +48,27 @@ class Budget:
 
     def share(self, question: int) -> Fraction:
         """rho of the question of this number; the last is that of the leaves."""
-        return self.rho * self.weights[question] / sum(self.weights) * (1 - RESERVE)
+        return self._part(self.weights[question])
+
+    @property
+    def share_of_cutoffs(self) -> Fraction:
+        return self._part(1)
+
+    @property
+    def too_small(self) -> bool:
+        """Whether the reserve of a question would not cover what adding noise in shares costs more."""
+        return self._part(1) * RESERVE < 100 * PRICE_STEP
+
+    def variance_of_cutoffs(self, attributes: int) -> Fraction:
+        """The variance of the noise of histograms of so many attributes."""
+        return sigma_squared_for(self.share_of_cutoffs * (1 - RESERVE), attributes)
+
+    def _part(self, weight: int) -> Fraction:
+        return self.rho * weight / (sum(self.weights) + self.cutoffs)
 
     def variance(self, question: int, attributes: int) -> Fraction:
         """The variance of the noise of a question about so many attributes."""
-        return sigma_squared_for(self.share(question), attributes + 1)
+        return sigma_squared_for(self.share(question) * (1 - RESERVE), attributes + 1)
 
 
 def grow_privately(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 STAYS = -1
+FEW_TARGETS = 8
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,22 @@ def route(rows: NDArray[np.int32], branchings: Mapping[int, Branching]) -> dict[
             resting[node] = here
             continue
         goes = branching.child[branching.codes[here]]
-        targets = [int(target) for target in np.unique(branching.child)]
-        for target in targets:
-            part = here[goes == target]
+        for target, part in partition(here, goes, branching.child):
             if target == STAYS:
                 resting[node] = part
             else:
                 moving.append((target, part))
     return resting
+
+
+def partition(
+    rows: NDArray[np.int32], goes: NDArray[np.int32], targets: NDArray[np.int32]
+) -> list[tuple[int, NDArray[np.int32]]]:
+    """Rows by where they go, each part in order. A few targets are looked for one by one, many sorted out at once:
+    otherwise a wide split would cost a pass over the rows for each of its children."""
+    wanted = sorted(set(targets.tolist()))
+    if len(wanted) <= FEW_TARGETS:
+        return [(target, rows[goes == target]) for target in wanted]
+    order = np.argsort(goes, kind="stable")
+    ends = np.searchsorted(goes[order], wanted, side="right")
+    return list(zip(wanted, np.split(rows[order], ends[:-1]), strict=True))

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from typing import ClassVar
 
 import msgspec
 import numpy as np
 
 from concilium.errors import MessageError, RecordsError
-from concilium.federation.cohort import Cohort
+from concilium.federation.cohort import Cohort, near_unique
+from concilium.federation.histograms import check_edges
 from concilium.federation.messages import decode
 from concilium.federation.questions import Gathered
+from concilium.federation.stated import canonical
 from concilium.records.table import Coded, Numbers, Value, label
 
 # An integer attribute with more values than this over all sites is a number, not a category: it needs bins.
@@ -35,17 +37,21 @@ class AttributeSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SchemaSeen(Gathered, frozen=True, forbid_unknown_fields=True):
     """The metadata tuple of DIDT step 5: attributes, values, classes and the number of patients.
 
-    `unbinned` names numeric attributes for which the study gives no bins; `floored` says that the site counts
-    small branches as empty, so that the tree will not be exact.
+    `unbinned` names numeric attributes for which the study gives no bins; `floored` says that the site leaves
+    small counts out, so that the tree will not be exact.
     """
-
-    numbers: ClassVar[int] = 1
 
     attributes: list[AttributeSeen]
     classes: list[str | int | float | bool]
     patients: int | None
     unbinned: list[str]
     floored: bool
+
+    @property
+    def numbers(self) -> int:
+        """Each value that is told to occur is one thing told about the patients, and so is their number."""
+        told = len(self.classes) + sum(len(attribute.values) for attribute in self.attributes)
+        return told + (self.patients is not None)
 
 
 class AskSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,22 +77,22 @@ class AskSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         target = records[self.target]
         if isinstance(target, Numbers):
             raise RecordsError(f"the target {self.target!r} is a number; a tree predicts categories")
-        wanted = records.names if self.attributes is None else [n for n in self.attributes if n in records]
+        wanted = records.names if self.attributes is None else set(self.attributes) & set(records.names)
         seen, unbinned = [], []
-        for name in wanted:
+        for name in sorted(wanted):
             column = records[name]
             if name == self.target:
                 continue
             if name in self.bins:
                 cohort.view.binned(name, tuple(self.bins[name]))
                 seen.append(AttributeSeen(name, [], True))
-            elif isinstance(column, Numbers):
+            elif isinstance(column, Numbers) or (column.numeric and near_unique(column)):
                 unbinned.append(name)
             else:
                 seen.append(AttributeSeen(name, observed(column, cohort), column.numeric))
         classes = [value for value in observed(target, cohort) if value is not None]
         return SchemaSeen(
-            seen, classes, len(cohort) if self.count_patients else None, unbinned, cohort.branch_floor > 0
+            seen, classes, len(cohort) if self.count_patients else None, unbinned, cohort.floored
         )
 
 
@@ -118,10 +124,15 @@ class GlobalSchema:
         return ConditionalSchema(
             classes=positions(self.classes, site.classes),
             attributes=[
-                Known([], []) if attribute.edges else positions(attribute.values, values[attribute.name])
-                for attribute in self.attributes
+                Known([], []) if attribute.edges else find_positions(place, values[attribute.name])
+                for attribute, place in zip(self.attributes, self._places, strict=True)
             ],
         )
+
+    @cached_property
+    def _places(self) -> list[dict[str | None, int]]:
+        """For every attribute where each of its values stands."""
+        return [place_values(attribute.values) for attribute in self.attributes]
 
     @property
     def common(self) -> ConditionalSchema:
@@ -202,11 +213,14 @@ def stated_schema(
 
     Whatever a patient has that is not named counts as `other` (missing among it); numbers have their bins.
     """
+    named = {
+        name: [canonical(v) if isinstance(v, str) else v for v in listed] for name, listed in values.items()
+    }
     attributes = [
-        Attribute(name, in_order(listed), (), True) for name, listed in values.items() if name != target
+        Attribute(name, in_order(listed), (), True) for name, listed in named.items() if name != target
     ]
     attributes += [Attribute(n, (*range(len(e) + 1), None), tuple(e)) for n, e in bins.items() if n != target]
-    classes = [value for value in in_order(values[target]) if value is not None]
+    classes = [value for value in in_order(named[target]) if value is not None]
     return GlobalSchema(tuple(sorted(attributes, key=lambda attribute: attribute.name)), tuple(classes), {})
 
 
@@ -230,7 +244,14 @@ def in_order(values: Iterable[Value | None]) -> tuple[Value | None, ...]:
 
 def positions(known: tuple[Value | None, ...], own: Sequence[Value | None]) -> Known:
     """Where a site's own values stand in the global order."""
-    place = {name_of(value): index for index, value in enumerate(known)}
+    return find_positions(place_values(known), own)
+
+
+def place_values(known: tuple[Value | None, ...]) -> dict[str | None, int]:
+    return {name_of(value): index for index, value in enumerate(known)}
+
+
+def find_positions(place: Mapping[str | None, int], own: Sequence[Value | None]) -> Known:
     return Known([place[name_of(value)] for value in own], list(own))
 
 
@@ -249,14 +270,6 @@ def observed(column: Coded, cohort: Cohort) -> list[str | int | float | bool | N
 
 def read_schema(body: bytes) -> SchemaSeen:
     return decode(body, SchemaSeen)
-
-
-def check_edges(name: str, edges: list[float]) -> None:
-    """MessageError unless edges are finite and strictly rising, and not too many."""
-    if not 1 <= len(edges) <= 1000 or any(not abs(edge) < float("inf") for edge in edges):
-        raise MessageError(f"the bins of {name[:60]!r} must be 1 to 1000 finite edges")
-    if any(low >= high for low, high in pairwise(edges)):
-        raise MessageError(f"the bins of {name[:60]!r} must rise")
 
 
 def _rank(value: Value) -> tuple[int, float, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from concilium import model
 from concilium.errors import MessageError, ModelError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.cohort import bin_codes, numbers
+from concilium.federation.histograms import AskHistograms, check_edges, choose_cutoffs, split_histograms
 from concilium.federation.house import House
 from concilium.federation.messages import Release, encode
 from concilium.federation.run import Run, SitesChanged
@@ -26,22 +27,25 @@ from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho
 from concilium.privacy.shares import SMALLEST_VARIANCE
 from concilium.records.query import Query
 from concilium.records.table import Coded, Records, Value, label
+from concilium.trees.conditions import condition, otherwise
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
 from concilium.trees.drawing import draw
 from concilium.trees.explanation import Explanation, explain
-from concilium.trees.growing import Counts, GrowingNode, grow
+from concilium.trees.expressions import LeafExpression, to_expressions
+from concilium.trees.growing import Counts, Criterion, GrowingNode, grow
+from concilium.trees.pmml import to_pmml
 from concilium.trees.private_growing import SCREENED, Budget, grow_privately
 from concilium.trees.routing import STAYS, Branching, route
 from concilium.trees.schema import (
     AskSchema,
     GlobalSchema,
     SchemaSeen,
-    check_edges,
     merge,
     name_of,
     read_schema,
     stated_schema,
 )
+from concilium.trees.svg import to_svg
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -72,6 +76,14 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def children(self) -> list[int]:
         return [branch.node for branch in self.branches] + ([] if self.other is None else [self.other])
 
+    def ways(self, bins: Mapping[str, Sequence[float]]) -> list[tuple[int, str]]:
+        """Where it leads and, in words, for whom."""
+        if self.attribute is None:
+            return []
+        edges = bins.get(self.attribute)
+        ways = [(branch.node, condition(self.attribute, branch.value, edges)) for branch in self.branches]
+        return ways if self.other is None else [*ways, (self.other, otherwise(self.attribute))]
+
 
 class TreeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a tree's model file holds; node 0 is the root, children come after their parents."""
@@ -83,14 +95,22 @@ class TreeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     nodes: list[Node]
 
     def __post_init__(self) -> None:
-        if not self.classes or not self.nodes:
-            raise ValueError("a tree needs classes and nodes")
+        if not self.classes or not self.nodes or not self.target:
+            raise ValueError("a tree needs a target, classes and nodes")
+        if len({label(value) for value in self.classes}) != len(self.classes):
+            raise ValueError("a tree's classes must differ")
         reached = {0}
         for index, node in enumerate(self.nodes):
             if len(node.counts) != len(self.classes) or min(node.counts) < 0:
                 raise ValueError(f"node {index} must have one count for each class")
             if (node.attribute is None) != (not node.branches):
                 raise ValueError(f"node {index} must have an attribute and branches, or neither")
+            edges = self.bins.get(node.attribute or "")
+            if edges is not None and any(
+                b.value is not None and (not isinstance(b.value, int) or not 0 <= b.value <= len(edges))
+                for b in node.branches
+            ):
+                raise ValueError(f"node {index} has a branch for a bin that its attribute does not have")
             for child in node.children:
                 if not index < child < len(self.nodes) or child in reached:
                     raise ValueError(
@@ -110,9 +130,13 @@ class DecisionTree:
                 "private": sums with noise, at the price of `epsilon` and `delta` per patient, for which the study
                 must state `values` (of codes, and the classes) or `bins` (of numbers) for all it asks about
     bins        public cutoffs of numeric attributes, {"age": [40, 60]}; a number without bins is left out
+    cutoffs     choose so many of the `bins`' edges, at even quantiles of a shared histogram; None: take all of them
     attributes  the attributes to consider; None: all that every site has
     max_depth   how many questions a patient is asked at most; None: as many as help
     min_leaf    no branch with fewer patients than this, over all sites
+    criterion   "entropy": the split of least weighted entropy (ID3); "gain-ratio": of best gain ratio (C4.5)
+    reduce      auto-reduction: below the root, leave out attributes of which at most this share of the patients has
+                another than the commonest value; 0 leaves out what is constant and changes no tree
     """
 
     method: ClassVar[str] = "tree"
@@ -130,32 +154,60 @@ class DecisionTree:
         attributes: Sequence[str] | None = None,
         max_depth: int | None = None,
         min_leaf: int = 1,
+        cutoffs: int | None = None,
+        criterion: Criterion = "entropy",
+        reduce: float | None = None,
     ) -> None:
         if not isinstance(target, str) or not target:
             raise StudyError(f"the 'target' of a DecisionTree must be an attribute's name; got {target!r}")
+        if not isinstance(query, str):
+            raise StudyError(f"the 'query' of a DecisionTree must be text; got {query!r}")
+        if isinstance(attributes, str):
+            raise StudyError(
+                f"the 'attributes' of a DecisionTree must be a list of names; got {attributes!r}"
+            )
         if release not in ("exact", "masked", "private"):
             raise StudyError(
                 f"the 'release' of a DecisionTree must be 'exact', 'masked' or 'private'; got {release!r}"
             )
-        if max_depth is not None and (not isinstance(max_depth, int) or max_depth < 0):
+        if max_depth is not None and (not is_count(max_depth) or max_depth < 0):
             raise StudyError(
                 f"the 'max_depth' of a DecisionTree must be 0 or more, or None; got {max_depth!r}"
             )
-        if not isinstance(min_leaf, int) or min_leaf < 1:
+        if not is_count(min_leaf) or min_leaf < 1:
             raise StudyError(f"the 'min_leaf' of a DecisionTree must be 1 or more; got {min_leaf!r}")
         Query.parse(query)
         self.target = target
         self.query = query
         self.release: Release = release
-        self.bins = {name: [float(edge) for edge in edges] for name, edges in (bins or {}).items()}
-        for name, edges in self.bins.items():
-            try:
+        try:
+            self.bins = {name: [float(edge) for edge in edges] for name, edges in (bins or {}).items()}
+            for name, edges in self.bins.items():
                 check_edges(name, edges)
-            except MessageError as error:
-                raise StudyError(str(error)) from None
+        except MessageError as error:
+            raise StudyError(str(error)) from None
+        except (TypeError, ValueError):
+            raise StudyError(f"the 'bins' of a DecisionTree must be lists of numbers; got {bins!r}") from None
+        if criterion not in ("entropy", "gain-ratio"):
+            raise StudyError(
+                f"the 'criterion' of a DecisionTree must be 'entropy' or 'gain-ratio'; got {criterion!r}"
+            )
+        if reduce is not None and not 0 <= reduce < 1:
+            raise StudyError(
+                f"the 'reduce' of a DecisionTree must be a share from 0 to below 1; got {reduce!r}"
+            )
+        if cutoffs is not None and (not is_count(cutoffs) or cutoffs < 1):
+            raise StudyError(f"the 'cutoffs' of a DecisionTree must be 1 or more, or None; got {cutoffs!r}")
+        if cutoffs is not None and not self.bins:
+            raise StudyError(
+                "the 'cutoffs' of a DecisionTree are chosen among the edges of its 'bins'; give these"
+            )
+        self.cutoffs = cutoffs
+        self.criterion: Criterion = criterion
+        self.reduce = reduce
         self.attributes = None if attributes is None else list(attributes)
-        self.max_depth = max_depth
-        self.min_leaf = min_leaf
+        self.max_depth = None if max_depth is None else int(max_depth)
+        self.min_leaf = int(min_leaf)
         self.values = {name: list(listed) for name, listed in (values or {}).items()}
         # As it is written: a float stands for its shortest decimal, 0.1 for one tenth.
         self.epsilon = str(epsilon) if isinstance(epsilon, float) else epsilon
@@ -174,6 +226,9 @@ class DecisionTree:
             "attributes": self.attributes,
             "max_depth": self.max_depth,
             "min_leaf": self.min_leaf,
+            "cutoffs": self.cutoffs,
+            "criterion": self.criterion,
+            "reduce": self.reduce,
             "values": self.values,
             "epsilon": str(self.epsilon),
             "delta": str(self.delta),
@@ -199,11 +254,16 @@ class DecisionTree:
             count_patients=not masked,
         )
         seen = {site: read_schema(body) for site, body in run.gather("tree.schema", asked).items()}
-        schema = merge(seen, self.bins, self.target)
+        bins = self._choose_cutoffs(run, seen)
+        schema = merge(seen, bins, self.target)
         templates = {site: encode(schema.conditional(known)) for site, known in seen.items()}
         attributes = [AskedAttribute(a.name, a.size, list(a.edges)) for a in schema.attributes]
 
-        def count(tree: list[Split], nodes: list[int]) -> Counts:
+        saved = 0.0
+
+        def count(tree: list[Split], nodes: list[int], counted: list[int]) -> Counts:
+            nonlocal saved
+            before = run.bytes
             question = AskCrosstables(
                 query=self.query,
                 target=self.target,
@@ -211,26 +271,69 @@ class DecisionTree:
                 attributes=attributes,
                 tree=tree,
                 nodes=nodes,
+                counted=None if len(counted) == len(attributes) else counted,
                 schema=schema.common if masked else None,
             )
             shape = (len(nodes), question.cells, question.classes)
-            return run.add_up("tree.crosstables", question, shape, None if masked else templates)
+            total = run.add_up("tree.crosstables", question, shape, None if masked else templates)
+            cells = 1 + sum(attribute.size for attribute in attributes)
+            saved += (run.bytes - before) * (cells / question.cells - 1)
+            return total
 
         floored = [site for site, known in seen.items() if known.floored]
-        grown = grow(schema, count, max_depth=self.max_depth, min_leaf=self.min_leaf, subtract=not floored)
-        self._body = finish(self, schema, grown)
-        self._card = run.finish(
-            {site: known.patients for site, known in seen.items()}, cautions(self, schema, seen)
+        grown, counted = grow(
+            schema,
+            count,
+            max_depth=self.max_depth,
+            min_leaf=self.min_leaf,
+            subtract=not floored,
+            criterion=self.criterion,
+            reduce=self.reduce,
         )
+        self._body = finish(self, schema, grown)
+        said = cautions(self, schema, seen)
+        if self.reduce is not None:
+            said.append(
+                f"auto-reduction: {len(attributes) - len(counted)} of {len(attributes)} attributes are left out below "
+                f"the root, which saved about {saved / 1000:.1f} kB of {(run.bytes + saved) / 1000:.1f} kB"
+            )
+        self._card = run.finish({site: known.patients for site, known in seen.items()}, said)
+
+    def _choose_cutoffs(self, run: Run, seen: Mapping[str, SchemaSeen]) -> dict[str, list[float]]:
+        """The cutoffs of every numeric attribute: its bins, or the quantiles that a shared histogram tells."""
+        common = set.intersection(
+            *({attribute.name for attribute in known.attributes} for known in seen.values())
+        )
+        edges = {name: listed for name, listed in self.bins.items() if name in common}
+        if self.cutoffs is None or not edges:
+            return self.bins
+        return {**self.bins, **self._ask_cutoffs(run, edges, None)}
+
+    def _ask_cutoffs(
+        self, run: Run, edges: Mapping[str, list[float]], variance: Fraction | None
+    ) -> dict[str, list[float]]:
+        assert self.cutoffs is not None
+        question = AskHistograms(
+            query=self.query,
+            target=self.target,
+            edges=dict(edges),
+            variance=None if variance is None else str(variance),
+        )
+        counts = run.add_up("histograms", question, (question.numbers,))
+        histograms = split_histograms(counts, edges)
+        # An attribute whose patients all lie in one bin keeps an edge: it separates nobody, and that is cheap to see.
+        return {n: choose_cutoffs(histograms[n], e, self.cutoffs) or e[:1] for n, e in edges.items()}
 
     def plan(self) -> Plan:
         """What a fit will ask, what each question costs, and all of it together."""
         if self.release != "private":
             schema = PlannedQuestion("tree.schema", None, "which attributes, values and classes there are")
-            tables = PlannedQuestion("tree.crosstables", None, "counts of all attributes, once per level of the tree")
+            tables = PlannedQuestion(
+                "tree.crosstables", None, "counts of all attributes, once per level of the tree"
+            )
             return Plan("rho", (schema, tables))
         budget = self._budget()
-        stated = stated_schema(self.values, self.bins, self.target)
+        stated = stated_schema(*self._stated, self.target)
         first = f"all {len(stated.attributes)} attributes at the root"
         later = f"the {min(SCREENED, len(stated.attributes))} best attributes at level"
         notes = [
@@ -238,18 +341,25 @@ class DecisionTree:
             *(f"{later} {level}" for level in range(1, budget.depth)),
             "class counts of the leaves",
         ]
-        return Plan(
-            "rho", tuple(PlannedQuestion("tree.crosstables", budget.share(i), n) for i, n in enumerate(notes))
-        )
+        questions = [
+            PlannedQuestion("tree.crosstables", budget.share(i), note) for i, note in enumerate(notes)
+        ]
+        if self.cutoffs is not None:
+            first = f"histograms of {len(self.bins)} attributes, for cutoffs"
+            questions.insert(0, PlannedQuestion("histograms", budget.share_of_cutoffs, first))
+        return Plan("rho", tuple(questions))
 
     def _grow_privately(self, run: Run) -> None:
-        schema = stated_schema(self.values, self.bins, self.target)
+        budget = self._budget()
+        values, bins = self._stated
+        if self.cutoffs is not None and bins:
+            variance = max(budget.variance_of_cutoffs(len(bins)), self._least_variance(run))
+            bins = self._ask_cutoffs(run, bins, variance)
+        schema = stated_schema(values, bins, self.target)
 
         def count(
             asked: GlobalSchema, tree: list[Split], nodes: list[int], counted: list[int], variance: Fraction
         ) -> Counts:
-            # A share below the least that adds up to a Gaussian would be refused; more noise only costs less.
-            least = SMALLEST_VARIANCE * (len(run.sites) - 1)
             question = AskCrosstables(
                 query=self.query,
                 target=self.target,
@@ -259,20 +369,33 @@ class DecisionTree:
                 nodes=nodes,
                 counted=counted,
                 schema=asked.common,
-                variance=str(max(variance, least)),
+                variance=str(max(variance, self._least_variance(run))),
             )
             return run.add_up("tree.crosstables", question, (len(nodes), question.cells, question.classes))
 
-        asked, grown = grow_privately(schema, count, self._budget())
+        asked, grown = grow_privately(schema, count, budget)
         self._body = finish(self, asked, grown)
-        shown = epsilon_from_rho(self._budget().rho, self.delta)
+        shown = epsilon_from_rho(budget.rho, self.delta)
         said = [f"differential privacy per patient: epsilon = {shown:.3g} at delta = {self.delta}"]
         self._card = run.finish({}, said)
+
+    @staticmethod
+    def _least_variance(run: Run) -> Fraction:
+        """A share below the least that adds up to a Gaussian would be refused; more noise only costs less."""
+        return Fraction(SMALLEST_VARIANCE * run.masked.honest)
+
+    @property
+    def _stated(self) -> tuple[dict[str, list[Value]], dict[str, list[float]]]:
+        """The values and bins of a private study, of the chosen attributes if some are."""
+        chosen = {*self.values, *self.bins} if self.attributes is None else {*self.attributes, self.target}
+        values = {name: listed for name, listed in self.values.items() if name in chosen}
+        return values, {name: edges for name, edges in self.bins.items() if name in chosen}
 
     def _budget(self) -> Budget:
         assert self.epsilon is not None
         rho = rho_for_epsilon(self.epsilon, self.delta)
-        return Budget(rho, PRIVATE_DEPTH if self.max_depth is None else self.max_depth)
+        depth = PRIVATE_DEPTH if self.max_depth is None else self.max_depth
+        return Budget(rho, depth, cutoffs=self.cutoffs is not None)
 
     def _check_private(self) -> None:
         """A private tree learns nothing from the data but noisy counts: the study must say all the rest."""
@@ -280,13 +403,25 @@ class DecisionTree:
             raise StudyError("a private DecisionTree needs an 'epsilon', such as 1.0")
         if self.target not in self.values:
             raise StudyError(f"a private DecisionTree needs the classes: values = {{{self.target!r}: [...]}}")
-        if not {*self.values, *self.bins} - {self.target}:
+        values, bins = self._stated
+        unsaid = sorted(set(self.attributes or ()) - {*values, *bins})
+        if unsaid:
+            raise StudyError(
+                f"a private DecisionTree needs 'values' or 'bins' for {', '.join(map(repr, unsaid))}"
+            )
+        if not {*values, *bins} - {self.target}:
             raise StudyError(
                 "a private DecisionTree needs its attributes: give 'values' of codes, 'bins' of numbers"
             )
         if self.max_depth == 0:
             raise StudyError("a private DecisionTree must have a 'max_depth' of 1 or more")
-        self._budget()
+        if self.min_leaf != 1 or self.criterion != "entropy" or self.reduce is not None:
+            raise StudyError(
+                "a private DecisionTree has no 'min_leaf', 'criterion' or 'reduce': it screens attributes and stops "
+                "where counts cannot be told from noise"
+            )
+        if self._budget().too_small:
+            raise StudyError(f"an 'epsilon' of {self.epsilon} is too small for any question to be answered")
 
     @property
     def body(self) -> TreeBody:
@@ -340,6 +475,7 @@ class DecisionTree:
 
     def explain(self, patient: Mapping[str, Any]) -> Explanation:
         """Why this patient gets this prediction: prints as sentences, `.reasons` is data."""
+        patient = {name: known(value) for name, value in dict(patient).items()}
         asked = {node.attribute for node in self.body.nodes if node.attribute is not None}
         if asked and not asked & set(patient):
             raise ModelError(
@@ -363,6 +499,18 @@ class DecisionTree:
         """The tree drawn with lines."""
         return draw(self.body)
 
+    def to_svg(self, *, most_leaves: int | None = None) -> str:
+        """The tree as a picture; with `most_leaves`, the branches with fewest patients are left folded."""
+        return to_svg(self.body, most_leaves=most_leaves)
+
+    def to_pmml(self) -> str:
+        """The tree as a PMML 4.4 document."""
+        return to_pmml(self.body)
+
+    def to_expressions(self) -> list[LeafExpression]:
+        """One boolean expression, in the style of CQL, for every place where a patient can come to rest."""
+        return to_expressions(self.body)
+
     def save(self, path: str | Path) -> None:
         """A model file (JSON)."""
         model.save(path, self.method, self.body, self.card)
@@ -370,8 +518,13 @@ class DecisionTree:
     @classmethod
     def from_body(cls, raw: bytes, card: Card) -> Self:
         """The model that a file holds."""
-        body = msgspec.json.decode(raw, type=TreeBody)
+        return cls.of(msgspec.json.decode(raw, type=TreeBody), card)
+
+    @classmethod
+    def of(cls, body: TreeBody, card: Card) -> Self:
+        """The model that a body and a card make."""
         tree = cls(body.target, body.query, bins=body.bins)
+        tree.release = cast(Release, card.release)
         tree._body, tree._card = body, card
         return tree
 
@@ -400,6 +553,7 @@ class DecisionTree:
 
 def finish(tree: DecisionTree, schema: GlobalSchema, grown: list[GrowingNode]) -> TreeBody:
     """The model of a grown tree."""
+    bins = {attribute.name: list(attribute.edges) for attribute in schema.attributes if attribute.edges}
     nodes = []
     for node in grown:
         counts = [int(count) for count in node.counts]
@@ -413,7 +567,7 @@ def finish(tree: DecisionTree, schema: GlobalSchema, grown: list[GrowingNode]) -
         other = node.children[-1] if attribute.other else None
         nodes.append(Node(counts, attribute.name, branches, other))
     return TreeBody(
-        target=tree.target, classes=list(schema.classes), query=tree.query, bins=tree.bins, nodes=nodes
+        target=tree.target, classes=list(schema.classes), query=tree.query, bins=bins, nodes=nodes
     )
 
 
@@ -446,6 +600,19 @@ def cautions(tree: DecisionTree, schema: GlobalSchema, seen: Mapping[str, Schema
 
 def names(schema: SchemaSeen) -> set[str]:
     return {attribute.name for attribute in schema.attributes} | set(schema.unbinned)
+
+
+def is_count(value: Any) -> bool:
+    """Whether this is a whole number, numpy's among them, and not a truth value."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def known(value: Any) -> Any:
+    """A patient's value as a plain one: numpy's scalars unwrapped; NaN, NaT and pandas' NA are missing."""
+    if hasattr(value, "item") and not isinstance(value, str | bytes):
+        value = value.item()
+    missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+    return None if missing else value
 
 
 def as_records(records: Records | DataFrame | Sequence[Mapping[str, Any]]) -> Records:

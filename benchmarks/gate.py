@@ -1,0 +1,70 @@
+"""What the gate adds to a question: `Site.answer` with a ledger on disk against the bare statistic.
+
+python benchmarks/gate.py [questions]      default 300 questions about 10,000 patients x 40 attributes
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import concilium as cc
+from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
+from concilium.records.table import Coded, Records
+from concilium.trees.crosstables import AskCrosstables, AskedAttribute
+from concilium.trees.schema import ConditionalSchema, Known
+
+PATIENTS, ATTRIBUTES = 10_000, 40
+
+
+def main(questions: int) -> None:
+    draw = np.random.default_rng(4)
+    columns = {
+        f"x{i:02d}": Coded(draw.integers(1, 4, PATIENTS).astype(np.uint8), ("a", "b", "c"))
+        for i in range(ATTRIBUTES)
+    }
+    records = Records({**columns, "y": Coded(draw.integers(1, 3, PATIENTS).astype(np.uint8), ("n", "p"))})
+    schema = ConditionalSchema(Known([0, 1], ["n", "p"]), [Known([0, 1, 2], ["a", "b", "c"])] * ATTRIBUTES)
+    attributes = [AskedAttribute(name, 3, []) for name in columns]
+    question = AskCrosstables(query="", target="y", classes=2, attributes=attributes, tree=[], nodes=[0])
+    with tempfile.TemporaryDirectory() as folder:
+        site = cc.Site("a", records, ledger=Path(folder) / "a.ledger")
+        cohort = site._view.select("", "y")
+        messages = [
+            encode(
+                Envelope(
+                    version=VERSION,
+                    id=f"question-{number}",
+                    study="s",
+                    kind="tree.crosstables",
+                    release="exact",
+                    body=encode(question),
+                    template=encode(schema),
+                )
+            )
+            for number in range(questions)
+        ]
+        assert isinstance(open_reply(site.answer(messages[0])), Answer)
+        decode(encode(schema), ConditionalSchema)
+        whole, bare = [], []
+        for message in messages[1:]:
+            start = time.perf_counter()
+            question.count(cohort, schema)
+            middle = time.perf_counter()
+            site.answer(message)
+            whole.append(time.perf_counter() - middle)
+            bare.append(middle - start)
+    ours, peer = statistics.median(whole), statistics.median(bare)
+    print(f"a question about {PATIENTS:,} patients x {ATTRIBUTES} attributes, median of {questions - 1}")
+    print(f"  the bare statistic             {1e3 * peer:6.2f} ms")
+    print(f"  Site.answer, ledger on disk    {1e3 * ours:6.2f} ms")
+    print(f"  the gate adds                  {1e3 * (ours - peer):6.2f} ms   (target: under 1 ms)")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)

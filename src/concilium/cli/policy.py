@@ -1,0 +1,257 @@
+"""`concilium policy`: what a policy says, and what it would do to a record or a message."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from concilium.cli.output import say, say_json, warn
+from concilium.errors import PolicyError
+
+if TYPE_CHECKING:
+    from concilium.policy.actions import ConstraintGraphs
+    from concilium.policy.policy import Policy
+    from concilium.records.table import Records
+
+SHOWN_PATIENTS = 10
+WIDEST = 60
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+File = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="A policy file, or a file of constraint graphs.", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+@app.callback()
+def policy() -> None:
+    """What a policy says, and what it would do.
+
+    \b
+    Example:
+      concilium policy check policy.toml
+    """
+
+
+@app.command(short_help="Say what a policy does, and warn of what may not be meant.")
+def check(
+    file: File,
+    records: Annotated[
+        Path | None,
+        typer.Option("--records", metavar="TABLE", help="The hospital's table: does the policy fit it?"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say in words what a policy does, and warn of what may not be meant (exit code 2 if it cannot be read).
+
+    \b
+    Example:
+      concilium policy check policy.toml --records patients.csv
+    """
+    from concilium.policy.explain import describe, find_oddities
+    from concilium.policy.policy import read_rules
+
+    rules = read_rules(file)
+    graphs = rules.graphs()
+    warnings = [] if graphs is None else find_oddities(graphs)
+    if graphs is not None and graphs.needs_secret and not graphs.has_secret:
+        warnings.append(
+            "hash and shift_dates will use the site's identity; a gateway needs a `secret` under [constraints]"
+        )
+    said = {graph.name: describe(graph) for graph in graphs.graphs} if graphs is not None else {}
+    release = describe_release(rules)
+    fit = None if records is None else fit_to(rules, records)
+    if as_json:
+        say_json(
+            {"policy": str(file), "release": release, "graphs": said, "records": fit, "warnings": warnings}
+        )
+        return
+    say(f"{file}: {len(said)} constraint graph{'' if len(said) == 1 else 's'}")
+    for name, sentences in said.items():
+        say(f"  {name}")
+        for sentence in sentences or ["does nothing"]:
+            say(f"    {sentence}")
+    say("a site with this policy")
+    for sentence in [*release, *(fit or [])]:
+        say(f"  {sentence}")
+    for sentence in warnings:
+        warn(f"warning: {sentence}")
+
+
+@app.command("try", short_help="Show what a policy does to a record or a message.")
+def try_(
+    file: File,
+    record: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RECORD",
+            help="A JSON file (a graph, a FHIR bundle, a record or a list of records) or a table (csv, parquet).",
+            show_default=False,
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show a record or a message before and after, side by side.
+
+    \b
+    Example:
+      concilium policy try policy.toml bundle.json
+    """
+    from concilium.policy.policy import read_rules
+
+    rules = read_rules(file)
+    graphs = rules.graphs()
+    if graphs is not None and graphs.needs_secret and not graphs.has_secret:
+        warn("hash and shift_dates are shown with a stand-in for the site's secret")
+    outcomes = list(try_json(rules, record) if record.suffix == ".json" else try_table(rules, record))
+    if as_json:
+        say_json(outcomes[0] if len(outcomes) == 1 else outcomes)
+        return
+    for number, outcome in enumerate(outcomes):
+        if number:
+            say()
+        show(outcome)
+
+
+def describe_release(rules: Policy) -> list[str]:
+    """What the rest of the policy says, in sentences."""
+    said = [
+        f"answers {', '.join(rules.modes) or 'nothing'}, where at least {rules.minimum_patients} patients match",
+    ]
+    if rules.differencing:
+        said.append(
+            "refuses a question whose patients are those of an earlier one but for fewer than "
+            f"{rules.minimum_patients}"
+        )
+    if rules.branch_floor:
+        said.append(f"counts branches of fewer than {rules.branch_floor} patients as empty")
+    if rules.minimum_cell > 1:
+        said.append(f"leaves out exact tables with a count of 1 to {rules.minimum_cell - 1}")
+    if rules.dominance is not None:
+        said.append(
+            f"leaves out exact tables where one cell has more than {rules.dominance:.0%} of its row or column"
+        )
+    if rules.numbers_per_patient is not None:
+        said.append(f"tells at most {rules.numbers_per_patient:g} exact numbers per patient, ever")
+    for names, what in ((rules.withhold, "withholds"), (rules.identifiers, "hides the identifiers")):
+        if names:
+            said.append(f"{what} {', '.join(names)}")
+    if rules.budget is not None:
+        said.append(f"has a budget of {rules.budget.currency} = {rules.budget.amount}")
+    return said
+
+
+def fit_to(rules: Policy, path: Path) -> list[str]:
+    """What the policy leaves of a table, in sentences; PolicyError where it does not fit."""
+    from concilium.federation.cohort import View
+    from concilium.records.table import Records
+
+    table = Records.read(path)
+    view = View(table, rules, stand_in_secret())
+    said = [f"has {len(view.records)} of {len(table)} patients of {path.name} to answer about"]
+    said += [f"does not know {name} ({why})" for name, why in view.hidden.items()]
+    return said
+
+
+def stand_in_secret() -> bytes:
+    """For showing what pseudonyms look like: the site's own secret is none of ours."""
+    return bytes(32)
+
+
+def try_json(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
+    """What becomes of a graph, a bundle, or each of some records on their own."""
+    from concilium.console.gateway import read_message
+    from concilium.policy.fhir import decide_bundle, is_bundle
+
+    try:
+        message = read_message(path.read_bytes())
+    except OSError as error:
+        raise PolicyError(f"{path}: cannot be read ({error.strerror})") from None
+    except PolicyError as error:
+        raise PolicyError(f"{path}: {error}") from None
+    graphs = require_graphs(rules)
+    if is_bundle(message):
+        decision = decide_bundle(graphs, message)
+        yield outcome(message, decision.graph, decision.refused_by, decision.rules)
+    elif isinstance(message, dict) and "nodes" in message:
+        decision = graphs.decide(message)
+        yield outcome(message, decision.graph, decision.refused_by, decision.rules)
+    else:
+        for each in message if isinstance(message, list) else [message]:
+            decision = graphs.decide({"nodes": [each]})
+            nodes = decision.graph["nodes"] if decision.graph is not None else []
+            yield outcome(each, nodes[0] if nodes else None, decision.refused_by, decision.rules)
+
+
+def try_table(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
+    """What a site with this policy knows of the first patients of a table."""
+    from concilium.federation.cohort import View
+    from concilium.records.table import Records
+
+    table = Records.read(path)
+    view = View(table, rules, stand_in_secret())
+    place = {int(row): index for index, row in enumerate(view.patients.tolist())}
+    before, after = rows_of(table, range(min(SHOWN_PATIENTS, len(table)))), view.records
+    for row, patient in enumerate(before):
+        kept = next(iter(rows_of(after, [place[row]]))) if row in place else None
+        yield outcome(patient, kept, None, ())
+    if len(table) > SHOWN_PATIENTS:
+        warn(f"the first {SHOWN_PATIENTS} of {len(table)} patients")
+
+
+def require_graphs(rules: Policy) -> ConstraintGraphs:
+    graphs = rules.graphs(stand_in_secret())
+    if graphs is None:
+        raise PolicyError("there is no constraint graph in this policy, so it does nothing to messages")
+    return graphs
+
+
+def rows_of(table: Records, rows: Any) -> Iterator[dict[str, Any]]:
+    """Patients of a table as plain objects, without what is missing."""
+    import numpy as np
+
+    some = table.take(np.array(list(rows), dtype=np.int64))
+    columns = {name: some.values(name) for name in some.names}
+    for row in range(len(some)):
+        yield {name: values[row] for name, values in columns.items() if values[row] is not None}
+
+
+def outcome(before: Any, after: Any, refused_by: str | None, rules: tuple[str, ...]) -> dict[str, Any]:
+    return {"refused_by": refused_by, "rules": list(rules), "before": before, "after": after}
+
+
+def show(found: dict[str, Any]) -> None:
+    """Before and after, side by side; lines that differ are marked."""
+    if found["refused_by"] is not None:
+        after = [f"refused by graph {found['refused_by']}"]
+    else:
+        after = ["taken out"] if found["after"] is None else json_lines(found["after"])
+    before = json_lines(found["before"])
+    width = min(WIDEST, max(map(len, before), default=0))
+    for left, right in side_by_side(before, after):
+        mark = " " if left == right else "|"
+        say(f"{shorten(left):<{width}} {mark} {shorten(right)}".rstrip())
+
+
+def side_by_side(before: list[str], after: list[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of lines, those that are alike beside each other."""
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for _, start, end, other_start, other_end in matcher.get_opcodes():
+        left, right = before[start:end], after[other_start:other_end]
+        for index in range(max(len(left), len(right))):
+            yield left[index] if index < len(left) else "", right[index] if index < len(right) else ""
+
+
+def json_lines(value: Any) -> list[str]:
+    return json.dumps(value, indent=2, ensure_ascii=False).splitlines()
+
+
+def shorten(line: str) -> str:
+    return line if len(line) <= WIDEST else line[: WIDEST - 1] + "…"

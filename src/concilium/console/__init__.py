@@ -1,0 +1,1 @@
+"""The web side: a gateway for messages in flight, and the pages."""

@@ -1,0 +1,145 @@
+"""The gateway: messages on their way out, filtered by constraint graphs (didt.txt, 4.1, figures 4.1 and 4.2).
+
+A message is posted and comes back filtered in the form it had, or is refused with the rule's name. Who is protected:
+the people in a message, from its recipient, as far as rules name what identifies them; a filter, not a guarantee.
+Nothing of a message is kept, and the log says what was decided and never about what: no value, no attribute, no
+address, no query string. Assumption: whoever can reach the port may send messages, and what is let out is read by who
+sent it, so it listens on this machine only unless told otherwise, and has neither accounts nor encryption of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from concilium.errors import ConciliumError, MissingExtra, PolicyError
+from concilium.policy.actions import ConstraintGraphs
+from concilium.policy.fhir import decide_bundle, is_bundle
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI, Request, Response
+
+log = logging.getLogger("concilium.gateway")
+
+MOST_BYTES = 8 * 1024 * 1024
+TOO_LARGE = f"a message may have at most {MOST_BYTES:,} bytes"
+FAILED = "the gateway could not decide about this message, so nothing was let out"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the sender gets: an HTTP status and a JSON document."""
+
+    status: int
+    content: Any
+    media_type: str = "application/json"
+
+
+class Gateway:
+    """Decides about messages, one line of log for each."""
+
+    def __init__(self, graphs: ConstraintGraphs) -> None:
+        graphs.require_secret()
+        self.graphs = graphs
+
+    def handle(self, body: bytes) -> Reply:
+        """The filtered message (200), the rule that refuses it (403), or what is wrong with it (400)."""
+        kind = "message"
+        try:
+            message = read_message(body)
+            kind = "bundle" if is_bundle(message) else "graph"
+            bundle = kind == "bundle"
+            decision = decide_bundle(self.graphs, message) if bundle else self.graphs.decide(message)
+        except PolicyError as error:
+            log.info("error %s", kind)
+            return Reply(400, {"error": str(error)})
+        except Exception as error:
+            # By its name alone: the text of an unforeseen error may hold a value.
+            log.error("failure %s: %s", kind, type(error).__name__)
+            return Reply(500, {"error": FAILED})
+        rules = ", ".join(decision.rules) or "none"
+        if decision.graph is None:
+            log.info("refused %s by %s", kind, rules)
+            return Reply(403, {"refused_by": decision.refused_by})
+        log.info("passed %s, rules that applied: %s", kind, rules)
+        return Reply(200, decision.graph, "application/fhir+json" if bundle else "application/json")
+
+
+def read_message(body: bytes) -> Any:
+    """JSON without what other readers of JSON would not take; PolicyError that does not repeat it."""
+    if len(body) > MOST_BYTES:
+        raise PolicyError(TOO_LARGE)
+    try:
+        return json.loads(body, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError:
+        raise PolicyError("the message is nested too deeply") from None
+    except ValueError:
+        raise PolicyError('the message is not JSON; send a graph {"nodes": [...]} or a FHIR bundle') from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError("too large")
+    return number
+
+
+def make_app(gateway: Gateway) -> FastAPI:
+    """The gateway as a web application: POST /transactions, and GET /health."""
+    try:
+        from fastapi import FastAPI, Response
+        from fastapi.concurrency import run_in_threadpool
+    except ImportError:
+        raise MissingExtra("web", "the gateway") from None
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    def answer(reply: Reply) -> Response:
+        return Response(json.dumps(reply.content), reply.status, media_type=reply.media_type)
+
+    async def post(request: Request) -> Response:
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MOST_BYTES:
+                log.info("error message")
+                return answer(Reply(413, {"error": TOO_LARGE}))
+        return answer(await run_in_threadpool(gateway.handle, bytes(body)))
+
+    async def health(request: Request) -> Response:
+        return answer(Reply(200, {"graphs": [graph.name for graph in gateway.graphs.graphs]}))
+
+    app.add_route("/transactions", post, methods=["POST"])
+    app.add_route("/health", health, methods=["GET"])
+    return app
+
+
+def serve(gateway: Gateway, host: str, port: int, announce: Callable[[str], None]) -> None:
+    """Listen until interrupted; `announce` gets the address once messages can be sent to it (port 0: a free one)."""
+    app = make_app(gateway)
+    try:
+        import uvicorn
+    except ImportError:
+        raise MissingExtra("web", "the gateway") from None
+    try:
+        listener = socket.create_server((host, port))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConciliumError(
+            f"cannot listen on {host} port {port} ({reason}); choose another --port"
+        ) from None
+    with listener:
+        announce(f"http://{host}:{listener.getsockname()[1]}")
+        # The access log would hold addresses and query strings.
+        settings = uvicorn.Config(
+            app, log_config=None, access_log=False, server_header=False, limit_concurrency=100
+        )
+        uvicorn.Server(settings).run(sockets=[listener])

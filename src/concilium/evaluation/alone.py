@@ -1,0 +1,117 @@
+"""What a hospital's own patients alone can teach: its local model, and ten-fold cross-validation inside it (DIDT 6.4).
+
+Nothing leaves the hospital, so nothing is withheld from it and no ledger is charged that anybody keeps. Like all of
+evaluation this is a simulation's privilege here; between real hospitals each would do it at home.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.evaluation.leave_out import Fold, Outcome, leave_sites_out, predict_at
+from concilium.evaluation.shared_folds import M, learn_folds
+from concilium.federation.house import House
+from concilium.federation.site import Site
+from concilium.policy.policy import Policy
+from concilium.records.query import Query
+from concilium.records.table import Coded, Records, Value, label
+
+FOLDS = 10
+
+
+def select_patients(records: Records, query: str, target: str) -> Records:
+    """The patients whom the query selects and whose outcome is known."""
+    known = np.array([value is not None for value in records.values(target)], dtype=np.bool_)
+    return records.take(Query.parse(query).mask(records) & known)
+
+
+def open_at_home(name: str, records: Records) -> Site:
+    """A site that tells its own hospital everything."""
+    columns = tuple(column for column in records.names if isinstance(records[column], Coded))
+    return Site(name, records, Policy(minimum_patients=0, differencing=False, allow=columns))
+
+
+def fit_alone(make: Callable[[], M], site: str, records: Records) -> M:
+    """The model of one hospital's patients."""
+    return make().fit(House([open_at_home(site, records)]))
+
+
+def deal_patients(outcomes: Sequence[Value | None], folds: int, study: str, site: str) -> NDArray[np.intp]:
+    """For each patient the fold that predicts him: class by class, in the order of the SHA-256 of study, site and row,
+    dealt like cards. So folds are of like size and mixture, and the same for everyone who repeats the study."""
+    order = sorted(
+        range(len(outcomes)),
+        key=lambda row: (
+            label(outcomes[row]),
+            hashlib.sha256(f"{study}\n{site}\n{row}".encode()).digest(),
+        ),
+    )
+    dealt = np.empty(len(outcomes), dtype=np.intp)
+    dealt[order] = np.arange(len(outcomes)) % folds
+    return dealt
+
+
+def cross_validate(
+    make: Callable[[], M],
+    site: str,
+    records: Records,
+    *,
+    query: str,
+    target: str,
+    classes: Sequence[Value],
+    study: str,
+    folds: int = FOLDS,
+) -> Outcome | None:
+    """What a hospital's own models say of its own patients, each predicted by a model of the other nine tenths.
+
+    None where there are fewer patients than folds: such a hospital has no model of its own to speak of.
+    """
+    patients = select_patients(records, query, target)
+    if len(patients) < folds:
+        return None
+    dealt = deal_patients(patients.values(target), folds, study, site)
+    parts = {f"part {number}": patients.take(dealt == number) for number in range(folds)}
+    at_home = {name: open_at_home(name, part) for name, part in parts.items()}
+
+    def open_house(fold: Fold | None) -> House:
+        return House([at_home[name] for name in (at_home if fold is None else fold.learn)])
+
+    turns = leave_sites_out({name: len(part) for name, part in parts.items()})
+    learned = learn_folds(make, turns, open_house)
+    said = [
+        predict_at(site, model, parts[turn.left_out[0]], query, target, classes)
+        for turn, model in zip(turns, learned.models, strict=True)
+    ]
+    return join(site, said)
+
+
+def join(site: str, outcomes: Sequence[Outcome]) -> Outcome:
+    """What was said of several groups of one site's patients, as one."""
+    return Outcome(
+        site=site,
+        classes=outcomes[0].classes,
+        truth=[value for outcome in outcomes for value in outcome.truth],
+        predicted=[value for outcome in outcomes for value in outcome.predicted],
+        probabilities=[row for outcome in outcomes for row in outcome.probabilities],
+    )
+
+
+def pool(tables: Mapping[str, Records]) -> Records:
+    """All patients in one table, with the columns that every site has: what no house ever holds."""
+    first, *others = tables.values()
+    names = [name for name in first.names if all(name in table for table in others)]
+    rows = [
+        dict(zip(names, row, strict=True))
+        for table in tables.values()
+        for row in zip(*(table.values(name) for name in names), strict=True)
+    ]
+    kinds = {name: [table[name] for table in tables.values()] for name in names}
+    schema = {name: "number" for name, kind in kinds.items() if not any(isinstance(c, Coded) for c in kind)}
+    schema |= {
+        name: "code" for name, kind in kinds.items() if any(isinstance(c, Coded) and c.stated for c in kind)
+    }
+    return Records.from_rows(rows, schema=schema)

@@ -1,0 +1,123 @@
+"""Alone, together, pooled: what becomes of the same patients, and how many are diagnosed wrongly (DIDT Tables 6.4-6.7).
+
+`local` is ten-fold cross-validation inside each hospital, `federated` the model of all other hospitals without their
+records, `pooled` the model of the table that nobody holds, `donor` the model borrowed from one other hospital.
+Hospitals too small for a model of their own are told apart, as in the thesis' tables: their patients are not
+counted under `local`. Only what is measured on the same patients is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from concilium.errors import StudyError
+from concilium.evaluation.alone import cross_validate, fit_alone, pool
+from concilium.evaluation.donors import Donors
+from concilium.evaluation.intervals import estimate_difference
+from concilium.evaluation.leave_out import Outcome, complete, figures, predict_at
+from concilium.evaluation.shared_folds import M
+from concilium.records.table import Records, Value
+
+# For each way of learning and each site what it said of the site's patients; None where it had nothing to say.
+Ways = Mapping[str, Mapping[str, Outcome | None]]
+
+
+def learn_in_every_way(
+    make: Callable[[], M],
+    tables: Mapping[str, Records],
+    federated: Mapping[str, Outcome],
+    *,
+    query: str,
+    target: str,
+    positive: Value | None,
+    classes: Sequence[Value],
+    study: str,
+) -> tuple[dict[str, dict[str, Outcome | None]], list[dict[str, Any]] | str]:
+    """What every way of learning says of each site's patients, and the ranking of donors (or why there is none)."""
+
+    names = sorted({name for table in tables.values() for name in table.names})
+
+    def predict(site: str, model: M) -> Outcome:
+        return predict_at(site, model, complete(tables[site], names), query, target, classes)
+
+    local = {
+        site: cross_validate(make, site, table, query=query, target=target, classes=classes, study=study)
+        for site, table in tables.items()
+    }
+    ways: dict[str, dict[str, Outcome | None]] = {"local": local, "federated": dict(federated)}
+    everyone = pool(tables)
+    home = np.repeat(np.arange(len(tables)), [len(table) for table in tables.values()])
+    ways["pooled"] = {
+        site: predict(site, fit_alone(make, "everyone else", everyone.take(home != number)))
+        for number, site in enumerate(tables)
+    }
+    if positive is None:
+        return ways, "donors are ranked by positive patients, and the study names no positive class"
+    donors = Donors(make, target=target, positive=positive, query=query, study=study).fit(tables, local)
+    try:
+        ways["donor"] = {site: predict(site, donors.model_for(site)) for site in tables}
+    except StudyError as error:
+        return ways, str(error)
+    return ways, [msgspec.to_builtins(donor) for donor in donors.donors_]
+
+
+def compare(ways: Ways, positive: Value | None) -> dict[str, Any]:
+    """The ways side by side, as plain JSON values: overall, on the same patients, by site, and each against
+    `federated` as a difference of error rates with its interval (above zero: federated is wrong less often)."""
+    sites = list(ways["federated"])
+    same = [site for site in sites if all(said.get(site) is not None for said in ways.values())]
+    return {
+        "ways": {
+            way: {
+                **tally([outcome for outcome in said.values() if outcome is not None], positive),
+                "without": [site for site in sites if said.get(site) is None],
+                "same_patients": tally(
+                    [outcome for site in same if (outcome := said[site]) is not None], positive
+                ),
+            }
+            for way, said in ways.items()
+        },
+        "sites": {
+            site: {
+                "patients": max(len(o.truth) for said in ways.values() if (o := said.get(site)) is not None),
+                **{way: None if (o := said.get(site)) is None else wrong(o) for way, said in ways.items()},
+            }
+            for site in sites
+            if any(said.get(site) is not None for said in ways.values())
+        },
+        "intervals": {
+            way: contrast(said, ways["federated"]) for way, said in ways.items() if way != "federated"
+        },
+    }
+
+
+def tally(outcomes: Sequence[Outcome], positive: Value | None) -> dict[str, Any]:
+    """How many patients, how many of them wrongly diagnosed, and the figures."""
+    patients = sum(len(outcome.truth) for outcome in outcomes)
+    measured = figures(outcomes, positive) if outcomes else {}
+    return {"patients": patients, "wrong": sum(map(wrong, outcomes)), **measured}
+
+
+def wrong(outcome: Outcome) -> int:
+    """How many patients were given another class than theirs."""
+    return sum(one != other for one, other in zip(outcome.truth, outcome.predicted, strict=True))
+
+
+def contrast(
+    said: Mapping[str, Outcome | None], beside: Mapping[str, Outcome | None]
+) -> dict[str, Any] | None:
+    """The difference of error rates, site by site, weighted by patients; None where fewer than two sites tell."""
+    differences, patients = [], []
+    for site, outcome in said.items():
+        other = beside.get(site)
+        if outcome is not None and other is not None and outcome.truth:
+            differences.append((wrong(outcome) - wrong(other)) / len(outcome.truth))
+            patients.append(len(outcome.truth))
+    if len(patients) < 2:
+        return None
+    interval = estimate_difference(differences, patients)
+    return {**msgspec.to_builtins(interval), "significant": interval.significant}

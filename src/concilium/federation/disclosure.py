@@ -1,0 +1,157 @@
+"""Disclosure rules for what a site tells in plain: small cells, dominance, and differences between questions.
+
+Who is protected: patients in small groups, from a house that reads a site's numbers one by one, or subtracts them from
+each other. A guard and never a guarantee: numbers that each look harmless can still single people out together, and a
+house that asks about the same patients in other words (other trees, other hospitals, sums under masks) is not seen
+through. Not for sums: `masked` shows no site's numbers, and `private` has its own bound and no rule that looks at the
+data. Small cells and dominance are the frequency rules of statistical disclosure control (Hundepool et al.,
+"Statistical Disclosure Control", 2012, chapter 4), with the secondary suppression that one tree needs; differencing is
+the tracker attack of Denning, Denning and Schwartz, "The Tracker", 1979.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from pyroaring import BitMap
+
+from concilium.privacy.ledger import Ledger
+
+Counts = NDArray[np.integer]
+Flags = NDArray[np.bool_]
+
+MOST_REFUSALS = 20
+
+TABLE = """CREATE TABLE IF NOT EXISTS disclosure_population (
+    number INTEGER PRIMARY KEY, records TEXT NOT NULL, digest BLOB NOT NULL, patients BLOB NOT NULL,
+    UNIQUE (records, digest))"""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Which tables a site does not tell: with a cell of 1 to `minimum_cell` - 1 patients, or where one class has more
+    than the share `dominance` of the patients with one value (or one value, of the patients of one class)."""
+
+    minimum_cell: int = 0
+    dominance: float | None = None
+
+    @property
+    def on(self) -> bool:
+        return self.minimum_cell > 1 or self.dominance is not None
+
+    def withholds(self, tables: Counts) -> Flags:
+        """For each table [..., value, class] whether it is left out."""
+        small: Flags = np.any((tables > 0) & (tables < self.minimum_cell), axis=(-2, -1))
+        return small | self._dominated(tables, -1) | self._dominated(tables, -2)
+
+    def withholds_classes(self, counts: Counts) -> bool:
+        """The same of the class counts of all patients together, which are one row of a table."""
+        small = (counts > 0) & (counts < self.minimum_cell)
+        return bool(small.any() or self._dominated(counts[None, :], -1))
+
+    def _dominated(self, tables: Counts, axis: int) -> Flags:
+        if self.dominance is None:
+            return np.zeros(tables.shape[:-2], dtype=np.bool_)
+        whole, largest = tables.sum(axis=axis), tables.max(axis=axis)
+        found: Flags = (largest > self.dominance * whole).any(axis=-1)
+        return found
+
+
+@dataclass(frozen=True)
+class Family:
+    """A split of a partial tree: node, the attribute that is asked there, and all that its patients go to."""
+
+    parent: int
+    attribute: int
+    children: Sequence[int]
+
+
+def withhold(
+    guard: Guard, classes: Counts, tables: Sequence[Counts], families: Sequence[Family]
+) -> tuple[Flags, Flags]:
+    """What a site leaves out of one tree: [attribute, node] tables, and [node] all there is of a node.
+
+    `classes` are the class counts of all patients, and `tables` holds for each attribute its counts [node, value,
+    class] at every node, also at those that are not asked for; parents come before their children. A table that is
+    left out could be had by subtraction (a node's table is the sum of its children's, and the class counts of the
+    children are the table of the attribute that was asked), so it takes others with it: where a child's table must
+    not be told, neither are its siblings', nor any below; and where the table of the attribute that was asked is not
+    told, nothing below is.
+    """
+    nodes = 1 + sum(len(family.children) for family in families)
+    own = np.array([guard.withholds(table) for table in tables], dtype=np.bool_).reshape(len(tables), nodes)
+    dropped = own.copy()
+    empty = np.zeros(nodes, dtype=np.bool_)
+    empty[0] = guard.withholds_classes(classes)
+    for family in families:
+        children = list(family.children)
+        below = dropped[:, family.parent] | own[:, children].any(axis=1)
+        dropped[:, children] = below[:, None]
+        empty[children] = empty[family.parent] | dropped[family.attribute, family.parent]
+    return dropped, empty
+
+
+@dataclass(frozen=True)
+class Population:
+    """The patients a question is about, by their row in the site's table: after query and policy, before tables."""
+
+    rows: NDArray[np.integer]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.rows.astype("<u4").tobytes()).digest()
+
+    @cached_property
+    def patients(self) -> BitMap:
+        return BitMap(self.rows.astype(np.uint32))
+
+
+class Populations:
+    """The populations of all plain answers so far, in the ledger's file and written together with their charges.
+
+    Rows are those of one table: what was asked of an earlier table of the hospital (another digest of its records)
+    cannot be compared, and is not.
+    """
+
+    def __init__(self, ledger: Ledger, records: str, least: int) -> None:
+        self._ledger, self._records, self._least = ledger, records, least
+        # Up to which remembered population each was found to be fine: a study asks about one again and again.
+        self._checked: dict[bytes, int] = {}
+        with ledger.sharing() as connection:
+            connection.execute(TABLE)
+
+    def admit(self, population: Population) -> bool:
+        """Remember a population; False if it, or its difference to an earlier one either way, is of 1 to k - 1 people.
+
+        Called inside the transaction of the charge: it is remembered if and only if the answer is let out.
+        """
+        if 0 < len(population) < self._least:
+            return False
+        known = self._checked.get(population.digest, 0)
+        with self._ledger.sharing() as connection:
+            rows = connection.execute(
+                "SELECT number, patients FROM disclosure_population WHERE records = ? AND number > ? ORDER BY number",
+                (self._records, known),
+            )
+            for number, stored in rows:
+                if not self._differ_safely(population.patients, BitMap.deserialize(stored)):
+                    return False
+                known = number
+            connection.execute(
+                "INSERT OR IGNORE INTO disclosure_population (records, digest, patients) VALUES (?, ?, ?)",
+                (self._records, population.digest, population.patients.serialize()),
+            )
+        self._checked[population.digest] = known
+        return True
+
+    def _differ_safely(self, asked: BitMap, before: BitMap) -> bool:
+        common = asked.intersection_cardinality(before)
+        return not any(0 < len(one) - common < self._least for one in (asked, before))

@@ -1,0 +1,280 @@
+"""A region: a house with its own sites that answers a larger house as one site does (DIDT 2.4, promotion).
+
+Each tier reduces what it gathers to one value that moves up: metadata is united, counts are added, so that the tree
+through any number of tiers is the tree of one house over all sites. A region is trusted with its region: under `exact`
+it sees the numbers of each of its sites, and the house above sees their sum, believes it, and cannot tell who is
+behind it. It keeps no ledger, since it has no patients: its sites charge themselves, and its answer carries the sum of
+what they entered. It never takes part under masks, where nobody may be trusted with a sum but all sites together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from concilium.errors import HouseError, MessageError, StudyError
+from concilium.federation.arrays import Counts, pack_counts, unpack
+from concilium.federation.card import Card, RefusalCard
+from concilium.federation.house import House
+from concilium.federation.messages import (
+    VERSION,
+    Answer,
+    Charge,
+    Envelope,
+    LedgerHead,
+    Refusal,
+    decode,
+    encode,
+    open_envelope,
+)
+from concilium.federation.questions import Gathered, Statistic, open_question
+from concilium.federation.run import MISFITS, Run, SitesChanged, together
+from concilium.privacy.identity import Identity, statement
+
+log = logging.getLogger(__name__)
+
+# How a gathered kind is united over the sites of a region: bodies by site in, one body out.
+UNITED = {"tree.schema": "concilium.trees.tiers:unite_schemas"}
+# How what the house tells a region is told on: the kind of answer it is made from, the question that asks for it
+# again, and what each site is told.
+TOLD_ON = {
+    "tree.crosstables": (
+        "tree.schema",
+        "concilium.trees.tiers:ask_schema_of",
+        "concilium.trees.tiers:tell_on",
+    )
+}
+
+REMEMBERED_STUDIES = 64
+
+EXACT_ONLY = (
+    "a region answers exact questions only: {release!r} hides each hospital's numbers from whoever adds them up, and "
+    "a region would see them; have its hospitals join the study themselves"
+)
+
+
+class Refused(Exception):
+    """The region does not answer; becomes a Refusal."""
+
+    def __init__(self, rule: str, reason: str) -> None:
+        self.rule, self.reason = rule, reason
+        super().__init__(reason)
+
+
+@dataclass
+class Below:
+    """What a region remembers of one study: its run below, what its sites told, and why it ended (if it did)."""
+
+    run: Run
+    told: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    charged: dict[str, int] = field(default_factory=dict)
+    ended: str | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Region:
+    """`Region("bavaria", House([site, ...]))` takes a site's place in another house (or in another region).
+
+    A hospital belongs to one region only: in two it would be counted twice. Sites that refuse or are silent in the
+    first round of a study are left out of it, as in any house (or stop it, with `on_loss="stop"`); after that
+    the region answers for the same sites or not at all. The house above must wait longer than this one.
+    """
+
+    def __init__(self, name: str, house: House, identity: str | Path | Identity | None = None) -> None:
+        if not name or len(name) > 100 or not name.isprintable():
+            raise StudyError(f"a region's name must have 1 to 100 printable characters; got {name!r}")
+        if house.journal is not None:
+            raise StudyError(
+                f"the house of region {name!r} has a journal, which is for one study, and a region answers many; its "
+                "sites keep their answers anyway"
+            )
+        self.name = name
+        self.house = house
+        if identity is None:
+            self.identity = Identity.create()
+        else:
+            self.identity = identity if isinstance(identity, Identity) else Identity.at(identity)
+        self._studies: OrderedDict[str, Below] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def answer(self, message: bytes) -> bytes:
+        """Bytes of a question in; bytes of an answer or a refusal out."""
+        envelope: Envelope | None = None
+        try:
+            envelope = open_envelope(message)
+            question = open_question(envelope)
+            if envelope.release != "exact":
+                raise Refused("mode", EXACT_ONLY.format(release=envelope.release))
+            below = self._recall(envelope.study)
+            with below.lock:
+                body = self._promote(envelope, cast(Statistic, question), below)
+                return self._sign(envelope, body, below)
+        except Refused as refusal:
+            return self._refuse(envelope, refusal.rule, refusal.reason)
+        except MessageError as error:
+            return self._refuse(envelope, "message", str(error))
+        except Exception:
+            log.exception("region %s could not answer a question", self.name)
+            return self._refuse(envelope, "internal", "the region could not answer; its own log says why")
+
+    def card(self, study: str) -> Card:
+        """What the region itself can tell of a study: who of its sites took part, refused or was lost."""
+        with self._lock:
+            below = self._studies.get(study)
+        if below is None:
+            raise HouseError(f"region {self.name!r} was not asked in study {study!r}, or it is long ago")
+        return below.run.finish({})
+
+    def _recall(self, study: str) -> Below:
+        """What is remembered of a study, which begins with its first question."""
+        with self._lock:
+            below = self._studies.get(study)
+            if below is None:
+                run = self.house.open("region", "exact", {})
+                run.id = run.study = study  # so that the sites know a repeated question again
+                below = self._studies[study] = Below(run)
+                while len(self._studies) > REMEMBERED_STUDIES:
+                    self._studies.popitem(last=False)
+            self._studies.move_to_end(study)
+            return below
+
+    def _promote(self, envelope: Envelope, question: Statistic, below: Below) -> msgspec.Struct:
+        """The one value that moves up: what all sites of the region answer, united or added."""
+        if below.ended is not None:
+            raise Refused("lost", below.ended)
+        if not question.additive:
+            unite = find(UNITED, envelope.kind)
+            told = self._ask(envelope.kind, question, below, None, envelope.id)
+            below.told[envelope.kind] = told
+            united: Gathered = unite(told)
+            return united
+        templates = self._tell_on(envelope, question, below) if envelope.template else None
+        bodies = self._ask(envelope.kind, question, below, templates, envelope.id)
+        return Counts(pack_counts(add_up(bodies, question.numbers)))
+
+    def _tell_on(self, envelope: Envelope, question: Statistic, below: Below) -> dict[str, bytes]:
+        """What each site is told of what the house told the region."""
+        if envelope.kind not in TOLD_ON:
+            raise Refused(
+                "kind", f"a region cannot tell its sites what comes with a {envelope.kind!r} question"
+            )
+        kind, ask_again, tell_on = TOLD_ON[envelope.kind]
+        if kind not in below.told:
+            self._take_up_again(envelope, below, kind, load(ask_again)(question))
+        told: dict[str, bytes] = load(tell_on)(question, envelope.template, below.told[kind])
+        return told
+
+    def _take_up_again(self, envelope: Envelope, below: Below, kind: str, question: msgspec.Struct) -> None:
+        """Go on with a study that was begun before this process was: with the same sites, or not at all."""
+        below.told[kind] = self._ask(kind, question, below, None, f"{kind} again")
+        if envelope.seen is None or not envelope.seen.hash.startswith(participants(below.run)):
+            below.ended = (
+                "the region was started again since the study began, and not all of the same sites are there: begin "
+                "the study anew"
+            )
+            raise Refused("lost", below.ended)
+
+    def _ask(
+        self,
+        kind: str,
+        question: msgspec.Struct | Statistic,
+        below: Below,
+        templates: Mapping[str, bytes] | None,
+        name: str,
+    ) -> dict[str, bytes]:
+        """One round below; what it cost is remembered under the name of the question."""
+        run = below.run
+        before, refused = run.numbers, len(run.refusals)
+        try:
+            bodies = run.gather(kind, cast(msgspec.Struct, question), templates)
+        except SitesChanged:
+            below.ended = (
+                f"the region lost sites after its first answer, and its sums are those of all or nothing: "
+                f"{lost(run, run.refusals[refused:])}"
+            )
+            raise Refused("lost", below.ended) from None
+        except HouseError as error:
+            # A question that fits no table, or a ledger behind its word, means the same above as below.
+            rules = [refusal.rule for refusal in run.refusals[refused:]]
+            rule = next((rule for rule in rules if rule in MISFITS or rule == "rollback"), "region")
+            raise Refused(rule, str(error)) from None
+        below.charged.setdefault(name, run.numbers - before)
+        return bodies
+
+    def _sign(self, envelope: Envelope, body: msgspec.Struct, below: Below) -> bytes:
+        answer = Answer(
+            version=VERSION,
+            id=envelope.id,
+            site=self.name,
+            body=encode(body),
+            charge=Charge("exact", None, below.charged[envelope.id]),
+            ledger=joint_head(below.run),
+            identity=self.identity.public,
+            below=below.run.hospitals,
+        )
+        return encode(msgspec.structs.replace(answer, signature=self.identity.sign(answer.signed)))
+
+    def _refuse(self, envelope: Envelope | None, rule: str, reason: str) -> bytes:
+        question = "" if envelope is None else envelope.id
+        log.info("region %s refused a question: %s", self.name, rule)
+        return encode(Refusal(version=VERSION, id=question, site=self.name, rule=rule, reason=reason))
+
+    def __repr__(self) -> str:
+        return f"Region({self.name!r}, {len(self.house.names)} sites)"
+
+
+def add_up(bodies: Mapping[str, bytes], numbers: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The sum of the sites' counts."""
+    arrays = {site: unpack(decode(body, Counts).counts) for site, body in bodies.items()}
+    shapes = {array.shape for array in arrays.values()}
+    if len(shapes) != 1 or next(iter(arrays.values())).size != numbers:
+        raise Refused("region", "the region's sites answered with what cannot be added up")
+    total = np.zeros(shapes.pop(), dtype=np.int64)
+    for array in arrays.values():
+        total += array.astype(np.int64)
+    return total
+
+
+def participants(run: Run) -> str:
+    """Half a hash that says who takes part: names and the keys they sign with."""
+    parts = [part for site in sorted(run.sites) for part in (site.encode(), run.house.identities[site])]
+    return hashlib.sha256(statement("concilium/region-sites@1", *parts)).hexdigest()[:32]
+
+
+def joint_head(run: Run) -> LedgerHead:
+    """One head for the ledgers of all participants: their entries together, and a hash of who they are and of theirs.
+
+    Entries only become more, so the count rises with every charge below, as that of a single ledger does.
+    """
+    heads = {site: run.house.heads[site] for site in sorted(run.sites)}
+    parts = [f"{site}\n{head.count}\n{head.hash}".encode() for site, head in heads.items()]
+    ledgers = hashlib.sha256(statement("concilium/region-heads@1", *parts)).hexdigest()[:32]
+    return LedgerHead(sum(head.count for head in heads.values()), participants(run) + ledgers)
+
+
+def lost(run: Run, refused: Sequence[RefusalCard]) -> str:
+    """Who was lost in the last round, and why."""
+    silent = [(loss.site, loss.reason) for loss in run.dropouts if loss.round == run.rounds]
+    return together([*silent, *((refusal.site, refusal.reason) for refusal in refused)])
+
+
+def find(registry: Mapping[str, str], kind: str) -> Callable[..., Any]:
+    if kind not in registry:
+        raise Refused("kind", f"a region cannot answer {kind!r} for its sites: ask the hospitals themselves")
+    return load(registry[kind])
+
+
+def load(place: str) -> Callable[..., Any]:
+    module, name = place.split(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function

@@ -1,0 +1,91 @@
+"""How an ensemble of trees votes at the sites: confusion counts of the majority, to be added up (chapter 7, step 11).
+
+The question carries all experts, so that a site needs no memory of earlier ones. Under `exact` the house sees four
+numbers of every site: patients by class and by the ensemble's vote.
+
+The patients are all of the query at the sites that take part, the constrained data space in which step 11 stands.
+Every expert has learned from all the positives among them, so that what comes out is good enough to compare ensembles
+and too good for new patients. The thesis compares ensembles on bands of hospitals left out in turn, which would take as
+many ensembles as bands.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MessageError
+from concilium.federation.cohort import Cohort
+from concilium.federation.messages import decode
+from concilium.trees.crosstables import (
+    AskedAttribute,
+    Split,
+    check_attributes,
+    check_tree,
+    find_branchings,
+    find_columns,
+)
+from concilium.trees.layout import is_positive
+from concilium.trees.routing import route
+from concilium.trees.schema import ConditionalSchema
+
+
+class Voter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A tree, and at which of its nodes a patient who comes to rest there has its vote for the positive class."""
+
+    tree: list[Split]
+    positive: list[int]
+
+
+class AskVotes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many patients of each class does the majority of these experts call positive, and negative?"""
+
+    releases: ClassVar[frozenset[str]] = frozenset({"exact"})
+    additive: ClassVar[bool] = True
+
+    query: str
+    target: str
+    positive: str | int | float | bool
+    attributes: list[AskedAttribute]
+    experts: list[Voter]
+
+    @property
+    def numbers(self) -> int:
+        return 4
+
+    @property
+    def noise(self) -> Fraction:
+        return Fraction(0)
+
+    @property
+    def sensitivity_squared(self) -> Fraction:
+        return Fraction(1)
+
+    def check(self, release: str) -> None:
+        if len(self.experts) % 2 == 0:
+            raise MessageError("the number of experts must be odd, so that no vote is a tie")
+        check_attributes(self.attributes)
+        for expert in self.experts:
+            if not set(expert.positive) <= check_tree(expert.tree, self.attributes):
+                raise MessageError("an expert votes at a node that its tree does not have")
+
+    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
+        """The counts of this site, [class, vote], negative first."""
+        known = decode(template, ConditionalSchema)
+        columns = find_columns(cohort, self.attributes, known)
+        votes = np.zeros(len(cohort.view.records), dtype=np.int32)
+        for expert in self.experts:
+            resting = route(cohort.rows, find_branchings(expert.tree, columns))
+            for node in expert.positive:
+                if node in resting:
+                    votes[resting[node]] += 1
+        won = 2 * votes[cohort.rows] > len(self.experts)
+        truth = is_positive(cohort, self.target, self.positive)
+        counts = np.bincount(2 * truth + won, minlength=4).reshape(2, 2).astype(np.uint32)
+        if cohort.guard.on and cohort.guard.withholds(counts):
+            counts[:] = 0
+        return counts

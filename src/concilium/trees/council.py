@@ -1,0 +1,146 @@
+"""The house's side of chapter 7 of the thesis: who takes part, one expert after the other, and how they vote together.
+
+An expert is an ordinary distributed tree over the samples of its turn (Figure 7.2: the column S_j of all sites'
+layouts). Everything the house knows of patients is what sites answered to three kinds of question: class counts,
+crosstables of a sample, and the votes of an ensemble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from concilium.errors import HouseError, nearest
+from concilium.federation.messages import decode, encode
+from concilium.federation.run import Run, together
+from concilium.records.table import Value, label
+from concilium.trees.ballot import AskVotes, Voter
+from concilium.trees.class_counts import NO_POSITIVE, AskClassCounts, ClassCounts
+from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
+from concilium.trees.growing import Counts, GrowingNode, grow
+from concilium.trees.layout import Sample
+from concilium.trees.schema import AskSchema, GlobalSchema, SchemaSeen, in_order, merge, read_schema
+from concilium.trees.stopping import balanced_accuracy
+from concilium.trees.tree import DecisionTree, TreeBody, finish
+
+
+@dataclass(frozen=True)
+class Turnout:
+    """The sites that take part, and their patients by class: the constrained data space of the thesis."""
+
+    counts: Mapping[str, ClassCounts]
+    classes: tuple[Value, Value]
+
+    @property
+    def positives(self) -> int:
+        return sum(site.positives for site in self.counts.values())
+
+    @property
+    def patients(self) -> int:
+        return self.positives + sum(site.negatives for site in self.counts.values())
+
+    @property
+    def patients_by_site(self) -> dict[str, int | None]:
+        return {name: site.negatives + site.positives for name, site in self.counts.items()}
+
+    @property
+    def share(self) -> Fraction:
+        """Of all patients, those who are positive (7.5.1 calls 127 to 8,089 1.55 %)."""
+        return Fraction(self.positives, self.patients)
+
+
+def count_classes(run: Run, tree: DecisionTree, sample: Sample, opted_out: dict[str, str]) -> Turnout:
+    """Ask for the class counts; sites that opt out are entered in `opted_out` and not asked again."""
+    asked = AskClassCounts(query=tree.query, target=tree.target, sample=sample)
+    seen = {site: decode(body, ClassCounts) for site, body in run.gather("tree.classes", asked).items()}
+    opted_out.update((site, counts.opts_out) for site, counts in seen.items() if counts.opts_out is not None)
+    values = in_order(value for counts in seen.values() for value in counts.values)
+    seen = {site: counts for site, counts in seen.items() if counts.opts_out is None}
+    if not seen:
+        names = [label(value) for value in values if value is not None]
+        if NO_POSITIVE in opted_out.values():
+            what = f"{tree.target} = {label(sample.positive)}"
+            known = f"; its values there are {', '.join(names[:10])}{nearest(label(sample.positive), names)}"
+            raise HouseError(f"no site that could take part has a patient with {what}{known}")
+        raise HouseError(f"every site opted out: {together(opted_out.items())}")
+    run.sites = [site for site in run.sites if site in seen]
+    return Turnout(seen, name_classes(tree.target, sample.positive, seen))
+
+
+def name_classes(target: str, positive: Value, seen: Mapping[str, ClassCounts]) -> tuple[Value, Value]:
+    """The two classes, negative first, as the sites write them; of more values, `not ...` and `...` as text."""
+    values = in_order(value for counts in seen.values() for value in counts.values)
+    own = next((value for value in values if value is not None and label(value) == label(positive)), positive)
+    others = [value for value in values if value is not None and label(value) != label(positive)]
+    if not others or not any(counts.negatives for counts in seen.values()):
+        raise HouseError(
+            f"every patient has {target} = {label(positive)}: there is nothing to tell apart; widen the query"
+        )
+    return (others[0], own) if len(others) == 1 else (f"not {label(positive)}", label(positive))
+
+
+class Council:
+    """The sites that take part, with the schema they share: grows experts over them and has experts vote there."""
+
+    def __init__(self, run: Run, tree: DecisionTree, sample: Sample, classes: tuple[Value, Value]) -> None:
+        self._run, self._tree, self._sample = run, tree, sample
+        asked = AskSchema(query=tree.query, target=tree.target, bins=tree.bins, attributes=tree.attributes)
+        self.seen: dict[str, SchemaSeen] = {
+            site: read_schema(body) for site, body in run.gather("tree.schema", asked).items()
+        }
+        merged = merge(self.seen, tree.bins, tree.target)
+        self._templates = {site: encode(merged.conditional(known)) for site, known in self.seen.items()}
+        self.schema: GlobalSchema = replace(merged, classes=classes)
+        self._attributes = [AskedAttribute(a.name, a.size, list(a.edges)) for a in merged.attributes]
+
+    def grow(self, expert: int) -> list[GrowingNode]:
+        """The tree over what the sites lay out for this expert (over everyone, without negatives to count off)."""
+        sample = Sample(positive=self._sample.positive, negatives=self._sample.negatives, expert=expert)
+
+        def count(tree: list[Split], nodes: list[int], counted: list[int]) -> Counts:
+            question = AskCrosstables(
+                query=self._tree.query,
+                target=self._tree.target,
+                classes=2,
+                attributes=self._attributes,
+                tree=tree,
+                nodes=nodes,
+                sample=sample,
+            )
+            shape = (len(nodes), question.cells, question.classes)
+            return self._run.add_up("tree.crosstables", question, shape, self._templates)
+
+        nodes, _ = grow(
+            self.schema,
+            count,
+            max_depth=self._tree.max_depth,
+            min_leaf=self._tree.min_leaf,
+            subtract=not any(known.floored for known in self.seen.values()),
+        )
+        return nodes
+
+    def measure(self, experts: Sequence[list[GrowingNode]]) -> Fraction:
+        """The balanced accuracy of these experts' majority over the patients of all sites that take part."""
+        question = AskVotes(
+            query=self._tree.query,
+            target=self._tree.target,
+            positive=self._sample.positive,
+            attributes=self._attributes,
+            experts=[as_voter(expert) for expert in experts],
+        )
+        return balanced_accuracy(self._run.add_up("tree.votes", question, (2, 2), self._templates).tolist())
+
+    def body(self, expert: list[GrowingNode]) -> TreeBody:
+        """A grown expert as a model."""
+        return finish(self._tree, self.schema, expert)
+
+
+def as_voter(grown: Sequence[GrowingNode]) -> Voter:
+    """A grown tree as a question carries it: where it splits, and where most of its patients were positive."""
+    splits = [
+        Split(index, node.attribute, node.children)
+        for index, node in enumerate(grown)
+        if node.attribute is not None
+    ]
+    return Voter(splits, [index for index, node in enumerate(grown) if node.counts[1] > node.counts[0]])

@@ -1,0 +1,97 @@
+"""Who one expert learns from: Figure 7.1 of the thesis (chapter 7), laid out inside a site.
+
+Every expert has all positives of the site and `negatives` times as many negatives. The negatives stand in a circle,
+in an order that hashing gives, and each expert takes the next ones: none is used again before all were used, and
+the last turn is filled up from the first. The thesis draws at random; here the order follows from the question (query,
+target and positive value) and from the row in the site's table, so that a repeated question finds the same patients, a
+site needs no memory of earlier ones, and the house has no say in who is drawn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MessageError, RecordsError
+from concilium.federation.cohort import Cohort
+from concilium.records.table import Coded, Value, label
+
+MOST_NEGATIVES = 1_000_000
+# 7.3: statistics of fewer can be traced back to people, so that such a site opts out.
+LEAST_PATIENTS = 4
+
+
+class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All patients with the positive value, and the `expert`-th helping of `negatives` others for each of them.
+
+    It is nobody where that would be fewer than four; without `negatives` it is everyone. Either way there are two
+    classes: 0, not positive, and 1, positive.
+    """
+
+    positive: str | int | float | bool
+    negatives: int | None = None
+    expert: int = 0
+
+    def check(self) -> None:
+        if self.negatives is not None and not 1 <= self.negatives <= MOST_NEGATIVES:
+            raise MessageError(f"an expert takes 1 to {MOST_NEGATIVES} negatives for each positive")
+        if not 0 <= self.expert <= MOST_NEGATIVES:
+            raise MessageError(f"experts are numbered 0 to {MOST_NEGATIVES}")
+
+    def choose(self, cohort: Cohort, query: str, target: str) -> Cohort:
+        """The patients of the cohort that the expert learns from, in table order."""
+        if self.negatives is None:
+            return cohort
+        positive = is_positive(cohort, target, self.positive)
+        key = order_key(query, target, self.positive)
+        others = take_turn(
+            in_circle(cohort.rows[~positive], key), self.negatives * int(positive.sum()), self.expert
+        )
+        rows = np.sort(np.concatenate([cohort.rows[positive], others]))
+        return dataclasses.replace(cohort, rows=rows if len(rows) >= LEAST_PATIENTS else rows[:0])
+
+
+def coded(cohort: Cohort, target: str) -> Coded:
+    """The target's column, which must hold categories."""
+    column = cohort.view.records[target]
+    if not isinstance(column, Coded):
+        raise RecordsError(f"the target {target!r} is a number; a tree predicts categories")
+    return column
+
+
+def positive_codes(column: Coded, positive: Value) -> NDArray[np.bool_]:
+    """For each code of a column whether it stands for the value (5 and '5' are one, as everywhere between sites)."""
+    name = label(positive)
+    return np.array([False, *(label(value) == name for value in column.values)])
+
+
+def is_positive(cohort: Cohort, target: str, positive: Value) -> NDArray[np.bool_]:
+    """For each patient of the cohort whether the target has the value."""
+    column = coded(cohort, target)
+    positives: NDArray[np.bool_] = positive_codes(column, positive)[column.codes[cohort.rows]]
+    return positives
+
+
+def take_turn(circle: NDArray[np.int32], count: int, turn: int) -> NDArray[np.int32]:
+    """The patients of a turn: `count` of the circle (all, where there are no more), after those of the turns before."""
+    if count >= len(circle):
+        return circle
+    return circle[(turn * count + np.arange(count)) % len(circle)]
+
+
+def in_circle(rows: NDArray[np.int32], key: int) -> NDArray[np.int32]:
+    """The rows in the order of their hashes: SplitMix64's output function on row and key, which never ties."""
+    mixed = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return rows[np.argsort(mixed ^ (mixed >> np.uint64(31)))]
+
+
+def order_key(query: str, target: str, positive: Value) -> int:
+    """What the order of the negatives depends on, besides their rows."""
+    words = "".join(f"{len(word)}:{word}" for word in (query, target, label(positive)))
+    return int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "little")

@@ -1,0 +1,161 @@
+"""A tree as PMML 4.4, for the engines that score it inside hospital systems.
+
+PMML's TreeModel says what ours does: a patient goes to the first child whose predicate is true and, where none is (a
+value never seen, or missing without a branch of its own), rests at the node reached (`noTrueChildStrategy`). Values
+outside the data dictionary are let through as they are, since they too must reach that rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape, quoteattr
+
+import concilium
+from concilium.records.table import Value, label
+from concilium.trees.shares import class_shares, predicted
+
+if TYPE_CHECKING:
+    from concilium.trees.tree import Branch, TreeBody
+
+NAMESPACE = "http://www.dmg.org/PMML-4_4"
+
+
+def to_pmml(body: TreeBody) -> str:
+    """The document as text."""
+    asked = sorted({node.attribute for node in body.nodes if node.attribute is not None})
+    about = f"Decision tree for {body.target}" + (f", of patients with {body.query}" if body.query else "")
+    lines = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        f'<PMML xmlns="{NAMESPACE}" version="4.4">',
+        f" <Header{attributes(description=about)}>",
+        f"  <Application{attributes(name='Concilium', version=concilium.__version__)}/>",
+        " </Header>",
+        f' <DataDictionary numberOfFields="{len(asked) + 1}">',
+        *(line for name in asked for line in data_field(name, values_of(body, name), name in body.bins)),
+        *data_field(body.target, body.classes, continuous=False),
+        " </DataDictionary>",
+        f" <TreeModel{attributes(modelName=body.target, functionName='classification', algorithmName='ID3')}"
+        ' missingValueStrategy="none" noTrueChildStrategy="returnLastPrediction" splitCharacteristic="multiSplit">',
+        "  <MiningSchema>",
+        *(f'   <MiningField{attributes(name=name)} invalidValueTreatment="asIs"/>' for name in asked),
+        f'   <MiningField{attributes(name=body.target)} usageType="target"/>',
+        "  </MiningSchema>",
+        "  <Output>",
+        *(output_field(value) for value in body.classes),
+        "  </Output>",
+        *nodes(body),
+        " </TreeModel>",
+        "</PMML>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def nodes(body: TreeBody) -> list[str]:
+    """All nodes, children inside their parents, without recursion (trees over long-tailed codes can be deep)."""
+    lines: list[str] = []
+    waiting: list[tuple[str, int, int] | str] = [("<True/>", 0, 2)]
+    while waiting:
+        here = waiting.pop()
+        if isinstance(here, str):
+            lines.append(here)
+            continue
+        predicate, index, depth = here
+        node = body.nodes[index]
+        indent = " " * depth
+        score = label(body.classes[predicted(node.counts)])
+        lines.append(
+            f'{indent}<Node{attributes(id=str(index), score=score)} recordCount="{sum(node.counts)}">'
+        )
+        lines.append(f"{indent} {predicate}")
+        for value, count, share in zip(body.classes, node.counts, class_shares(node.counts), strict=True):
+            lines.append(
+                f'{indent} <ScoreDistribution{attributes(value=label(value))} recordCount="{count}"'
+                f' probability="{share!r}"/>'
+            )
+        below: list[tuple[str, int, int]] = []
+        if node.attribute is not None:
+            edges = body.bins.get(node.attribute)
+            # A check for missing values comes first: some engines stop at the first comparison they cannot make.
+            for branch in sorted(node.branches, key=lambda branch: branch.value is not None):
+                below.append((predicate_of(node.attribute, branch, edges), branch.node, depth + 1))
+            if node.other is not None:
+                below.append(("<True/>", node.other, depth + 1))
+        waiting += [f"{indent}</Node>", *below[::-1]]
+    return lines
+
+
+def predicate_of(attribute: str, branch: Branch, edges: Sequence[float] | None) -> str:
+    """What a patient must fulfil to take this branch."""
+    if branch.value is None:
+        return f'<SimplePredicate{attributes(field=attribute)} operator="isMissing"/>'
+    if edges is None:
+        return compare(attribute, "equal", label(branch.value))
+    bin_ = int(branch.value)
+    lower = [compare(attribute, "greaterOrEqual", repr(float(edges[bin_ - 1])))] if bin_ else []
+    upper = [compare(attribute, "lessThan", repr(float(edges[bin_])))] if bin_ < len(edges) else []
+    limits = "".join([*lower, *upper])
+    return (
+        f'<CompoundPredicate booleanOperator="and">{limits}</CompoundPredicate>'
+        if lower and upper
+        else limits
+    )
+
+
+def compare(attribute: str, operator: str, value: str) -> str:
+    return f"<SimplePredicate{attributes(field=attribute, operator=operator, value=value)}/>"
+
+
+def data_field(name: str, values: Sequence[Value], continuous: bool) -> list[str]:
+    """An entry of the data dictionary."""
+    if continuous:
+        return [f'  <DataField{attributes(name=name)} optype="continuous" dataType="double"/>']
+    kind = data_type(values)
+    listed = [f"   <Value{attributes(value=label(value))}/>" for value in values]
+    return [
+        f'  <DataField{attributes(name=name)} optype="categorical" dataType="{kind}">',
+        *listed,
+        "  </DataField>",
+    ]
+
+
+def data_type(values: Sequence[Value]) -> str:
+    """The PMML type that holds all of these values."""
+    if all(isinstance(value, bool) for value in values):
+        return "boolean"
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return "integer" if all(float(value).is_integer() for value in values) else "double"
+    return "string"
+
+
+def output_field(value: Value) -> str:
+    name = f"probability({label(value)})"
+    return (
+        f'   <OutputField{attributes(name=name)} optype="continuous" dataType="double" feature="probability"'
+        f"{attributes(value=label(value))}/>"
+    )
+
+
+def values_of(body: TreeBody, attribute: str) -> list[Value]:
+    """The values of an attribute that some branch names, each once."""
+    found = [branch.value for node in body.nodes if node.attribute == attribute for branch in node.branches]
+    return list({label(value): value for value in found if value is not None}.values())
+
+
+def attributes(**named: str) -> str:
+    """XML attributes, each after a space."""
+    return "".join(f" {name}={quoteattr(printable(value))}" for name, value in named.items())
+
+
+def printable(text: str) -> str:
+    """Text without the characters that no XML document can hold."""
+    return "".join(character if allowed(ord(character)) else "\ufffd" for character in text)
+
+
+def allowed(code: int) -> bool:
+    return code in (9, 10, 13) or 32 <= code < 0xD800 or 0xE000 <= code < 0xFFFE or code > 0xFFFF
+
+
+def element_text(text: str) -> str:
+    """Text between tags."""
+    return escape(printable(text))

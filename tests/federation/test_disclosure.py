@@ -1,0 +1,414 @@
+"""Disclosure rules: what they leave out, against brute force; and what nobody can work out from the rest."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from conversation import ROWS, schema_message, site_of, wrap
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+import concilium as cc
+from concilium.federation.arrays import Counts, unpack
+from concilium.federation.disclosure import MOST_REFUSALS, Family, Guard, Population, Populations, withhold
+from concilium.federation.messages import Answer, Refusal, decode, encode, open_envelope, open_reply
+from concilium.federation.site import ENDED, TOO_FEW
+from concilium.privacy.ledger import Ledger
+from concilium.trees.crosstables import AskCrosstables
+from concilium.trees.schema import AskSchema, read_schema
+from strategies import tables
+
+
+def ask(site, message):
+    return open_reply(site.answer(message))
+
+
+# Small cells and dominance, on single tables
+
+
+@pytest.mark.parametrize(
+    ("table", "guard", "left_out"),
+    [
+        ([[5, 5], [5, 5]], Guard(5), False),
+        ([[5, 4], [5, 5]], Guard(5), True),
+        ([[5, 0], [0, 5]], Guard(5), False),
+        ([[1, 9], [9, 1]], Guard(1), False),
+        ([[1, 9], [9, 1]], Guard(0, 0.9), False),
+        ([[1, 10], [10, 1]], Guard(0, 0.9), True),
+        ([[0, 10], [10, 10]], Guard(0, 0.99), True),
+        ([[50, 50], [3, 3]], Guard(0, 0.9), True),
+        ([[50, 50], [30, 30]], Guard(0, 0.9), False),
+        ([[0, 0], [0, 0]], Guard(5, 0.5), False),
+    ],
+)
+def test_which_tables_are_left_out(table, guard, left_out):
+    assert guard.withholds(np.array([table])).tolist() == [left_out]
+
+
+def test_a_guard_is_off_by_default_and_on_by_either_rule():
+    assert [Guard().on, Guard(1).on, Guard(2).on, Guard(0, 0.5).on] == [False, False, True, True]
+
+
+def test_class_counts_are_looked_at_too():
+    assert Guard(5).withholds_classes(np.array([100, 4]))
+    assert not Guard(5).withholds_classes(np.array([100, 5, 0]))
+    assert Guard(0, 0.9).withholds_classes(np.array([91, 9]))
+
+
+def test_siblings_and_what_is_below_go_with_a_table_that_is_left_out():
+    """Node 0 splits on attribute 0 into 1 and 2, node 2 on attribute 1 into 3 and 4."""
+    fine, small = [[9, 9], [9, 9]], [[9, 2], [9, 9]]
+    families = [Family(0, 0, [1, 2]), Family(2, 1, [3, 4])]
+    kept = np.array([fine] * 5)
+    second = np.array([fine, small, fine, fine, fine])
+    dropped, empty = withhold(Guard(3), np.array([50, 50]), [kept, second], families)
+    assert dropped.tolist() == [[False] * 5, [False, True, True, True, True]]
+    assert empty.tolist() == [False, False, False, True, True]
+    dropped, empty = withhold(Guard(3), np.array([50, 2]), [kept, kept], families)
+    assert not dropped.any()
+    assert empty.all()
+
+
+# Small cells, in what a house hears while a tree grows
+
+
+class Overheard(cc.Site):
+    """A site that keeps every crosstable it sends, under the node it is about."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.said, self.asked = [], []
+
+    def answer(self, message):
+        reply = super().answer(message)
+        envelope, opened = open_envelope(message), open_reply(reply)
+        if envelope.kind == "tree.crosstables" and isinstance(opened, Answer):
+            question = decode(envelope.body, AskCrosstables)
+            shape = (len(question.nodes), question.cells, question.classes)
+            self.asked.append(question)
+            self.said.append(unpack(decode(opened.body, Counts).counts, shape))
+        return reply
+
+
+def grow(rows, policy, other=None):
+    site = Overheard("a", cc.Records.from_rows(rows), policy=policy)
+    sites = [site] if other is None else [site, cc.Site("b", cc.Records.from_rows(other))]
+    tree = cc.DecisionTree("y").fit(cc.House(sites))
+    return site, tree
+
+
+def told(site):
+    """What was told: {(node, attribute name or None for class counts): table}, zeros among it."""
+    tables = {}
+    for question, counts in zip(site.asked, site.said, strict=True):
+        for node, table in zip(question.nodes, counts, strict=True):
+            tables[node, None] = table[0].astype(int)
+            start = 1
+            for attribute in question.attributes:
+                tables[node, attribute.name] = table[start : start + attribute.size].astype(int)
+                start += attribute.size
+    return tables
+
+
+SMALL = 4
+
+
+@settings(max_examples=60)
+@given(tables(most_rows=120, most_columns=4, most_values=3))
+def test_no_small_cell_is_told_in_any_answer(rows):
+    site, _ = grow(rows, cc.Policy(minimum_patients=0, minimum_cell=SMALL))
+    for counts in site.said:
+        assert not ((counts > 0) & (counts < SMALL)).any()
+
+
+def random_rows(dice, count):
+    return [
+        {"a": dice.choice("uv"), "b": dice.choice("pqr"), "c": dice.choice([0, 1]), "y": dice.choice("nnny")}
+        for _ in range(count)
+    ]
+
+
+def members(rows, site, everyone):
+    """The site's patients in every node of the tree, whose values are those of everyone."""
+    question = site.asked[-1]
+    names = [attribute.name for attribute in question.attributes]
+    groups = {0: list(rows)}
+    for split in question.tree:
+        name = names[split.attribute]
+        values = sorted({row[name] for row in everyone})
+        for value, child in zip(values, split.children, strict=True):
+            if child != -1:
+                groups[child] = [row for row in groups[split.node] if row[name] == value]
+    return groups, {split.node: [c for c in split.children if c != -1] for split in question.tree}
+
+
+def leaves_below(node, children):
+    return (
+        [leaf for child in children[node] for leaf in leaves_below(child, children)]
+        if node in children
+        else [node]
+    )
+
+
+def work_out(rows, everyone, site, name):
+    """Small cells of an attribute, and which of them follow from what was told by adding and subtracting.
+
+    Unknown are the patients by leaf of the tree, value and class; all that was told (the attribute's tables and the
+    class counts) are sums of unknowns, and a sum of 0 says that all of its unknowns are 0. A cell follows if it is a
+    combination of those sums.
+    """
+    groups, children = members(rows, site, everyone)
+    values, classes = sorted({row[name] for row in everyone}), sorted({row["y"] for row in everyone})
+    unknown = list(itertools.product(leaves_below(0, children), values, classes))
+
+    def vector(node, some_values, outcome):
+        below = set(leaves_below(node, children))
+        return np.array(
+            [leaf in below and v in some_values and c == outcome for leaf, v, c in unknown], dtype=float
+        )
+
+    heard, sums = [], []
+    for (node, attribute), table in told(site).items():
+        if attribute not in (None, name) or not table.any():
+            continue
+        rows_of_table = [values] if attribute is None else [[value] for value in values]
+        for some_values, counts in zip(rows_of_table, np.atleast_2d(table), strict=True):
+            for outcome, count in zip(classes, counts, strict=True):
+                heard.append(vector(node, some_values, outcome))
+                sums.append(count)
+    heard = np.array(heard).reshape(-1, len(unknown))
+    open_ = ~heard[np.array(sums, dtype=int) == 0].any(axis=0)
+    rank = np.linalg.matrix_rank(heard[:, open_]) if heard.size else 0
+    for node, value, outcome in itertools.product(groups, values, classes):
+        count = sum(row[name] == value and row["y"] == outcome for row in groups[node])
+        if 0 < count < SMALL:
+            asked = np.vstack([heard, vector(node, [value], outcome)])[:, open_]
+            yield node, np.linalg.matrix_rank(asked) == rank
+
+
+def test_small_cells_cannot_be_worked_out_by_adding_and_subtracting():
+    dice = random.Random(3)
+    found = []
+    for _ in range(30):
+        rows, other = random_rows(dice, dice.choice([60, 100, 200])), random_rows(dice, 300)
+        site, _ = grow(rows, cc.Policy(minimum_patients=0, minimum_cell=SMALL), other)
+        for name in "abc":
+            found += work_out(rows, [*rows, *other], site, name)
+    assert not any(follows for _, follows in found)
+    assert sum(node != 0 for node, _ in found) > 100
+
+
+def test_the_same_reckoning_finds_what_no_rule_hides():
+    dice = random.Random(3)
+    rows, other = random_rows(dice, 60), random_rows(dice, 300)
+    site, _ = grow(rows, cc.Policy(minimum_patients=0), other)
+    found = [follows for name in "abc" for _, follows in work_out(rows, [*rows, *other], site, name)]
+    assert found
+    assert all(found)
+
+
+def test_a_small_cell_costs_the_attribute_only_where_it_is_small():
+    rows = [{"a": "uv"[i % 2], "b": "pq"[i % 40 == 0], "y": "ny"[i // 2 % 2]} for i in range(80)]
+    site, tree = grow(rows, cc.Policy(minimum_cell=3))
+    known = told(site)
+    assert known[0, "a"].tolist() == [[20, 20], [20, 20]]
+    assert not known[0, "b"].any()
+    assert known[0, None].tolist() == [40, 40]
+    assert any("not that of the pooled patients" in warning for warning in tree.card.warnings)
+
+
+@pytest.mark.parametrize("policy", [{"minimum_cell": 3}, {"dominance": 0.9}, {"branch_floor": 3}])
+def test_the_house_is_told_that_sums_are_not_exact_and_does_not_subtract(policy):
+    seen = read_schema(ask(site_of(policy=cc.Policy(**policy)), schema_message()).body)
+    assert seen.floored
+
+
+def test_under_masks_nothing_is_left_out():
+    parts = {name: ROWS[start::3] for start, name in enumerate("abc")}
+    trees = []
+    for policy in (cc.Policy(), cc.Policy(minimum_cell=5, dominance=0.6)):
+        sites = [cc.Site(name, cc.Records.from_rows(rows), policy=policy) for name, rows in parts.items()]
+        trees.append(cc.DecisionTree("y", release="masked").fit(cc.House(sites)))
+    assert trees[0].body == trees[1].body
+
+
+# Differencing
+
+
+def population(rows):
+    return Population(np.array(sorted(rows), dtype=np.int32))
+
+
+def admit(populations, ledger, rows, name):
+    """Ask as the gate does: inside the transaction of a charge."""
+
+    class NotAdmitted(Exception):
+        pass
+
+    def seal(head):
+        if not populations.admit(population(rows)):
+            raise NotAdmitted
+        return b"an answer"
+
+    try:
+        ledger.charge(name, "digest", study="s", kind="k", mode="exact", seal=seal)
+    except NotAdmitted:
+        return False
+    return True
+
+
+def too_close(least, asked, before):
+    """The rule of the books, by counting."""
+    return (
+        any(0 < len(some) < least for b in before for some in (asked, asked - b, b - asked))
+        or 0 < len(asked) < least
+    )
+
+
+@settings(max_examples=150)
+@given(
+    st.integers(0, 5),
+    st.lists(st.sets(st.integers(0, 25), max_size=26), min_size=1, max_size=25),
+    st.integers(0, 25),
+)
+def test_differencing_equals_the_rule_by_brute_force(least, questions, restart):
+    with Ledger() as ledger:
+        populations = Populations(ledger, "records", least)
+        answered = []
+        for number, asked in enumerate(questions):
+            if number == restart:
+                populations = Populations(ledger, "records", least)
+            fine = admit(populations, ledger, asked, f"question {number}")
+            assert fine == (not too_close(least, asked, answered))
+            if fine:
+                answered.append(asked)
+
+
+QUERIES = [
+    "",
+    "a = 1",
+    "a != 1",
+    "age < 60",
+    "age < 61",
+    "age < 62",
+    "age < 70 or b = 'x'",
+    "b in {'x', 'y'}",
+    "a = 1 and b = 'x'",
+    "not (a = 1 and b = 'x')",
+    "age > 1000",
+    "age between 30 and 33",
+]
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from(QUERIES), min_size=1, max_size=12), st.integers(1, 6))
+def test_the_gate_answers_and_refuses_as_the_rule_says(queries, least):
+    site = site_of(policy=cc.Policy(minimum_patients=least))
+    records = cc.Records.from_rows(ROWS)
+    answered = []
+    for number, query in enumerate(queries):
+        asked = set(np.flatnonzero(cc.Query.parse(query).mask(records)).tolist())
+        reply = ask(site, schema_message(f"question-{number}", query=query))
+        fine = len(asked) >= least and not too_close(least, asked, answered)
+        assert isinstance(reply, Answer) == fine
+        if fine:
+            answered.append(asked)
+        else:
+            assert (reply.rule, reply.reason) == ("patients", TOO_FEW)
+            assert not any(character.isdigit() for character in reply.reason)
+
+
+def test_what_was_asked_is_remembered_across_a_restart_and_only_with_an_answer(tmp_path):
+    path = tmp_path / "a.ledger"
+    policy = cc.Policy(minimum_patients=4)
+    site = site_of(policy=policy, ledger=path)
+    assert isinstance(ask(site, schema_message("question-1", query="age < 60")), Answer)
+    assert isinstance(ask(site, schema_message("question-2", query="age < 61")), Refusal)
+    site.ledger.close()
+    site = site_of(policy=policy, ledger=path)
+    assert isinstance(ask(site, schema_message("question-3", query="age < 61")), Refusal)
+    # The refused population was never told, so it does not stand in the way of others.
+    assert isinstance(ask(site, schema_message("question-4", query="age < 60")), Answer)
+    assert isinstance(ask(site, schema_message("question-5", query="age < 50")), Answer)
+    with site.ledger.sharing() as connection:
+        (kept,) = connection.execute("SELECT count(*) FROM disclosure_population").fetchone()
+    assert kept == 2
+    assert site.ledger.verify() == 3
+
+
+def test_another_table_of_the_hospital_has_a_memory_of_its_own(tmp_path):
+    with Ledger(tmp_path / "a.ledger") as ledger:
+        assert admit(Populations(ledger, "first", 4), ledger, set(range(20)), "question 1")
+        assert not admit(Populations(ledger, "first", 4), ledger, set(range(19)), "question 2")
+        assert admit(Populations(ledger, "second", 4), ledger, set(range(19)), "question 3")
+
+
+def test_it_can_be_switched_off_and_holds_for_what_masked_studies_tell_of_a_site():
+    queries = ["age < 60", "age < 61", "age < 62"]
+    site = site_of(policy=cc.Policy(differencing=False))
+    for number, query in enumerate(queries):
+        assert isinstance(ask(site, schema_message(f"question-{number}", query=query)), Answer)
+    # Which values occur among a site's patients is told by the site itself, under masks too.
+    site = site_of()
+    found = []
+    for query in queries:
+        question = AskSchema(query=query, target="y", count_patients=False)
+        found.append(
+            ask(site, encode(wrap("tree.schema", question, name=f"question-{query}", release="masked")))
+        )
+    assert isinstance(found[0], Answer)
+    assert [refusal.rule for refusal in found[1:]] == ["patients", "patients"]
+
+
+@settings(max_examples=15)
+@given(tables(most_rows=60), st.integers(2, 6))
+def test_a_tree_is_not_in_its_own_way(rows, least):
+    """All questions of a study are about one population, so differencing never refuses any but the first."""
+    assume(len(rows) >= least)
+    trees = []
+    for differencing in (True, False):
+        policy = cc.Policy(minimum_patients=least, differencing=differencing)
+        trees.append(cc.DecisionTree("y").fit(cc.House([site_of(rows, policy=policy)])))
+    assert trees[0].body == trees[1].body
+    assert trees[0].card.refusals == []
+
+
+def test_patients_whom_policy_takes_out_are_not_in_the_population():
+    rows = [{**row, "consent": "no" if i < 3 else "yes"} for i, row in enumerate(ROWS)]
+    constraints = "graph R { node x where x.consent = 'no' exists x; }"
+    policy = cc.Policy(constraints=constraints, minimum_patients=4)
+    site = site_of(rows, policy=policy)
+    assert isinstance(ask(site, schema_message("question-1")), Answer)
+    with site.ledger.sharing() as connection:
+        (stored,) = connection.execute("SELECT patients FROM disclosure_population").fetchone()
+    assert list(BitMap.deserialize(stored)) == list(range(3, len(ROWS)))
+
+
+# A study that feels its way along
+
+
+def test_a_study_ends_after_twenty_refusals_and_others_go_on(tmp_path):
+    path = tmp_path / "a.ledger"
+    site = site_of(ledger=path)
+    assert isinstance(ask(site, schema_message("question-0")), Answer)
+    for number in range(MOST_REFUSALS):
+        assert (
+            ask(site, schema_message(f"refused-{number}", query=f"age > {1000 + number}")).rule == "patients"
+        )
+    site.ledger.close()
+    site = site_of(ledger=path)
+    ended = ask(site, schema_message("question-99"))
+    assert (ended.rule, ended.reason) == ("ended", ENDED)
+    assert isinstance(ask(site, schema_message("question-0")), Answer)  # stored: nothing new is told
+    assert cc.DecisionTree("y").fit(cc.House([site])).card.refusals == []
+
+
+def test_the_same_question_again_is_not_one_more_refusal():
+    site = site_of()
+    for _ in range(2 * MOST_REFUSALS):
+        assert ask(site, schema_message("refused-1", query="age > 1000")).rule == "patients"
+    assert isinstance(ask(site, schema_message("question-2")), Answer)

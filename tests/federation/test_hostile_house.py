@@ -1,0 +1,289 @@
+"""A house that plays foul: each way it could learn more than it is charged for, and that it is closed."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from conversation import wrap
+
+import concilium as cc
+from concilium.errors import HouseError
+from concilium.federation.arrays import Counts, unpack
+from concilium.federation.masking import Join, Joined, Meet
+from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
+from concilium.privacy.manifest import Participant, compose
+from concilium.privacy.randomness import SWITCH, SWITCHED_ON
+from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
+from concilium.trees.schema import AskSchema, ConditionalSchema, Known
+from side_door import find_side_doors
+
+NAMES = itertools.count()
+ROWS = [
+    {"sex": "fm"[i % 2], "age": 20 + i % 37 + 0.5, "death": "yes" if i % 5 == 0 else "no"} for i in range(120)
+]
+
+
+def site_of(name, rows=ROWS, **options):
+    return cc.Site(name, cc.Records.from_rows(rows), **options)
+
+
+def ask(site, kind, question, *, study="study-x", release="exact", template=b""):
+    envelope = wrap(
+        kind, question, name=f"hostile-{next(NAMES):06d}", study=study, release=release, template=template
+    )
+    return open_reply(site.answer(encode(envelope)))
+
+
+def seat(sites, release="masked", **limits):
+    """A masked study set up by hand; the last reply to joining."""
+    peers = {site.name: site.identity.fingerprint for site in sites}
+    for site in sites:
+        site.introduce(peers)
+    manifest = compose("x", [Participant(s.name, s.identity.public) for s in sites], **limits)
+    study = manifest.study_id.hex()
+    replies = [ask(s, "mask.join", Join(manifest.encoded), study=study, release=release) for s in sites]
+    if all(isinstance(reply, Answer) for reply in replies):
+        keys = [decode(reply.body, Joined).key for reply in replies]
+        for site in sites:
+            assert isinstance(ask(site, "mask.meet", Meet(keys), study=study, release=release), Answer)
+    return study, replies
+
+
+def count(classes=("no", "yes"), tree=(), nodes=(0,), attributes=(), known=(), **options):
+    schema = ConditionalSchema(Known(list(range(len(classes))), list(classes)), list(known))
+    settings = {"query": "", "target": "death", "classes": len(classes), **options}
+    return AskCrosstables(
+        **settings, attributes=list(attributes), tree=list(tree), nodes=list(nodes), schema=schema
+    )
+
+
+@pytest.mark.parametrize("release", ["masked", "private"])
+def test_a_limit_of_the_houses_choosing_is_no_oracle(release):
+    sites = [site_of(name) for name in "abc"]
+    for largest in (1, 24, 2**40):
+        _, replies = seat(sites, release, largest=largest)
+        assert all(
+            isinstance(reply, Refusal) and "sets a limit of its own" in reply.reason for reply in replies
+        )
+    assert isinstance(seat(sites, release)[1][0], Answer)
+
+
+def test_leaving_a_class_out_does_not_tell_whether_somebody_is_of_it():
+    sites = [site_of(name) for name in "abc"]
+    study, _ = seat(sites)
+    edges = [30.0, 31.0]
+    bins = AskedAttribute("age", 4, edges)
+    replies = set()
+    for node in (1, 2, 3, 4):
+        question = count(
+            classes=("no",),
+            attributes=[bins],
+            known=[Known([], [])],
+            tree=[Split(0, 0, [1, 2, 3, 4])],
+            nodes=[node],
+            counted=[],
+        )
+        replies.add(type(ask(sites[0], "tree.crosstables", question, study=study, release="masked")))
+    assert replies == {Answer}
+    assert not [entry for entry in sites[0].ledger.entries() if entry.question]
+
+
+INFERRED = {
+    "one": [{"ward": f"w{i % 6}", "lab": i % 9, "y": "np"[i % 3 == 0]} for i in range(90)],
+    "two": [{"ward": f"w{i % 6}", "lab": i % 9, "y": "np"[i % 4 == 0]} for i in range(60)],
+    "ten": [{"ward": f"w{i}", "lab": 2 * i, "y": "np"[i % 2]} for i in range(11)],
+}
+ODD = {"ward": "w0", "lab": "n/a", "y": "p"}
+
+
+def private(house, query=""):
+    values = {"ward": [f"w{i}" for i in range(6)], "y": ["n", "p"]}
+    tree = cc.DecisionTree(
+        "y", query, release="private", epsilon=40, values=values, bins={"lab": [3, 6]}, max_depth=1
+    )
+    return tree.fit(house)
+
+
+@pytest.mark.parametrize("query", ["", "lab > 3", "lab = 4 or ward = 'w1'", "not ward in {'w1', 'w2'}"])
+@pytest.mark.parametrize(("name", "row"), [("one", 90), ("ten", 11), ("ten", 10)])
+def test_how_a_column_is_read_does_not_hang_on_one_patient(monkeypatch, query, name, row):
+    """A value that makes a column text, or a patient with whom a column identifies patients, opens no side door."""
+    monkeypatch.setenv(SWITCH, SWITCHED_ON)
+    sites = {site: [*rows, ODD] if site == name else rows for site, rows in INFERRED.items()}
+    assert find_side_doors(sites, (name, row), lambda house: private(house, query), schema={}) == []
+
+
+def test_one_odd_value_changes_no_other_patients_count(monkeypatch):
+    from concilium.privacy.randomness import zero_noise
+
+    monkeypatch.setenv(SWITCH, SWITCHED_ON)
+    counts = []
+    for extra in ([], [ODD]):
+        house = cc.House(
+            [site_of(name, [*rows, *extra] if name == "one" else rows) for name, rows in INFERRED.items()]
+        )
+        with zero_noise():
+            counts.append(private(house).body)
+    before, after = counts
+    assert before.nodes[0].attribute == after.nodes[0].attribute
+    changed = [
+        abs(x - y)
+        for one, other in zip(before.nodes[1:], after.nodes[1:], strict=True)
+        for x, y in zip(one.counts, other.counts, strict=True)
+    ]
+    assert sum(changed) <= 1
+
+
+def test_masked_sums_of_two_circles_cannot_be_compared_however_the_question_is_written():
+    sites = [site_of(name, ROWS[i::4]) for i, name in enumerate("abcd")]
+    cc.DecisionTree("death", release="masked", max_depth=1).fit(cc.House(sites))
+    for query in ("", " ", "age > 30"):
+        with pytest.raises(HouseError, match="opens none with another circle of hospitals"):
+            cc.DecisionTree("death", query, release="masked", max_depth=1).fit(cc.House(sites[1:]))
+    cc.DecisionTree("death", "age > 30", release="masked", max_depth=1).fit(cc.House(sites))
+
+
+def test_a_policy_may_allow_other_circles():
+    sites = [site_of(n, ROWS[i::4], policy=cc.Policy(other_circles=True)) for i, n in enumerate("abcd")]
+    cc.DecisionTree("death", release="masked", max_depth=1).fit(cc.House(sites))
+    cc.DecisionTree("death", "age > 30", release="masked", max_depth=1).fit(cc.House(sites[1:]))
+
+
+def test_private_sums_of_several_circles_are_charged_each_time():
+    sites = [site_of(name, ROWS[i::4]) for i, name in enumerate("abcd")]
+    values = {"sex": ["f", "m"], "death": ["no", "yes"]}
+    spent = []
+    for circle in (sites, sites[1:], sites[:3]):
+        tree = cc.DecisionTree("death", release="private", epsilon=1, values=values, max_depth=1)
+        tree.fit(cc.House(circle))
+        spent.append(sites[1].ledger.spent())
+    assert spent[0] < spent[1] < spent[2]
+
+
+def test_whole_numbers_that_number_the_patients_are_not_released():
+    rows = [
+        {"mrn": 100_000 + 7 * i, "age": 20 + i % 60, "hiv": "no" if i % 50 else "yes"} for i in range(1000)
+    ]
+    site = site_of("a", rows)
+    for question in (
+        AskSchema(query="", target="hiv", bins={"mrn": [100_013.0, 100_014.0]}),
+        AskSchema(query="mrn = 100014", target="hiv"),
+        AskSchema(query="mrn < 100030", target="hiv"),
+    ):
+        reply = ask(site, "tree.schema", question)
+        said = reply.body if isinstance(reply, Answer) else reply.reason.encode()
+        assert b"mrn" not in said or isinstance(reply, Refusal)
+    seen = ask(site, "tree.schema", AskSchema(query="", target="hiv", bins={"age": [40.0]}))
+    assert isinstance(seen, Answer)
+    assert b"age" in seen.body
+
+
+def big(**options):
+    return count(**{"classes": ("no", "yes"), **options})
+
+
+@pytest.mark.parametrize(
+    ("question", "release"),
+    [
+        (AskCrosstables(query="", target="death", classes=2**20, attributes=[], tree=[], nodes=[0]), "exact"),
+        (AskCrosstables(query="", target="death", classes=2**24, attributes=[], tree=[], nodes=[0]), "exact"),
+        (
+            AskCrosstables(
+                query="",
+                target="death",
+                classes=2,
+                attributes=[AskedAttribute("age", 3, [float(i)]) for i in range(4000)],
+                tree=[],
+                nodes=[0],
+                counted=[],
+            ),
+            "exact",
+        ),
+        (AskSchema(query="", target="d" * 20_000_000), "exact"),
+    ],
+)
+def test_a_small_message_costs_little(question, release):
+    site = site_of("a")
+    kind = "tree.schema" if isinstance(question, AskSchema) else "tree.crosstables"
+    reply = ask(site, kind, question, release=release, template=encode(ConditionalSchema(Known([], []), [])))
+    assert isinstance(reply, Refusal)
+    assert len(reply.reason) < 500
+
+
+def test_an_attribute_asked_for_many_times_is_told_once():
+    reply = ask(site_of("a"), "tree.schema", AskSchema(query="", target="death", attributes=["sex"] * 20_000))
+    assert isinstance(reply, Answer)
+    assert reply.body.count(b"sex") == 1
+
+
+def test_a_wide_split_is_routed_in_one_go():
+    from concilium.trees.routing import STAYS, Branching, route
+
+    draw = np.random.default_rng(0)
+    codes = draw.integers(0, 1000, 5000).astype(np.uint16)
+    child = np.array([STAYS, *range(1, 1000)], dtype=np.int32)
+    found = route(np.arange(5000, dtype=np.int32), {0: Branching(codes, child)})
+    for node, rows in found.items():
+        wanted = np.flatnonzero(codes == node) if node else np.flatnonzero(codes == 0)
+        assert rows.tolist() == wanted.tolist()
+
+
+def test_a_policys_colluders_are_counted_on_by_all():
+    sites = [
+        site_of(n, ROWS[i::5], policy=cc.Policy(colluders=2 if i == 3 else 1)) for i, n in enumerate("abcde")
+    ]
+    tree = cc.DecisionTree("death", release="masked", max_depth=1).fit(cc.House(sites))
+    assert len(tree.card.sites) == 5
+    few = [site_of(n, ROWS[i::3], policy=cc.Policy(colluders=2)) for i, n in enumerate("abc")]
+    with pytest.raises(Exception, match="at least 4 are needed"):
+        cc.DecisionTree("death", release="masked", max_depth=1).fit(cc.House(few))
+
+
+def test_the_cap_on_numbers_holds_for_threads_that_ask_at_once():
+    site = site_of("a", policy=cc.Policy(numbers_per_patient=0.05))
+    schema = encode(ConditionalSchema(Known([0, 1], ["no", "yes"]), []))
+    question = AskCrosstables(query="", target="death", classes=2, attributes=[], tree=[], nodes=[0])
+    replies = []
+
+    def work():
+        replies.append(ask(site, "tree.crosstables", question, template=schema))
+
+    threads = [threading.Thread(target=work) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    answers = [reply for reply in replies if isinstance(reply, Answer)]
+    assert len(answers) == 3
+    assert sum(unpack(decode(answer.body, Counts).counts).sum() for answer in answers) == 3 * len(ROWS)
+    assert site.ledger.numbers() == 6
+
+
+def test_a_house_with_a_memory_notices_a_ledger_put_back(tmp_path):
+    import shutil
+
+    def house():
+        sites = [site_of(n, ROWS[i::2], ledger=tmp_path / f"{n}.ledger") for i, n in enumerate("ab")]
+        return cc.House(sites, memory=tmp_path / "house.json"), sites
+
+    def study():
+        opened, sites = house()
+        tree = cc.DecisionTree("death", max_depth=1).fit(opened)
+        for site in sites:
+            site.ledger.close()
+        return tree
+
+    study()
+    shutil.copy(tmp_path / "a.ledger", tmp_path / "kept")
+    study()
+    for file in tmp_path.glob("a.ledger-*"):
+        file.unlink()
+    shutil.copy(tmp_path / "kept", tmp_path / "a.ledger")
+    with pytest.raises(HouseError, match="a ledger cannot be trusted: a: "):
+        study()
+    (tmp_path / "house.json").write_text("{")
+    with pytest.raises(HouseError, match=r"house\.json: this is not what a house remembers"):
+        house()

@@ -1,0 +1,323 @@
+"""Regions: the tree through tiers is the tree of one house, and a region loses, refuses and restarts definitely."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conversation import ROWS, crosstable_envelope, schema_message, site_of, wrap
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import concilium as cc
+from concilium.errors import ConciliumError, HouseError, MaskError, StudyError
+from concilium.federation.arrays import Counts, unpack
+from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
+from concilium.federation.region import Region
+from concilium.privacy.identity import Identity, is_signed
+from concilium.trees.schema import AskSchema, ConditionalSchema, read_schema
+from strategies import federations
+
+
+class Crashing:
+    """A site that answers some questions and then is gone."""
+
+    def __init__(self, site, answers):
+        self.name, self._site, self._left = site.name, site, answers
+
+    def answer(self, message):
+        if self._left <= 0:
+            raise ConnectionError("the wire is cut")
+        self._left -= 1
+        return self._site.answer(message)
+
+
+class Recording:
+    """A site, and the envelopes that reached it."""
+
+    def __init__(self, site):
+        self.name, self._site, self.messages = site.name, site, []
+
+    def answer(self, message):
+        self.messages.append(message)
+        return self._site.answer(message)
+
+
+def parts(count=6):
+    return [site_of(ROWS[i::count], name=f"s{i}") for i in range(count)]
+
+
+def regions(sites, size=2, **options):
+    """The sites, two by two, in regions."""
+    return [
+        Region(f"r{start // size}", cc.House(sites[start : start + size], **options))
+        for start in range(0, len(sites), size)
+    ]
+
+
+def grow(members, **options):
+    house = options.pop("house", {})
+    return cc.DecisionTree("y", bins={"age": [40, 60]}, **options).fit(cc.House(members, **house))
+
+
+@given(federations(most_sites=8), st.data(), st.one_of(st.none(), st.integers(0, 3)), st.integers(1, 3))
+@settings(max_examples=120)
+def test_a_tree_through_tiers_is_the_tree_of_one_house(tables, data, max_depth, min_leaf):
+    def sites():
+        return [cc.Site(name, cc.Records.from_rows(rows)) for name, rows in tables.items()]
+
+    members = sites()
+    for tier in range(data.draw(st.integers(1, 3))):
+        homes = data.draw(st.lists(st.integers(0, 3), min_size=len(members), max_size=len(members)))
+        grouped = {home: [m for m, at in zip(members, homes, strict=True) if at == home] for home in homes}
+        # Home 0 stays as it is: a house may have hospitals and regions side by side.
+        members = [*grouped.pop(0, [])]
+        members += [Region(f"tier {tier}, {home}", cc.House(group)) for home, group in grouped.items()]
+    tree = cc.DecisionTree("y", max_depth=max_depth, min_leaf=min_leaf)
+    try:
+        expected = cc.DecisionTree("y", max_depth=max_depth, min_leaf=min_leaf).fit(cc.House(sites()))
+    except HouseError:
+        with pytest.raises(HouseError, match="too few patients"):
+            tree.fit(cc.House(members))
+        return
+    tree.fit(cc.House(members))
+    assert tree.body == expected.body
+    assert sum(site.patients for site in tree.card.sites) == sum(s.patients for s in expected.card.sites)
+    assert tree.card.rounds == expected.card.rounds
+
+
+def test_three_tiers_say_on_the_card_who_is_trusted_and_charge_what_one_house_would():
+    flat = grow(parts())
+    tiered = grow([Region("north", cc.House(regions(parts()[:4]))), *parts()[4:]])
+    assert tiered.body == flat.body
+    assert [(site.name, site.patients) for site in tiered.card.sites] == [
+        ("north", 40),
+        ("s4", 10),
+        ("s5", 10),
+    ]
+    assert any("regions north (4 hospitals)" in warning for warning in tiered.card.warnings)
+    assert not any("regions" in warning for warning in flat.card.warnings)
+
+    def numbers(tree):
+        return sum(release.numbers for release in tree.card.releases)
+
+    assert numbers(tiered) == numbers(flat)
+
+
+def test_many_regions_are_told_in_one_sentence():
+    (said,) = [w for w in grow(regions(parts(), size=1)).card.warnings if "regions" in w]
+    assert said.endswith("the regions r0 (1 hospital), r1 (1 hospital), r2 (1 hospital) and 3 more")
+
+
+def test_a_region_answers_what_its_sites_answer_together():
+    region, (one, other) = regions(parts(2))[0], parts(2)
+    seen = read_schema(open_reply(region.answer(schema_message())).body)
+    apart = [read_schema(open_reply(site.answer(schema_message())).body) for site in (one, other)]
+    assert seen.patients == sum(schema.patients for schema in apart)
+    assert {a.name: set(a.values) for a in seen.attributes} == {
+        name: {v for s in apart for a in s.attributes if a.name == name for v in a.values}
+        for name in ("a", "b")
+    }
+    assert seen.unbinned == ["age"]
+    question = crosstable_envelope(region)
+    total = unpack(decode(open_reply(region.answer(encode(question))).body, Counts).counts)
+    below = [unpack(decode(open_reply(s.answer(encode(question))).body, Counts).counts) for s in (one, other)]
+    np.testing.assert_array_equal(total, below[0] + below[1])
+
+
+def test_an_answer_is_signed_and_carries_what_was_charged_below():
+    sites = parts(2)
+    region = regions(sites)[0]
+    first = open_reply(region.answer(schema_message("question-1")))
+    second = open_reply(region.answer(schema_message("question-2", query="a = 1")))
+    for answer in (first, second):
+        assert is_signed(answer.signed, answer.signature, region.identity.public)
+        assert answer.below == 2
+        assert answer.charge.numbers == sum(
+            entry.numbers for site in sites for entry in site.ledger.entries() if entry.question
+        ) - (first.charge.numbers if answer is second else 0) - (
+            second.charge.numbers if answer is first else 0
+        )
+        assert answer.charge.cost is None
+    assert second.ledger.count == sum(site.ledger.head().count for site in sites) > first.ledger.count
+    # Who takes part is the first half of the hash, and how far their ledgers have come the second.
+    assert first.ledger.hash[:32] == second.ledger.hash[:32]
+    assert first.ledger.hash[32:] != second.ledger.hash[32:]
+
+
+def test_a_repeated_question_is_charged_once_and_answered_alike():
+    sites = parts(2)
+    region = regions(sites)[0]
+    first = region.answer(schema_message())
+    entries = [len(site.ledger.entries()) for site in sites]
+    assert region.answer(schema_message()) == first
+    assert [len(site.ledger.entries()) for site in sites] == entries
+
+
+def test_a_site_is_told_of_its_own_values_only():
+    rows = [{"a": "x", "y": i % 2} for i in range(8)]
+    other = [{"a": "secret-value", "y": i % 3 % 2} for i in range(9)]
+    mine = Recording(site_of(rows, name="mine"))
+    region = Region("r", cc.House([mine, site_of(other, name="other")]))
+    far = site_of([{"a": "far-value", "y": 1} for _ in range(8)], name="far")
+    assert cc.DecisionTree("y").fit(cc.House([region, far])).attributes_ == ["a"]
+    assert len(mine.messages) == 3
+    for message in mine.messages:
+        assert b"secret-value" not in message
+        assert b"far-value" not in message
+
+
+@pytest.mark.parametrize("lose_after", [0, 1, 2])
+def test_a_site_lost_in_a_region(lose_after):
+    sites = parts()
+    lost = Crashing(sites[1], lose_after)
+    members = [Region("r0", cc.House([sites[0], lost])), Region("r1", cc.House(sites[2:4])), *sites[4:]]
+    found = grow(members)
+    if lose_after == 0:  # in the first round: the region goes on without it
+        rest = [site for i, site in enumerate(parts()) if i != 1]
+        assert [site.patients for site in found.card.sites] == [10, 20, 10, 10]
+        assert not found.card.refusals
+        assert members[0].card(found.card.study).dropouts[0].site == "s1"
+    else:  # later: its sums are of all or nothing, so the house goes on without the region, and says so
+        rest = parts()[2:]
+        (refusal,) = found.card.refusals
+        assert (refusal.site, refusal.rule) == ("r0", "lost")
+        assert "lost sites after its first answer" in refusal.reason
+        assert "s1: ConnectionError: the wire is cut" in refusal.reason
+    assert found.body == grow(rest).body
+
+
+def test_a_region_that_stops_for_a_lost_site_refuses():
+    sites = parts()
+    strict = Region("r0", cc.House([sites[0], Crashing(sites[1], 0)], on_loss="stop"))
+    found = grow([strict, *sites[2:]])
+    (refusal,) = found.card.refusals
+    assert (refusal.site, refusal.rule) == ("r0", "region")
+    assert "stopped in round 1: s1" in refusal.reason
+    with pytest.raises(HouseError, match="stopped in round 1: r0: stopped in round 1: s1"):
+        grow([strict, *sites[2:]], house={"on_loss": "stop"})
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (
+            "agee > 3",
+            "the study does not fit every site: r0: the study does not fit every site: s0, s1: .*'age'",
+        ),
+        ("age > 500", "no site answered: r0: no site answered: s0, s1: too few patients"),
+    ],
+)
+def test_what_is_wrong_below_is_said_above(query, said):
+    with pytest.raises(HouseError, match=said):
+        grow(regions(parts()), query=query)
+
+
+def test_a_rolled_back_ledger_below_is_no_loss_but_distrust():
+    house = cc.House(parts(2))
+    region = Region("r", house)
+    grow([region])
+    fresh = cc.House(parts(2))
+    fresh.heads = dict(house.heads)
+    with pytest.raises(
+        HouseError, match=r"a ledger cannot be trusted: r: a ledger cannot be trusted: s0, s1"
+    ):
+        grow([Region("r", fresh)])
+
+
+@pytest.mark.parametrize("release", ["masked", "private"])
+def test_a_region_answers_exactly_or_not_at_all(release):
+    options = {"masked": {}, "private": {"epsilon": 1, "values": {"y": [0, 1], "a": [0, 1, 2]}}}[release]
+    with pytest.raises(HouseError, match="a region answers exact questions only"):
+        cc.DecisionTree("y", release=release, **options).fit(cc.House(regions(parts())))
+
+
+def test_a_restarted_region_goes_on_with_the_same_sites_or_not_at_all(tmp_path):
+    def open_sites():
+        return [
+            cc.Site(f"s{i}", cc.Records.from_rows(ROWS[i::2]), ledger=tmp_path / f"{i}.ledger")
+            for i in (0, 1)
+        ]
+
+    def begin():
+        return Region("r", cc.House(open_sites()), identity=tmp_path / "r.identity")
+
+    first = begin()
+    schema = open_reply(first.answer(schema_message("question-1")))
+    question = crosstable_envelope(first)
+    root = open_reply(first.answer(encode(question)))
+    seen = (root.ledger.count, root.ledger.hash)
+
+    def asked(name, seen):
+        return encode(
+            wrap("tree.crosstables", question.body, name=name, template=question.template, seen=seen)
+        )
+
+    again = open_reply(begin().answer(asked("question-9", seen)))
+    assert isinstance(again, Answer)
+    assert again.body == root.body
+    assert again.identity == schema.identity
+    fewer = Region("r", cc.House(open_sites()[:1]), identity=tmp_path / "r.identity")
+    for region, head in ((fewer, seen), (begin(), None)):
+        refusal = open_reply(region.answer(asked("question-10", head)))
+        assert isinstance(refusal, Refusal)
+        assert refusal.rule == "lost"
+        assert "started again" in refusal.reason
+        later = open_reply(region.answer(asked("question-11", seen)))
+        assert later.rule == "lost"
+
+
+def test_what_a_region_cannot_pass_on_is_refused():
+    region = regions(parts())[0]
+    strange = wrap("tree.classes", {"query": "", "target": "y", "sample": {"positive": 1}}, name="question-7")
+    refusal = open_reply(region.answer(encode(strange)))
+    assert refusal.rule == "kind"
+    assert "ask the hospitals themselves" in refusal.reason
+    question = crosstable_envelope(region)
+    for template in (b"nonsense", encode(ConditionalSchema(*decode_parts(question.template)))):
+        wrong = wrap("tree.crosstables", question.body, name="question-8", template=template)
+        assert open_reply(region.answer(encode(wrong))).rule == "message"
+
+
+def decode_parts(template):
+    """A conditional schema with an attribute too few."""
+    known = decode(template, ConditionalSchema)
+    return known.classes, known.attributes[:-1]
+
+
+@given(st.binary(max_size=200))
+def test_whatever_arrives_is_met_with_a_refusal(message):
+    assert isinstance(open_reply(REGION.answer(message)), Refusal)
+
+
+REGION = Region("r", cc.House(parts(2)))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 101, "a\nb"])
+def test_a_region_needs_a_name(name):
+    with pytest.raises(StudyError, match="a region's name"):
+        Region(name, cc.House(parts(1)))
+
+
+def test_a_journal_an_unknown_study_and_a_bad_identity_are_said(tmp_path):
+    with pytest.raises(StudyError, match="has a journal"):
+        Region("r", cc.House(parts(1), journal=tmp_path / "run.journal"))
+    with pytest.raises(HouseError, match="was not asked in study 'x'"):
+        REGION.card("x")
+    (tmp_path / "bad").write_text("no key")
+    (tmp_path / "bad").chmod(0o600)
+    with pytest.raises(MaskError):
+        Region("r", cc.House(parts(1)), identity=tmp_path / "bad")
+    own = Identity.create()
+    assert Region("r", cc.House(parts(1)), identity=own).identity is own
+    assert issubclass(MaskError, ConciliumError)
+
+
+def test_only_the_latest_studies_are_remembered(monkeypatch):
+    monkeypatch.setattr("concilium.federation.region.REMEMBERED_STUDIES", 2)
+    region = regions(parts(2))[0]
+    for study in ("one", "two", "three"):
+        question = wrap("tree.schema", AskSchema(query="", target="y"), study=study)
+        assert isinstance(open_reply(region.answer(encode(question))), Answer)
+    assert region.card("three").method == "region"
+    with pytest.raises(HouseError):
+        region.card("one")

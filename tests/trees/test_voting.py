@@ -1,0 +1,522 @@
+"""`VotingTrees` as a model: predicting, explaining, drawing, saving; who opts out; what is charged; bad input."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import concilium as cc
+from concilium.errors import ConciliumError, HouseError, ModelError, QueryError, StudyError
+from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
+from concilium.trees.ballot import AskVotes, Voter
+from concilium.trees.class_counts import AskClassCounts, ClassCounts
+from concilium.trees.council import Council
+from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
+from concilium.trees.explanation import Explanation
+from concilium.trees.layout import Sample
+from concilium.trees.schema import ConditionalSchema, Known
+from concilium.trees.verdict import pronounce
+from concilium.trees.voting import VotingTrees
+from federation.conversation import wrap
+
+SITES = ("east", "north", "south", "west")
+
+
+def patient(i):
+    """One of many: bleeding is rare, and commoner among old patients on a drug; a hash scatters the rest."""
+    drug, age, ward = "yn"[i * 7919 % 10 > 3], 20 + i * 613 % 70, "abcd"[i * 104729 % 4]
+    risk = 120 if drug == "y" and age >= 60 else 4
+    return {"age": age, "drug": drug, "ward": ward, "bleeding": ["no", "yes"][i * 2654435761 % 1000 < risk]}
+
+
+ROWS = [patient(i) for i in range(1, 2401)]
+
+
+def sites_of(rows=ROWS, names=SITES, **options):
+    records = cc.Records.from_rows(rows)
+    return [
+        cc.Site(name, records.take(np.arange(place, len(rows), len(names))), **options)
+        for place, name in enumerate(names)
+    ]
+
+
+def fitted(rows=ROWS, sites=None, **options):
+    given = {"target": "bleeding", "positive": "yes", "bins": {"age": [40, 60]}, "imbalance": 0.06, **options}
+    return VotingTrees(**given).fit(cc.House(sites or sites_of(rows)))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fitted()
+
+
+def test_an_odd_number_of_experts_votes(model):
+    assert len(model.experts_) % 2 == 1
+    assert len(model.experts_) > 1
+    shares = model.predict_proba(ROWS)
+    votes = np.mean([expert.predict(ROWS) == "yes" for expert in model.experts_], axis=0)
+    np.testing.assert_allclose(shares, np.column_stack([1 - votes, votes]))
+    assert model.classes_ == ["no", "yes"]
+    assert list(model.predict(ROWS)) == ["yes" if share > 0.5 else "no" for share in votes]
+    assert model.attributes_ == ["age", "drug", "ward"]
+
+
+def test_it_finds_the_rare_ones_where_one_tree_does_not(model):
+    single = fitted(imbalance=0)
+    truth = np.array([row["bleeding"] == "yes" for row in ROWS])
+    found = [(m.predict(ROWS) == "yes")[truth].mean() for m in (single, model)]
+    assert found[0] < 0.1
+    assert found[1] > 0.6
+
+
+def test_the_best_ensemble_tried_is_the_model(model):
+    tried = {stage.experts: stage.balanced_accuracy for stage in model.body.stages}
+    assert list(tried) == list(range(1, 2 * len(tried), 2))
+    here = tried[len(model.experts_)]
+    assert all(tried[later] <= here + 0.001 for later in list(tried)[-2:])
+    truth = np.array([row["bleeding"] == "yes" for row in ROWS])
+    right = (model.predict(ROWS) == "yes") == truth
+    assert here == pytest.approx((right[truth].mean() + right[~truth].mean()) / 2)
+
+
+def test_the_same_house_and_records_give_the_same_model(model):
+    assert fitted().body == model.body
+    one, other = fitted().card, model.card
+    assert (one.rounds, one.bytes, one.releases) == (other.rounds, other.bytes, other.releases)
+
+
+def test_explanations_tell_the_votes_and_the_reasons_of_one_who_prevails(model):
+    for row in ROWS[::97]:
+        verdict = model.explain(row)
+        (share,) = model.predict_proba([row])
+        assert verdict.prediction == model.predict([row])[0]
+        assert verdict.probability == pytest.approx(max(share))
+        assert [vote.prediction for vote in verdict.votes] == [e.predict([row])[0] for e in model.experts_]
+        spoken = model.experts_[verdict.speaker - 1].explain(row)
+        assert verdict.reasons == spoken.reasons
+        assert spoken.prediction == verdict.prediction
+        agree = [vote for vote in verdict.votes if vote.prediction == verdict.prediction]
+        assert spoken.patients == max(vote.patients for vote in agree)
+        assert f"({len(agree)} of {len(verdict.votes)} experts)" in str(verdict)
+    msgspec.to_builtins(verdict)
+    partial = model.explain({"drug": "y"})
+    assert "age, which is not known" in str(partial)
+    with pytest.raises(
+        ModelError, match="none of the attributes that this model asks about: age, drug, ward"
+    ):
+        model.explain({"drugg": "y"})
+
+
+def test_an_explanation_reads_as_sentences(model):
+    assert str(model.explain({"age": 75, "drug": "y", "ward": "a"})).splitlines() == [
+        "bleeding = yes (3 of 3 experts).",
+        "For yes: experts 1, 2 and 3.",
+        "Expert 1, who knows most patients like this one, says yes (65% of 17 in its sample):",
+        "1. age >= 60: yes goes from 25% to 42% (123 patients).",
+        "2. drug = y: yes goes from 42% to 67% (73 patients).",
+        "3. ward = a: yes goes from 67% to 65% (17 patients).",
+        "Shares are those of samples with many more positive patients than a hospital has.",
+    ]
+
+
+def test_a_verdict_names_those_outvoted_and_is_silent_where_nothing_was_asked():
+    def says(prediction, patients):
+        return Explanation("y", prediction, 0.75, patients, (), None)
+
+    verdict = pronounce([says("no", 9), says("yes", 4), says("yes", 7)], "yes")
+    assert str(verdict).splitlines() == [
+        "y = yes (2 of 3 experts).",
+        "For yes: experts 2 and 3; for no: expert 1.",
+        "Expert 3, who knows most patients like this one, says yes (75% of 7 in its sample):",
+        "It asks nothing about the patient here.",
+        "Shares are those of samples with many more positive patients than a hospital has.",
+    ]
+    assert (verdict.probability, verdict.speaker) == (2 / 3, 3)
+
+
+def test_the_text_draws_every_expert(model):
+    lines = model.text().splitlines()
+    assert lines[0].startswith(f"bleeding = yes: {len(model.experts_)} experts with one vote each (")
+    assert f"1: {model.body.stages[0].balanced_accuracy:.4f}" in lines[1]
+    assert [line for line in lines if line.startswith("expert ")] == [
+        f"expert {number}" for number in range(1, len(model.experts_) + 1)
+    ]
+    assert model.experts_[0].text() in model.text()
+
+
+def test_a_saved_model_loads_and_is_the_same(tmp_path, model):
+    model.save(tmp_path / "voting.json")
+    loaded = cc.load(tmp_path / "voting.json")
+    assert isinstance(loaded, VotingTrees)
+    assert (loaded.body, loaded.card) == (model.body, model.card)
+    np.testing.assert_array_equal(loaded.predict_proba(ROWS), model.predict_proba(ROWS))
+    assert str(loaded.explain(ROWS[0])) == str(model.explain(ROWS[0]))
+    document = json.loads((tmp_path / "voting.json").read_text())
+    assert document["method"] == model.card.method == "voting-trees"
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda body: body["experts"].append(body["experts"][0]), "must be odd"),
+        (lambda body: body.update(experts=[]), "must be odd"),
+        (lambda body: body.update(negatives=None), "an ordinary tree is one expert"),
+        (lambda body: body["experts"][2][0].update(counts=[1]), "expert 3: node 0"),
+        (lambda body: body.update(classes=["no", "yes", "maybe"]), "length 2"),
+        (lambda body: body.update(colour=1), "unknown field `colour`"),
+    ],
+)
+def test_a_damaged_model_file_is_refused_in_one_sentence(tmp_path, model, damage, said):
+    file = tmp_path / "voting.json"
+    model.save(file)
+    document = json.loads(file.read_text())
+    damage(document["body"])
+    file.write_text(json.dumps(document))
+    with pytest.raises(ModelError, match=r"voting\.json: ") as caught:
+        cc.load(file)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_ordinary_tree_predicts_and_explains_as_a_tree_does():
+    model = fitted(imbalance=0.01)
+    plain = cc.DecisionTree("bleeding", bins={"age": [40, 60]}).fit(cc.House(sites_of()))
+    np.testing.assert_array_equal(model.predict_proba(ROWS), plain.predict_proba(ROWS))
+    assert model.explain(ROWS[0]) == plain.explain(ROWS[0])
+    assert model.text() == plain.text()
+    assert "which is not below 1.00%: the model is one ordinary tree" in model.card.warnings[0]
+    assert not [release for release in model.card.releases if release.kind == "tree.votes"]
+
+
+def test_sites_opt_out_by_themselves_and_the_card_says_so():
+    few = [row for row in ROWS if row["bleeding"] == "yes"][:1] + ROWS[:2]
+    none = [row for row in ROWS if row["bleeding"] == "no"][:50]
+    open_door = cc.Policy(minimum_patients=0)
+    small, negative = (
+        cc.Site(name, cc.Records.from_rows(rows), policy=open_door)
+        for name, rows in (("small", few), ("negative", none))
+    )
+    shut = cc.Site("shut", cc.Records.from_rows(few))
+    model = fitted(sites=[*sites_of(), small, negative, shut])
+    assert model.body == fitted().body
+    assert {site.name for site in model.card.sites} == set(SITES)
+    assert [(refusal.site, refusal.rule) for refusal in model.card.refusals] == [("shut", "patients")]
+    said = next(warning for warning in model.card.warnings if warning.startswith("opted out: "))
+    assert said == "opted out: small: fewer than 4 patients to learn from; negative: no positive patient"
+    for site in (small, negative):
+        assert [entry.kind for entry in site.ledger.entries()] == ["tree.classes"]
+
+
+def test_a_site_that_opts_out_tells_no_count():
+    site = cc.Site("a", cc.Records.from_rows([row for row in ROWS if row["bleeding"] == "no"]))
+    question = AskClassCounts(query="", target="bleeding", sample=Sample(positive="yes", negatives=3))
+    reply = open_reply(site.answer(encode(wrap("tree.classes", question))))
+    assert decode(reply.body, ClassCounts) == ClassCounts(values=("no",), opts_out="no positive patient")
+
+
+def test_too_few_for_an_expert_opt_out_whatever_the_number_of_negatives():
+    rows = [{"x": i % 3, "y": int(i == 0)} for i in range(40)]
+    site = cc.Site("a", cc.Records.from_rows(rows))
+    for negatives, out in ((1, True), (2, True), (3, False)):
+        question = AskClassCounts(query="", target="y", sample=Sample(positive=1, negatives=negatives))
+        reply = open_reply(site.answer(encode(wrap("tree.classes", question, name=f"question-{negatives}"))))
+        assert (decode(reply.body, ClassCounts).opts_out is not None) == out
+    # The site holds to it even if a house goes on to ask.
+    ask = AskCrosstables(
+        query="",
+        target="y",
+        classes=2,
+        attributes=[],
+        tree=[],
+        nodes=[0],
+        sample=Sample(positive=1, negatives=2),
+    )
+    assert not site_counts(site, ask).any()
+
+
+def site_counts(site, question):
+    schema = ConditionalSchema(Known([], []), [Known([], []) for _ in question.attributes])
+    return question.count(site._view.select(question.query, question.target), schema)
+
+
+def test_every_answer_is_charged_and_the_card_adds_it_up():
+    sites = sites_of()
+    model = fitted(sites=sites)
+    stages = len(model.body.stages)
+    for site in sites:
+        entries = site.ledger.entries()
+        site.ledger.verify()
+        kinds = [entry.kind for entry in entries]
+        assert len(kinds) == model.card.rounds
+        assert kinds[:2] == ["tree.classes", "tree.schema"]
+        assert kinds.count("tree.votes") == stages
+        by_kind = {r.kind: (r.answers, r.numbers) for r in model.card.releases if r.site == site.name}
+        assert by_kind == {
+            kind: (kinds.count(kind), sum(e.numbers for e in entries if e.kind == kind))
+            for kind in set(kinds)
+        }
+        assert by_kind["tree.votes"] == (stages, 4 * stages)
+        assert by_kind["tree.classes"] == (1, 2)
+
+
+class Mortal:
+    """A site that dies after some answers."""
+
+    def __init__(self, site, answers):
+        self.name, self._site, self._left = site.name, site, answers
+
+    def answer(self, message):
+        self._left -= 1
+        if self._left < 0:
+            raise ConnectionError("gone")
+        return self._site.answer(message)
+
+
+@pytest.mark.parametrize("answers", [1, 2, 5, 12])
+def test_a_site_lost_on_the_way_leaves_the_model_of_the_others(answers):
+    sites = sites_of()
+    model = fitted(sites=[*sites[:-1], Mortal(sites[-1], answers)])
+    assert model.body == fitted(sites=sites_of()[:-1]).body
+    assert any("lost on the way: west" in warning for warning in model.card.warnings)
+
+
+def test_a_site_that_does_not_tell_votes_is_left_out():
+    kinds = ("tree.classes", "tree.schema", "tree.crosstables")
+    partly = sites_of(policy=cc.Policy(kinds=kinds))[0]
+    model = fitted(sites=[partly, *sites_of()[1:]])
+    assert model.body == fitted(sites=sites_of()[1:]).body
+    assert [(refusal.site, refusal.rule) for refusal in model.card.refusals] == [("east", "kind")]
+
+
+def test_a_policy_against_small_cells_holds_for_class_counts_and_votes():
+    rows = [{"x": i % 3, "y": int(i < 6)} for i in range(60)]
+    policies = {5: cc.Policy(minimum_cell=5), 8: cc.Policy(minimum_cell=8)}
+    for least, policy in policies.items():
+        site = cc.Site("a", cc.Records.from_rows(rows), policy=policy)
+        question = AskClassCounts(query="", target="y", sample=Sample(positive=1, negatives=3))
+        counts = decode(open_reply(site.answer(encode(wrap("tree.classes", question)))).body, ClassCounts)
+        assert counts.opts_out == (None if least == 5 else "its policy does not let such counts out")
+    # x = 0 is called positive: 2 of the 6 positives are, which is a cell of 2.
+    ask = AskVotes(
+        query="",
+        target="y",
+        positive=1,
+        attributes=[AskedAttribute("x", 3, [])],
+        experts=[Voter([Split(0, 0, [1, 2, 3])], [1])],
+    )
+    schema = encode(ConditionalSchema(Known([0, 1], [0, 1]), [Known([0, 1, 2], [0, 1, 2])]))
+    for policy, told in ((policies[5], [[0, 0], [0, 0]]), (cc.Policy(), [[36, 18], [4, 2]])):
+        cohort = cc.Site("a", cc.Records.from_rows(rows), policy=policy)._view.select("", "y")
+        assert ask.compute(cohort, schema).tolist() == told
+
+
+def test_several_other_values_are_one_class():
+    rows = [{**row, "bleeding": row["bleeding"] if i % 3 else "unsure"} for i, row in enumerate(ROWS)]
+    model = fitted(rows, positive="yes")
+    assert model.classes_ == ["not yes", "yes"]
+    assert set(model.predict(rows)) == {"not yes", "yes"}
+    positives = sum(row["bleeding"] == "yes" for row in rows)
+    assert (model.body.positives, model.body.patients) == (positives, len(rows))
+
+
+def test_a_value_stored_as_number_here_and_text_there_is_one():
+    numbers = [{**row, "bleeding": int(row["bleeding"] == "yes")} for row in ROWS]
+    texts = [{**row, "bleeding": str(row["bleeding"])} for row in numbers]
+    half = len(ROWS) // 2
+    sites = [
+        cc.Site("a", cc.Records.from_rows(numbers[:half])),
+        cc.Site("b", cc.Records.from_rows(texts[half:])),
+    ]
+    assert fitted(sites=sites, positive=1).classes_ == ["0", "1"]
+    assert fitted(numbers, positive="1").classes_ == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        (
+            ROWS,
+            {"positive": "yess"},
+            "no site that could take part has a patient with bleeding = yess; its values ",
+        ),
+        (ROWS, {"positive": "yess"}, "did you mean 'yes'?"),
+        (
+            [row for row in ROWS if row["bleeding"] == "yes"],
+            {},
+            "every patient has bleeding = yes: there is nothing",
+        ),
+        (
+            [row for row in ROWS if row["bleeding"] == "no"],
+            {},
+            "has a patient with bleeding = yes; its values there",
+        ),
+        (ROWS[:12], {}, "too few patients match this question"),
+        (ROWS, {"target": "bleding"}, "did you mean 'bleeding'"),
+        ([{**row, "bleeding": i + 0.5} for i, row in enumerate(ROWS)], {}, "a tree predicts categories"),
+    ],
+)
+def test_data_that_cannot_be_learned_from_is_said_in_one_sentence(rows, options, said):
+    with pytest.raises(HouseError) as caught:
+        fitted(rows, **options)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_site_opting_out_is_said_in_one_sentence():
+    rows = [{"x": i, "y": int(i == 0)} for i in range(9)]
+    sites = [cc.Site(name, cc.Records.from_rows(rows)) for name in "ab"]
+    with pytest.raises(HouseError) as caught:
+        VotingTrees("y", 1, negatives=1).fit(cc.House(sites))
+    assert str(caught.value) == "every site opted out: a, b: fewer than 4 patients to learn from"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"target": ""}, StudyError, "'target'"),
+        ({"positive": ""}, StudyError, "'positive'"),
+        ({"positive": None}, StudyError, "'positive'"),
+        ({"positive": float("nan")}, StudyError, "'positive'"),
+        ({"positive": ["yes"]}, StudyError, "'positive'"),
+        ({"release": "private"}, StudyError, "'release' of VotingTrees must be 'exact'"),
+        ({"release": "masked"}, StudyError, "'release' of VotingTrees must be 'exact'"),
+        ({"imbalance": 2}, StudyError, "'imbalance' of VotingTrees must be between 0 and 1; got 2"),
+        ({"imbalance": "a lot"}, StudyError, "'imbalance'"),
+        ({"imbalance": float("nan")}, StudyError, "'imbalance'"),
+        ({"negatives": 0}, StudyError, "'negatives'"),
+        ({"negatives": 1.5}, StudyError, "'negatives'"),
+        ({"delta": -0.1}, StudyError, "'delta'"),
+        ({"max_depth": -1}, StudyError, "'max_depth'"),
+        ({"min_leaf": 0}, StudyError, "'min_leaf'"),
+        ({"bins": {"age": [60, 40]}}, StudyError, "must rise"),
+        ({"query": "age >"}, QueryError, "column"),
+    ],
+)
+def test_bad_parameters_are_said(options, error, said):
+    with pytest.raises(error) as caught:
+        VotingTrees(**{"target": "bleeding", "positive": "yes", **options})
+    assert said in str(caught.value)
+    assert isinstance(caught.value, ConciliumError)
+
+
+def test_the_threshold_is_exact_and_strict():
+    rows = [{"x": i % 7, "y": int(i < 25)} for i in range(1000)]
+    house = cc.House([cc.Site("a", cc.Records.from_rows(rows))])
+    assert VotingTrees("y", 1).fit(house).body.negatives is None  # 2.5 % is not below 2.5 %
+    assert VotingTrees("y", 1, query="x is not missing", imbalance="0.0250001").fit(house).body.negatives == 3
+
+
+def test_unfitted_voting_trees_say_so():
+    unfitted = VotingTrees("y", 1)
+    for look in (lambda: unfitted.predict(ROWS), lambda: unfitted.card, lambda: unfitted.text()):
+        with pytest.raises(ModelError, match="not fitted yet"):
+            look()
+    assert repr(unfitted) == "VotingTrees(target='y', positive=1, query='')"
+
+
+def test_the_number_of_experts_shows(model):
+    assert repr(model).endswith(f", {len(model.experts_)} experts)")
+
+
+def test_experts_are_not_grown_beyond_what_the_rule_needs(monkeypatch):
+    grown = []
+    true_grow = Council.grow
+    monkeypatch.setattr(Council, "grow", lambda self, expert: grown.append(expert) or true_grow(self, expert))
+    model = fitted()
+    assert grown == list(range(model.body.stages[-1].experts))
+
+
+SITE = cc.Site("a", cc.Records.from_rows(ROWS[:200]))
+ASKED = [AskedAttribute("drug", 2, []), AskedAttribute("ward", 4, [])]
+TEMPLATE = encode(
+    ConditionalSchema(
+        Known([0, 1], ["no", "yes"]), [Known([0, 1], ["n", "y"]), Known([0, 1, 2, 3], ["a", "b", "c", "d"])]
+    )
+)
+ALL = {"query": "", "target": "bleeding"}
+QUESTIONS = {
+    "tree.classes": AskClassCounts(**ALL, sample=Sample(positive="yes", negatives=3)),
+    "tree.votes": AskVotes(
+        **ALL,
+        positive="yes",
+        attributes=ASKED,
+        experts=[Voter([Split(0, 0, [1, 2])], [2]), *[Voter([], [])] * 2],
+    ),
+    "tree.crosstables": AskCrosstables(
+        **ALL, classes=2, attributes=ASKED, tree=[], nodes=[0], sample=Sample(positive="yes", negatives=3)
+    ),
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(max_size=5),
+    lambda below: st.lists(below, max_size=4) | st.dictionaries(st.text(max_size=5), below, max_size=4),
+    max_leaves=8,
+)
+
+
+def test_the_questions_are_answered_as_they_stand():
+    for kind, question in QUESTIONS.items():
+        message = encode(wrap(kind, question, name=f"plain-{kind}", template=TEMPLATE))
+        assert isinstance(open_reply(SITE.answer(message)), Answer), kind
+
+
+@given(
+    kind=st.sampled_from(sorted(QUESTIONS)),
+    field=st.sampled_from(
+        [
+            "query",
+            "target",
+            "positive",
+            "attributes",
+            "experts",
+            "sample",
+            "sample.positive",
+            "sample.negatives",
+        ]
+    ),
+    value=JSON,
+    template=st.sampled_from([TEMPLATE, b"", b"\xc0"]),
+)
+@settings(max_examples=400)
+def test_any_value_in_any_field_is_answered_or_refused(kind, field, value, template):
+    body = msgspec.msgpack.decode(encode(QUESTIONS[kind]))
+    *inside, last = field.split(".")
+    place = body[inside[0]] if inside and inside[0] in body else body
+    place[last] = value
+    message = encode(wrap(kind, msgspec.msgpack.encode(body), template=template))
+    reply = open_reply(SITE.answer(message))
+    assert not (isinstance(reply, Refusal) and reply.rule == "internal"), reply
+
+
+@pytest.mark.parametrize("release", ["masked", "private"])
+def test_samples_and_votes_are_exact_only(release):
+    for kind, question in QUESTIONS.items():
+        changes = {}
+        if kind == "tree.crosstables":
+            changes["schema"] = decode(TEMPLATE, ConditionalSchema)
+            changes["variance"] = "9" if release == "private" else None
+        asked = msgspec.structs.replace(question, **changes)
+        reply = open_reply(SITE.answer(encode(wrap(kind, asked, release=release, name=f"{release}-{kind}"))))
+        assert isinstance(reply, Refusal)
+        assert reply.rule == "message"
+
+
+@pytest.mark.parametrize(
+    ("experts", "said"),
+    [
+        ([], "must be odd"),
+        ([Voter([], []), Voter([], [])], "must be odd"),
+        ([Voter([], [1])], "a node that its tree does not have"),
+        ([Voter([Split(0, 0, [1, 2]), Split(0, 0, [3, 4])], [])], "split twice"),
+        ([Voter([Split(0, 5, [1, 2])], [])], "not connected"),
+    ],
+)
+def test_votes_of_no_sense_are_refused(experts, said):
+    question = msgspec.structs.replace(QUESTIONS["tree.votes"], experts=experts)
+    reply = open_reply(SITE.answer(encode(wrap("tree.votes", question, template=TEMPLATE))))
+    assert isinstance(reply, Refusal)
+    assert said in reply.reason

@@ -1,0 +1,62 @@
+"""Trees of every shape, not only those that growing would give, and patients to send down them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from concilium.trees.tree import Branch, Node, TreeBody
+
+EDGES = {"age": [40.0, 60.5], "dose <mg>": [0.125], "lab\"'s": [-3.0, 0.0, 7.25]}
+CODES = {
+    "sex": ["f", "m", 'it\'s "x"\\'],
+    "stage & grade": [1, 2, 30],
+    "share": [0.5, 1.5, 2.0],
+    "smoker": [True, False],
+    "naïve\nward": ["<a>", "ü", "1"],
+}
+CLASSES = st.sampled_from([["no", "yes"], [0, 1], [False, True], ["a&b", "c'd", 'e"f'], [1.5, 2.0]])
+
+
+@st.composite
+def bodies(draw, most_nodes=30):
+    """A tree with branches for some values, for missing ones or not, and sometimes one for all others."""
+    classes = draw(CLASSES)
+    counts = st.lists(st.integers(0, 50), min_size=len(classes), max_size=len(classes))
+    parts = [{"counts": draw(counts)}]
+    waiting = [(0, frozenset())]
+    while waiting and len(parts) < most_nodes:
+        index, asked = waiting.pop(0)
+        left = [name for name in [*EDGES, *CODES] if name not in asked]
+        if not left or (index and draw(st.booleans())):
+            continue
+        attribute = draw(st.sampled_from(left))
+        known = list(range(len(EDGES[attribute]) + 1)) if attribute in EDGES else CODES[attribute]
+        values = draw(st.lists(st.sampled_from([*known, None]), min_size=1, max_size=4, unique_by=repr))
+        branches = []
+        for value in values:
+            branches.append(Branch(value, len(parts)))
+            waiting.append((len(parts), asked | {attribute}))
+            parts.append({"counts": draw(counts)})
+        parts[index] |= {"attribute": attribute, "branches": branches}
+        if draw(st.integers(0, 3)) == 0:
+            parts[index]["other"] = len(parts)
+            parts.append({"counts": draw(counts)})
+    return TreeBody(
+        target="outcome <1>",
+        classes=classes,
+        query=draw(st.sampled_from(["", "age > 20 and sex = 'f'"])),
+        bins=EDGES,
+        nodes=[Node(**part) for part in parts],
+    )
+
+
+@st.composite
+def patients(draw):
+    """A patient with values known to trees, values they never met, and gaps."""
+    row = {name: draw(st.sampled_from([None, *values, "never met"])) for name, values in CODES.items()}
+    row |= {"stage & grade": draw(st.sampled_from([None, 1, 2, 30, 99]))}
+    row |= {"share": draw(st.sampled_from([None, 0.5, 1.5, 2.0, 9.75]))}
+    row |= {"smoker": draw(st.sampled_from([None, True, False]))}
+    for name, edges in EDGES.items():
+        row[name] = draw(st.one_of(st.none(), st.sampled_from(edges), st.floats(-100, 100)))
+    return row
