@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from concilium.trees.tree import DecisionTree
 
 Value = str | int | float | bool  # as in records.columns, which is too heavy to load for reading a study
+HELD_BACK = ("leave_out", "holdout", "file")
 METHODS = ("tree",)
 LATER = ("voting-trees", "rulefit", "discovery", "experts")
 
@@ -104,6 +105,7 @@ class Evaluate(msgspec.Struct, frozen=True, kw_only=True):
     leave_out: LeaveOut | None = None
     holdout: Share | None = None
     file: Text | None = None
+    compare: Annotated[bool, Meta(description="true or false")] = False
 
     @property
     def bands(self) -> int | None:
@@ -197,11 +199,14 @@ class Study(About, frozen=True, kw_only=True):
             raise StudyError(f"{self.path}: [study] query: {error}") from None
 
     def _check_evaluation(self, evaluate: Evaluate) -> None:
-        ways = [name for name in Evaluate.__struct_fields__ if getattr(evaluate, name) is not None]
+        ways = [name for name in HELD_BACK if getattr(evaluate, name) is not None]
         if len(ways) != 1:
             got = f"it has {' and '.join(ways)}" if ways else "it has none"
+            raise StudyError(f"{self.path}: [evaluate] takes one of {', '.join(HELD_BACK)}; {got}")
+        if evaluate.compare and (evaluate.leave_out is None or self.privacy.release != "exact"):
             raise StudyError(
-                f"{self.path}: [evaluate] takes one of {', '.join(Evaluate.__struct_fields__)}; {got}"
+                f"{self.path}: [evaluate] compare puts hospitals that are left out beside what they learn alone: it "
+                'goes with leave_out and release = "exact" only'
             )
         if evaluate.bands == 1:
             raise StudyError(f'{self.path}: [evaluate] leave_out = "band:1" would leave nobody to learn from')
@@ -309,6 +314,8 @@ class Study(About, frozen=True, kw_only=True):
                 policy=Policy.read(self.locate(policy)) if policy else None,
                 ledger=ledgers.get(name) or (spare / f"{number}.ledger" if spare else None),
             )
+            if name in ledgers:
+                sites[name].ledger.verify()  # a book that was tampered with is not written on
         return sites
 
     def open_method(self) -> DecisionTree:

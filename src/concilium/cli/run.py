@@ -24,6 +24,7 @@ from concilium.errors import ConciliumError, HouseError, StudyError
 
 if TYPE_CHECKING:
     from concilium.evaluation.leave_out import FoldResult
+    from concilium.federation.card import Card
     from concilium.federation.house import House
     from concilium.federation.site import Site
     from concilium.records.table import Records, Value
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 SITES_SHOWN = 12
 WARNINGS_SHOWN = 3
+LEAVES_SHOWN = 24
+LEAVES_DRAWN = 1000
 SHOWN = {
     "accuracy": "accuracy",
     "balanced": "balanced_accuracy",
@@ -91,7 +94,7 @@ class Results:
     metrics: dict[str, Any]
 
 
-RESULTS = ("model.json", "metrics.json", "card.json", "report.html")
+RESULTS = ("model.json", "metrics.json", "card.json", "tree.svg", "report.html")
 
 
 def run_study(study: Study, out: Path, resume: bool, tell: Tell) -> Results:
@@ -172,8 +175,12 @@ def conduct(study: Study, workshop: Path, on_round: Tell) -> Results:
         model = method.fit(open_house(study, learning.values(), workshop / "model.journal", on_round))
         seconds = time.perf_counter() - begun
         whole = functools.partial(measure_model, query=study.query, target=study.target, classes=classes)
+        results: list[FoldResult] = []
+        folds_took = None
         if study.evaluate is None:
-            results = []
+            pass
+        elif study.evaluate.leave_out is not None and study.privacy.release == "exact":
+            results, folds_took = leave_out_together(study, tables, sites, whole, workshop, on_round)
         elif study.evaluate.leave_out is not None:
             results = leave_out(study, tables, sites, whole, workshop, on_round)
         else:
@@ -182,7 +189,13 @@ def conduct(study: Study, workshop: Path, on_round: Tell) -> Results:
         for site in sites.values():
             site.ledger.close()
     measured = summarise(results, positive) if results else {"overall": {}, "sites": {}, "folds": []}
-    return Results(model, tabulate(study, model, seconds, measured, positive))
+    metrics = tabulate(study, model, seconds, measured, positive)
+    if folds_took is not None:
+        metrics["folds_took"] = folds_took
+    if study.evaluate is not None and study.evaluate.compare:
+        on_round("comparing with local, pooled and donor models")
+        metrics["comparison"] = compare_ways(study, tables, results, classes, positive)
+    return Results(model, metrics)
 
 
 def warn_of_deltas(study: Study, tables: Mapping[str, Records]) -> None:
@@ -215,6 +228,84 @@ def hold_back(
     return learning, held_back
 
 
+def leave_out_together(
+    study: Study,
+    tables: Mapping[str, Records],
+    sites: Mapping[str, Site],
+    measure: Callable[..., FoldResult],
+    workshop: Path,
+    on_round: Tell,
+) -> tuple[list[FoldResult], dict[str, Any]]:
+    """The folds of leave-one-site-out or leave-one-band-out, learned in one conversation, and what that took."""
+    import msgspec
+
+    from concilium.evaluation.leave_out import Fold, FoldResult, deal_folds
+    from concilium.evaluation.shared_folds import learn_folds
+
+    assert study.evaluate is not None
+    folds = deal_folds({name: len(table) for name, table in tables.items()}, study.evaluate.bands)
+    kept = workshop / "folds.json"
+    on_disk = any(hospital.ledger for hospital in study.hospitals)
+    partners = sites if on_disk else study.open_sites(tables)
+    if not kept.exists():
+
+        def open_for(fold: Fold | None) -> House:
+            place = f"{len(folds)} folds together" if fold is None else f"fold {folds.index(fold) + 1}"
+            file = "folds.journal" if fold is None else f"fold-{folds.index(fold) + 1}.journal"
+            members = [partners[name] for name in (partners if fold is None else fold.learn)]
+            journal = workshop / file if on_disk else None
+            return open_house(study, members, journal, lambda text: on_round(f"{place}, {text}"))
+
+        begun = time.perf_counter()
+        learned = learn_folds(study.open_method, folds, open_for)
+        seconds = time.perf_counter() - begun
+        took = describe_folds(learned.together, learned.card, seconds)
+        results = []
+        for fold, model in zip(folds, learned.models, strict=True):
+            patients = widen({name: tables[name] for name in fold.left_out}, tables)
+            result = measure(model, seconds / len(folds), patients, left_out=fold.left_out)
+            # A fold that asked nothing itself has an equal share of what was exchanged for all.
+            share = result.bytes or took["bytes"] // max(learned.together, 1)
+            results.append(msgspec.structs.replace(result, bytes=share))
+        write_whole(kept, msgspec.json.encode((results, took)))
+    return msgspec.json.decode(kept.read_bytes(), type=tuple[list[FoldResult], dict[str, Any]])
+
+
+def describe_folds(together: int, card: Card | None, seconds: float) -> dict[str, Any]:
+    """What the conversation took in which folds were learned together, for metrics.json."""
+    return {
+        "together": together,
+        "rounds": card.rounds if card else 0,
+        "bytes": card.bytes if card else 0,
+        "numbers": sum(release.numbers for release in card.releases) if card else 0,
+        "seconds": round(seconds, 3),
+    }
+
+
+def compare_ways(
+    study: Study,
+    tables: Mapping[str, Records],
+    results: list[FoldResult],
+    classes: list[Value],
+    positive: Value | None,
+) -> dict[str, Any]:
+    """Local, federated, pooled and donor models side by side, for metrics.json."""
+    from concilium.evaluation.comparison import compare, learn_in_every_way
+
+    federated = {outcome.site: outcome for result in results for outcome in result.outcomes}
+    ways, donors = learn_in_every_way(
+        study.open_method,
+        tables,
+        {site: federated[site] for site in tables},
+        query=study.query,
+        target=study.target,
+        positive=positive,
+        classes=classes,
+        study=study.name,
+    )
+    return {**compare(ways, positive), "donors": donors}
+
+
 def leave_out(
     study: Study,
     tables: Mapping[str, Records],
@@ -223,15 +314,13 @@ def leave_out(
     workshop: Path,
     on_round: Tell,
 ) -> list[FoldResult]:
-    """The folds of leave-one-site-out or leave-one-band-out; a finished fold is kept and not run again."""
+    """The folds where each must be learned and charged alone; a finished fold is kept and not run again."""
     import msgspec
 
-    from concilium.evaluation.leave_out import FoldResult, leave_bands_out, leave_sites_out
+    from concilium.evaluation.leave_out import FoldResult, deal_folds
 
     assert study.evaluate is not None
-    sizes = {name: len(table) for name, table in tables.items()}
-    bands = study.evaluate.bands
-    folds = leave_sites_out(sizes) if bands is None else leave_bands_out(sizes, bands)
+    folds = deal_folds({name: len(table) for name, table in tables.items()}, study.evaluate.bands)
     on_disk = any(hospital.ledger for hospital in study.hospitals)
     # Where no hospital keeps a ledger of its own, folds are charged in memory: thousands of charges that
     # nobody will read need not wait for the disk, and a fold is quickly run again.
@@ -353,7 +442,7 @@ def _describe_held_back(evaluate: Evaluate) -> str:
 
 
 def write_results(study: Study, results: Results, folder: Path) -> None:
-    """All four files in a folder of their own."""
+    """All files in a folder of their own."""
     from concilium.consult.report import render_report
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -364,10 +453,12 @@ def write_results(study: Study, results: Results, folder: Path) -> None:
         card=card,
         drawing=results.model.text(),
         query=study.query,
+        picture=results.model.to_svg(most_leaves=LEAVES_SHOWN),
     )
     results.model.save(folder / "model.json")
     write_json(folder / "metrics.json", results.metrics)
     write_json(folder / "card.json", card)
+    write_whole(folder / "tree.svg", results.model.to_svg(most_leaves=LEAVES_DRAWN).encode())
     write_whole(folder / "report.html", report.encode())
 
 
@@ -419,10 +510,25 @@ def tell_results(study: Study, results: Results) -> None:
                 for name, row in rows
             ],
         )
+    if "comparison" in metrics:
+        tell_comparison(metrics["comparison"])
     for warning in card.warnings[:WARNINGS_SHOWN]:
         warn(f"warning: {warning}")
     if len(card.warnings) > WARNINGS_SHOWN:
         warn(f"and {count(len(card.warnings) - WARNINGS_SHOWN, 'more warning')}: see report.html")
+
+
+def tell_comparison(comparison: Mapping[str, Any]) -> None:
+    """How many patients each way of learning diagnoses wrongly."""
+    say("wrongly diagnosed when learned")
+    say_table(
+        ["", "patients", "wrong", "accuracy", "AUC"],
+        [
+            [way, str(row["patients"]), str(row["wrong"]), figure(row["accuracy"]), figure(row["auc"])]
+            for way, row in ((way, row["same_patients"]) for way, row in comparison["ways"].items())
+            if row["patients"]
+        ],
+    )
 
 
 def count(number: int, noun: str) -> str:

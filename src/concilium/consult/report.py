@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import markupsafe
 
 FIGURES = {
     "accuracy": "Accuracy",
@@ -23,8 +24,13 @@ LONG_TABLE = 25
 """Above these lengths a list or table is folded, so that the page stays a page."""
 
 
-def render_report(metrics: Mapping[str, Any], card: Mapping[str, Any], drawing: str, query: str) -> str:
-    """The page for a run: metrics and card as they stand in their files, and the model drawn as text."""
+def render_report(
+    metrics: Mapping[str, Any], card: Mapping[str, Any], drawing: str, query: str, picture: str | None = None
+) -> str:
+    """The page for a run: metrics and card as they stand in their files, and the model drawn as text.
+
+    `picture` is the model as SVG of our own drawing, and goes into the page as it is.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -38,6 +44,7 @@ def render_report(metrics: Mapping[str, Any], card: Mapping[str, Any], drawing: 
         metrics=metrics,
         card=card,
         drawing=drawing,
+        picture=None if picture is None else markupsafe.Markup(picture),
         query=query,
         figures=FIGURES,
         patients=sum(patients),

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from concilium.errors import StudyError
 from concilium.evaluation.alone import cross_validate, fit_alone, pool
 from concilium.evaluation.donors import Donors
 from concilium.evaluation.intervals import estimate_difference
@@ -58,10 +57,12 @@ def learn_in_every_way(
     if positive is None:
         return ways, "donors are ranked by positive patients, and the study names no positive class"
     donors = Donors(make, target=target, positive=positive, query=query, study=study).fit(tables, local)
-    try:
-        ways["donor"] = {site: predict(site, donors.model_for(site)) for site in tables}
-    except StudyError as error:
-        return ways, str(error)
+    if not donors.donors_:
+        return ways, donors.why_none()
+    # The only donor there is has nobody to borrow from.
+    ways["donor"] = {
+        site: predict(site, donors.model_for(site)) if donors.others(site) else None for site in tables
+    }
     return ways, [msgspec.to_builtins(donor) for donor in donors.donors_]
 
 

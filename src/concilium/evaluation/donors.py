@@ -122,18 +122,21 @@ class Donors(Generic[M]):
 
     def donor_for(self, site: str | None = None) -> str:
         """The best donor; for a hospital, the best other than itself."""
-        others = [donor.site for donor in self.donors_ if donor.site != site]
+        others = self.others(site)
         if not others:
-            best = (
-                f"the best, {self._best.site}, reaches {self._best.accuracy:.1%}"
-                if self._best
-                else "none has a model of its own"
-            )
-            raise StudyError(
-                f"no {'other ' if site else ''}hospital's own model is right for more than {self.threshold:.0%} of "
-                f"its patients ({best}); lower the threshold to borrow from it"
-            )
+            raise StudyError(self.why_none())
         return others[0]
+
+    def others(self, site: str | None = None) -> list[str]:
+        """All donors but the hospital itself, best first."""
+        return [donor.site for donor in self.donors_ if donor.site != site]
+
+    def why_none(self) -> str:
+        """Why there is nobody to borrow from, in a sentence."""
+        best = "none has a model of its own"
+        if self._best is not None:
+            best = f"the best, {self._best.site}, reaches {self._best.accuracy:.1%}"
+        return f"no other hospital's own model is right for more than {self.threshold:.0%} of its patients ({best})"
 
     def model_for(self, site: str | None = None) -> M:
         """The model of the best donor (other than the hospital itself), fitted on all of the donor's patients."""

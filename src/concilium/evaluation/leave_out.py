@@ -84,6 +84,11 @@ def leave_bands_out(sizes: Mapping[str, int], bands: int) -> list[Fold]:
     return leave_groups_out([tuple(sorted(order[band::bands])) for band in range(bands)])
 
 
+def deal_folds(sizes: Mapping[str, int], bands: int | None) -> list[Fold]:
+    """Every site left out in turn, or so many bands of them."""
+    return leave_sites_out(sizes) if bands is None else leave_bands_out(sizes, bands)
+
+
 def leave_groups_out(groups: Sequence[tuple[str, ...]]) -> list[Fold]:
     """A fold for every group of sites."""
     if len(groups) < 2:

@@ -69,17 +69,18 @@ def learn_folds(
     """A model for every fold. `open_house` opens the house of a fold's sites, or (None) that of all sites."""
     models: dict[int, M] = {}
     with open_house(None).open("folds", "exact", {"left_out": [fold.left_out for fold in folds]}) as run:
-        done = 0
+        tables, done = SharedTables(run), 0
         while done < len(folds):
             group = range(done, min(done + AT_ONCE, len(folds)))
             try:
-                models |= learn_together(run, make, {number: folds[number] for number in group})
+                models |= learn_together(run, tables, make, {number: folds[number] for number in group})
                 done = group.stop
             except SitesChanged:
                 # What was learned so far is of other sites; sites only ever get fewer, so this ends.
-                models, done = {}, 0
+                models, tables, done = {}, SharedTables(run), 0
         together = len(models)
-        card = run.finish({}, [describe(together)]) if together else None
+        patients = {site.name: site.patients for model in models.values() for site in model.card.sites}
+        card = run.finish(patients, [describe(together)]) if together else None
     for number, fold in enumerate(folds):
         if number not in models:
             models[number] = make().fit(open_house(fold))
@@ -93,14 +94,15 @@ def describe(folds: int) -> str:
     )
 
 
-def learn_together(run: Run, make: Callable[[], M], folds: Mapping[int, Fold]) -> dict[int, M]:
+def learn_together(
+    run: Run, tables: SharedTables, make: Callable[[], M], folds: Mapping[int, Fold]
+) -> dict[int, M]:
     """The models of those folds whose questions can be asked together."""
 
     def work(fold: Fold) -> Callable[[Turn[M]], M]:
         return lambda turn: make().fit(FoldHouse(run.house, fold, turn))
 
     turns = {number: Turn(work(fold)) for number, fold in folds.items()}
-    tables = SharedTables(run)
     models: dict[int, M] = {}
     try:
         # What each fold is told next; the first thing is to begin.
@@ -171,7 +173,7 @@ class FoldRun(Run):
 
     def __init__(self, house: FoldHouse, method: str, parameters: Mapping[str, Any], turn: Turn[Any]) -> None:
         super().__init__(house, method, "exact", parameters)
-        self._learn = frozenset(self.sites)
+        self._learn = tuple(self.sites)
         self._turn = turn
 
     def gather(
@@ -186,7 +188,7 @@ class FoldRun(Run):
             raise CannotShare
         self.rounds += 1
         everyone: dict[str, bytes] = self._turn.ask(Whole(kind, question))
-        bodies = {site: body for site, body in everyone.items() if site in self._learn}
+        bodies = {site: everyone[site] for site in self._learn if site in everyone}
         if not bodies:
             raise HouseError("no site answered of those that this fold learns from")
         # A site that leaves small counts out looks at the whole tree to do so: it is asked about one at a time.
@@ -204,7 +206,7 @@ class FoldRun(Run):
     ) -> NDArray[np.int64]:
         if templates and isinstance(question, AskCrosstables):
             self.rounds += 1
-            counts: NDArray[np.int64] = self._turn.ask(Request(question, templates, self._learn))
+            counts: NDArray[np.int64] = self._turn.ask(Request(question, templates, frozenset(self._learn)))
             return counts
         try:
             bodies = self.gather(kind, question, templates)

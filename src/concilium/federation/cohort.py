@@ -83,7 +83,9 @@ class View:
         self.hidden = {name: f"eliminated by graph {graph}" for name, graph in left.eliminated.items()}
         after = Records(left.columns) if left.columns else None
         for name in left.columns:
-            looked_at = [after] if name in left.replaced else [records, after]
+            # Before as well as after, or a rule that thins a column out would make it fit to be told.
+            same = name in left.replaced or left.columns[name] is records[name]
+            looked_at = [after] if same else [records, after]
             found = any(table is not None and identifies(table, name, policy) for table in looked_at)
             if name in policy.identifiers or (found and not stated):
                 self.hidden[name] = "identifies patients"

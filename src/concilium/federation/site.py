@@ -98,6 +98,8 @@ class Site:
         self.policy.check(records.names)  # before any file is made
         self.ledger = ledger if isinstance(ledger, Ledger) else self._open_ledger(ledger, records)
         self.identity = identity if isinstance(identity, Identity) else self._find_identity(identity)
+        if not isinstance(ledger, Ledger):
+            self.ledger.bind_site(f"{name} ({self.identity.fingerprint})")
         self._view = View(records, self.policy, self._derive_secret())
         constrained = self._view.constrained
         self._stated_view = View(records, self.policy, stated=True, constrained=constrained)
@@ -314,10 +316,9 @@ class Site:
         where = ":memory:" if path is None else path
         budget = self.policy.budget
         if budget is None:
-            return Ledger(where, site=self.name, records=records.digest)
+            return Ledger(where, records=records.digest)
         return Ledger(
             where,
-            site=self.name,
             records=records.digest,
             budget=budget.amount,
             currency=budget.currency,

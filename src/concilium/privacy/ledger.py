@@ -282,6 +282,11 @@ class Ledger:
                 self._enter_settings(tail, "rebind", replace(settings, records=digest), "the records changed")
         self._records = digest
 
+    def bind_site(self, site: str) -> None:
+        """Bind to this site (its name and identity), or LedgerError where it is bound to another."""
+        stated = {"site": _text(site, "site")}
+        self._bind(stated if self._records is None else {**stated, "records": self._records})
+
     def set_budget(self, budget: Number | None, reason: str) -> None:
         """Set a new budget (None: no cap) and say why; it may go up or down, but not below what is spent."""
         wanted = None if budget is None else _exact_budget(budget)
@@ -368,7 +373,7 @@ class Ledger:
                 "hospital's table changed, rebind the ledger to it: what is spent stays spent"
             )
         remedy = {
-            "site": "give each site its own ledger",
+            "site": "give each site its own ledger, and keep its identity file beside it",
             "budget": "a budget is changed by set_budget, which enters the reason",
             "currency": "a ledger has one currency for good, so state that one or use another file",
             "delta": "a ledger has one delta for good, so state that one or use another file",

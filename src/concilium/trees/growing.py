@@ -158,14 +158,16 @@ def choose(
     starts = np.cumsum([0, *sizes[:-1]])
     patients = cells.sum(axis=2)
     total = np.maximum(stacked[:, 0, :].sum(axis=1), 1)[:, None]
+    # The patients of whom the attribute is known: all, unless a site leaves the attribute out at this node.
+    own = np.maximum(np.add.reduceat(patients, starts, axis=1), 1)
     # n * (weighted entropy): sum over values of n_v log n_v, minus sum over values and classes of n_vc log n_vc.
-    entropy = np.add.reduceat(xlog2x(patients) - xlog2x(cells).sum(axis=2), starts, axis=1) / total
+    entropy = np.add.reduceat(xlog2x(patients) - xlog2x(cells).sum(axis=2), starts, axis=1) / own
     occurring = np.add.reduceat(patients > 0, starts, axis=1, dtype=np.int64)
     too_small = np.add.reduceat((patients > 0) & (patients < min_leaf), starts, axis=1, dtype=np.int64)
     unfit = (occurring < 2) | (too_small > 0)
     if criterion == "gain-ratio":
         before = (xlog2x(total[:, 0]) - xlog2x(stacked[:, 0, :]).sum(axis=1))[:, None] / total
-        width = (xlog2x(total) - np.add.reduceat(xlog2x(patients), starts, axis=1)) / total
+        width = (xlog2x(own) - np.add.reduceat(xlog2x(patients), starts, axis=1)) / own
         badness = least_ratio(before - entropy, width, unfit)
     else:
         badness = np.where(unfit, np.inf, entropy)

@@ -592,8 +592,7 @@ def cautions(tree: DecisionTree, schema: GlobalSchema, seen: Mapping[str, Schema
     floored = [site for site, known in seen.items() if known.floored]
     if floored:
         said.append(
-            f"{', '.join(floored)}: branches with few patients are counted as empty there, "
-            "so the tree is not that of the pooled patients"
+            f"{', '.join(floored)}: small counts are left out there, so the tree is not that of the pooled patients"
         )
     return said
 

@@ -1,0 +1,110 @@
+"""A hospital's own model and its cross-validation, against loops written out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import concilium as cc
+from concilium.evaluation.alone import (
+    cross_validate,
+    deal_patients,
+    fit_alone,
+    join,
+    pool,
+    select_patients,
+)
+from concilium.evaluation.leave_out import Outcome
+from concilium.records.table import Coded, Numbers
+
+ROWS = [
+    {"id": f"p{i}", "a": i % 3, "b": "xyz"[i % 7 % 3], "age": 20 + i * 7 % 60, "y": i * i % 11 % 3 % 2}
+    for i in range(60)
+]
+
+
+def make():
+    return cc.DecisionTree("y", attributes=["a", "b"], max_depth=2)
+
+
+@given(st.lists(st.sampled_from(["yes", "no", None]), min_size=1, max_size=80), st.integers(2, 10))
+def test_folds_are_of_like_size_and_mixture(outcomes, folds):
+    dealt = deal_patients(outcomes, folds, "study", "site")
+    counts = np.bincount(dealt, minlength=folds)
+    assert counts.max() - counts.min() <= 1
+    for value in set(outcomes):
+        here = np.bincount(dealt[[o == value for o in outcomes]], minlength=folds)
+        assert here.max() - here.min() <= 1
+    assert (dealt == deal_patients(outcomes, folds, "study", "site")).all()
+
+
+def test_another_study_or_site_deals_otherwise():
+    outcomes = ["yes", "no"] * 20
+    dealt = deal_patients(outcomes, 10, "burns", "north")
+    assert (dealt != deal_patients(outcomes, 10, "falls", "north")).any()
+    assert (dealt != deal_patients(outcomes, 10, "burns", "south")).any()
+
+
+def test_every_patient_is_predicted_by_a_model_of_the_others():
+    records = cc.Records.from_rows(ROWS)
+    said = cross_validate(make, "north", records, query="age >= 30", target="y", classes=[0, 1], study="s")
+    chosen = [row for row in ROWS if row["age"] >= 30]
+    dealt = deal_patients([row["y"] for row in chosen], 10, "s", "north")
+    expected = []
+    for fold in range(10):
+        others = [row for row, at in zip(chosen, dealt, strict=True) if at != fold]
+        model = fit_alone(make, "north", cc.Records.from_rows(others))
+        own = [row for row, at in zip(chosen, dealt, strict=True) if at == fold]
+        expected += zip([row["y"] for row in own], model.predict(own).tolist(), strict=True)
+    assert list(zip(said.truth, said.predicted, strict=True)) == expected
+    assert len(said.truth) == len(chosen)
+
+
+def test_a_hospital_with_fewer_patients_than_folds_has_no_model_of_its_own():
+    few = cc.Records.from_rows(ROWS[:9])
+    assert cross_validate(make, "north", few, query="", target="y", classes=[0, 1], study="s") is None
+    enough = cc.Records.from_rows(ROWS[:10])
+    assert cross_validate(make, "north", enough, query="", target="y", classes=[0, 1], study="s") is not None
+
+
+def test_at_home_nothing_is_withheld():
+    # About one value for every patient, and fewer patients than a hospital would answer others about.
+    rows = [{"ward": f"w{i // 2}", "y": i // 2 % 2} for i in range(24)]
+    assert fit_alone(lambda: cc.DecisionTree("y"), "n", cc.Records.from_rows(rows)).attributes_ == ["ward"]
+    assert fit_alone(lambda: cc.DecisionTree("y"), "n", cc.Records.from_rows(rows[:3])).classes_ == [0, 1]
+
+
+def test_selected_patients_match_and_have_a_known_outcome():
+    rows = [{"x": 1, "y": 0}, {"x": 1, "y": None}, {"x": 2, "y": 1}, {"x": None, "y": 1}]
+    chosen = select_patients(cc.Records.from_rows(rows), "x = 1", "y")
+    assert (chosen.values("x"), chosen.values("y")) == ([1], [0])
+
+
+def test_groups_of_one_site_are_joined():
+    one = Outcome("n", (0, 1), [0], [1], [[0.1, 0.9]])
+    other = Outcome("n", (0, 1), [1, 1], [1, 0], [[0.4, 0.6], [0.7, 0.3]])
+    assert join("n", [one, other]) == Outcome(
+        "n", (0, 1), [0, 1, 1], [1, 1, 0], [[0.1, 0.9], [0.4, 0.6], [0.7, 0.3]]
+    )
+
+
+def test_a_pooled_table_has_all_patients_and_the_columns_that_all_have():
+    whole = cc.Records.from_rows(ROWS, schema={"age": "number", "a": "code"})
+    north = whole.take(np.arange(20))
+    south = cc.Records({name: whole.take(np.arange(20, 60))[name] for name in whole.names if name != "b"})
+    together = pool({"north": north, "south": south})
+    assert set(together.names) == {"id", "a", "age", "y"}
+    assert together.values("a") == [row["a"] for row in ROWS]
+    assert isinstance(together["age"], Numbers)
+    assert isinstance(together["a"], Coded)
+    assert together["a"].stated
+    assert not together["y"].stated
+
+
+@pytest.mark.parametrize("folds", [2, 5])
+def test_other_numbers_of_folds(folds):
+    records = cc.Records.from_rows(ROWS)
+    said = cross_validate(make, "n", records, query="", target="y", classes=[0, 1], study="s", folds=folds)
+    assert len(said.truth) == 60

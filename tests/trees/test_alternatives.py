@@ -1,0 +1,115 @@
+"""One question for several trees: as if each had been asked alone, exactly or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import concilium as cc
+from concilium.errors import MessageError
+from concilium.federation.arrays import Counts, unpack
+from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
+from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
+from concilium.trees.schema import AskSchema, merge, read_schema
+from strategies import tables
+
+
+def ask(site, kind, question, template=b"", release="exact", name="q"):
+    envelope = Envelope(
+        version=VERSION,
+        id=f"question-{name}",
+        study="s",
+        kind=kind,
+        release=release,
+        body=encode(question),
+        template=template,
+    )
+    return open_reply(site.answer(encode(envelope)))
+
+
+def schema_of(site):
+    seen = read_schema(ask(site, "tree.schema", AskSchema(query="", target="y"), name="schema").body)
+    schema = merge({"a": seen}, {}, "y")
+    return schema, encode(schema.conditional(seen))
+
+
+def question_of(schema, tree, nodes):
+    return AskCrosstables(
+        query="",
+        target="y",
+        classes=len(schema.classes),
+        attributes=[AskedAttribute(a.name, a.size, []) for a in schema.attributes],
+        tree=tree,
+        nodes=nodes,
+    )
+
+
+@given(tables(most_rows=60), st.data())
+@settings(max_examples=60)
+def test_several_trees_at_once_are_counted_as_one_by_one(rows, data):
+    site = cc.Site("a", cc.Records.from_rows(rows), cc.Policy(minimum_patients=0))
+    schema, template = schema_of(site)
+    if not schema.attributes:
+        return
+    splits, nodes, alone = [], [], []
+    last = 0
+    for number in range(data.draw(st.integers(1, 4))):
+        attribute = data.draw(st.integers(0, len(schema.attributes) - 1))
+        children = list(range(last + 1, last + 1 + schema.attributes[attribute].size))
+        last = children[-1]
+        splits.append(Split(0, attribute, children))
+        wanted = data.draw(st.lists(st.sampled_from(children), min_size=1, unique=True))
+        nodes += wanted
+        one = question_of(schema, [Split(0, attribute, children)], wanted)
+        answer = ask(site, "tree.crosstables", one, template, name=f"alone {number}")
+        alone.append(unpack(decode(answer.body, Counts).counts))
+    together = ask(site, "tree.crosstables", question_of(schema, splits, nodes), template, name="together")
+    np.testing.assert_array_equal(unpack(decode(together.body, Counts).counts), np.concatenate(alone))
+
+
+ROWS = [{"a": i % 3, "b": "xyz"[i % 7 % 3], "y": i * i % 5 % 2} for i in range(60)]
+
+
+def forest(schema):
+    return question_of(
+        schema, [Split(0, 0, [1, 2, 3]), Split(0, 1, [4, 5, 6]), Split(4, 0, [7, 8, 9])], [1, 7, 5]
+    )
+
+
+def test_below_a_common_top_patients_go_every_way():
+    site = cc.Site("a", cc.Records.from_rows(ROWS))
+    schema, template = schema_of(site)
+    counts = unpack(decode(ask(site, "tree.crosstables", forest(schema), template).body, Counts).counts)
+    paths = [lambda r: r["a"] == 0, lambda r: r["b"] == "x" and r["a"] == 0, lambda r: r["b"] == "y"]
+    for node, path in zip(counts, paths, strict=True):
+        here = [row for row in ROWS if path(row)]
+        assert node[0].tolist() == [sum(row["y"] == c for row in here) for c in (0, 1)]
+        assert node[1:4].sum() == node[4:7].sum() == len(here)
+
+
+@pytest.mark.parametrize("release", ["masked", "private"])
+def test_under_masks_and_noise_there_is_one_tree(release):
+    site = cc.Site("a", cc.Records.from_rows(ROWS))
+    schema, _ = schema_of(site)
+    noise = "100" if release == "private" else None
+    question = forest(schema)
+    question = AskCrosstables(
+        **{
+            **{name: getattr(question, name) for name in AskCrosstables.__struct_fields__},
+            "schema": schema.common,
+            "variance": noise,
+        }
+    )
+    with pytest.raises(MessageError, match="split twice"):
+        question.check(release)
+    forest(schema).check("exact")
+
+
+def test_a_site_that_looks_for_small_cells_is_asked_about_one_tree():
+    site = cc.Site("a", cc.Records.from_rows(ROWS), cc.Policy(minimum_cell=2))
+    schema, template = schema_of(site)
+    refusal = ask(site, "tree.crosstables", forest(schema), template)
+    assert not isinstance(refusal, Answer)
+    assert "one tree at a time" in refusal.reason
