@@ -50,7 +50,9 @@ def measure(work: Callable[[], object]) -> float:
 
 
 def main(patients: int, count: int) -> None:
-    print(f"{patients:,} patients x {ATTRIBUTES} attributes, {count} sites, depth {DEPTH}; median of {REPEATS}")
+    print(
+        f"{patients:,} patients x {ATTRIBUTES} attributes, {count} sites, depth {DEPTH}; median of {REPEATS}"
+    )
     for kind, make in (("graded", make_graded), ("equal", make_equal)):
         codes, outcome = make(patients)
         edges = np.linspace(0, patients, count + 1).astype(int)
@@ -81,7 +83,10 @@ def main(patients: int, count: int) -> None:
         apart = time.perf_counter() - start
         numbers = [sum(release.numbers for release in card.releases) for card in (m.card for m in alone)]
         shared = sum(release.numbers for release in learned.card.releases)
-        print(f"  {kind}: one fit {one:.2f} s; {BANDS} folds together {together:.2f} s, {together / one:.1f} x", end="")
+        print(
+            f"  {kind}: one fit {one:.2f} s; {BANDS} folds together {together:.2f} s, {together / one:.1f} x",
+            end="",
+        )
         print(f" (target on graded: under 3); {BANDS} folds one by one {apart:.2f} s, {apart / one:.1f} x")
         print(f"    numbers charged together {shared:,}, one by one {sum(numbers):,}", end="")
         print(f"; rounds {learned.card.rounds} instead of {sum(model.card.rounds for model in alone)}")

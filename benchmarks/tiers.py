@@ -55,10 +55,14 @@ def main(sites: int, regions: int) -> None:
         raise SystemExit("the tree through tiers is not the tree of one house")
     print(f"{sites:,} sites x {PATIENTS} patients x {ATTRIBUTES} attributes, depth {DEPTH}, one process")
     print(f"  building the sites     {built:6.2f} s")
-    print(f"  {regions} regions, 3 tiers   {through:6.2f} s   {len(tiered.body.nodes)} nodes, {tiered.card.rounds} rounds")
+    print(
+        f"  {regions} regions, 3 tiers   {through:6.2f} s   {len(tiered.body.nodes)} nodes, {tiered.card.rounds} rounds"
+    )
     print(f"  together               {built + through:6.2f} s   (target: under 10)")
     print(f"  one house over all     {alone:6.2f} s   the same tree")
-    print(f"  to the national house  {tiered.card.bytes / 1e6:6.2f} MB, instead of {flat.card.bytes / 1e6:.2f} MB")
+    print(
+        f"  to the national house  {tiered.card.bytes / 1e6:6.2f} MB, instead of {flat.card.bytes / 1e6:.2f} MB"
+    )
 
 
 if __name__ == "__main__":

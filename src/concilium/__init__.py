@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from concilium import policy as policy
     from concilium import privacy as privacy
     from concilium.federation.house import House as House
+    from concilium.federation.region import Region as Region
     from concilium.federation.site import Site as Site
     from concilium.model import load as load
     from concilium.policy.policy import Budget as Budget
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from concilium.records.table import Records as Records
     from concilium.study import Study as Study
     from concilium.trees.tree import DecisionTree as DecisionTree
+    from concilium.trees.voting import VotingTrees as VotingTrees
 
 __version__ = "0.1.0"
 
@@ -33,8 +35,10 @@ _PLACES = {
     "Policy": "concilium.policy.policy",
     "Query": "concilium.records.query",
     "Records": "concilium.records.table",
+    "Region": "concilium.federation.region",
     "Site": "concilium.federation.site",
     "Study": "concilium.study",
+    "VotingTrees": "concilium.trees.voting",
     "load": "concilium.model",
 }
 _PACKAGES = ("errors", "policy", "privacy")

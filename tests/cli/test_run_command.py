@@ -155,7 +155,10 @@ def test_people_get_a_line_a_table_and_the_place(tmp_path: Path) -> None:
     assert result.stdout.startswith("small: learned from 3 sites in ")
     for word in ("overall", "north", "accuracy", "AUC"):
         assert word in result.stdout
-    assert f"results in {tmp_path / 'out'}: model.json, metrics.json, card.json, tree.svg, report.html" in result.stdout
+    assert (
+        f"results in {tmp_path / 'out'}: model.json, metrics.json, card.json, tree.svg, report.html"
+        in result.stdout
+    )
 
 
 def test_an_existing_folder_keeps_its_other_files(tmp_path: Path) -> None:
