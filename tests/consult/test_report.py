@@ -227,3 +227,13 @@ def test_releases_are_added_up_by_site() -> None:
 def test_numbers_for_people() -> None:
     assert (figure(None), figure(0.12345), figure(-1.0)) == ("–", "0.123", "-1.000")
     assert (thousands(None), thousands(1234567)) == ("–", "1,234,567")
+
+
+def test_exact_costs_are_added_up_and_shown_as_people_read_them() -> None:
+    parts = [
+        {"site": "north", "kind": kind, "release": "private", "answers": 1, "numbers": 2, "cost": cost}
+        for kind, cost in (("histograms", "1/3"), ("mask.open", "1/6"))
+    ]
+    text = page(card=card(sites=[{"name": "north", "patients": None}], releases=parts))
+    assert "rho 0.5" in Outline(text).text
+    assert "1/3" not in Outline(text).text

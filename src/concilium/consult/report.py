@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import markupsafe
+
+from concilium.privacy.accounting import shown
 
 FIGURES = {
     "accuracy": "Accuracy",
@@ -68,7 +71,9 @@ def releases_by_site(card: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "answers": sum(release["answers"] for release in given),
                 "numbers": numbers,
                 "per_patient": numbers / site["patients"] if site["patients"] else None,
-                "cost": "unlimited" if None in costs or not costs else " + ".join(costs),
+                "cost": "unlimited"
+                if None in costs or not costs
+                else f"rho {shown(sum((Fraction(cost) for cost in costs), Fraction(0)))}",
             }
         )
     return rows

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 import numpy as np
@@ -89,6 +89,8 @@ class Region:
     first round of a study are left out of it, as in any house (or stop it, with `on_loss="stop"`); after that
     the region answers for the same sites or not at all. The house above must wait longer than this one.
     """
+
+    asks_others: ClassVar[bool] = True  # an embedded house need not ask several regions at once
 
     def __init__(self, name: str, house: House, identity: str | Path | Identity | None = None) -> None:
         if not name or len(name) > 100 or not name.isprintable():
