@@ -9,8 +9,9 @@ from test_pmml import CARD
 from tree_bodies import EDGES, bodies, patients
 
 import concilium as cc
+from concilium.trees.body import Branch, Node, TreeBody
 from concilium.trees.expressions import to_expressions, write_literal, write_name
-from concilium.trees.tree import Branch, DecisionTree, Node, TreeBody
+from concilium.trees.tree import DecisionTree
 
 
 @given(bodies(), patients())

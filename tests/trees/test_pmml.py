@@ -11,8 +11,9 @@ from tree_bodies import bodies, patients
 import concilium as cc
 from concilium.federation.card import Card
 from concilium.records.table import label
+from concilium.trees.body import Node, TreeBody
 from concilium.trees.pmml import printable, to_pmml
-from concilium.trees.tree import DecisionTree, Node, TreeBody
+from concilium.trees.tree import DecisionTree
 from strategies import tables
 
 CARD = Card(
@@ -82,7 +83,7 @@ def test_data_types_are_those_of_the_values():
 
 
 def test_a_deep_tree_needs_no_deep_stack():
-    from concilium.trees.tree import Branch
+    from concilium.trees.body import Branch
 
     nodes = [Node([1, 1], f"x{i}", [Branch("a", i + 1)]) for i in range(3000)]
     body = TreeBody(target="y", classes=[0, 1], query="", bins={}, nodes=[*nodes, Node([1, 0])])

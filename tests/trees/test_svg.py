@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from test_pmml import CARD
 from tree_bodies import bodies
 
+from concilium.trees.body import Branch, Node, TreeBody
 from concilium.trees.svg import (
     ATTRIBUTE,
     LINES,
@@ -23,7 +24,7 @@ from concilium.trees.svg import (
     unfold,
     wrap,
 )
-from concilium.trees.tree import Branch, DecisionTree, Node, TreeBody
+from concilium.trees.tree import DecisionTree
 
 NS = "{http://www.w3.org/2000/svg}"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from concilium.records.table import label
 
 if TYPE_CHECKING:
-    from concilium.trees.tree import TreeBody
+    from concilium.trees.body import TreeBody
 
 
 def draw(body: TreeBody) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from concilium.records.table import Value, label
 
 if TYPE_CHECKING:
-    from concilium.trees.tree import TreeBody
+    from concilium.trees.body import TreeBody
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from concilium.records.table import Value
 from concilium.trees.shares import class_shares, predicted
 
 if TYPE_CHECKING:
-    from concilium.trees.tree import Node, TreeBody
+    from concilium.trees.body import Node, TreeBody
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from concilium.records.table import Value, label
 from concilium.trees.shares import class_shares, predicted
 
 if TYPE_CHECKING:
-    from concilium.trees.tree import Branch, TreeBody
+    from concilium.trees.body import Branch, TreeBody
 
 NAMESPACE = "http://www.dmg.org/PMML-4_4"
 

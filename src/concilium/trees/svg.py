@@ -17,7 +17,7 @@ from concilium.trees.pmml import element_text
 from concilium.trees.shares import class_shares, predicted
 
 if TYPE_CHECKING:
-    from concilium.trees.tree import TreeBody
+    from concilium.trees.body import TreeBody
 
 WIDTH, GAP, BETWEEN = 188, 34, 9
 PADDING, LINE, BAR = 9, 16, 6

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from concilium import model
 from concilium.errors import MessageError, ModelError, StudyError
 from concilium.federation.card import Card
-from concilium.federation.cohort import bin_codes, numbers
 from concilium.federation.histograms import AskHistograms, check_edges, choose_cutoffs, split_histograms
 from concilium.federation.house import House
 from concilium.federation.messages import Release, encode
@@ -26,13 +25,14 @@ from concilium.federation.run import Run, SitesChanged
 from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.shares import SMALLEST_VARIANCE
 from concilium.records.query import Query
-from concilium.records.table import Coded, Records, Value, label
-from concilium.trees.conditions import condition, otherwise
+from concilium.records.table import Records, Value, label
+from concilium.trees.body import Branch, Node, TreeBody
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
 from concilium.trees.drawing import draw
 from concilium.trees.explanation import Explanation, explain
 from concilium.trees.expressions import LeafExpression, to_expressions
 from concilium.trees.growing import Counts, Criterion, GrowingNode, grow
+from concilium.trees.patients import as_records, codes_and_names, known
 from concilium.trees.pmml import to_pmml
 from concilium.trees.private_growing import SCREENED, Budget, grow_privately
 from concilium.trees.routing import STAYS, Branching, route
@@ -52,73 +52,6 @@ if TYPE_CHECKING:
 
 
 PRIVATE_DEPTH = 5
-
-
-class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """Patients with this value (None: missing; for a binned attribute the number of the bin) go to this node."""
-
-    value: str | int | float | bool | None
-    node: int
-
-
-class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Patients by class, and, unless it is a leaf, the attribute that is asked and where each value leads.
-
-    `other` is the node for values that no branch names, where there is one.
-    """
-
-    counts: list[int]
-    attribute: str | None = None
-    branches: list[Branch] = []
-    other: int | None = None
-
-    @property
-    def children(self) -> list[int]:
-        return [branch.node for branch in self.branches] + ([] if self.other is None else [self.other])
-
-    def ways(self, bins: Mapping[str, Sequence[float]]) -> list[tuple[int, str]]:
-        """Where it leads and, in words, for whom."""
-        if self.attribute is None:
-            return []
-        edges = bins.get(self.attribute)
-        ways = [(branch.node, condition(self.attribute, branch.value, edges)) for branch in self.branches]
-        return ways if self.other is None else [*ways, (self.other, otherwise(self.attribute))]
-
-
-class TreeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a tree's model file holds; node 0 is the root, children come after their parents."""
-
-    target: str
-    classes: list[str | int | float | bool]
-    query: str
-    bins: dict[str, list[float]]
-    nodes: list[Node]
-
-    def __post_init__(self) -> None:
-        if not self.classes or not self.nodes or not self.target:
-            raise ValueError("a tree needs a target, classes and nodes")
-        if len({label(value) for value in self.classes}) != len(self.classes):
-            raise ValueError("a tree's classes must differ")
-        reached = {0}
-        for index, node in enumerate(self.nodes):
-            if len(node.counts) != len(self.classes) or min(node.counts) < 0:
-                raise ValueError(f"node {index} must have one count for each class")
-            if (node.attribute is None) != (not node.branches):
-                raise ValueError(f"node {index} must have an attribute and branches, or neither")
-            edges = self.bins.get(node.attribute or "")
-            if edges is not None and any(
-                b.value is not None and (not isinstance(b.value, int) or not 0 <= b.value <= len(edges))
-                for b in node.branches
-            ):
-                raise ValueError(f"node {index} has a branch for a bin that its attribute does not have")
-            for child in node.children:
-                if not index < child < len(self.nodes) or child in reached:
-                    raise ValueError(
-                        f"node {index} has a branch that leads nowhere or to a node reached before"
-                    )
-                reached.add(child)
-        if len(reached) != len(self.nodes):
-            raise ValueError("a node is never reached")
 
 
 class DecisionTree:
@@ -604,35 +537,3 @@ def names(schema: SchemaSeen) -> set[str]:
 def is_count(value: Any) -> bool:
     """Whether this is a whole number, numpy's among them, and not a truth value."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def known(value: Any) -> Any:
-    """A patient's value as a plain one: numpy's scalars unwrapped; NaN, NaT and pandas' NA are missing."""
-    if hasattr(value, "item") and not isinstance(value, str | bytes):
-        value = value.item()
-    missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
-    return None if missing else value
-
-
-def as_records(records: Records | DataFrame | Sequence[Mapping[str, Any]]) -> Records:
-    """Records from anything that holds patients."""
-    if isinstance(records, Records):
-        return records
-    if isinstance(records, Sequence):
-        return Records.from_rows(records)
-    return Records.read(records)
-
-
-def codes_and_names(
-    table: Records, name: str, edges: Sequence[float] | None
-) -> tuple[NDArray[np.integer], list[str | int | None]]:
-    """A column's codes, and for each code what a branch calls it: a label, the number of a bin, None if missing."""
-    if name not in table:
-        raise ModelError(f"the records have no attribute {name!r}, which the model asks about")
-    if edges is not None:
-        return bin_codes(numbers(table, name), tuple(edges)), [None, *range(len(edges) + 1)]
-    column = table[name]
-    if isinstance(column, Coded):
-        return column.codes, [None, *(label(value) for value in column.values)]
-    values, codes = np.unique(column.numbers, return_inverse=True, equal_nan=True)
-    return codes.astype(np.int64), [None if np.isnan(value) else label(float(value)) for value in values]

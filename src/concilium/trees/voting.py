@@ -24,13 +24,15 @@ from concilium.federation.house import House
 from concilium.federation.messages import Release
 from concilium.federation.run import Run, SitesChanged, together
 from concilium.records.table import Records, Value, label
+from concilium.trees.body import Node, TreeBody
 from concilium.trees.council import Council, count_classes
 from concilium.trees.drawing import draw
 from concilium.trees.explanation import Explanation
 from concilium.trees.growing import GrowingNode
 from concilium.trees.layout import MOST_NEGATIVES, Sample
+from concilium.trees.patients import as_records
 from concilium.trees.stopping import experts_at, grow_until_settled
-from concilium.trees.tree import DecisionTree, Node, TreeBody, as_records, cautions
+from concilium.trees.tree import DecisionTree, cautions
 from concilium.trees.verdict import Verdict, pronounce
 
 if TYPE_CHECKING:

@@ -1,0 +1,77 @@
+"""What a tree's model file holds: nodes, their tests and their patients, checked whole when it is made or loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from concilium.records.table import label
+from concilium.trees.conditions import condition, otherwise
+
+
+class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Patients with this value (None: missing; for a binned attribute the number of the bin) go to this node."""
+
+    value: str | int | float | bool | None
+    node: int
+
+
+class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Patients by class, and, unless it is a leaf, the attribute that is asked and where each value leads.
+
+    `other` is the node for values that no branch names, where there is one.
+    """
+
+    counts: list[int]
+    attribute: str | None = None
+    branches: list[Branch] = []
+    other: int | None = None
+
+    @property
+    def children(self) -> list[int]:
+        return [branch.node for branch in self.branches] + ([] if self.other is None else [self.other])
+
+    def ways(self, bins: Mapping[str, Sequence[float]]) -> list[tuple[int, str]]:
+        """Where it leads and, in words, for whom."""
+        if self.attribute is None:
+            return []
+        edges = bins.get(self.attribute)
+        ways = [(branch.node, condition(self.attribute, branch.value, edges)) for branch in self.branches]
+        return ways if self.other is None else [*ways, (self.other, otherwise(self.attribute))]
+
+
+class TreeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a tree's model file holds; node 0 is the root, children come after their parents."""
+
+    target: str
+    classes: list[str | int | float | bool]
+    query: str
+    bins: dict[str, list[float]]
+    nodes: list[Node]
+
+    def __post_init__(self) -> None:
+        if not self.classes or not self.nodes or not self.target:
+            raise ValueError("a tree needs a target, classes and nodes")
+        if len({label(value) for value in self.classes}) != len(self.classes):
+            raise ValueError("a tree's classes must differ")
+        reached = {0}
+        for index, node in enumerate(self.nodes):
+            if len(node.counts) != len(self.classes) or min(node.counts) < 0:
+                raise ValueError(f"node {index} must have one count for each class")
+            if (node.attribute is None) != (not node.branches):
+                raise ValueError(f"node {index} must have an attribute and branches, or neither")
+            edges = self.bins.get(node.attribute or "")
+            if edges is not None and any(
+                b.value is not None and (not isinstance(b.value, int) or not 0 <= b.value <= len(edges))
+                for b in node.branches
+            ):
+                raise ValueError(f"node {index} has a branch for a bin that its attribute does not have")
+            for child in node.children:
+                if not index < child < len(self.nodes) or child in reached:
+                    raise ValueError(
+                        f"node {index} has a branch that leads nowhere or to a node reached before"
+                    )
+                reached.add(child)
+        if len(reached) != len(self.nodes):
+            raise ValueError("a node is never reached")
