@@ -113,3 +113,19 @@ def test_a_site_that_looks_for_small_cells_is_asked_about_one_tree():
     refusal = ask(site, "tree.crosstables", forest(schema), template)
     assert not isinstance(refusal, Answer)
     assert "one tree at a time" in refusal.reason
+
+
+def test_more_than_many_trees_at_once_is_refused(monkeypatch):
+    monkeypatch.setattr("concilium.trees.crosstables.MOST_TREES", 8)
+    site = cc.Site("a", cc.Records.from_rows(ROWS))
+    schema, template = schema_of(site)
+
+    def asked(trees):
+        splits = [Split(0, 0, [3 * i + 1, 3 * i + 2, 3 * i + 3]) for i in range(trees)]
+        question = question_of(schema, splits, [3 * i + 1 for i in range(trees)])
+        return ask(site, "tree.crosstables", question, template, name=f"{trees} trees")
+
+    assert isinstance(asked(16), Answer)
+    refusal = asked(17)
+    assert refusal.rule == "message"
+    assert "more was asked at once than 8 trees" in refusal.reason

@@ -19,12 +19,12 @@ from concilium.errors import HouseError, MessageError
 from concilium.federation.arrays import Counts, unpack
 from concilium.federation.messages import decode, encode
 from concilium.federation.run import Run
-from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
+from concilium.trees.crosstables import MOST_CELLS, AskCrosstables, AskedAttribute, Split
 from concilium.trees.routing import STAYS
 from concilium.trees.schema import ConditionalSchema, Known, name_of
 
-# So many numbers are asked for at once: an answer of this size is a few megabytes.
-MOST_NUMBERS = 1 << 22
+# So many numbers are asked for at once; a larger level is asked for in parts.
+MOST_NUMBERS = MOST_CELLS
 
 # An attribute and its edges (trees may have chosen different ones); a value's label, or the number of a bin.
 Key = tuple[str, tuple[float, ...]]

@@ -29,6 +29,7 @@ from concilium.trees.schema import ConditionalSchema, Known, name_of
 
 # What one small message may make a site compute and send: a house asks for a larger level in parts.
 MOST_CELLS = 1 << 22
+MOST_TREES = 256
 MOST_NOISY_CELLS = 1 << 18
 MOST_CLASSES = 1000
 
@@ -286,16 +287,28 @@ def find_column(cohort: Cohort, attribute: AskedAttribute, known: Known) -> Colu
 def route_alternatives(
     rows: NDArray[np.int32], tree: Sequence[Split], columns: Sequence[Column]
 ) -> dict[int, NDArray[np.int32]]:
-    """Rows by node, where patients go down every split of a node that has several."""
-    resting = {0: rows}
+    """Rows by leaf, where patients go down every split of a node that has several; MessageError where that is more
+    work than MOST_TREES trees would be."""
+    splits: dict[int, list[Split]] = {}
+    depth = {0: 1}
     for split in tree:
-        codes, place = columns[split.attribute]
-        child = np.array([*split.children, STAYS], dtype=np.int32)[place]
-        here = resting[split.node]
-        goes = child[codes[here]]
-        for end in split.children:
-            if end != STAYS:
-                resting[end] = here[goes == end]
+        splits.setdefault(split.node, []).append(split)
+        depth.update(dict.fromkeys(split.children, depth[split.node] + 1))
+    left = MOST_TREES * max(depth.values()) * len(rows)
+    resting: dict[int, NDArray[np.int32]] = {}
+    moving = [(0, rows)]
+    while moving:
+        node, here = moving.pop()
+        if node not in splits:
+            resting[node] = here
+            continue
+        left -= len(here) * len(splits[node])
+        if left < 0:
+            raise MessageError(f"more was asked at once than {MOST_TREES} trees would ask")
+        for split in splits[node]:
+            codes, place = columns[split.attribute]
+            goes = np.array([*split.children, STAYS], dtype=np.int32)[place][codes[here]]
+            moving += [(end, here[goes == end]) for end in split.children if end != STAYS]
     return resting
 
 
