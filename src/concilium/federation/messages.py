@@ -8,7 +8,8 @@ inside `body`, decoded only once the kind is known (questions.py).
 from __future__ import annotations
 
 import hashlib
-from typing import Literal, TypeVar
+import threading
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -103,10 +104,25 @@ def encode(message: msgspec.Struct) -> bytes:
     return msgspec.msgpack.encode(message)
 
 
+def decoder(kind: type[S]) -> msgspec.msgpack.Decoder[S]:
+    """The one decoder of a kind. It is made under a lock: two threads that have msgspec look at a new struct at the
+    same time can crash the interpreter (msgspec 0.22, when garbage is collected meanwhile); using it is safe."""
+    found = _decoders.get(kind)
+    if found is None:
+        with _making:
+            found = _decoders.setdefault(kind, msgspec.msgpack.Decoder(kind))
+    return found
+
+
+_decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {}
+_making = threading.Lock()
+_replies = msgspec.msgpack.Decoder(Answer | Refusal)
+
+
 def decode(data: bytes, kind: type[S]) -> S:
     """Bytes as a struct of the given kind, or MessageError in one sentence."""
     try:
-        return msgspec.msgpack.decode(data, type=kind)
+        return decoder(kind).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise MessageError(f"this is not a well-formed {kind.__name__}: {str(error)[:200]}") from None
 
@@ -130,7 +146,7 @@ def open_envelope(data: bytes) -> Envelope:
 def open_reply(data: bytes) -> Answer | Refusal:
     """What a site sent back, or MessageError."""
     try:
-        reply: Answer | Refusal = msgspec.msgpack.decode(data, type=Answer | Refusal)
+        reply: Answer | Refusal = _replies.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise MessageError(f"this is not a well-formed reply: {str(error)[:200]}") from None
     if reply.version != VERSION:

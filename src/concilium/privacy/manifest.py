@@ -66,6 +66,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return tuple(participant.name for participant in self.participants)
 
 
+# Made once, on import: threads that have msgspec look at a new struct at once can crash the interpreter.
+_decoder = msgspec.json.Decoder(Manifest)
+
+
 def compose(
     study: str, participants: Iterable[Participant], *, colluders: int = 1, largest: int | None = None
 ) -> Manifest:
@@ -89,7 +93,7 @@ def read_manifest(data: bytes) -> Manifest:
     if len(data) > MAX_MANIFEST:
         raise MaskError(f"a manifest may have at most {MAX_MANIFEST} bytes; this one has {len(data)}")
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
+        manifest = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MaskError(f"this is not a manifest of a masked study: {str(error)[:200]}") from None
     if manifest.encoded != data:
