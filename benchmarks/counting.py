@@ -14,9 +14,9 @@ import numpy as np
 
 import concilium as cc
 from concilium.federation.cohort import View
+from concilium.federation.schema import ConditionalSchema, Known
 from concilium.records.table import Coded, Records
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
-from concilium.trees.schema import ConditionalSchema, Known
 
 ATTRIBUTES, NODES, REPEATS = 262, 16, 7
 

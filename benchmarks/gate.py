@@ -15,9 +15,9 @@ import numpy as np
 
 import concilium as cc
 from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
+from concilium.federation.schema import ConditionalSchema, Known
 from concilium.records.table import Coded, Records
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute
-from concilium.trees.schema import ConditionalSchema, Known
 
 PATIENTS, ATTRIBUTES = 10_000, 40
 

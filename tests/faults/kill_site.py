@@ -22,8 +22,8 @@ import msgspec
 
 import concilium as cc
 from concilium.federation.messages import VERSION, Answer, Envelope, encode, open_reply
+from concilium.federation.schema import AskSchema, merge, read_schema
 from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.schema import AskSchema, merge, read_schema
 
 ROWS = [{"a": i % 3, "b": "xyz"[i * 7 % 3], "y": i * i % 5 % 2} for i in range(300)]
 

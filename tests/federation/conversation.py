@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import concilium as cc
 from concilium.federation.messages import VERSION, Answer, Envelope, LedgerHead, encode, open_reply
+from concilium.federation.schema import AskSchema, merge, read_schema
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
-from concilium.trees.schema import AskSchema, merge, read_schema
 
 ROWS = [{"a": i % 3, "b": "xyz"[i % 7 % 3], "age": 20 + i % 60 + 0.5, "y": i * i % 5 % 2} for i in range(60)]
 

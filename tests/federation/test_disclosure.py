@@ -16,10 +16,10 @@ import concilium as cc
 from concilium.federation.arrays import Counts, unpack
 from concilium.federation.disclosure import MOST_REFUSALS, Family, Guard, Population, Populations, withhold
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_envelope, open_reply
+from concilium.federation.schema import AskSchema, read_schema
 from concilium.federation.site import ENDED, TOO_FEW
 from concilium.privacy.ledger import Ledger
 from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.schema import AskSchema, read_schema
 from strategies import tables
 
 

@@ -14,10 +14,10 @@ from concilium.errors import HouseError
 from concilium.federation.arrays import Counts, unpack
 from concilium.federation.masking import Join, Joined, Meet
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
+from concilium.federation.schema import AskSchema, ConditionalSchema, Known
 from concilium.privacy.manifest import Participant, compose
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
-from concilium.trees.schema import AskSchema, ConditionalSchema, Known
 from side_door import find_side_doors
 
 NAMES = itertools.count()

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.federation.messages import MAX_MESSAGE, Answer, Refusal, encode, open_reply
+from concilium.federation.schema import AskSchema
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
-from concilium.trees.schema import AskSchema
 
 SITE = site_of()
 VALID = [

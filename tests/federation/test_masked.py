@@ -144,7 +144,7 @@ def test_under_masks_a_site_tells_no_house_how_many_patients_it_has():
     from conversation import wrap
 
     from concilium.federation.messages import encode
-    from concilium.trees.schema import AskSchema
+    from concilium.federation.schema import AskSchema
 
     site = site_of()
     reply = open_reply(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import PolicyError
 from concilium.federation.messages import Answer, Refusal, open_reply
+from concilium.federation.schema import read_schema
 from concilium.policy.functions import Secret
-from concilium.trees.schema import read_schema
 from strategies import tables
 
 PATIENTS = [

@@ -10,7 +10,7 @@ from conversation import ROWS, crosstable_envelope, schema_message, site_of, wra
 import concilium as cc
 from concilium.errors import LedgerError, PolicyError, StudyError
 from concilium.federation.messages import Answer, Refusal, encode, open_reply
-from concilium.trees.schema import AskSchema, read_schema
+from concilium.federation.schema import AskSchema, read_schema
 
 
 def ask(site, message):

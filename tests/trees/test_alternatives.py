@@ -11,8 +11,8 @@ import concilium as cc
 from concilium.errors import MessageError
 from concilium.federation.arrays import Counts, unpack
 from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
+from concilium.federation.schema import AskSchema, merge, read_schema
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
-from concilium.trees.schema import AskSchema, merge, read_schema
 from strategies import tables
 
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import ConciliumError, HouseError, ModelError, QueryError, StudyError
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
+from concilium.federation.schema import ConditionalSchema, Known
 from concilium.trees.ballot import AskVotes, Voter
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
 from concilium.trees.council import Council
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
 from concilium.trees.explanation import Explanation
 from concilium.trees.layout import Sample
-from concilium.trees.schema import ConditionalSchema, Known
 from concilium.trees.verdict import pronounce
 from concilium.trees.voting import VotingTrees
 from federation.conversation import wrap

@@ -26,8 +26,8 @@ from concilium.federation.card import Card
 from concilium.federation.house import House
 from concilium.federation.messages import Release, decode, encode
 from concilium.federation.run import Run, SitesChanged
+from concilium.federation.schema import read_schema
 from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.schema import read_schema
 
 # So many folds are learned side by side; more would hold too many tables at once.
 AT_ONCE = 64

@@ -19,9 +19,9 @@ from concilium.errors import HouseError, MessageError
 from concilium.federation.arrays import Counts, unpack
 from concilium.federation.messages import decode, encode
 from concilium.federation.run import Run
+from concilium.federation.schema import ConditionalSchema, Known, name_of
 from concilium.trees.crosstables import MOST_CELLS, AskCrosstables, AskedAttribute, Split
 from concilium.trees.routing import STAYS
-from concilium.trees.schema import ConditionalSchema, Known, name_of
 
 # So many numbers are asked for at once; a larger level is asked for in parts.
 MOST_NUMBERS = MOST_CELLS

@@ -25,7 +25,7 @@ KINDS = {
     "mask.meet": "concilium.federation.masking:Meet",
     "mask.open": "concilium.federation.masking:Open",
     "mask.end": "concilium.federation.masking:End",
-    "tree.schema": "concilium.trees.schema:AskSchema",
+    "tree.schema": "concilium.federation.schema:AskSchema",
     "tree.crosstables": "concilium.trees.crosstables:AskCrosstables",
     "tree.classes": "concilium.trees.class_counts:AskClassCounts",
     "tree.votes": "concilium.trees.ballot:AskVotes",

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
 from concilium.federation.messages import decode
+from concilium.federation.schema import ConditionalSchema
 from concilium.trees.crosstables import (
     AskedAttribute,
     Split,
@@ -31,7 +32,6 @@ from concilium.trees.crosstables import (
 )
 from concilium.trees.layout import is_positive
 from concilium.trees.routing import route
-from concilium.trees.schema import ConditionalSchema
 
 
 class Voter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

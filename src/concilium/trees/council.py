@@ -14,6 +14,7 @@ from fractions import Fraction
 from concilium.errors import HouseError, nearest
 from concilium.federation.messages import decode, encode
 from concilium.federation.run import Run, together
+from concilium.federation.schema import AskSchema, GlobalSchema, SchemaSeen, in_order, merge, read_schema
 from concilium.records.table import Value, label
 from concilium.trees.ballot import AskVotes, Voter
 from concilium.trees.body import TreeBody
@@ -21,7 +22,6 @@ from concilium.trees.class_counts import NO_POSITIVE, AskClassCounts, ClassCount
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
 from concilium.trees.growing import Counts, GrowingNode, grow
 from concilium.trees.layout import Sample
-from concilium.trees.schema import AskSchema, GlobalSchema, SchemaSeen, in_order, merge, read_schema
 from concilium.trees.stopping import balanced_accuracy
 from concilium.trees.tree import DecisionTree, finish
 

@@ -21,11 +21,11 @@ from concilium.federation.cohort import Cohort, View
 from concilium.federation.disclosure import Family, withhold
 from concilium.federation.histograms import check_edges, check_variance
 from concilium.federation.messages import decode
+from concilium.federation.schema import ConditionalSchema, Known, name_of
 from concilium.records.table import Coded
 from concilium.trees.counting import count
 from concilium.trees.layout import Sample, positive_codes
 from concilium.trees.routing import STAYS, Branching, route
-from concilium.trees.schema import ConditionalSchema, Known, name_of
 
 # What one small message may make a site compute and send: a house asks for a larger level in parts.
 MOST_CELLS = 1 << 22

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.schema import GlobalSchema
 from concilium.trees.crosstables import MOST_CELLS, Split
 from concilium.trees.routing import STAYS
-from concilium.trees.schema import GlobalSchema
 
 TIE = 1e-9
 

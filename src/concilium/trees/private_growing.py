@@ -18,11 +18,11 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.schema import GlobalSchema
 from concilium.privacy.accounting import sigma_squared_for
 from concilium.privacy.shares import PRICE_STEP
 from concilium.trees.crosstables import Split
 from concilium.trees.growing import Counts, GrowingNode, xlog2x
-from concilium.trees.schema import GlobalSchema
 
 SCREENED = 5
 ROOT_WEIGHT = 3

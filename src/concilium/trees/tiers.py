@@ -12,8 +12,7 @@ from functools import lru_cache
 
 from concilium.errors import MessageError
 from concilium.federation.messages import decode, encode
-from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.schema import (
+from concilium.federation.schema import (
     AskSchema,
     AttributeSeen,
     ConditionalSchema,
@@ -23,6 +22,7 @@ from concilium.trees.schema import (
     name_of,
     read_schema,
 )
+from concilium.trees.crosstables import AskCrosstables
 
 Values = list[str | int | float | bool | None]
 

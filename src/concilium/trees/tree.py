@@ -22,6 +22,15 @@ from concilium.federation.histograms import AskHistograms, check_edges, choose_c
 from concilium.federation.house import House
 from concilium.federation.messages import Release, encode
 from concilium.federation.run import Run, SitesChanged
+from concilium.federation.schema import (
+    AskSchema,
+    GlobalSchema,
+    SchemaSeen,
+    merge,
+    name_of,
+    read_schema,
+    stated_schema,
+)
 from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.shares import SMALLEST_VARIANCE
 from concilium.records.query import Query
@@ -36,15 +45,6 @@ from concilium.trees.patients import as_records, codes_and_names, known
 from concilium.trees.pmml import to_pmml
 from concilium.trees.private_growing import SCREENED, Budget, grow_privately
 from concilium.trees.routing import STAYS, Branching, route
-from concilium.trees.schema import (
-    AskSchema,
-    GlobalSchema,
-    SchemaSeen,
-    merge,
-    name_of,
-    read_schema,
-    stated_schema,
-)
 from concilium.trees.svg import to_svg
 
 if TYPE_CHECKING:
