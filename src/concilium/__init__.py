@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from concilium.privacy.ledger import Ledger as Ledger
     from concilium.records.query import Query as Query
     from concilium.records.table import Records as Records
+    from concilium.rulefit.rulefit import RuleFit as RuleFit
     from concilium.study import Study as Study
     from concilium.trees.tree import DecisionTree as DecisionTree
     from concilium.trees.voting import VotingTrees as VotingTrees
@@ -36,6 +37,7 @@ _PLACES = {
     "Query": "concilium.records.query",
     "Records": "concilium.records.table",
     "Region": "concilium.federation.region",
+    "RuleFit": "concilium.rulefit.rulefit",
     "Site": "concilium.federation.site",
     "Study": "concilium.study",
     "VotingTrees": "concilium.trees.voting",

@@ -17,6 +17,7 @@ from concilium.federation.card import Card
 FORMAT = "concilium/model@1"
 
 METHODS = {
+    "rulefit": "concilium.rulefit.rulefit:RuleFit",
     "tree": "concilium.trees.tree:DecisionTree",
     "voting-trees": "concilium.trees.voting:VotingTrees",
 }

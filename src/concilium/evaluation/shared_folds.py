@@ -183,6 +183,7 @@ class FoldRun(Run):
         templates: Mapping[str, bytes] | None = None,
         *,
         live: bool = False,
+        release: Release | None = None,
     ) -> dict[str, bytes]:
         if templates:
             raise CannotShare
@@ -203,6 +204,8 @@ class FoldRun(Run):
         question: msgspec.Struct,
         shape: tuple[int, ...],
         templates: Mapping[str, bytes] | None = None,
+        *,
+        release: Release | None = None,
     ) -> NDArray[np.int64]:
         if templates and isinstance(question, AskCrosstables):
             self.rounds += 1

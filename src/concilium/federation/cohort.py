@@ -135,13 +135,16 @@ class View:
         with self._lock:
             codes = self._binned.get(key)
         if codes is None:
-            values = read_as_numbers(self.records[name]) if self._stated else numbers(self.records, name)
-            codes = bin_codes(values, edges)
+            codes = bin_codes(self.measured(name), edges)
             with self._lock:
                 if len(self._binned) > 4 * len(self.records.names):
                     self._binned.clear()
                 self._binned[key] = codes
         return codes
+
+    def measured(self, name: str) -> NDArray[np.float64]:
+        """A column as numbers, NaN where missing; RecordsError if it holds text (in a stated view, text is missing)."""
+        return read_as_numbers(self.records[name]) if self._stated else numbers(self.records, name)
 
     def coded(self, name: str) -> Coded:
         """A column of categories; RecordsError where it is one of numbers (in a stated view, numbers have labels)."""

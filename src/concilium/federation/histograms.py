@@ -56,7 +56,10 @@ class AskHistograms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         parts = []
         for name, edges in self.edges.items():
             codes = cohort.view.binned(name, tuple(edges))[cohort.rows]
-            parts.append(np.bincount(codes, minlength=len(edges) + 2))
+            counts = np.bincount(codes, minlength=len(edges) + 2)
+            if np.any((counts > 0) & (counts < cohort.guard.minimum_cell)):
+                counts[:] = 0  # a table with a small cell in it is left out, as everywhere under `exact`
+            parts.append(counts)
         return np.concatenate(parts).astype(np.uint32)
 
 

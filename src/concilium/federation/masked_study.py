@@ -27,7 +27,7 @@ from concilium.federation.masking import (
     Opened,
     content,
 )
-from concilium.federation.messages import decode, encode
+from concilium.federation.messages import Release, decode, encode
 from concilium.privacy.manifest import Participant, compose, read_manifest
 from concilium.privacy.masks import address
 from concilium.privacy.study_keys import verify_study_keys
@@ -75,15 +75,17 @@ class MaskedStudy:
         """How many sites the masks and the noise count on."""
         return len(self._manifest.participants) - self._manifest.colluders
 
-    def add_up(self, kind: str, question: msgspec.Struct, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    def add_up(
+        self, kind: str, question: msgspec.Struct, shape: tuple[int, ...], release: Release
+    ) -> NDArray[np.int64]:
         """The sum over all participants of their answers to one question."""
         body = encode(question)
-        covered = self._run.gather(kind, question)
+        covered = self._run.gather(kind, question, release=release)
         vectors = [decode(answer, Covered).masked for answer in covered.values()]
         round_ = MaskedRound(self._manifest, self._keys, content(kind, body), ATTEMPT)
         commitments = round_.commitments(vectors)
         shown = {site: encode(Commitments(list(address(commitments, site)))) for site in covered}
-        opened = self._run.gather("mask.open", Open(kind, body, ATTEMPT), shown)
+        opened = self._run.gather("mask.open", Open(kind, body, ATTEMPT), shown, release=release)
         total = round_.unmask(vectors, [decode(answer, Opened).seed for answer in opened.values()])
         if total.size != int(np.prod(shape)):
             raise HouseError(

@@ -81,10 +81,15 @@ class Run:
         question: msgspec.Struct,
         shape: tuple[int, ...],
         templates: Mapping[str, bytes] | None = None,
+        *,
+        release: Release | None = None,
     ) -> NDArray[np.int64]:
-        """One round whose answers are arrays of counts of this shape: their sum over the participants."""
-        if self.release != "exact":
-            return self.masked.add_up(kind, question, shape)
+        """One round whose answers are arrays of counts of this shape: their sum over the participants.
+
+        `release`: that of this question alone, where a masked run has a private part.
+        """
+        if (release or self.release) != "exact":
+            return self.masked.add_up(kind, question, shape, release or self.release)
         total = np.zeros(shape, dtype=np.int64)
         for site, body in self.gather(kind, question, templates).items():
             try:
@@ -107,6 +112,7 @@ class Run:
         templates: Mapping[str, bytes] | None = None,
         *,
         live: bool = False,
+        release: Release | None = None,
     ) -> dict[str, bytes]:
         """One round: the question to every participant, each with its own template; bodies by site.
 
@@ -114,7 +120,7 @@ class Run:
         stops the run where participants are fixed. `live` rounds are not taken from the journal.
         """
         templates = templates or {}
-        envelopes = {s: self._envelope(s, kind, question, templates.get(s, b"")) for s in self.sites}
+        envelopes = {s: self._envelope(s, kind, question, templates.get(s, b""), release) for s in self.sites}
         self.rounds += 1
         if self.house.on_round is not None:
             self.house.on_round(f"round {self.rounds}: {kind} to {len(envelopes)} sites")
@@ -179,13 +185,15 @@ class Run:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _envelope(self, site: str, kind: str, question: msgspec.Struct, template: bytes) -> Envelope:
+    def _envelope(
+        self, site: str, kind: str, question: msgspec.Struct, template: bytes, release: Release | None
+    ) -> Envelope:
         envelope = Envelope(
             version=VERSION,
             id="",
             study=self.study,
             kind=kind,
-            release=self.release,
+            release=release or self.release,
             body=encode(question),
             template=template,
             seen=self.house.heads.get(site),

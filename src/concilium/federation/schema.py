@@ -55,7 +55,10 @@ class SchemaSeen(Gathered, frozen=True, forbid_unknown_fields=True):
 
 
 class AskSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which attributes, values and classes are there among the patients of this query?"""
+    """Which attributes, values and classes are there among the patients of this query?
+
+    `measured`: the target is a number, so that there are no classes to list.
+    """
 
     releases: ClassVar[frozenset[str]] = frozenset({"exact", "masked"})
     additive: ClassVar[bool] = False
@@ -65,6 +68,7 @@ class AskSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     bins: dict[str, list[float]] = {}
     attributes: list[str] | None = None
     count_patients: bool = True
+    measured: bool = False
 
     def check(self, release: str) -> None:
         if release == "masked" and self.count_patients:
@@ -74,9 +78,7 @@ class AskSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def compute(self, cohort: Cohort, template: bytes) -> SchemaSeen:
         records = cohort.view.records
-        target = records[self.target]
-        if isinstance(target, Numbers):
-            raise RecordsError(f"the target {self.target!r} is a number; a tree predicts categories")
+        classes = [] if self.measured else self._find_classes(cohort)
         wanted = records.names if self.attributes is None else set(self.attributes) & set(records.names)
         seen, unbinned = [], []
         for name in sorted(wanted):
@@ -90,10 +92,15 @@ class AskSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 unbinned.append(name)
             else:
                 seen.append(AttributeSeen(name, observed(column, cohort), column.numeric))
-        classes = [value for value in observed(target, cohort) if value is not None]
         return SchemaSeen(
             seen, classes, len(cohort) if self.count_patients else None, unbinned, cohort.floored
         )
+
+    def _find_classes(self, cohort: Cohort) -> list[str | int | float | bool]:
+        target = cohort.view.records[self.target]
+        if isinstance(target, Numbers):
+            raise RecordsError(f"the target {self.target!r} is a number; here categories are predicted")
+        return [value for value in observed(target, cohort) if value is not None]
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,15 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.privacy import mechanisms, randomness
+from concilium.privacy.accounting import sigma_squared_for
 from concilium.privacy.mechanisms import Number, bound_decay, read_positive, warn_if_noiseless
 
 SMALLEST_VARIANCE = 4
 LARGEST_POLYA_SCALE = 20_000
 # Multiples of this keep the ledger's rationals short.
 PRICE_STEP = Fraction(1, 10**15)
+# Shares of Gaussian noise cost a trifle more than one Gaussian; this much is held back for it.
+RESERVE = Fraction(1, 10**6)
 
 
 def draw_gaussian_share(count: int, variance: Number, sites: int, colluders: int = 1) -> NDArray[np.int64]:
@@ -50,6 +53,11 @@ def price_gaussian_shares(
     )
     extra = -(-distance * numbers // PRICE_STEP) * PRICE_STEP
     return read_positive(squared_sensitivity, "squared sensitivity") / (2 * share * honest) + extra
+
+
+def variance_within(rho: Fraction, squared_sensitivity: Fraction | int) -> Fraction:
+    """The variance at which noise in shares costs no more than rho, the trifle that shares cost more included."""
+    return sigma_squared_for(rho * (1 - RESERVE), squared_sensitivity)
 
 
 def draw_laplace_share(

@@ -21,6 +21,7 @@ from concilium.federation.card import Card
 from concilium.federation.histograms import AskHistograms, check_edges, choose_cutoffs, split_histograms
 from concilium.federation.house import House
 from concilium.federation.messages import Release, encode
+from concilium.federation.patients import as_records, codes_and_names, known
 from concilium.federation.run import Run, SitesChanged
 from concilium.federation.schema import (
     AskSchema,
@@ -41,7 +42,6 @@ from concilium.trees.drawing import draw
 from concilium.trees.explanation import Explanation, explain
 from concilium.trees.expressions import LeafExpression, to_expressions
 from concilium.trees.growing import Counts, Criterion, GrowingNode, grow
-from concilium.trees.patients import as_records, codes_and_names, known
 from concilium.trees.pmml import to_pmml
 from concilium.trees.private_growing import SCREENED, Budget, grow_privately
 from concilium.trees.routing import STAYS, Branching, route

@@ -22,6 +22,7 @@ from concilium.errors import ModelError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.house import House
 from concilium.federation.messages import Release
+from concilium.federation.patients import as_records
 from concilium.federation.run import Run, SitesChanged, together
 from concilium.records.table import Records, Value, label
 from concilium.trees.body import Node, TreeBody
@@ -30,7 +31,6 @@ from concilium.trees.drawing import draw
 from concilium.trees.explanation import Explanation
 from concilium.trees.growing import GrowingNode
 from concilium.trees.layout import MOST_NEGATIVES, Sample
-from concilium.trees.patients import as_records
 from concilium.trees.stopping import experts_at, grow_until_settled
 from concilium.trees.tree import DecisionTree, cautions
 from concilium.trees.verdict import Verdict, pronounce

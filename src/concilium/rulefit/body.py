@@ -1,0 +1,70 @@
+"""What a rule model's file holds: all terms considered, their coefficients, and what the sites told of them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from concilium.errors import MessageError
+from concilium.rulefit.design import Terms
+from concilium.rulefit.outcome import Outcome
+from concilium.rulefit.rules import say_rule
+
+
+class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A term that is in the model: its column, its mean over all patients (a rule's support), the mean outcome of the
+    patients inside and outside of a rule, and its pooled standard deviation. None where that was not asked."""
+
+    column: int
+    support: float | None
+    inside: float | None
+    outside: float | None
+    deviation: float
+
+
+class RuleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`coefficients` belong to the terms in their order: rules, linear terms, shapes. Zero: considered, not taken."""
+
+    target: str
+    query: str
+    outcome: Outcome
+    classes: list[str | int | float | bool]
+    terms: Terms
+    intercept: float
+    coefficients: list[float]
+    told: list[Told]
+    patients: int | None
+    mean: float | None
+
+    def __post_init__(self) -> None:
+        try:
+            self.terms.check()
+            self.outcome.check()
+        except MessageError as error:
+            raise ValueError(str(error)) from None
+        if not self.target or len(self.coefficients) != len(self.terms):
+            raise ValueError("a rule model needs a target and a coefficient for each term")
+        if len(self.classes) != (2 if self.outcome.binary else 0):
+            raise ValueError("a rule model has two classes, or a number to predict and none")
+        taken = [index for index, value in enumerate(self.coefficients) if value]
+        if [told.column for told in self.told] != taken:
+            raise ValueError("a rule model tells of exactly the terms that it has taken")
+
+    def name(self, column: int) -> str:
+        """A term in words."""
+        rules, lines = len(self.terms.rules), len(self.terms.lines)
+        if column < rules:
+            return say_rule(self.terms.rules[column], self.terms.attributes)
+        if column < rules + lines:
+            line = self.terms.lines[column - rules]
+            return f"{self.terms.attributes[line.attribute].name} (linear)"
+        return f"{self.terms.attributes[self.terms.steps[column - rules - lines].attribute].name} (shape)"
+
+    def attributes_of(self, column: int) -> list[str]:
+        """The attributes that a term looks at."""
+        rules, lines = len(self.terms.rules), len(self.terms.lines)
+        names = [attribute.name for attribute in self.terms.attributes]
+        if column < rules:
+            return [names[condition[0]] for condition in self.terms.rules[column]]
+        if column < rules + lines:
+            return [names[self.terms.lines[column - rules].attribute]]
+        return [names[self.terms.steps[column - rules - lines].attribute]]

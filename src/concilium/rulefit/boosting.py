@@ -1,0 +1,143 @@
+"""Rules of one site: boosted trees that split only at shared cutoffs, every node a rule (Algorithm 1, section 2.2.2).
+
+LightGBM sees codes, not values, so that no cut is finer than the shared cutoffs; the number of leaves of each tree is
+2 + floor(Exponential) with mean `leaves` - 2, drawn by hashing, since everything here follows from the question. A node
+with fewer than `support` patients is never made, nor is one that leaves out fewer: a rule is never about three people.
+That is a courtesy, not privacy: the rules still depend on every patient.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.rulefit.rules import MISSING, Attribute, Rule, fulfils, write_rule
+
+Allowed = dict[int, set[int]]
+
+
+def boost(
+    codes: Sequence[NDArray[np.unsignedinteger]],
+    outcome: NDArray[np.float64],
+    attributes: Sequence[Attribute],
+    *,
+    binary: bool,
+    trees: int,
+    leaves: float,
+    shrinkage: float,
+    support: int,
+    seed: int,
+    sample: float = 0.5,
+) -> list[Rule]:
+    """The different rules of a site's boosted trees, in canonical order; none where there is nothing to learn."""
+    patients = len(outcome)
+    if patients < 2 * support or outcome.min() == outcome.max() or not attributes:
+        return []
+    booster = _train(
+        np.column_stack(codes).astype(np.float64),
+        outcome,
+        attributes,
+        objective="binary" if binary else "regression",
+        sizes=[count_leaves(leaves, seed, tree) for tree in range(trees)],
+        shrinkage=shrinkage,
+        support=support,
+        seed=seed,
+        sample=sample,
+    )
+    sizes = [attribute.size for attribute in attributes]
+    found: set[Rule] = set()
+    for tree in booster.dump_model()["tree_info"]:
+        for allowed in _walk(tree["tree_structure"], {}, sizes):
+            found.add(write_rule(allowed, sizes))
+    kept = [rule for rule in found if rule and support <= _count(rule, codes, sizes) <= patients - support]
+    return sorted(kept)
+
+
+def count_leaves(mean: float, seed: int, tree: int) -> int:
+    """2 + floor(w), w exponential with mean `mean` - 2, the `tree`-th draw of this seed."""
+    if mean <= 2:
+        return 2
+    digest = hashlib.sha256(f"{seed}\n{tree}".encode()).digest()
+    uniform = (int.from_bytes(digest[:8], "big") + 0.5) / 2**64
+    return 2 + math.floor(-math.log(uniform) * (mean - 2))
+
+
+def _train(
+    table: NDArray[np.float64],
+    outcome: NDArray[np.float64],
+    attributes: Sequence[Attribute],
+    *,
+    objective: str,
+    sizes: Sequence[int],
+    shrinkage: float,
+    support: int,
+    seed: int,
+    sample: float,
+) -> Any:
+    import lightgbm
+
+    categories = [index for index, attribute in enumerate(attributes) if not attribute.numeric]
+    numeric = [index for index, attribute in enumerate(attributes) if attribute.numeric]
+    table[:, numeric] = np.where(table[:, numeric] == MISSING, np.nan, table[:, numeric])
+    parameters: dict[str, Any] = {
+        "objective": objective,
+        "learning_rate": shrinkage,
+        "max_bin": max(attribute.size for attribute in attributes) + 1,
+        "min_data_in_bin": 1,
+        "min_data_in_leaf": support,
+        "min_sum_hessian_in_leaf": 0.0,
+        "min_data_per_group": support,
+        "max_cat_to_onehot": 4,
+        "cat_smooth": 1.0,
+        "cat_l2": 0.0,
+        "bagging_fraction": sample,
+        "bagging_freq": 1 if sample < 1 else 0,
+        "feature_pre_filter": False,
+        "enable_bundle": False,
+        "deterministic": True,
+        "force_col_wise": True,
+        "num_threads": 1,
+        "seed": seed % 2**31,
+        "verbosity": -1,
+    }
+    data = lightgbm.Dataset(table, outcome, params=parameters, categorical_feature=categories)
+    return lightgbm.train(
+        parameters,
+        data,
+        num_boost_round=len(sizes),
+        callbacks=[lightgbm.reset_parameter(num_leaves=list(sizes))],
+    )
+
+
+def _walk(node: dict[str, Any], allowed: Allowed, sizes: Sequence[int]) -> Iterator[Allowed]:
+    """For every node below the root the codes that lead to it."""
+    if "split_feature" not in node:
+        return
+    attribute = node["split_feature"]
+    everything = set(range(sizes[attribute]))
+    if node["decision_type"] == "==":
+        left = {int(code) for code in str(node["threshold"]).split("||")}
+    else:
+        left = {code for code in everything if code != MISSING and code <= node["threshold"]}
+    right = everything - left - {MISSING}
+    # Without missing values at this site it has not learned where they belong: they fulfil neither side.
+    if node["decision_type"] == "==":
+        right |= {MISSING} - left
+    elif node["missing_type"] == "NaN":
+        (left if node["default_left"] else right).add(MISSING)
+    for child, side in (("left_child", left), ("right_child", right)):
+        here = {**allowed, attribute: allowed.get(attribute, everything) & side}
+        yield here
+        yield from _walk(node[child], here, sizes)
+
+
+def _count(rule: Rule, codes: Sequence[NDArray[np.unsignedinteger]], sizes: Sequence[int]) -> int:
+    inside = np.ones(len(codes[0]), dtype=np.bool_)
+    for condition in rule:
+        inside &= fulfils(condition, sizes[condition[0]])[codes[condition[0]]]
+    return int(inside.sum())

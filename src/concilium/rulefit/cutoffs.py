@@ -1,0 +1,116 @@
+"""From shared histograms to the attributes of a model: cutoffs, winsorising bounds and scales (section 2.2.1).
+
+All of it is computed by the house from counts between public edges, exact or with noise; noise below zero counts as
+none, so that the distribution function never falls, and a quantile is the right edge of the bin in which it lies.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import StudyError
+from concilium.federation.histograms import MOST_EDGES, choose_cutoffs
+from concilium.federation.schema import SchemaSeen, in_order
+from concilium.rulefit.design import WIDEST, Line
+from concilium.rulefit.rules import Attribute
+
+# Friedman and Popescu (2008): values beyond the 2.5 % quantiles are held there; 0.4 is the deviation of a rule.
+TAIL = 0.025
+RULE_DEVIATION = 0.4
+# Public edges for a second look at a column of which no patient lies between the study's own.
+WIDE_EDGES = tuple(sorted([0.0, *(sign * 10.0**power for power in range(-6, 10) for sign in (-1.0, 1.0))]))
+
+
+def unite(
+    schemas: Mapping[str, SchemaSeen], bins: Mapping[str, Sequence[float]]
+) -> tuple[list[Attribute], dict[str, str]]:
+    """The attributes that every site has, and what is left out and why.
+
+    A number has its public bins; whole numbers that the sites list as values have an edge between any two of them.
+    """
+    left_out: dict[str, str] = {}
+    for site, schema in schemas.items():
+        left_out |= dict.fromkeys(schema.unbinned, f"a number at {site}; give bins for it")
+    names = sorted({attribute.name for schema in schemas.values() for attribute in schema.attributes})
+    attributes = []
+    for name in names:
+        if name in left_out:
+            continue
+        seen = [a for schema in schemas.values() for a in schema.attributes if a.name == name]
+        values = [value for value in in_order(v for a in seen for v in a.values) if value is not None]
+        if len(seen) < len(schemas):
+            lacking = next(site for site, s in schemas.items() if name not in {a.name for a in s.attributes})
+            left_out[name] = f"not known at {lacking}"
+        elif name in bins:
+            attributes.append(Attribute(name, tuple(map(float, bins[name]))))
+        elif len(values) < 2:
+            left_out[name] = "the same for everybody"
+        elif all(attribute.numeric for attribute in seen):
+            numbers = [float(value) for value in values]
+            edges = [(low + high) / 2 for low, high in itertools.pairwise(numbers)]
+            if len(edges) > MOST_EDGES:
+                left_out[name] = f"a number with {len(values)} values; give bins for it"
+            else:
+                attributes.append(Attribute(name, tuple(edges)))
+        else:
+            attributes.append(Attribute(name, (), tuple(values)))
+    return attributes, left_out
+
+
+def cut(attribute: Attribute, histogram: NDArray[np.int64], cutoffs: int | None) -> Attribute | None:
+    """The attribute with at most so many of its edges, at even quantiles; None where all patients are in one bin."""
+    bins = np.maximum(histogram[1:], 0)
+    if np.count_nonzero(bins) < 2:
+        return None
+    if cutoffs is None or len(attribute.edges) <= cutoffs:
+        return attribute
+    chosen = choose_cutoffs(histogram, attribute.edges, cutoffs)
+    return Attribute(attribute.name, tuple(chosen)) if chosen else None
+
+
+def measure(index: int, edges: Sequence[float], histogram: NDArray[np.int64]) -> Line | None:
+    """The linear term of an attribute: held between its 2.5 % quantiles, centred at its median, in units that give
+    it the standard deviation of a rule. None where that is no more than one point."""
+    bins = np.maximum(histogram[1:], 0)
+    total = int(bins.sum())
+    if total == 0 or len(edges) < 2:
+        return None
+    low, middle, high = (quantile(bins, edges, share) for share in (TAIL, 0.5, 1 - TAIL))
+    if low >= high:
+        return None
+    ends = np.array([low, *edges, high])
+    lower = np.clip(ends[:-1], low, high)
+    upper = np.clip(ends[1:], low, high)
+    middles = (lower + upper) / 2
+    mean = float(bins @ middles) / total
+    deviation = float(np.sqrt(bins @ (middles - mean) ** 2 / total))
+    if deviation <= (high - low) * RULE_DEVIATION / WIDEST:
+        return None
+    return Line(index, low, high, min(max(middle, low), high), RULE_DEVIATION / deviation)
+
+
+def quantile(bins: NDArray[np.int64], edges: Sequence[float], share: float) -> float:
+    """The right edge of the bin where this share of the patients is reached; the last bin has only a left one."""
+    reached = np.cumsum(bins)
+    at = int(np.searchsorted(reached, share * reached[-1]))
+    return float(edges[min(at, len(edges) - 1)])
+
+
+def missed(histogram: NDArray[np.int64]) -> bool:
+    """Whether all patients with a value lie beyond the edges, on one side."""
+    bins = np.maximum(histogram[1:], 0)
+    return len(bins) > 2 and bins.sum() > 0 and max(bins[0], bins[-1]) == bins.sum()
+
+
+def refuse_bins(name: str, edges: Sequence[float], wide: NDArray[np.int64]) -> StudyError:
+    """What to say of bins that miss all data: which column, and which range would do."""
+    bins = np.maximum(wide[1:], 0)
+    held = np.flatnonzero(bins)
+    ends = (-np.inf, *WIDE_EDGES, np.inf)
+    low, high = ends[held[0]], ends[held[-1] + 1]
+    would = f"edges between {low:g} and {high:g} would do"
+    return StudyError(f"the bins of {name!r}, {edges[0]:g} to {edges[-1]:g}, miss all patients: {would}")

@@ -1,0 +1,137 @@
+"""Working-set proximal Newton: L1-penalised regression over sites in about a dozen questions (METHODS, section 2).
+
+Minimises the mean loss over all patients + penalty x |coefficients|, the intercept not penalised. Each question asks
+for the loss at steps of several lengths, and for the gradient of all columns and the Hessian of the working ones at
+the full step, which is nearly always taken: one question is one step. The working columns are those that are in the
+model and those that violate the optimality conditions most; they only ever get more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import HouseError
+from concilium.rulefit.descent import minimise
+from concilium.rulefit.fitting import MOST_WORKING, Coefficients, Sums
+
+Ask = Callable[[tuple[Coefficients, ...], tuple[int, ...] | None], Sums]
+
+STEPS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
+MOST_QUESTIONS = 100
+# The first working set, and by how many columns it may grow at a time.
+GROWTH = 50
+
+
+@dataclass
+class Point:
+    """Where the fit stands: mean loss, gradient and Hessian of the working columns, intercept first."""
+
+    w: NDArray[np.float64]
+    loss: float
+    gradient: NDArray[np.float64]
+    hessian: NDArray[np.float64]
+    working: list[int]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Coefficients with the intercept first, the objective there, and how many questions it took."""
+
+    w: NDArray[np.float64]
+    objective: float
+    gap: float
+    questions: int
+    converged: bool
+    point: Point
+
+
+def fit(
+    ask: Ask, columns: int, penalty: float, *, tolerance: float = 1e-8, start: Point | None = None
+) -> Fitted:
+    """The optimum, to about `tolerance` of the objective; `start` is where a fit with another penalty ended."""
+    asked = 0
+
+    def look(candidates: list[NDArray[np.float64]], working: list[int]) -> tuple[NDArray[np.float64], Point]:
+        nonlocal asked
+        asked += 1
+        sums = ask(tuple(write(w) for w in candidates), tuple(working))
+        if sums.patients <= 0 or sums.gradient is None or sums.hessian is None:
+            raise HouseError("no patients to fit a model to")
+        n = sums.patients
+        point = Point(
+            candidates[0], float(sums.losses[0] / n), sums.gradient / n, sums.hessian / n, list(working)
+        )
+        return sums.losses / n, point
+
+    def objective(w: NDArray[np.float64], loss: float) -> float:
+        return loss + penalty * float(np.abs(w[1:]).sum())
+
+    point = start if start is not None else look([np.zeros(columns + 1)], [])[1]
+    gap = np.inf
+    while asked < MOST_QUESTIONS:
+        now = objective(point.w, point.loss)
+        # The small problem is solved as well as the large one deserves by now.
+        target, promised = propose(point, penalty, 1e-2 * float(np.sqrt(np.clip(gap, tolerance * now, 1e-4))))
+        outside = violations(point, penalty)
+        gap = promised + float((outside**2).sum()) * 2
+        if gap <= tolerance * max(1e-3, now):
+            return Fitted(point.w, now, gap, asked, True, point)
+        working = grow(point, target, outside, MOST_WORKING)
+        step = target - point.w
+        losses, found = look([point.w + length * step for length in STEPS], working)
+        values = [
+            objective(point.w + length * step, loss) for length, loss in zip(STEPS, losses, strict=True)
+        ]
+        if values[0] <= now - 1e-4 * promised or promised <= tolerance * 1e-2 * now:
+            point = found
+            continue
+        best = int(np.argmin(values))
+        if values[best] >= now - 1e-12 * abs(now):
+            return Fitted(point.w, now, gap, asked, False, point)
+        _, point = look([point.w + STEPS[best] * step], working)
+    return Fitted(point.w, objective(point.w, point.loss), gap, asked, False, point)
+
+
+def propose(point: Point, penalty: float, tolerance: float) -> tuple[NDArray[np.float64], float]:
+    """The Newton step from here, over the working columns, and by how much the quadratic says it helps."""
+    index = np.array([0, *(column + 1 for column in point.working)])
+    at, gradient = point.w[index], point.gradient[index]
+    penalties = np.full(len(index), penalty)
+    penalties[0] = 0
+    # A ridge far below the precision that is asked for: equal columns have no single solution.
+    hessian = point.hessian + 1e-10 * np.eye(len(index))
+    found = minimise(gradient, hessian, at, penalties, tolerance)
+    step = found - at
+    helps = -(gradient @ step + 0.5 * step @ hessian @ step)
+    helps -= penalty * float(np.abs(found[1:]).sum() - np.abs(at[1:]).sum())
+    target = point.w.copy()
+    target[index] = found
+    return target, max(0.0, float(helps))
+
+
+def violations(point: Point, penalty: float) -> NDArray[np.float64]:
+    """By how much each column that is not worked on breaks the optimality conditions."""
+    outside = np.maximum(np.abs(point.gradient[1:]) - penalty, 0.0)
+    outside[point.working] = 0.0
+    return outside
+
+
+def grow(point: Point, target: NDArray[np.float64], outside: NDArray[np.float64], most: int) -> list[int]:
+    """The columns to work on next: those of now, and the worst violators."""
+    worst = np.argsort(-outside, kind="stable")[:GROWTH]
+    added = [int(column) for column in worst if outside[column] > 0]
+    kept = point.working
+    if len(kept) + len(added) > most:
+        active = set((np.flatnonzero(target[1:])).tolist())
+        kept = [column for column in kept if column in active]
+    return [*kept, *added][:most]
+
+
+def write(w: NDArray[np.float64]) -> Coefficients:
+    """Coefficients as they travel."""
+    columns = np.flatnonzero(w[1:])
+    return Coefficients(float(w[0]), tuple(columns.tolist()), tuple(w[1:][columns].tolist()))

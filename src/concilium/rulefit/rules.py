@@ -1,0 +1,151 @@
+"""Rules in one canonical form, so that logically equal rules are one (section 2.2.2 of federated RuleFit).
+
+Every attribute has finitely many codes: 0 is missing; a number has one code for each interval between its shared
+cutoffs, a category one for each value and a last one for all others. A condition is the set of codes that fulfil it,
+written as rising runs (attribute, low, high, low, high, ...); a rule is a conjunction of conditions on different
+attributes, in the order of attributes, and none of them is fulfilled by everybody. Two such rules hold for the same
+patients, whoever they may be, if and only if they are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MessageError
+from concilium.federation.histograms import check_edges
+from concilium.records.table import Value, label
+
+Condition = tuple[int, ...]
+Rule = tuple[Condition, ...]
+
+MISSING = 0
+MOST_VALUES = 10_000
+
+
+class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A number with its shared cutoffs, or a category with its values."""
+
+    name: str
+    edges: tuple[float, ...] = ()
+    values: tuple[str | int | float | bool, ...] = ()
+
+    @property
+    def numeric(self) -> bool:
+        return bool(self.edges)
+
+    @property
+    def size(self) -> int:
+        """How many codes there are: missing, the intervals, or the values and `other`."""
+        return len(self.edges) + 2 if self.edges else len(self.values) + 2
+
+    def check(self) -> None:
+        """MessageError unless it is one or the other, and well formed."""
+        if self.edges and self.values:
+            raise MessageError(f"{self.name[:60]!r} is both a number and a category")
+        if self.edges:
+            check_edges(self.name, self.edges)
+        if len({label(value) for value in self.values}) != len(self.values) or len(self.values) > MOST_VALUES:
+            raise MessageError(
+                f"{self.name[:60]!r} must have different values, at most {MOST_VALUES} of them"
+            )
+
+
+def write_condition(attribute: int, codes: Iterable[int]) -> Condition:
+    """The condition that exactly these codes fulfil."""
+    condition = [attribute]
+    for code in sorted(set(codes)):
+        if len(condition) > 1 and condition[-1] == code - 1:
+            condition[-1] = code
+        else:
+            condition += [code, code]
+    return tuple(condition)
+
+
+def read_codes(condition: Condition) -> set[int]:
+    """The codes that fulfil a condition."""
+    runs = zip(condition[1::2], condition[2::2], strict=True)
+    return {code for low, high in runs for code in range(low, high + 1)}
+
+
+def write_rule(allowed: Mapping[int, set[int]], sizes: Sequence[int]) -> Rule:
+    """The rule with these codes for each attribute, without conditions that everybody fulfils."""
+    return tuple(
+        write_condition(attribute, codes)
+        for attribute, codes in sorted(allowed.items())
+        if len(codes) < sizes[attribute]
+    )
+
+
+def check_rule(rule: Rule, attributes: Sequence[Attribute]) -> None:
+    """MessageError unless a rule is in canonical form over these attributes."""
+    before = -1
+    for condition in rule:
+        if len(condition) < 3 or len(condition) % 2 == 0 or not before < condition[0] < len(attributes):
+            raise MessageError("a rule is not in canonical form")
+        before, last = condition[0], attributes[condition[0]].size - 1
+        at = -2
+        for low, high in zip(condition[1::2], condition[2::2], strict=True):
+            if not at + 1 < low <= high <= last:
+                raise MessageError("a rule's condition is not in canonical form")
+            at = high
+        if condition[1:] == (0, last):
+            raise MessageError("a rule has a condition that everybody fulfils")
+    if not rule:
+        raise MessageError("a rule needs a condition")
+
+
+def fulfils(condition: Condition, size: int) -> NDArray[np.bool_]:
+    """For each code of the attribute whether it fulfils the condition."""
+    table = np.zeros(size, dtype=np.bool_)
+    for low, high in zip(condition[1::2], condition[2::2], strict=True):
+        table[low : high + 1] = True
+    return table
+
+
+def say_rule(rule: Rule, attributes: Sequence[Attribute]) -> str:
+    """A rule in words: `age >= 57 & sex = f`."""
+    return " & ".join(say_condition(condition, attributes[condition[0]]) for condition in rule)
+
+
+def say_condition(condition: Condition, attribute: Attribute) -> str:
+    codes = read_codes(condition)
+    with_missing = MISSING in codes
+    present = codes - {MISSING}
+    everything = set(range(1, attribute.size))
+    if not present:
+        return f"{attribute.name} is missing"
+    if present == everything:
+        return f"{attribute.name} is not missing"
+    said = (
+        say_intervals(present, attribute)
+        if attribute.numeric
+        else say_values(present, attribute.name, attribute.values)
+    )
+    return f"({said} or missing)" if with_missing else said
+
+
+def say_intervals(codes: set[int], attribute: Attribute) -> str:
+    edges, last = attribute.edges, attribute.size - 1
+    said = []
+    runs = write_condition(0, codes)
+    for low, high in zip(runs[1::2], runs[2::2], strict=True):
+        if low == 1:
+            said.append(f"{attribute.name} < {edges[high - 1]:g}")
+        elif high == last:
+            said.append(f"{attribute.name} >= {edges[low - 2]:g}")
+        else:
+            said.append(f"{edges[low - 2]:g} <= {attribute.name} < {edges[high - 1]:g}")
+    return said[0] if len(said) == 1 else f"({' or '.join(said)})"
+
+
+def say_values(codes: set[int], name: str, values: Sequence[Value]) -> str:
+    other = len(values) + 1
+    if other in codes:
+        left = [label(value) for code, value in enumerate(values, start=1) if code not in codes]
+        return f"{name} is not {left[0]}" if len(left) == 1 else f"{name} not in {{{', '.join(left)}}}"
+    told = [label(values[code - 1]) for code in sorted(codes)]
+    return f"{name} = {told[0]}" if len(told) == 1 else f"{name} in {{{', '.join(told)}}}"

@@ -1,0 +1,80 @@
+"""The model as a table to read: odds ratio, importance and support of every term, and importances of attributes.
+
+Section 2.3 of federated RuleFit: the importance of a term is |coefficient| x its pooled standard deviation, on a scale
+where the most important is 100; an attribute's is that of its linear term and its share in every rule it is part of.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from concilium.rulefit.body import RuleBody
+
+
+@dataclass(frozen=True)
+class Row:
+    """A term of the model. `odds_ratio`: exp(coefficient), what fulfilling a rule multiplies the odds by, or what one
+    standard deviation more does for a linear term; None where a number is predicted. `rate_in`, `rate_out`: share of
+    positive patients (or the mean outcome) inside and outside of a rule."""
+
+    rule: str
+    coefficient: float
+    odds_ratio: float | None
+    importance: float
+    support: float | None
+    rate_in: float | None
+    rate_out: float | None
+    is_rule: bool
+
+
+def make_table(body: RuleBody) -> list[Row]:
+    """Every term in the model, the most important first."""
+    weights = {t.column: abs(body.coefficients[t.column]) * t.deviation for t in body.told}
+    most = max(weights.values(), default=0.0) or 1.0
+    rows = []
+    for told in sorted(body.told, key=lambda told: (-weights[told.column], told.column)):
+        value = body.coefficients[told.column]
+        is_rule = told.column < len(body.terms.rules)
+        unit = 1.0 if is_rule else told.deviation
+        rows.append(
+            Row(
+                rule=body.name(told.column),
+                coefficient=value,
+                odds_ratio=math.exp(value * unit) if body.outcome.binary else None,
+                importance=100 * weights[told.column] / most,
+                support=told.support if is_rule else None,
+                rate_in=told.inside if is_rule else None,
+                rate_out=told.outside if is_rule else None,
+                is_rule=is_rule,
+            )
+        )
+    return rows
+
+
+def rank_attributes(body: RuleBody) -> dict[str, float]:
+    """Importances of attributes, the largest 100."""
+    total: dict[str, float] = {}
+    for told in body.told:
+        names = body.attributes_of(told.column)
+        for name in names:
+            share = abs(body.coefficients[told.column]) * told.deviation / len(names)
+            total[name] = total.get(name, 0.0) + share
+    most = max(total.values(), default=0.0) or 1.0
+    return {name: 100 * total[name] / most for name in sorted(total, key=lambda n: (-total[n], n))}
+
+
+def draw_table(body: RuleBody, most: int = 20) -> str:
+    """The model in plain text, its most important terms first."""
+    rows = make_table(body)
+    effect = "odds x" if body.outcome.binary else "adds"
+    lines = [f"{'importance':>10}  {effect:>8}  {'support':>7}  term"]
+    for row in rows[:most]:
+        change = row.odds_ratio if row.odds_ratio is not None else row.coefficient
+        support = "" if row.support is None else f"{row.support:.2f}"
+        lines.append(f"{row.importance:>10.0f}  {change:>8.2f}  {support:>7}  {row.rule}")
+    if len(rows) > most:
+        lines.append(f"... and {len(rows) - most} more")
+    if not rows:
+        lines.append("no term: every patient gets the same answer")
+    return "\n".join(lines)
