@@ -82,9 +82,11 @@ def pool(sites: list[Site]) -> Site:
     return np.concatenate([matrix for matrix, _ in sites]), np.concatenate([outcome for _, outcome in sites])
 
 
-def draw_patients(shape: Shape, patients: int, draw: np.random.Generator) -> Site:
+def draw_patients(
+    shape: Shape, patients: int, draw: np.random.Generator, covariates: int = COVARIATES
+) -> Site:
     """Covariates, and an outcome that is 1 with the probability that the model gives."""
-    matrix = draw.normal(size=(patients, COVARIATES))
+    matrix = draw.normal(size=(patients, covariates))
     chance = 1 / (1 + np.exp(-log_odds(shape, matrix)))
     return matrix, (draw.random(patients) < chance).astype(np.float64)
 
