@@ -513,8 +513,7 @@ class RuleFit:
         """Every term in the model, the most important first: rule, odds ratio, importance 0-100, support, rates."""
         return make_table(self.body)
 
-    @property
-    def importances_(self) -> dict[str, float]:
+    def importances(self) -> dict[str, float]:
         """Importances of the attributes, the largest 100."""
         return rank_attributes(self.body)
 
