@@ -215,6 +215,12 @@ def test_sites_opt_out_by_themselves_and_the_card_says_so():
     assert said == "opted out: small: fewer than 4 patients to learn from; negative: no positive patient"
     for site in (small, negative):
         assert [entry.kind for entry in released(site)] == ["tree.classes"]
+        assert [
+            (r.kind, r.answers, r.numbers, r.cost) for r in model.card.releases if r.site == site.name
+        ] == [("tree.classes", 1, sum(entry.numbers for entry in released(site)), None)]
+    assert not [release for release in model.card.releases if release.site == "shut"]
+    # A site that takes no part has no patients to set its numbers against.
+    assert not [warning for warning in model.card.warnings if "None patients" in warning]
 
 
 def test_a_site_that_opts_out_tells_no_count():
@@ -288,6 +294,7 @@ def test_a_site_lost_on_the_way_leaves_the_model_of_the_others(answers):
     model = fitted(sites=[*sites[:-1], Mortal(sites[-1], answers)])
     assert model.body == fitted(sites=sites_of()[:-1]).body
     assert any("lost on the way: west" in warning for warning in model.card.warnings)
+    assert sum(r.answers for r in model.card.releases if r.site == "west") == answers
 
 
 def test_a_site_that_does_not_tell_votes_is_left_out():

@@ -12,6 +12,7 @@ from pooled_id3 import decide, id3
 
 import concilium as cc
 from concilium.trees.voting import VotingTrees
+from strategies import rare_houses
 
 MASK = 2**64 - 1
 
@@ -59,17 +60,6 @@ def balanced(experts, rows):
     for row in rows:
         right[row["y"]] += majority(experts, row) == row["y"]
     return sum(Fraction(right[c], sum(row["y"] == c for row in rows)) for c in right) / 2
-
-
-@st.composite
-def rare_houses(draw):
-    """Sites with a few categorical columns, and few patients with y = 1 among 0 and 2."""
-    names = [f"x{i}" for i in range(draw(st.integers(1, 3)))]
-    row = st.fixed_dictionaries(
-        {name: st.sampled_from(["a", "b", None]) for name in names}
-        | {"y": st.sampled_from([0, 0, 0, 0, 1, 2] if draw(st.booleans()) else [0, 0, 0, 0, 1])}
-    )
-    return {f"s{i}": draw(st.lists(row, min_size=1, max_size=25)) for i in range(draw(st.integers(1, 3)))}
 
 
 def taking_part(sites, negatives):

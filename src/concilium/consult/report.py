@@ -58,19 +58,23 @@ def render_report(
 
 
 def releases_by_site(card: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For every site that took part: its patients, what it answered, and numbers released per patient."""
+    """For every site that answered: its patients, what it answered, and numbers released per patient. One that opted
+    out or was lost released what it did all the same."""
+    there = {site["name"]: site["patients"] for site in card["sites"]}
+    gone = sorted({release["site"] for release in card["releases"]} - set(there))
     rows = []
-    for site in card["sites"]:
-        given = [release for release in card["releases"] if release["site"] == site["name"]]
+    for name in (*there, *gone):
+        given = [release for release in card["releases"] if release["site"] == name]
+        patients = there.get(name)
         numbers = sum(release["numbers"] for release in given)
         costs = [release["cost"] for release in given]
         rows.append(
             {
-                "site": site["name"],
-                "patients": site["patients"],
+                "site": name if name in there else f"{name} (not in the model)",
+                "patients": patients,
                 "answers": sum(release["answers"] for release in given),
                 "numbers": numbers,
-                "per_patient": numbers / site["patients"] if site["patients"] else None,
+                "per_patient": numbers / patients if patients else None,
                 "cost": "unlimited"
                 if None in costs or not costs
                 else f"rho {shown(sum((Fraction(cost) for cost in costs), Fraction(0)))}",

@@ -22,7 +22,7 @@ from concilium.errors import ModelError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.house import House
 from concilium.federation.messages import Release
-from concilium.federation.run import Run, SitesChanged, together
+from concilium.federation.run import Run, SitesChanged
 from concilium.records.table import Records, Value, label
 from concilium.trees.body import Node, TreeBody
 from concilium.trees.council import Council, count_classes
@@ -162,18 +162,17 @@ class VotingTrees:
             "max_depth": self.max_depth,
             "min_leaf": self.min_leaf,
         }
-        opted_out: dict[str, str] = {}
         with house.open(self.method, self.release, parameters) as run:
             while True:
                 try:
-                    self._convene(run, opted_out)
+                    self._convene(run)
                     return self
                 except SitesChanged:
                     continue  # sites only ever get fewer, so this ends
 
-    def _convene(self, run: Run, opted_out: dict[str, str]) -> None:
+    def _convene(self, run: Run) -> None:
         sample = Sample(positive=self.positive, negatives=self.negatives)
-        turnout = count_classes(run, self._tree, sample, opted_out)
+        turnout = count_classes(run, self._tree, sample)
         rare = turnout.share < self.imbalance
         everyone = Sample(positive=self.positive)
         council = Council(run, self._tree, sample if rare else everyone, turnout.classes)
@@ -190,7 +189,7 @@ class VotingTrees:
             stages=stages,
             experts=[body.nodes for body in bodies],
         )
-        said = [*self._tell(self._body, opted_out), *cautions(self._tree, council.schema, council.seen)]
+        said = [*self._tell(self._body), *cautions(self._tree, council.schema, council.seen)]
         self._card = run.finish(turnout.patients_by_site, said)
 
     def _grow_ensemble(self, council: Council) -> tuple[list[list[GrowingNode]], list[Stage]]:
@@ -206,8 +205,8 @@ class VotingTrees:
         stages = [Stage(experts_at(stage), float(score)) for stage, score in enumerate(tried)]
         return grown[: experts_at(best)], stages
 
-    def _tell(self, body: VotingBody, opted_out: Mapping[str, str]) -> list[str]:
-        """What a reader of the card must know of how many trees there are and why, and who opted out."""
+    def _tell(self, body: VotingBody) -> list[str]:
+        """What a reader of the card must know of how many trees there are, and why."""
         limit = f"{float(self.imbalance):.2%}"
         share = (
             f"{body.positives} of {body.patients} patients ({body.positives / body.patients:.2%}) "
@@ -223,8 +222,6 @@ class VotingTrees:
                 f"the number of experts was settled by balanced accuracy on the patients learned from ({score:.3f}): "
                 "expect less of others",
             ]
-        if opted_out:
-            said.append(f"opted out: {together(opted_out.items())}")
         return said
 
     @property
