@@ -21,7 +21,7 @@ def open_sites(tables):
 
 
 def fit(members, **options):
-    return VotingTrees("y", 1, **{"imbalance": 1, **options}).fit(cc.House(members))
+    return VotingTrees("y", 1, **{"imbalance": 1, "min_leaf": 1, **options}).fit(cc.House(members))
 
 
 def fit_or_say(members, **options):
@@ -38,7 +38,7 @@ def released(card):
 
 
 @given(rare_houses(most_sites=6), st.data(), st.integers(1, 3), st.sampled_from([0, 1]))
-@settings(max_examples=120)
+@settings(max_examples=50)
 def test_voting_trees_through_tiers_are_those_of_one_house(tables, data, negatives, imbalance):
     members = deal_tiers(data, open_sites(tables))
     options = {"negatives": negatives, "imbalance": imbalance}

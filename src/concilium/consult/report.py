@@ -22,17 +22,26 @@ FIGURES = {
     "specificity": "Specificity",
 }
 
+METHODS = {
+    "tree": "a decision tree over all sites",
+    "voting-trees": "decision trees over all sites for a rare class, each with one vote",
+}
+
 LONG_LIST = 4
 LONG_TABLE = 25
 """Above these lengths a list or table is folded, so that the page stays a page."""
 
 
 def render_report(
-    metrics: Mapping[str, Any], card: Mapping[str, Any], drawing: str, query: str, picture: str | None = None
+    metrics: Mapping[str, Any],
+    card: Mapping[str, Any],
+    drawing: str,
+    query: str,
+    pictures: Mapping[str, str] | None = None,
 ) -> str:
     """The page for a run: metrics and card as they stand in their files, and the model drawn as text.
 
-    `picture` is the model as SVG of our own drawing, and goes into the page as it is.
+    `pictures` are the model as SVG of our own drawing, by name, and go into the page as they are.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -47,7 +56,8 @@ def render_report(
         metrics=metrics,
         card=card,
         drawing=drawing,
-        picture=None if picture is None else markupsafe.Markup(picture),
+        pictures={name: markupsafe.Markup(picture) for name, picture in (pictures or {}).items()},
+        methods=METHODS,
         query=query,
         figures=FIGURES,
         patients=sum(patients),

@@ -15,7 +15,7 @@ from concilium.errors import HouseError, nearest
 from concilium.federation.messages import decode, encode
 from concilium.federation.run import Run, together
 from concilium.records.table import Value, label
-from concilium.trees.ballot import AskVotes, Voter
+from concilium.trees.ballot import AskVotes, Rule, Voter, is_for_positive
 from concilium.trees.body import TreeBody
 from concilium.trees.class_counts import AskClassCounts, ClassCounts, name_rest
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
@@ -83,8 +83,10 @@ def name_classes(target: str, positive: Value, seen: Mapping[str, ClassCounts]) 
 class Council:
     """The sites that take part, with the schema they share: grows experts over them and has experts vote there."""
 
-    def __init__(self, run: Run, tree: DecisionTree, sample: Sample, classes: tuple[Value, Value]) -> None:
-        self._run, self._tree, self._sample = run, tree, sample
+    def __init__(
+        self, run: Run, tree: DecisionTree, sample: Sample, classes: tuple[Value, Value], rule: Rule
+    ) -> None:
+        self._run, self._tree, self._sample, self._rule = run, tree, sample, rule
         asked = AskSchema(query=tree.query, target=tree.target, bins=tree.bins, attributes=tree.attributes)
         self.seen: dict[str, SchemaSeen] = {
             site: read_schema(body) for site, body in run.gather("tree.schema", asked).items()
@@ -127,7 +129,7 @@ class Council:
             target=self._tree.target,
             positive=self._sample.positive,
             attributes=self._attributes,
-            experts=[as_voter(expert) for expert in experts],
+            experts=[as_voter(expert, self._rule) for expert in experts],
         )
         return balanced_accuracy(self._run.add_up("tree.votes", question, (2, 2), self._templates).tolist())
 
@@ -136,11 +138,14 @@ class Council:
         return finish(self._tree, self.schema, expert)
 
 
-def as_voter(grown: Sequence[GrowingNode]) -> Voter:
-    """A grown tree as a question carries it: where it splits, and where most of its patients were positive."""
+def as_voter(grown: Sequence[GrowingNode], rule: Rule) -> Voter:
+    """A grown tree as a question carries it: where it splits, and where it votes for the positive class."""
     splits = [
         Split(index, node.attribute, node.children)
         for index, node in enumerate(grown)
         if node.attribute is not None
     ]
-    return Voter(splits, [index for index, node in enumerate(grown) if node.counts[1] > node.counts[0]])
+    sample = grown[0].counts
+    return Voter(
+        splits, [index for index, node in enumerate(grown) if is_for_positive(node.counts, sample, rule)]
+    )
