@@ -100,7 +100,7 @@ class VotingTrees:
     vote        "balanced": an expert votes positive where positives are commoner than in its whole sample; "majority",
                 as in the thesis: where they are more than half
     max_depth   how many questions an expert asks at most; None, as in the thesis: as many as help
-    min_leaf    no branch with fewer patients than this, over the samples of all sites
+    min_leaf    no branch with fewer patients than this, over the samples of all sites; 1 in the thesis
 
     The same house with the same records gives the same model. It is not the model of the pooled table: which
     negatives an expert sees is settled inside each site, so another split of the patients over sites draws others.
@@ -122,7 +122,7 @@ class VotingTrees:
         attributes: Sequence[str] | None = None,
         vote: Rule = "balanced",
         max_depth: int | None = 4,
-        min_leaf: int = 1,
+        min_leaf: int = 5,
     ) -> None:
         if release != "exact":
             raise StudyError(f"the 'release' of VotingTrees must be 'exact'; got {release!r}")
