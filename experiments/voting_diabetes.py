@@ -1,13 +1,14 @@
 """Tables 7.4 and 7.5 of the thesis on other patients: one tree against voting trees for twenty rare diagnoses.
 
 python experiments/voting_diabetes.py DATA      DATA is a folder with diabetic_data.csv.gz (UCI 296, diabetes130)
+python experiments/voting_diabetes.py DATA --development
 
 Patients are the first stays of 71,518 diabetics; sites are the medical specialties that admitted them (the data name no
 hospital). A diagnosis is a three-character ICD-9 category among diag_1 to diag_3, so none of these three columns is an
 attribute. The twenty are drawn by SEED from those that 0.5 to 2.5 % of all patients have, each with a query like those
 of 7.5 (a span of age, and a sex or a race) that selects at least 100 positives, fewer than 2.5 % of its patients. 30 %
-of every site's patients are held back from learning, and the figures are theirs. The default of `VotingTrees` was settled
-on twenty DEVELOPMENT diagnoses, which are not among those drawn from; with --development the figures are those (TRIED).
+of every site's patients are held back from learning, and the figures are theirs. The defaults of `VotingTrees` were
+settled on twenty DEVELOPMENT diagnoses, which are not among those drawn from: --development prints what was TRIED.
 """
 
 from __future__ import annotations
