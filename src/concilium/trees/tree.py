@@ -8,30 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium import model
-from concilium.errors import MessageError, ModelError, StudyError
+from concilium.errors import MessageError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.histograms import AskHistograms, check_edges, choose_cutoffs, split_histograms
 from concilium.federation.house import House
 from concilium.federation.messages import Release, encode
-from concilium.federation.patients import as_records, codes_and_names, known
-from concilium.federation.run import Run, SitesChanged
-from concilium.federation.schema import (
-    AskSchema,
-    GlobalSchema,
-    SchemaSeen,
-    merge,
-    name_of,
-    read_schema,
-    stated_schema,
-)
+from concilium.federation.run import Run
+from concilium.model import Fitted
 from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.shares import SMALLEST_VARIANCE
 from concilium.records.query import Query
@@ -42,9 +31,19 @@ from concilium.trees.drawing import draw
 from concilium.trees.explanation import Explanation, explain
 from concilium.trees.expressions import LeafExpression, to_expressions
 from concilium.trees.growing import Counts, Criterion, GrowingNode, grow
+from concilium.trees.patients import as_records, codes_and_names, read_patient
 from concilium.trees.pmml import to_pmml
 from concilium.trees.private_growing import SCREENED, Budget, grow_privately
 from concilium.trees.routing import STAYS, Branching, route
+from concilium.trees.schema import (
+    AskSchema,
+    GlobalSchema,
+    SchemaSeen,
+    merge,
+    name_of,
+    read_schema,
+    stated_schema,
+)
 from concilium.trees.svg import to_svg
 
 if TYPE_CHECKING:
@@ -52,9 +51,11 @@ if TYPE_CHECKING:
 
 
 PRIVATE_DEPTH = 5
+LEAVES_SHOWN = 24
+LEAVES_DRAWN = 1000
 
 
-class DecisionTree:
+class DecisionTree(Fitted[TreeBody]):
     """`DecisionTree(target="death", query="age > 20").fit(house)`.
 
     target      the attribute to predict; patients for whom it is missing are left out
@@ -147,8 +148,6 @@ class DecisionTree:
         self.delta = str(delta) if isinstance(delta, float) else delta
         if release == "private":
             self._check_private()
-        self._body: TreeBody | None = None
-        self._card: Card | None = None
 
     def fit(self, house: House) -> Self:
         """Grow the tree with the sites of this house; returns itself."""
@@ -166,16 +165,9 @@ class DecisionTree:
             "epsilon": str(self.epsilon),
             "delta": str(self.delta),
         }
-        with house.open(self.method, self.release, parameters) as run:
-            while True:
-                try:
-                    if self.release == "private":
-                        self._grow_privately(run)
-                    else:
-                        self._grow(run)
-                    return self
-                except SitesChanged:
-                    continue  # sites only ever get fewer, so this ends
+        grow = self._grow_privately if self.release == "private" else self._grow
+        house.converse(self.method, self.release, parameters, grow)
+        return self
 
     def _grow(self, run: Run) -> None:
         masked = self.release == "masked"
@@ -357,19 +349,6 @@ class DecisionTree:
             raise StudyError(f"an 'epsilon' of {self.epsilon} is too small for any question to be answered")
 
     @property
-    def body(self) -> TreeBody:
-        if self._body is None:
-            raise ModelError("this DecisionTree is not fitted yet; call fit(house) first")
-        return self._body
-
-    @property
-    def card(self) -> Card:
-        """Sites, rounds, bytes, releases with their cost, refusals, dropouts, warnings."""
-        if self._card is None:
-            raise ModelError("this DecisionTree is not fitted yet; call fit(house) first")
-        return self._card
-
-    @property
     def classes_(self) -> list[Value]:
         return list(self.body.classes)
 
@@ -397,36 +376,36 @@ class DecisionTree:
         self, records: Records | DataFrame | Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float64]:
         """For each patient the shares of the classes among the patients of the leaf; columns as in classes_."""
-        table = as_records(records)
         counts = np.array([node.counts for node in self.body.nodes], dtype=np.float64)
         counts[counts.sum(axis=1) == 0] = 1  # noise left nothing: no class is likelier than another
         shares = counts / counts.sum(axis=1, keepdims=True)
-        result = np.empty((len(table), len(self.body.classes)))
-        for node, rows in route(np.arange(len(table), dtype=np.int32), self._branchings(table)).items():
-            result[rows] = shares[node]
+        result: NDArray[np.float64] = shares[self.settle(as_records(records))]
         return result
+
+    def settle(self, table: Records) -> NDArray[np.intp]:
+        """For each patient the node where it comes to rest."""
+        nodes = np.zeros(len(table), dtype=np.intp)
+        for node, rows in route(np.arange(len(table), dtype=np.int32), self._branchings(table)).items():
+            nodes[rows] = node
+        return nodes
 
     def explain(self, patient: Mapping[str, Any]) -> Explanation:
         """Why this patient gets this prediction: prints as sentences, `.reasons` is data."""
-        patient = {name: known(value) for name, value in dict(patient).items()}
-        asked = {node.attribute for node in self.body.nodes if node.attribute is not None}
-        if asked and not asked & set(patient):
-            raise ModelError(
-                "the patient has none of the attributes that this model asks about: "
-                + ", ".join(sorted(asked))
-            )
+        patient = read_patient(patient, self.attributes_)
+        return explain(self.body, self.find_path(patient), patient)
+
+    def find_path(self, patient: Mapping[str, Any]) -> list[int]:
+        """The nodes that a patient (of plain values) passes, the root first."""
         branchings = {}
-        if asked:
-            branchings = self._branchings(
-                Records.from_rows([{name: patient.get(name) for name in sorted(asked)}])
-            )
+        if asked := self.attributes_:
+            branchings = self._branchings(Records.from_rows([{name: patient.get(name) for name in asked}]))
         path = [0]
         while (branching := branchings.get(path[-1])) is not None:
             child = int(branching.child[branching.codes[0]])
             if child == STAYS:
                 break
             path.append(child)
-        return explain(self.body, path, patient)
+        return path
 
     def text(self) -> str:
         """The tree drawn with lines."""
@@ -436,6 +415,10 @@ class DecisionTree:
         """The tree as a picture; with `most_leaves`, the branches with fewest patients are left folded."""
         return to_svg(self.body, most_leaves=most_leaves)
 
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """The tree as a picture for a page, or with nearly all its leaves."""
+        return {"tree": self.to_svg(most_leaves=LEAVES_DRAWN if whole else LEAVES_SHOWN)}
+
     def to_pmml(self) -> str:
         """The tree as a PMML 4.4 document."""
         return to_pmml(self.body)
@@ -443,10 +426,6 @@ class DecisionTree:
     def to_expressions(self) -> list[LeafExpression]:
         """One boolean expression, in the style of CQL, for every place where a patient can come to rest."""
         return to_expressions(self.body)
-
-    def save(self, path: str | Path) -> None:
-        """A model file (JSON)."""
-        model.save(path, self.method, self.body, self.card)
 
     @classmethod
     def from_body(cls, raw: bytes, card: Card) -> Self:
