@@ -134,7 +134,7 @@ def tell_importances(model: Any, tables: Tables) -> None:
     deviation = np.concatenate([as_matrix(table)[0] for table in tables.values()]).std(axis=0, ddof=1)
     linear = np.abs(posterior.coefficients[1:]) * deviation / spread
     theirs = dict(zip(COVARIATES, 100 * linear / linear.max(), strict=True))
-    ours = model.importances_
+    ours = model.importances()
     top = max(ours.values())
     print("\n| variable | importance here | in BFI (size of the coefficient x sd) |")
     print("|---|---|---|")

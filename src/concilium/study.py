@@ -30,7 +30,7 @@ Value = str | int | float | bool  # as in records.columns, which is too heavy to
 # What every method is given of the study.
 GIVEN = ("target", "query", "release", "attributes", "bins")
 HELD_BACK = ("leave_out", "holdout", "file")
-LATER = ("rulefit", "discovery", "experts")
+LATER = ("discovery", "experts")
 
 Text = Annotated[str, Meta(min_length=1, description="text")]
 Count = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
@@ -109,6 +109,22 @@ class VotingLimits(msgspec.Struct, frozen=True, kw_only=True):
     min_leaf: Count = 5
 
 
+class RuleLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """[rulefit]: how rules are made, where they cut, and how many are taken."""
+
+    trees: Count = 333
+    leaves: Annotated[float, Meta(ge=2, le=100, description="a number from 2 to 100")] = 4
+    shrinkage: Annotated[float, Meta(gt=0, le=1, description="a number above 0, at most 1")] = 0.01
+    support: Count = 10
+    penalty: Annotated[
+        float | tuple[float, ...] | Literal["auto"],
+        Meta(description='a number above 0, a list of them, or "auto"'),
+    ] = 0.01
+    cutoffs: Annotated[int | Literal["all"], Meta(description='a whole number, or "all"')] = 20
+    solver: Literal["newton", "fedda"] = "newton"
+    seed: Annotated[int, Meta(ge=0, description="a whole number of at least 0")] = 0
+
+
 @dataclass(frozen=True)
 class Method:
     """What a study file has to do with a method.
@@ -129,6 +145,7 @@ class Method:
 
 # One entry for each method; where its estimator is, model.METHODS says.
 METHODS = {
+    "rulefit": Method(RuleLimits, takes=("positive", "epsilon", "delta"), against_rest=True),
     "tree": Method(TreeLimits, takes=("values", "epsilon", "delta")),
     "voting-trees": Method(VotingLimits, needs=("positive",), against_rest=True, compares=False),
 }

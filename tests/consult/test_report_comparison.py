@@ -75,7 +75,7 @@ def test_folds_that_shared_a_conversation_are_told() -> None:
 
 
 def test_of_several_pictures_the_first_is_open() -> None:
-    text = page("nobody", **{"expert-1": "<svg>one</svg>", "expert-2": "<svg>two</svg>"})
+    text = page("nobody", **{"expert 1 of 2": "<svg>one</svg>", "expert 2 of 2": "<svg>two</svg>"})
     assert "<details open><summary>Expert 1 of 2</summary>" in text
     assert "<details><summary>Expert 2 of 2</summary>" in text
     assert "of 1</summary>" not in page("nobody", tree="<svg>one</svg>")

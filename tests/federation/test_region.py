@@ -13,8 +13,8 @@ from concilium.errors import ConciliumError, HouseError, MaskError, StudyError
 from concilium.federation.arrays import Counts, unpack
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
 from concilium.federation.region import UNITED, Region
+from concilium.federation.schema import AskSchema, ConditionalSchema, read_schema
 from concilium.privacy.identity import Identity, is_signed
-from concilium.trees.schema import AskSchema, ConditionalSchema, read_schema
 from strategies import deal_tiers, federations
 
 

@@ -101,8 +101,10 @@ def test_a_balanced_vote_is_for_what_is_commoner_than_in_the_sample():
 
 def test_pictures_and_plan(model):
     pictures = model.pictures()
-    assert list(pictures) == [f"expert-{number}" for number in range(1, len(model.experts_) + 1)]
-    assert pictures["expert-1"] == model.experts_[0].pictures()["tree"]
+    assert list(pictures) == [
+        f"expert {number} of {len(model.experts_)}" for number in range(1, len(model.experts_) + 1)
+    ]
+    assert pictures[f"expert 1 of {len(model.experts_)}"] == model.experts_[0].pictures()["tree"]
     assert list(fitted(imbalance=0).pictures()) == ["tree"]
     planned = VotingTrees("y", 1).plan().questions
     assert {question.kind for question in planned} == {release.kind for release in model.card.releases}

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.rulefit.rules import MISSING, Attribute, Rule, fulfils, write_rule
-
-Allowed = dict[int, set[int]]
+from concilium.rulefit.packed import pack_rules
+from concilium.rulefit.rules import MISSING, Attribute, Condition, Rule, write_condition
 
 
 def boost(
@@ -49,13 +48,11 @@ def boost(
         seed=seed,
         sample=sample,
     )
-    sizes = [attribute.size for attribute in attributes]
-    found: set[Rule] = set()
-    for tree in booster.dump_model()["tree_info"]:
-        for allowed in _walk(tree["tree_structure"], {}, sizes):
-            found.add(write_rule(allowed, sizes))
-    kept = [rule for rule in found if rule and support <= _count(rule, codes, sizes) <= patients - support]
-    return sorted(kept)
+    rules = _extract(booster.dump_model(num_iteration=trees)["tree_info"], [a.size for a in attributes])
+    supports = count_patients(rules, codes, attributes)
+    return [
+        rule for rule, count in zip(rules, supports, strict=True) if support <= count <= patients - support
+    ]
 
 
 def count_leaves(mean: float, seed: int, tree: int) -> int:
@@ -114,30 +111,51 @@ def _train(
     )
 
 
-def _walk(node: dict[str, Any], allowed: Allowed, sizes: Sequence[int]) -> Iterator[Allowed]:
-    """For every node below the root the codes that lead to it."""
-    if "split_feature" not in node:
-        return
-    attribute = node["split_feature"]
-    everything = set(range(sizes[attribute]))
+def _extract(trees: Sequence[dict[str, Any]], sizes: Sequence[int]) -> list[Rule]:
+    """The different rules of all nodes but the roots, in canonical order. Sets of codes are bits of a number here."""
+    everything = [(1 << size) - 1 for size in sizes]
+    written: dict[tuple[int, int], Condition] = {}
+    found: set[Rule] = set()
+    waiting: list[tuple[dict[str, Any], dict[int, int]]] = [(tree["tree_structure"], {}) for tree in trees]
+    while waiting:
+        node, allowed = waiting.pop()
+        if "split_feature" not in node:
+            continue
+        attribute = node["split_feature"]
+        left, right = _split(node, everything[attribute])
+        for child, side in ((node["left_child"], left), (node["right_child"], right)):
+            here = {**allowed, attribute: allowed.get(attribute, everything[attribute]) & side}
+            waiting.append((child, here))
+            conditions = []
+            for index, codes in sorted(here.items()):
+                if codes == everything[index]:
+                    continue
+                if (index, codes) not in written:
+                    fulfilling = [code for code in range(sizes[index]) if codes >> code & 1]
+                    written[index, codes] = write_condition(index, fulfilling)
+                conditions.append(written[index, codes])
+            found.add(tuple(conditions))
+    return sorted(rule for rule in found if rule)
+
+
+def _split(node: dict[str, Any], everything: int) -> tuple[int, int]:
+    """The codes that go left and those that go right at a node."""
+    missing = 1 << MISSING
     if node["decision_type"] == "==":
-        left = {int(code) for code in str(node["threshold"]).split("||")}
-    else:
-        left = {code for code in everything if code != MISSING and code <= node["threshold"]}
-    right = everything - left - {MISSING}
+        left = sum(1 << int(code) for code in str(node["threshold"]).split("||"))
+        return left, everything & ~left
+    left = (1 << (math.floor(node["threshold"]) + 1)) - 1 & everything & ~missing
+    right = everything & ~left & ~missing
     # Without missing values at this site it has not learned where they belong: they fulfil neither side.
-    if node["decision_type"] == "==":
-        right |= {MISSING} - left
-    elif node["missing_type"] == "NaN":
-        (left if node["default_left"] else right).add(MISSING)
-    for child, side in (("left_child", left), ("right_child", right)):
-        here = {**allowed, attribute: allowed.get(attribute, everything) & side}
-        yield here
-        yield from _walk(node[child], here, sizes)
+    if node["missing_type"] == "NaN":
+        return (left | missing, right) if node["default_left"] else (left, right | missing)
+    return left, right
 
 
-def _count(rule: Rule, codes: Sequence[NDArray[np.unsignedinteger]], sizes: Sequence[int]) -> int:
-    inside = np.ones(len(codes[0]), dtype=np.bool_)
-    for condition in rule:
-        inside &= fulfils(condition, sizes[condition[0]])[codes[condition[0]]]
-    return int(inside.sum())
+def count_patients(
+    rules: Sequence[Rule], codes: Sequence[NDArray[np.unsignedinteger]], attributes: Sequence[Attribute]
+) -> NDArray[np.intp]:
+    """How many patients fulfil each rule."""
+    bits = pack_rules(rules, attributes, codes.__getitem__, len(codes[0]))
+    counts: NDArray[np.intp] = np.bitwise_count(bits).sum(axis=0, dtype=np.intp)
+    return counts

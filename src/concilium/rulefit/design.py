@@ -19,8 +19,8 @@ from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort, View, bin_codes, numbers
 from concilium.federation.messages import decode
 from concilium.records.table import Coded, Records, label
-from concilium.rulefit.packed import Bits, add_up, pack, unpack
-from concilium.rulefit.rules import Attribute, Condition, Rule, check_rule, fulfils
+from concilium.rulefit.packed import Bits, add_up, pack_rules, unpack
+from concilium.rulefit.rules import Attribute, Rule, check_rule
 
 MOST_COLUMNS = 100_000
 # Winsorising bounds are this far apart at most, in units of the scale, so that sums keep their precision.
@@ -131,18 +131,7 @@ def build(terms: Terms, patients: int, codes_of: CodesOf, numbers_of: NumbersOf)
     """The design of these terms, from each attribute's codes and numbers."""
     used = {condition[0] for rule in terms.rules for condition in rule} | {s.attribute for s in terms.steps}
     codes = {index: codes_of(terms.attributes[index]) for index in sorted(used)}
-    fulfilled: dict[Condition, NDArray[np.uint8]] = {}
-    bits = np.empty(((patients + 7) // 8, len(terms.rules)), dtype=np.uint8)
-    for column, rule in enumerate(terms.rules):
-        for place, condition in enumerate(rule):
-            here = fulfilled.get(condition)
-            if here is None:
-                table = fulfils(condition, terms.attributes[condition[0]].size)
-                here = fulfilled[condition] = pack([table[codes[condition[0]]]], patients)[:, 0]
-            if place:
-                bits[:, column] &= here
-            else:
-                bits[:, column] = here
+    bits = pack_rules(terms.rules, terms.attributes, codes.__getitem__, patients)
     dense = np.empty((patients, len(terms.lines) + len(terms.steps)), order="F")
     for column, line in enumerate(terms.lines):
         values = numbers_of(terms.attributes[line.attribute].name)

@@ -190,7 +190,7 @@ def choose_places(sites: int) -> int:
 
 
 def check_columns(columns: Sequence[int], terms: int) -> None:
-    if len(set(columns)) != len(columns) or any(not 0 <= column < terms for column in columns):
+    if columns and (len(set(columns)) != len(columns) or min(columns) < 0 or max(columns) >= terms):
         raise MessageError("a fit names columns that the model does not have, or one twice")
 
 

@@ -3,7 +3,7 @@
 Minimises the mean loss over all patients + penalty x |coefficients|, the intercept not penalised. Each question asks
 for the loss at steps of several lengths, and for the gradient of all columns and the Hessian of the working ones at
 the full step, which is nearly always taken: one question is one step. The working columns are those that are in the
-model and those that violate the optimality conditions most; they only ever get more.
+model or near to it, and those that violate the optimality conditions most.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ STEPS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 MOST_QUESTIONS = 100
 # The first working set, and by how many columns it may grow at a time.
 GROWTH = 50
+# A working column whose gradient is below this share of the penalty, and that is not in the model, is let go.
+NEAR = 0.9
 
 
 @dataclass
@@ -80,7 +82,7 @@ def fit(
         gap = promised + float((outside**2).sum()) * 2
         if gap <= tolerance * max(1e-3, now):
             return Fitted(point.w, now, gap, asked, True, point)
-        working = grow(point, target, outside, MOST_WORKING)
+        working = grow(point, target, outside, penalty, MOST_WORKING)
         step = target - point.w
         losses, found = look([point.w + length * step for length in STEPS], working)
         values = [
@@ -120,14 +122,14 @@ def violations(point: Point, penalty: float) -> NDArray[np.float64]:
     return outside
 
 
-def grow(point: Point, target: NDArray[np.float64], outside: NDArray[np.float64], most: int) -> list[int]:
-    """The columns to work on next: those of now, and the worst violators."""
+def grow(
+    point: Point, target: NDArray[np.float64], outside: NDArray[np.float64], penalty: float, most: int
+) -> list[int]:
+    """The columns to work on next: those in the model or near to it, and the worst violators."""
     worst = np.argsort(-outside, kind="stable")[:GROWTH]
     added = [int(column) for column in worst if outside[column] > 0]
-    kept = point.working
-    if len(kept) + len(added) > most:
-        active = set((np.flatnonzero(target[1:])).tolist())
-        kept = [column for column in kept if column in active]
+    near = (target[1:] != 0) | (point.w[1:] != 0) | (np.abs(point.gradient[1:]) > NEAR * penalty)
+    kept = [column for column in point.working if near[column]]
     return [*kept, *added][:most]
 
 

@@ -6,21 +6,37 @@ Russians): one look-up does the work of eight additions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.rulefit.rules import Attribute, Condition, Rule, fulfils
+
 Bits = NDArray[np.uint8]
 
 
-def pack(columns: Sequence[NDArray[np.bool_]], patients: int) -> Bits:
-    """Columns of yes and no as bits, [eight patients, column]."""
-    groups = (patients + 7) // 8
-    bits = np.empty((groups, len(columns)), dtype=np.uint8)
-    for index, column in enumerate(columns):
-        bits[:, index] = np.packbits(column, bitorder="little")
+def pack_rules(
+    rules: Sequence[Rule],
+    attributes: Sequence[Attribute],
+    codes_of: Callable[[int], NDArray[np.unsignedinteger]],
+    patients: int,
+) -> Bits:
+    """The columns of rules as bits, [eight patients, rule]; each condition is looked up only once."""
+    fulfilled: dict[Condition, Bits] = {}
+    bits = np.empty(((patients + 7) // 8, len(rules)), dtype=np.uint8)
+    for column, rule in enumerate(rules):
+        for place, condition in enumerate(rule):
+            here = fulfilled.get(condition)
+            if here is None:
+                table = fulfils(condition, attributes[condition[0]].size)
+                here = np.packbits(table[codes_of(condition[0])], bitorder="little")
+                fulfilled[condition] = here
+            if place:
+                bits[:, column] &= here
+            else:
+                bits[:, column] = here
     return bits
 
 

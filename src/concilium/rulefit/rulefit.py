@@ -9,28 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium import model
 from concilium.errors import HouseError, MessageError, ModelError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.histograms import AskHistograms, check_edges, split_histograms
 from concilium.federation.house import House
 from concilium.federation.messages import Release, decode, encode
-from concilium.federation.patients import as_records, known
-from concilium.federation.run import Run, SitesChanged
+from concilium.federation.patients import as_records, read_patient
+from concilium.federation.run import Run
 from concilium.federation.schema import AskSchema, SchemaSeen, in_order, read_schema
+from concilium.model import Fitted
 from concilium.privacy.accounting import Plan, PlannedQuestion, rho_for_epsilon
 from concilium.privacy.shares import SMALLEST_VARIANCE, variance_within
 from concilium.records.query import Query
 from concilium.records.table import Records, Value, label
 from concilium.rulefit import fedda, newton, path
 from concilium.rulefit.body import RuleBody, Told
+from concilium.rulefit.charts import draw_importances, draw_rates
 from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, refuse_bins, unite
 from concilium.rulefit.design import Design, Line, Terms, build_for, keep
 from concilium.rulefit.explanation import Explanation, explain
@@ -52,7 +52,7 @@ NOT_PRIVATE = (
 )
 
 
-class RuleFit:
+class RuleFit(Fitted[RuleBody]):
     """`RuleFit(target="death", positive=1, bins={"age": range(20, 90, 2)}).fit(house)`.
 
     target      the outcome: an attribute with two values; with more, `positive` against the rest; or a number
@@ -62,7 +62,7 @@ class RuleFit:
     support     no rule about fewer patients of a site than this, nor one that leaves out fewer
     penalty     of the coefficients, against the mean loss; "auto" or a list: chosen by held-out deviance
     bins        public edges of numeric attributes; whole numbers of which sites list the values need none
-    cutoffs     rules cut at so many of the edges at most, at even quantiles of a shared histogram; None: at all of them
+    cutoffs     rules cut at so many of the edges at most, at even quantiles of a histogram; None or "all": at all
     epsilon     masked: what choosing cutoffs may cost, noise in shares; None: exact histograms under masks
     solver      "newton": about a dozen questions to the optimum; "fedda": the paper's, hundreds
     release     "exact": the house sees each site's numbers; "masked": sums over all sites only (three at least), though
@@ -81,7 +81,7 @@ class RuleFit:
         shrinkage: float = 0.01,
         penalty: float | Sequence[float] | Literal["auto"] = 0.01,
         bins: Mapping[str, Sequence[float]] | None = None,
-        cutoffs: int | None = 20,
+        cutoffs: int | Literal["all"] | None = 20,
         epsilon: float | str | Fraction | None = 1.0,
         solver: Solver = "newton",
         release: Release = "masked",
@@ -103,6 +103,7 @@ class RuleFit:
         ):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise StudyError(f"the {name!r} of a RuleFit must be {least} or more; got {value!r}")
+        cutoffs = None if cutoffs == "all" else cutoffs
         if cutoffs is not None and (not isinstance(cutoffs, int) or cutoffs < 1):
             raise StudyError(f"the 'cutoffs' of a RuleFit must be 1 or more, or None; got {cutoffs!r}")
         if not 2 <= leaves <= 100 or not 0 < shrinkage <= 1:
@@ -127,8 +128,6 @@ class RuleFit:
             rho_for_epsilon(self.epsilon, self.delta)  # says at once where one of them is no budget
         if solver == "fedda" and not isinstance(self.penalty, float):
             raise StudyError("a RuleFit with solver 'fedda' needs one 'penalty'; a path takes 'newton'")
-        self._body: RuleBody | None = None
-        self._card: Card | None = None
         self.path_: list[path.Choice] = []
 
     def fit(self, house: House) -> Self:
@@ -138,13 +137,8 @@ class RuleFit:
         )
         parameters = {name: getattr(self, name) for name in names.split()}
         parameters |= {"epsilon": str(self.epsilon), "delta": str(self.delta)}
-        with house.open(self.method, self.release, parameters) as run:
-            while True:
-                try:
-                    self._fit(run)
-                    return self
-                except SitesChanged:
-                    continue  # sites only ever get fewer, so this ends
+        house.converse(self.method, self.release, parameters, self._fit)
+        return self
 
     def _fit(self, run: Run) -> None:
         said: list[str] = []
@@ -427,19 +421,6 @@ class RuleFit:
         return Plan("rho", questions)
 
     @property
-    def body(self) -> RuleBody:
-        if self._body is None:
-            raise ModelError("this RuleFit is not fitted yet; call fit(house) first")
-        return self._body
-
-    @property
-    def card(self) -> Card:
-        """Sites, rounds, bytes, releases with their cost, refusals, dropouts, warnings."""
-        if self._card is None:
-            raise ModelError("this RuleFit is not fitted yet; call fit(house) first")
-        return self._card
-
-    @property
     def classes_(self) -> list[Value]:
         return list(self.body.classes)
 
@@ -495,12 +476,8 @@ class RuleFit:
 
     def explain(self, patient: Mapping[str, Any]) -> Explanation:
         """Which rules hold for this patient, and what each moved: prints as sentences, `.reasons` is data."""
-        values = {name: known(value) for name, value in dict(patient).items()}
         asked = self.attributes_
-        if asked and not set(asked) & set(values):
-            raise ModelError(
-                "the patient has none of the attributes that this model looks at: " + ", ".join(asked)
-            )
+        values = read_patient(patient, asked)
         row = {name: values.get(name) for name in asked} or {"": None}
         schema = {
             a.name: "number" if a.numeric else "code" for a in self.body.terms.attributes if a.name in row
@@ -521,8 +498,16 @@ class RuleFit:
         """The model as a table of its most important terms."""
         return draw_table(self.body)
 
-    def save(self, place: str | Path) -> None:
-        model.save(place, self.method, self.body, self.card)
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """Charts for a page: what the attributes weigh, and the rates inside and outside of each rule."""
+        rows = self.table()
+        charts = (
+            {"importance of attributes": draw_importances(self.importances(), self.target)} if rows else {}
+        )
+        if any(row.rate_in is not None for row in rows):
+            outcome = f"{self.target} = {label(self.classes_[1])}" if self.classes_ else f"Mean {self.target}"
+            charts["patients inside and outside of each rule"] = draw_rates(rows, self.target, outcome)
+        return charts
 
     @classmethod
     def from_body(cls, raw: msgspec.Raw, card: Card) -> Self:

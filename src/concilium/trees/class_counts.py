@@ -14,9 +14,9 @@ import numpy as np
 
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import Gathered
+from concilium.federation.schema import observed
 from concilium.records.table import Value, label
 from concilium.trees.layout import LEAST_PATIENTS, Sample, coded, is_positive
-from concilium.trees.schema import observed
 
 TOO_FEW = f"fewer than {LEAST_PATIENTS} patients to learn from"
 NO_POSITIVE = "no positive patient"

@@ -13,10 +13,7 @@ from functools import lru_cache
 
 from concilium.errors import MessageError
 from concilium.federation.messages import decode, encode
-from concilium.trees.ballot import AskVotes
-from concilium.trees.class_counts import ClassCounts
-from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.schema import (
+from concilium.federation.schema import (
     AskSchema,
     AttributeSeen,
     ConditionalSchema,
@@ -26,6 +23,9 @@ from concilium.trees.schema import (
     name_of,
     read_schema,
 )
+from concilium.trees.ballot import AskVotes
+from concilium.trees.class_counts import ClassCounts
+from concilium.trees.crosstables import AskCrosstables
 
 Values = list[str | int | float | bool | None]
 

@@ -19,7 +19,17 @@ from concilium.federation.card import Card
 from concilium.federation.histograms import AskHistograms, check_edges, choose_cutoffs, split_histograms
 from concilium.federation.house import House
 from concilium.federation.messages import Release, encode
+from concilium.federation.patients import as_records, codes_and_names, read_patient
 from concilium.federation.run import Run
+from concilium.federation.schema import (
+    AskSchema,
+    GlobalSchema,
+    SchemaSeen,
+    merge,
+    name_of,
+    read_schema,
+    stated_schema,
+)
 from concilium.model import Fitted
 from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.shares import SMALLEST_VARIANCE
@@ -31,19 +41,9 @@ from concilium.trees.drawing import draw
 from concilium.trees.explanation import Explanation, explain
 from concilium.trees.expressions import LeafExpression, to_expressions
 from concilium.trees.growing import Counts, Criterion, GrowingNode, grow
-from concilium.trees.patients import as_records, codes_and_names, read_patient
 from concilium.trees.pmml import to_pmml
 from concilium.trees.private_growing import SCREENED, Budget, grow_privately
 from concilium.trees.routing import STAYS, Branching, route
-from concilium.trees.schema import (
-    AskSchema,
-    GlobalSchema,
-    SchemaSeen,
-    merge,
-    name_of,
-    read_schema,
-    stated_schema,
-)
 from concilium.trees.svg import to_svg
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from concilium.errors import StudyError
 from concilium.federation.card import Card
 from concilium.federation.house import House
 from concilium.federation.messages import Release
+from concilium.federation.patients import as_records, read_patient
 from concilium.federation.run import Run
 from concilium.model import Fitted
 from concilium.privacy.accounting import Plan, PlannedQuestion
@@ -31,7 +32,6 @@ from concilium.trees.drawing import draw
 from concilium.trees.explanation import Explanation, explain
 from concilium.trees.growing import GrowingNode
 from concilium.trees.layout import MOST_NEGATIVES, Sample
-from concilium.trees.patients import as_records, read_patient
 from concilium.trees.stopping import experts_at, grow_until_settled
 from concilium.trees.tree import DecisionTree, cautions
 from concilium.trees.verdict import Verdict, pronounce
@@ -306,7 +306,7 @@ class VotingTrees(Fitted[VotingBody]):
         drawn = [expert.pictures(whole=whole)["tree"] for expert in self.experts_]
         if self.body.negatives is None:
             return {"tree": drawn[0]}
-        return {f"expert-{number}": picture for number, picture in enumerate(drawn, start=1)}
+        return {f"expert {number} of {len(drawn)}": picture for number, picture in enumerate(drawn, start=1)}
 
     def plan(self) -> Plan:
         """What a fit will ask; all of it is exact, so nothing bounds what it tells."""

@@ -1,0 +1,100 @@
+"""A rule model as pictures: what its attributes weigh, and what became of patients inside and outside of each rule.
+
+SVG drawn here, without a library, for reports that must stand alone: nothing is fetched and nothing runs. The second
+is Figure 3 of federated RuleFit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from xml.sax.saxutils import escape
+
+from concilium.rulefit.table import Row
+
+WIDTH, NAMES, BAR, BETWEEN, LINE = 760, 300, 14, 14, 16
+INSIDE, OUTSIDE, INK, SOFT, RULE = "#d55e00", "#0072b2", "#1d2733", "#5a6776", "#aab4bf"
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', Arial, sans-serif"
+LETTERS = 46
+MOST_BARS = 12
+
+
+def draw_importances(importances: Mapping[str, float], target: str) -> str:
+    """A bar for each attribute, the most important first."""
+    shown = list(importances.items())[:MOST_BARS]
+    parts: list[str] = []
+    top = 4.0
+    for name, value in shown:
+        parts += _name(name, top)
+        parts.append(_bar(value / 100, top + 2, INSIDE))
+        parts.append(_figure(value / 100, top + 2, f"{value:.0f}"))
+        top += LINE + BETWEEN / 2
+    return _frame(f"What weighs most in the rules for {target}, the largest 100", parts, top)
+
+
+def draw_rates(rows: Sequence[Row], target: str, outcome: str) -> str:
+    """For each rule two bars: the rate inside and the rate outside."""
+    rules = [row for row in rows if row.rate_in is not None and row.rate_out is not None][:MOST_BARS]
+    largest = max(
+        (abs(rate) for row in rules for rate in (row.rate_in, row.rate_out) if rate is not None), default=1.0
+    )
+    scale = 1.0 if largest <= 1 else largest
+    parts = [
+        f'<rect x="{NAMES}" y="2" width="10" height="10" fill="{INSIDE}"/>'
+        f'<text x="{NAMES + 16}" y="12">patients for whom the rule holds</text>'
+        f'<rect x="{NAMES + 230}" y="2" width="10" height="10" fill="{OUTSIDE}"/>'
+        f'<text x="{NAMES + 246}" y="12">all others</text>'
+    ]
+    top = 26.0
+    for row in rules:
+        lines = _wrap(row.rule)
+        support = "" if row.support is None else f", {row.support:.0%} of patients"
+        parts += _name(row.rule, top)
+        for rate, colour in ((row.rate_in, INSIDE), (row.rate_out, OUTSIDE)):
+            assert rate is not None
+            parts.append(_bar(max(rate, 0) / scale, top, colour))
+            shown = f"{rate:.0%}" if scale == 1.0 else f"{rate:.3g}"
+            parts.append(_figure(max(rate, 0) / scale, top, shown + (support if colour == INSIDE else "")))
+            top += BAR + 2
+        top += max(0, len(lines) - 2) * LINE + BETWEEN
+    return _frame(f"{outcome} inside and outside of each rule", parts, top)
+
+
+def _name(text: str, top: float) -> list[str]:
+    return [
+        f'<text x="{NAMES - 10}" y="{top + 12 + LINE * number:g}" text-anchor="end">{escape(line)}</text>'
+        for number, line in enumerate(_wrap(text))
+    ]
+
+
+def _bar(share: float, top: float, colour: str) -> str:
+    width = max(1.0, min(share, 1.0) * (WIDTH - NAMES - 150))
+    return f'<rect x="{NAMES}" y="{top:g}" width="{width:.1f}" height="{BAR}" fill="{colour}"/>'
+
+
+def _figure(share: float, top: float, text: str) -> str:
+    at = NAMES + 6 + max(1.0, min(share, 1.0) * (WIDTH - NAMES - 150))
+    return f'<text x="{at:.1f}" y="{top + BAR - 3:g}" fill="{SOFT}">{escape(text)}</text>'
+
+
+def _wrap(text: str) -> list[str]:
+    """A name in lines that fit beside the bars, broken between conditions; at most three."""
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > LETTERS:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines if len(lines) <= 3 else [*lines[:2], lines[2][: LETTERS - 3] + "..."]
+
+
+def _frame(title: str, parts: Sequence[str], height: float) -> str:
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height + 6:g}" width="{WIDTH}" '
+            f'height="{height + 6:g}" role="img" font-family="{FONT}" font-size="12" fill="{INK}">',
+            f"<title>{escape(title)}</title>",
+            f'<line x1="{NAMES}" y1="0" x2="{NAMES}" y2="{height:g}" stroke="{RULE}"/>',
+            *parts,
+            "</svg>",
+            "",
+        ]
+    )
