@@ -19,8 +19,8 @@ from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort, View, bin_codes, numbers
 from concilium.federation.messages import decode
 from concilium.records.table import Coded, Records, label
-from concilium.rulefit.packed import Bits, add_up, pack_rules, unpack
-from concilium.rulefit.rules import Attribute, Rule, check_rule
+from concilium.rulefit.packed import Bits, add_up, combine, cross, pack_rules, unpack
+from concilium.rulefit.rules import Attribute, Rule, check_rules
 
 MOST_COLUMNS = 100_000
 # Winsorising bounds are this far apart at most, in units of the scale, so that sums keep their precision.
@@ -65,8 +65,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise MessageError("an attribute is named twice")
         for attribute in self.attributes:
             attribute.check()
-        for rule in self.rules:
-            check_rule(rule, self.attributes)
+        check_rules(self.rules, self.attributes)
         for line in self.lines:
             self._check_line(line)
         for steps in self.steps:
@@ -117,6 +116,37 @@ class Design:
         """For every column the sum of weight x column over the patients."""
         weights = weights if self.shrink is None else weights * self.shrink
         return np.concatenate([add_up(self.bits, weights), self.dense.T @ weights])
+
+    def combine(self, chosen: Sequence[int], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """For every patient the sum of weight x column over some columns; `weights` is [column, candidate]."""
+        index = np.asarray(chosen, dtype=np.intp)
+        rules = self.bits.shape[1]
+        inside = index < rules
+        total = combine(self.bits[:, index[inside]], weights[inside], self.patients)
+        if not inside.all():
+            total += self.dense[:, index[~inside] - rules] @ weights[~inside]
+        return total if self.shrink is None else total * self.shrink[:, None]
+
+    def cross(self, chosen: Sequence[int], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sum of weight x column x column over the patients, for every two of the intercept and some columns."""
+        index = np.asarray(chosen, dtype=np.intp)
+        rules = self.bits.shape[1]
+        if self.shrink is not None:
+            weights = weights * self.shrink**2
+        inside = index < rules
+        bits = np.ascontiguousarray(self.bits[:, index[inside]])
+        plain = np.column_stack([np.ones(self.patients), self.dense[:, index[~inside] - rules]])
+        weighted = plain * weights[:, None]
+        order = np.concatenate([[0], 1 + np.flatnonzero(~inside), 1 + np.flatnonzero(inside)])
+        size = plain.shape[1]
+        table = np.empty((len(order), len(order)))
+        table[:size, :size] = weighted.T @ plain
+        for column in range(size):
+            table[column, size:] = table[size:, column] = add_up(bits, weighted[:, column])
+        table[size:, size:] = cross(bits, weights)
+        result = np.empty_like(table)
+        result[np.ix_(order, order)] = table
+        return result
 
     def matrix(self) -> NDArray[np.float64]:
         """All columns."""

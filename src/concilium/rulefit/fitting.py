@@ -110,9 +110,8 @@ class AskFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             residual = weight * self.outcome.residual(outcome, first)
             parts += [[residual @ design.ones], design.add_up(residual)]
         if self.working is not None:
-            working = np.column_stack([design.ones, design.columns(self.working)])
-            curved = working * np.sqrt(weight * self.outcome.curvature(first))[:, None]
-            parts.append((curved.T @ curved)[np.triu_indices(working.shape[1])])
+            hessian = design.cross(self.working, weight * self.outcome.curvature(first))
+            parts.append(hessian[np.triu_indices(len(hessian))])
         return write_reals(np.concatenate(parts), self.places)
 
 
@@ -174,7 +173,7 @@ def predict(design: Design, candidates: Sequence[Coefficients]) -> NDArray[np.fl
     for index, candidate in enumerate(candidates):
         weights[[place[column] for column in candidate.columns], index] = candidate.values
     intercepts = np.array([candidate.intercept for candidate in candidates])
-    predictor: NDArray[np.float64] = design.columns(used) @ weights + design.ones[:, None] * intercepts
+    predictor: NDArray[np.float64] = design.combine(used, weights) + design.ones[:, None] * intercepts
     return predictor
 
 

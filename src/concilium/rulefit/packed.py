@@ -6,6 +6,7 @@ Russians): one look-up does the work of eight additions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numba
@@ -24,20 +25,27 @@ def pack_rules(
     patients: int,
 ) -> Bits:
     """The columns of rules as bits, [eight patients, rule]; each condition is looked up only once."""
-    fulfilled: dict[Condition, Bits] = {}
-    bits = np.empty(((patients + 7) // 8, len(rules)), dtype=np.uint8)
-    for column, rule in enumerate(rules):
-        for place, condition in enumerate(rule):
-            here = fulfilled.get(condition)
-            if here is None:
-                table = fulfils(condition, attributes[condition[0]].size)
-                here = np.packbits(table[codes_of(condition[0])], bitorder="little")
-                fulfilled[condition] = here
-            if place:
-                bits[:, column] &= here
-            else:
-                bits[:, column] = here
+    conditions, listed, ends = list_conditions(tuple(rules))
+    groups = (patients + 7) // 8
+    fulfilled = np.empty((len(conditions), groups), dtype=np.uint8)
+    for row, condition in enumerate(conditions):
+        table = fulfils(condition, attributes[condition[0]].size)
+        fulfilled[row] = np.packbits(table[codes_of(condition[0])], bitorder="little")
+    bits = np.empty((groups, len(rules)), dtype=np.uint8)
+    if len(rules):
+        _conjoin(fulfilled, listed, ends, bits)
     return bits
+
+
+@functools.lru_cache(maxsize=4)
+def list_conditions(
+    rules: tuple[Rule, ...],
+) -> tuple[list[Condition], NDArray[np.int64], NDArray[np.int64]]:
+    """The different conditions of all rules; rule after rule the places of its own among them, and where they end."""
+    place: dict[Condition, int] = {}
+    listed = [place.setdefault(condition, len(place)) for rule in rules for condition in rule]
+    ends = np.cumsum([len(rule) for rule in rules], dtype=np.int64)
+    return list(place), np.array(listed, dtype=np.int64), ends
 
 
 def unpack(bits: Bits, columns: Sequence[int] | NDArray[np.intp], patients: int) -> NDArray[np.float64]:
@@ -53,6 +61,63 @@ def add_up(bits: Bits, weights: NDArray[np.float64]) -> NDArray[np.float64]:
     total = np.zeros(bits.shape[1])
     _add_up(bits, padded, total)
     return total
+
+
+def combine(bits: Bits, weights: NDArray[np.float64], patients: int) -> NDArray[np.float64]:
+    """For every patient the sum of the weights of his columns; `weights` is [column, candidate]."""
+    total = np.zeros((8 * len(bits), weights.shape[1]))
+    _combine(np.ascontiguousarray(bits), np.ascontiguousarray(weights), total)
+    return total[:patients]
+
+
+def cross(bits: Bits, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For every two columns the sum of the weights of the patients who have both."""
+    padded = np.zeros(8 * len(bits))
+    padded[: len(weights)] = weights
+    total = np.zeros((bits.shape[1], bits.shape[1]))
+    _cross(np.ascontiguousarray(bits), padded, total)
+    return total + np.triu(total, 1).T
+
+
+@numba.njit(nogil=True, cache=True, boundscheck=False)
+def _conjoin(fulfilled: Bits, listed: NDArray[np.int64], ends: NDArray[np.int64], bits: Bits) -> None:
+    groups = fulfilled.shape[1]
+    start = 0
+    for rule in range(len(ends)):
+        for group in range(groups):
+            byte = fulfilled[listed[start], group]
+            for place in range(start + 1, ends[rule]):
+                byte &= fulfilled[listed[place], group]
+            bits[group, rule] = byte
+        start = ends[rule]
+
+
+@numba.njit(nogil=True, cache=True, boundscheck=False)
+def _combine(bits: Bits, weights: NDArray[np.float64], total: NDArray[np.float64]) -> None:
+    for group in range(bits.shape[0]):
+        for column in range(bits.shape[1]):
+            byte = bits[group, column]
+            if byte:
+                for bit in range(8):
+                    if byte >> bit & 1:
+                        for candidate in range(weights.shape[1]):
+                            total[8 * group + bit, candidate] += weights[column, candidate]
+
+
+@numba.njit(nogil=True, cache=True, boundscheck=False)
+def _cross(bits: Bits, weights: NDArray[np.float64], total: NDArray[np.float64]) -> None:
+    table = np.zeros(256)
+    for group in range(bits.shape[0]):
+        for bit in range(8):
+            half = 1 << bit
+            for index in range(half):
+                table[half + index] = table[index] + weights[8 * group + bit]
+        row = bits[group]
+        for one in range(len(row)):
+            byte = row[one]
+            if byte:
+                for other in range(one, len(row)):
+                    total[one, other] += table[byte & row[other]]
 
 
 @numba.njit(nogil=True, cache=True, boundscheck=False)

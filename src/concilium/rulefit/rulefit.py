@@ -38,7 +38,7 @@ from concilium.rulefit.fitting import AskFit, Coefficients, Part, Sums, choose_p
 from concilium.rulefit.generation import LEAST_SUPPORT, AskRules, Rules
 from concilium.rulefit.outcome import Outcome, probability
 from concilium.rulefit.rates import AskRates, read_rates
-from concilium.rulefit.rules import Attribute, Rule, check_rule
+from concilium.rulefit.rules import Attribute, Rule, check_rules
 from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class RuleFit(Fitted[RuleBody]):
         # As it is written: a float stands for its shortest decimal, 0.1 for one tenth.
         self.epsilon = str(epsilon) if isinstance(epsilon, float) else epsilon
         self.delta = str(delta) if isinstance(delta, float) else delta
-        if self.epsilon is not None:
+        if self.epsilon is not None and release == "masked":
             rho_for_epsilon(self.epsilon, self.delta)  # says at once where one of them is no budget
         if solver == "fedda" and not isinstance(self.penalty, float):
             raise StudyError("a RuleFit with solver 'fedda' needs one 'penalty'; a path takes 'newton'")
@@ -271,8 +271,7 @@ class RuleFit(Fitted[RuleBody]):
         for site, body in run.gather("rulefit.rules", question).items():
             try:
                 own = decode(body, Rules).rules
-                for rule in own:
-                    check_rule(rule, attributes)
+                check_rules(own, attributes)
             except MessageError as error:
                 raise HouseError(f"{site} answered with what is no set of rules: {error}") from None
             if not own:

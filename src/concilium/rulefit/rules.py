@@ -71,22 +71,34 @@ def read_codes(condition: Condition) -> set[int]:
     return {code for low, high in runs for code in range(low, high + 1)}
 
 
-def check_rule(rule: Rule, attributes: Sequence[Attribute]) -> None:
-    """MessageError unless a rule is in canonical form over these attributes."""
-    before = -1
-    for condition in rule:
-        if len(condition) < 3 or len(condition) % 2 == 0 or not before < condition[0] < len(attributes):
-            raise MessageError("a rule is not in canonical form")
-        before, last = condition[0], attributes[condition[0]].size - 1
-        at = -2
-        for low, high in zip(condition[1::2], condition[2::2], strict=True):
-            if not at + 1 < low <= high <= last:
-                raise MessageError("a rule's condition is not in canonical form")
-            at = high
-        if condition[1:] == (0, last):
-            raise MessageError("a rule has a condition that everybody fulfils")
-    if not rule:
-        raise MessageError("a rule needs a condition")
+def check_rules(rules: Iterable[Rule], attributes: Sequence[Attribute]) -> None:
+    """MessageError unless every rule is in canonical form over these attributes."""
+    lasts = [attribute.size - 1 for attribute in attributes]
+    fine: set[Condition] = set()
+    for rule in rules:
+        if not rule:
+            raise MessageError("a rule needs a condition")
+        before = -1
+        for condition in rule:
+            if condition not in fine:
+                check_condition(condition, lasts)
+                fine.add(condition)
+            if condition[0] <= before:
+                raise MessageError("a rule is not in canonical form: its conditions are out of order")
+            before = condition[0]
+
+
+def check_condition(condition: Condition, lasts: Sequence[int]) -> None:
+    """MessageError unless a condition is made of rising runs of its attribute's codes; `lasts` are the last codes."""
+    if len(condition) < 3 or len(condition) % 2 == 0 or not 0 <= condition[0] < len(lasts):
+        raise MessageError("a rule's condition is not in canonical form")
+    last, at = lasts[condition[0]], -2
+    for low, high in zip(condition[1::2], condition[2::2], strict=True):
+        if not at + 1 < low <= high <= last:
+            raise MessageError("a rule's condition is not in canonical form")
+        at = high
+    if condition[1:] == (0, last):
+        raise MessageError("a rule has a condition that everybody fulfils")
 
 
 def fulfils(condition: Condition, size: int) -> NDArray[np.bool_]:
