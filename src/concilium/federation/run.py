@@ -114,7 +114,8 @@ class Run:
         stops the run where participants are fixed. `live` rounds are not taken from the journal.
         """
         templates = templates or {}
-        envelopes = {s: self._envelope(s, kind, question, templates.get(s, b"")) for s in self.sites}
+        body = encode(question)
+        envelopes = {s: self._envelope(s, kind, body, templates.get(s, b"")) for s in self.sites}
         self.rounds += 1
         if self.house.on_round is not None:
             self.house.on_round(f"round {self.rounds}: {kind} to {len(envelopes)} sites")
@@ -179,14 +180,14 @@ class Run:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _envelope(self, site: str, kind: str, question: msgspec.Struct, template: bytes) -> Envelope:
+    def _envelope(self, site: str, kind: str, body: bytes, template: bytes) -> Envelope:
         envelope = Envelope(
             version=VERSION,
             id="",
             study=self.study,
             kind=kind,
             release=self.release,
-            body=encode(question),
+            body=body,
             template=template,
             seen=self.house.heads.get(site),
         )
