@@ -354,6 +354,24 @@ def test_a_charge_that_fails_leaves_no_memory_behind():
         assert not admit(populations, ledger, set(range(20)), "question 3")
 
 
+def test_a_population_that_failed_before_is_remembered_once_it_is_let_out():
+    with Ledger() as ledger:
+        populations = Populations(ledger, "records", 4)
+
+        def seal(head):
+            assert populations.admit(population(range(20)))
+            raise OSError("the disk is gone")
+
+        for number in range(3):
+            with pytest.raises(OSError, match="the disk is gone"):
+                ledger.charge(f"failing {number}", "digest", study="s", kind="k", mode="exact", seal=seal)
+        for number in range(3):
+            assert admit(populations, ledger, set(range(20)), f"question {number}")
+        assert not admit(populations, ledger, set(range(19)), "question 4")
+        with ledger.sharing() as connection:
+            assert connection.execute("SELECT count(*) FROM disclosure_population").fetchone() == (1,)
+
+
 def test_another_table_of_the_hospital_has_a_memory_of_its_own(tmp_path):
     with Ledger(tmp_path / "a.ledger") as ledger:
         assert admit(Populations(ledger, "first", 4), ledger, set(range(20)), "question 1")

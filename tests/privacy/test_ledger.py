@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import BudgetError, LedgerError
+from concilium.privacy import ledger as ledger_module
 from concilium.privacy import ledger_chain
 from concilium.privacy.accounting import epsilon_from_rho, rho_from_pure
 from concilium.privacy.ledger import Entry, Head, Ledger, Settings
@@ -388,6 +389,44 @@ def test_refusals_are_logged_beside_the_chain(path):
         ]
         assert [r.question for r in ledger.refusals("sepsis")] == ["q2"]
         assert abs(ledger.refusals()[0].time - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_a_question_refused_again_by_the_same_rule_is_noted_once():
+    with Ledger() as ledger:
+        for _ in range(5):
+            ledger.refuse("burns", "count", "q1", "patients")
+        assert [(r.question, r.rule) for r in ledger.refusals()] == [("q1", "patients")]
+        ledger.refuse("burns", "count", "q1", "ended")
+        ledger.refuse("burns", "count", "q2", "patients")
+        ledger.refuse("sepsis", "count", "q3", "patients")
+        assert [r.question for r in ledger.refusals()] == ["q1", "q1", "q2", "q3"]
+        assert ledger.count_refused("burns") == 2
+        assert ledger.count_refused("sepsis") == 1
+        assert ledger.count_refused("strokes") == 0
+
+
+@given(st.lists(st.sampled_from(["patients", "kind", "mode"]), max_size=40), st.integers(1, 10))
+def test_the_log_of_refusals_is_bounded_and_what_ends_a_study_is_the_last_to_go(rules, most):
+    with pytest.MonkeyPatch.context() as patch, Ledger() as ledger:
+        patch.setattr(ledger_module, "MOST_NOTES", most)
+        kept = []
+        for number, rule in enumerate(rules):
+            ledger.refuse("burns", "count", f"q{number}", rule)
+            kept.append((f"q{number}", rule))
+            if len(kept) > most:
+                kept.remove(next((note for note in kept if note[1] != "patients"), kept[0]))
+            assert [(r.question, r.rule) for r in ledger.refusals()] == kept
+        assert ledger.count_refused("burns") == min(most, rules.count("patients"))
+        ledger.verify()
+
+
+def test_ledgers_in_memory_have_nothing_in_common():
+    with Ledger(records="first") as first, Ledger(records="second") as second:
+        first.charge("q1", "d1", study="s", kind="k", mode="exact", seal=lambda head: b"answer")
+        assert [len(ledger.entries()) for ledger in (first, second, Ledger())] == [1, 0, 0]
+        assert second.recall("q1", "d1") is None
+        assert (first.settings.records, second.settings.records) == ("first", "second")
+        assert [first.verify(), second.verify()] == [1, 0]
 
 
 @pytest.mark.parametrize(

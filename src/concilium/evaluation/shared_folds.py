@@ -17,14 +17,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError, MessageError
+from concilium.errors import HouseError
 from concilium.evaluation.leave_out import Fold, Predictor
-from concilium.evaluation.shared_tables import Request, SharedTables, add_up
+from concilium.evaluation.shared_tables import Request, SharedTables
 from concilium.evaluation.turns import Finished, Turn
-from concilium.federation.arrays import Counts, unpack
 from concilium.federation.card import Card
 from concilium.federation.house import House
-from concilium.federation.messages import Release, decode, encode
+from concilium.federation.messages import Release, encode
 from concilium.federation.run import Run, SitesChanged
 from concilium.federation.schema import read_schema
 from concilium.trees.crosstables import AskCrosstables
@@ -212,11 +211,7 @@ class FoldRun(Run):
             self.rounds += 1
             counts: NDArray[np.int64] = self._turn.ask(Request(question, templates, frozenset(self._learn)))
             return counts
-        try:
-            bodies = self.gather(kind, question, templates)
-            return add_up(unpack(decode(body, Counts).counts, shape) for body in bodies.values())
-        except MessageError as error:
-            raise HouseError(f"a site answered with what cannot be added up: {error}") from None
+        return super().add_up(kind, question, shape, templates)
 
     def finish(self, patients: Mapping[str, int | None], warnings: Iterable[str] = ()) -> Card:
         said = "one of several folds learned in one conversation; what was released is on the card of that"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from concilium.federation.stated import read_as_asked, read_as_labels, read_as_n
 from concilium.policy.constrain import Constrained, constrain
 from concilium.policy.policy import Policy
 from concilium.records.query import Query
-from concilium.records.table import Coded, Numbers, Records
+from concilium.records.table import Coded, Column, Numbers, Records
 
 IDENTIFIER_VALUES = 10
 IDENTIFIER_SHARE = 0.9
@@ -47,8 +48,10 @@ class Cohort:
     def under(self, release: Release) -> Cohort:
         """The same patients, with as many counts left out as this release needs: only `exact` shows a site's own
         tables, and under `private` nothing but the noise may depend on a patient."""
+        if release == "exact":
+            return self
         floor = 0 if release == "private" else self.branch_floor
-        return replace(self, branch_floor=floor, guard=self.guard if release == "exact" else Guard())
+        return replace(self, branch_floor=floor, guard=Guard())
 
     @property
     def floored(self) -> bool:
@@ -77,17 +80,16 @@ class View:
         stated: bool = False,
         constrained: Constrained | None = None,
     ) -> None:
-        self._stated = stated
+        self._stated, self._policy = stated, policy
         left = self._constrain(records, policy, secret) if constrained is None else constrained
-        self.constrained = left
+        self._constrained = left
         self.hidden = {name: f"eliminated by graph {graph}" for name, graph in left.eliminated.items()}
-        after = Records(left.columns) if left.columns else None
-        for name in left.columns:
+        for name, column in left.columns.items():
             # Before as well as after, or a rule that thins a column out would make it fit to be told.
-            same = name in left.replaced or left.columns[name] is records[name]
-            looked_at = [after] if same else [records, after]
-            found = any(table is not None and identifies(table, name, policy) for table in looked_at)
-            if name in policy.identifiers or (found and not stated):
+            same = name in left.replaced or column is records[name]
+            looked_at = [column] if same else [records[name], column]
+            found = not stated and any(identifies(name, one, policy) for one in looked_at)
+            if found or name in policy.identifiers:
                 self.hidden[name] = "identifies patients"
         self.hidden |= dict.fromkeys(policy.withhold, "withheld by policy")
         visible = {name: column for name, column in left.columns.items() if name not in self.hidden}
@@ -103,6 +105,13 @@ class View:
         self._selections: OrderedDict[tuple[str, str], tuple[NDArray[np.int32], Population]] = OrderedDict()
         self._labelled: dict[str, Coded] = {}
         self._binned: dict[tuple[str, tuple[float, ...]], NDArray[np.unsignedinteger]] = {}
+
+    @cached_property
+    def stated(self) -> View:
+        """The same for private questions, where nothing but the noise may depend on a patient: which columns there are
+        is what policy states, not what the columns hold."""
+        left = self._constrained
+        return View(Records(left.columns), self._policy, stated=True, constrained=left)
 
     def _constrain(self, records: Records, policy: Policy, secret: bytes | None) -> Constrained:
         policy.check(records.names)
@@ -161,11 +170,10 @@ class View:
         return column
 
 
-def identifies(records: Records, name: str, policy: Policy) -> bool:
+def identifies(name: str, column: Column, policy: Policy) -> bool:
     """Whether a column has about one value per patient (or is stated to identify them)."""
     if name in policy.identifiers:
         return True
-    column = records[name]
     if name in policy.allow:
         return False
     if isinstance(column, Numbers):

@@ -123,8 +123,9 @@ class Populations:
 
     def __init__(self, ledger: Ledger, records: str, least: int) -> None:
         self._ledger, self._records, self._least = ledger, records, least
-        # Up to which remembered population each was found to be fine: a study asks about one again and again.
-        self._checked: dict[bytes, int] = {}
+        # Up to which remembered population each was found to be fine, and whether it is among them: a study asks about
+        # one again and again. What was read is committed, and is never taken out.
+        self._checked: dict[bytes, tuple[int, bool]] = {}
         with ledger.sharing() as connection:
             connection.execute(TABLE)
 
@@ -135,21 +136,23 @@ class Populations:
         """
         if 0 < len(population) < self._least:
             return False
-        known = self._checked.get(population.digest, 0)
+        known, stored = self._checked.get(population.digest, (0, False))
         with self._ledger.sharing() as connection:
             rows = connection.execute(
-                "SELECT number, patients FROM disclosure_population WHERE records = ? AND number > ? ORDER BY number",
+                "SELECT number, digest, patients FROM disclosure_population"
+                " WHERE records = ? AND number > ? ORDER BY number",
                 (self._records, known),
             )
-            for number, stored in rows:
-                if not self._differ_safely(population.patients, BitMap.deserialize(stored)):
+            for number, digest, patients in rows:
+                if not self._differ_safely(population.patients, BitMap.deserialize(patients)):
                     return False
-                known = number
-            connection.execute(
-                "INSERT OR IGNORE INTO disclosure_population (records, digest, patients) VALUES (?, ?, ?)",
-                (self._records, population.digest, population.patients.serialize()),
-            )
-        self._checked[population.digest] = known
+                known, stored = number, stored or digest == population.digest
+            if not stored:
+                connection.execute(
+                    "INSERT OR IGNORE INTO disclosure_population (records, digest, patients) VALUES (?, ?, ?)",
+                    (self._records, population.digest, population.patients.serialize()),
+                )
+        self._checked[population.digest] = known, stored
         return True
 
     def _differ_safely(self, asked: BitMap, before: BitMap) -> bool:

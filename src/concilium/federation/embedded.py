@@ -7,13 +7,16 @@ every site asked, either the bytes it sent or the reason why there are none.
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
 from concilium.privacy.identity import Identity
+
+# Seconds after which an answer counts as long, and another site is asked beside it.
+LONG_ANSWER = 0.01
 
 
 class Answering(Protocol):
@@ -70,40 +73,46 @@ class Embedded:
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Silence]:
         replies: dict[str, bytes | Silence] = {}
-        waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
-        done: queue.SimpleQueue[tuple[str, bytes | Silence]] = queue.SimpleQueue()
-        for name in messages:
-            waiting.put(name)
+        waiting = deque(messages)
+        complete = threading.Event()
 
         def work() -> None:
             while True:
                 try:
-                    name = waiting.get_nowait()
-                except queue.Empty:
+                    name = waiting.popleft()
+                except IndexError:
                     return
                 try:
-                    done.put((name, self._sites[name].answer(messages[name])))
+                    replies[name] = self._sites[name].answer(messages[name])
                 except Exception as error:
-                    done.put((name, Silence(f"{type(error).__name__}: {error}")))
+                    replies[name] = Silence(f"{type(error).__name__}: {error}")
+                if len(replies) == len(messages):
+                    complete.set()
 
         def start_worker() -> None:
             threading.Thread(target=work, name="concilium-site", daemon=True).start()
 
-        cores = os.cpu_count() or 1
-        for _ in range(min(len(messages), cores)):
-            start_worker()
+        start_worker()
+        workers, most = 1, self._most_workers(messages)
         deadline = time.monotonic() + timeout
-        # A site that hangs holds its worker: now and then one more is started, so that it cannot silence others.
-        patience = min(1.0, timeout / 10)
-        while len(replies) < len(messages):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            try:
-                name, reply = done.get(timeout=min(left, patience))
-                replies[name] = reply
-            except queue.Empty:
-                if not waiting.empty():
-                    start_worker()
+        while len(replies) < len(messages) and (left := deadline - time.monotonic()) > 0:
+            may_grow = workers < most
+            answered, busy, since = len(replies), time.process_time(), time.monotonic()
+            complete.wait(min(left, LONG_ANSWER if may_grow else min(1.0, timeout / 10)))
+            idle = time.process_time() - busy < (time.monotonic() - since) / 2
+            # A site that hangs holds its worker: one more is started then, however many there are, so that it cannot
+            # silence others.
+            if waiting and (len(replies) == answered or (may_grow and idle)):
+                start_worker()
+                workers += 1
+        waiting.clear()
         late = Silence(f"no answer within {timeout:g} s")
         return {name: replies.get(name, late) for name in messages}
+
+    def _most_workers(self, names: Iterable[str]) -> int:
+        """How many sites should be answering at once. Short answers are all Python, and threads would only take the
+        interpreter from each other: a second worker is for sites that count long or wait for their disks, and regions
+        that ask sites of this process leave that to their own houses."""
+        if all(getattr(self._sites[name], "asks_here", False) for name in names):
+            return 1
+        return os.cpu_count() or 1

@@ -28,6 +28,7 @@ from concilium.privacy.fixed_point import HALF_RING
 from concilium.privacy.identity import Identity, statement
 from concilium.privacy.ledger import Ledger
 from concilium.privacy.manifest import read_manifest
+from concilium.privacy.mask_store import SqliteMaskStore
 from concilium.privacy.masks import WIRE, Commitment, Masked, Seed
 from concilium.privacy.seat import Seat
 from concilium.privacy.shares import draw_gaussian_share, price_gaussian_shares
@@ -128,9 +129,8 @@ class Seats:
 
     def __init__(self, site: str, identity: Identity, policy: Policy, ledger: Ledger, records: str) -> None:
         self._site, self._identity, self._policy = site, identity, policy
-        self._ledger, self._records, self._store = ledger, records, ledger.mask_store()
-        with ledger.sharing() as connection:
-            connection.execute(CIRCLES)
+        self._ledger, self._records = ledger, records
+        self._store: SqliteMaskStore | None = None
         self._introduced: Mapping[str, str] = {}
         self._seats: dict[str, Seat] = {}
         self._lock = threading.Lock()
@@ -170,13 +170,22 @@ class Seats:
             self._site,
             self._identity,
             self._policy.peers or self._introduced,
-            self._store,
+            self._open_store(),
             colluders=self._policy.colluders,
             reveal_on_dropout=self._policy.reveal_on_dropout,
         )
         with self._lock:
             self._seats[study] = seat
         return seat
+
+    def _open_store(self) -> SqliteMaskStore:
+        """Where masked studies are kept, made for the first of them: no other step comes before a site has joined."""
+        with self._lock:
+            if self._store is None:
+                with self._ledger.sharing() as connection:
+                    connection.execute(CIRCLES)
+                self._store = self._ledger.mask_store()
+            return self._store
 
     def at(self, study: str) -> Seat:
         with self._lock:

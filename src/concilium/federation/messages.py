@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -30,7 +31,7 @@ class LedgerHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hash: str
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One question to one site. `body` is the same for all sites; `template` is what this site alone is told
     (its conditional schema). `seen` echoes the last ledger head the house saw from this site."""
 
@@ -44,7 +45,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     attempt: int = 1
     seen: LedgerHead | None = None
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """What must be equal for two messages to be the same question; `seen` is not part of it."""
         named = f"{self.study}\n{self.kind}\n{self.release}\n{self.attempt}".encode()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from fractions import Fraction
+from functools import lru_cache
 from typing import ClassVar, Protocol, cast
 
 import msgspec
@@ -38,6 +39,7 @@ KINDS = {
 
 
 MOST_CHARACTERS = 1000
+MOST_REMEMBERED = 1 << 16  # bytes of a question
 
 
 class Gathered(msgspec.Struct, frozen=True):
@@ -82,17 +84,25 @@ class Statistic(Question, Protocol):
 
 def open_question(envelope: Envelope) -> Question:
     """The question inside an envelope, checked; MessageError if its kind is unknown or its body malformed."""
-    place = KINDS.get(envelope.kind)
+    if len(envelope.body) > MOST_REMEMBERED:
+        return read_question(envelope.kind, envelope.release, envelope.body)
+    return read_again(envelope.kind, envelope.release, envelope.body)
+
+
+def read_question(kind: str, release: str, body: bytes) -> Question:
+    """The question of this kind in these bytes, fit for this release."""
+    place = KINDS.get(kind)
     if place is None:
-        raise MessageError(
-            f"there is no kind of question {envelope.kind[:60]!r}{nearest(envelope.kind[:60], KINDS)}"
-        )
+        raise MessageError(f"there is no kind of question {kind[:60]!r}{nearest(kind[:60], KINDS)}")
     module, name = place.split(":")
-    kind = getattr(importlib.import_module(module), name)
-    question = cast(Question, decode(envelope.body, kind))
-    if envelope.release not in question.releases:
-        raise MessageError(f"a question of kind {envelope.kind!r} cannot be released as {envelope.release!r}")
+    question = cast(Question, decode(body, getattr(importlib.import_module(module), name)))
+    if release not in question.releases:
+        raise MessageError(f"a question of kind {kind!r} cannot be released as {release!r}")
     if len(getattr(question, "target", "")) > MOST_CHARACTERS:
         raise MessageError(f"the name of an attribute may have at most {MOST_CHARACTERS} characters")
-    question.check(envelope.release)
+    question.check(release)
     return question
+
+
+# All sites of a process are asked the same: a question, which nobody changes, is read once for all of them.
+read_again = lru_cache(maxsize=8)(read_question)

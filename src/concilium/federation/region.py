@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ import numpy as np
 from concilium.errors import HouseError, MessageError, StudyError
 from concilium.federation.arrays import Counts, pack_counts, unpack
 from concilium.federation.card import Card, RefusalCard
+from concilium.federation.embedded import Embedded
 from concilium.federation.house import House
 from concilium.federation.messages import (
     VERSION,
@@ -93,8 +94,6 @@ class Region:
     the region answers for the same sites or not at all. The house above must wait longer than this one.
     """
 
-    asks_others: ClassVar[bool] = True  # an embedded house need not ask several regions at once
-
     def __init__(self, name: str, house: House, identity: str | Path | Identity | None = None) -> None:
         if not name or len(name) > 100 or not name.isprintable():
             raise StudyError(f"a region's name must have 1 to 100 printable characters; got {name!r}")
@@ -131,6 +130,11 @@ class Region:
         except Exception:
             log.exception("region %s could not answer a question", self.name)
             return self._refuse(envelope, "internal", "the region could not answer; its own log says why")
+
+    @property
+    def asks_here(self) -> bool:
+        """Whether its sites are of this process: then an embedded house need not ask several regions at once."""
+        return isinstance(self.house.transport, Embedded)
 
     def card(self, study: str) -> Card:
         """What the region itself can tell of a study: who of its sites took part, refused or was lost."""

@@ -121,7 +121,8 @@ class Run:
         stops the run where participants are fixed. `live` rounds are not taken from the journal.
         """
         templates = templates or {}
-        envelopes = {s: self._envelope(s, kind, question, templates.get(s, b""), release) for s in self.sites}
+        body = encode(question)
+        envelopes = {s: self._envelope(s, kind, body, templates.get(s, b""), release) for s in self.sites}
         self.rounds += 1
         if self.house.on_round is not None:
             self.house.on_round(f"round {self.rounds}: {kind} to {len(envelopes)} sites")
@@ -195,7 +196,7 @@ class Run:
         self.close()
 
     def _envelope(
-        self, site: str, kind: str, question: msgspec.Struct, template: bytes, release: Release | None
+        self, site: str, kind: str, body: bytes, template: bytes, release: Release | None
     ) -> Envelope:
         envelope = Envelope(
             version=VERSION,
@@ -203,7 +204,7 @@ class Run:
             study=self.study,
             kind=kind,
             release=release or self.release,
-            body=encode(question),
+            body=body,
             template=template,
             seen=self.house.heads.get(site),
         )

@@ -101,8 +101,6 @@ class Site:
         if not isinstance(ledger, Ledger):
             self.ledger.bind_site(f"{name} ({self.identity.fingerprint})")
         self._view = View(records, self.policy, self._derive_secret())
-        constrained = self._view.constrained
-        self._stated_view = View(records, self.policy, stated=True, constrained=constrained)
         self._populations = Populations(self.ledger, records.digest, self.policy.minimum_patients)
         self._seats = Seats(name, self.identity, self.policy, self.ledger, records.digest)
 
@@ -124,7 +122,7 @@ class Site:
             self._check_study(envelope.study)
             # The patients asked about, as constrained by policy.
             private = envelope.release == "private"
-            view = self._stated_view if private else self._view
+            view = self._view.stated if private else self._view
             cohort = view.select(question.query, question.target).under(envelope.release)
             if not private and len(cohort) < self.policy.minimum_patients:  # enough patients?
                 raise Refused("patients", TOO_FEW)
@@ -174,8 +172,7 @@ class Site:
 
     def _check_study(self, study: str) -> None:
         """Refuse a study that has felt its way along the limits too often."""
-        refused = {note.question for note in self.ledger.refusals(study) if note.rule == "patients"}
-        if len(refused) >= MOST_REFUSALS:
+        if self.ledger.count_refused(study) >= MOST_REFUSALS:
             raise Refused("ended", ENDED)
 
     def _release(self, envelope: Envelope, question: Statistic, cohort: Cohort) -> bytes:

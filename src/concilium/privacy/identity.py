@@ -15,6 +15,7 @@ import hashlib
 import os
 import stat
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -99,7 +100,7 @@ class Identity:
             file.flush()
             os.fsync(file.fileno())
 
-    @property
+    @cached_property
     def public(self) -> bytes:
         """The public key, 32 bytes."""
         return self._key.public_key().public_bytes_raw()

@@ -36,6 +36,10 @@ __all__ = ["DEFAULT_DELTA", "RELEASES", "SETTINGS", "Entry", "Head", "Ledger", "
 
 DEFAULT_DELTA = Fraction(1, 10**6)
 
+MOST_NOTES = 10_000
+LASTING_RULE = "patients"
+"""Refusals by this rule are counted, and end a study that is refused too often (federation/disclosure.py)."""
+
 _EXACT_BITS = 1024
 _GRID = 2**256
 
@@ -168,14 +172,30 @@ class Ledger:
             return self._find_answer(_text(question, "question id"), _text(digest, "digest"))
 
     def refuse(self, study: str, kind: str, question: str, rule: str) -> None:
-        """Log a refusal and the rule behind it; the log is for the hospital and not part of the chain."""
+        """Log a refusal and the rule behind it; the log is for the hospital and not part of the chain.
+
+        A question that is asked again and refused by the same rule is noted once. Of more than MOST_NOTES the oldest
+        are dropped, those of the lasting rule last: a house cannot fill the disk, nor have the site forget, by asking.
+        """
         names = ("study", "kind", "question id", "rule")
         texts = [_text(value, name) for value, name in zip((study, kind, question, rule), names, strict=True)]
         with self._writing():
+            if self._file.find(
+                "SELECT 1 FROM refusals WHERE study = ? AND kind = ? AND question = ? AND rule = ?",
+                tuple(texts),
+            ):
+                return
             self._file.run(
                 "INSERT INTO refusals (time, study, kind, question, rule) VALUES (?, ?, ?, ?, ?)",
                 (chain.now(), *texts),
             )
+            (notes,) = self._file.get("SELECT count(*) FROM refusals")
+            if notes > MOST_NOTES:
+                self._file.run(
+                    "DELETE FROM refusals WHERE number IN"
+                    " (SELECT number FROM refusals ORDER BY rule = ?, number LIMIT ?)",
+                    (LASTING_RULE, notes - MOST_NOTES),
+                )
 
     @property
     def path(self) -> str:
@@ -252,6 +272,15 @@ class Ledger:
                 (study,),
             )
             return [RefusalNote(chain.parse_time(self._file, when), *rest) for when, *rest in rows]
+
+    def count_refused(self, study: str) -> int:
+        """To how many questions of a study the lasting rule said no."""
+        with self._file.reading():
+            (count,) = self._file.get(
+                "SELECT count(DISTINCT question) FROM refusals WHERE study = ? AND rule = ?",
+                (study, LASTING_RULE),
+            )
+        return int(count)
 
     def head(self) -> Head:
         """How far the chain has come."""

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from concilium.errors import LedgerError
-from concilium.privacy.ledger_file import LedgerFile
+from concilium.privacy.ledger_file import LedgerFile, open_in_memory
 
 FORMAT = "concilium/ledger@1"
 RELEASES = ("exact", "masked", "private")
@@ -120,12 +120,27 @@ _NOTHING = Tail(-1, "", Fraction(0), "", None)
 def begin(file: LedgerFile, settings: Settings) -> None:
     """Make the tables and the opening entry, number 0, which binds the settings."""
     file.make_durable()
+    if file.in_memory:
+        file.copy(_make_empty())
     with file.writing():
-        for statement in _SCHEMA:
-            file.run(statement)
-        file.run(f"PRAGMA application_id = {_APPLICATION}")
-        file.run(f"PRAGMA user_version = {_VERSION}")
+        if not file.in_memory:
+            _make_tables(file)
         append(file, _NOTHING, kind="open", mode=SETTINGS, settings=settings)
+
+
+def _make_tables(file: LedgerFile) -> None:
+    for statement in _SCHEMA:
+        file.run(statement)
+    file.run(f"PRAGMA application_id = {_APPLICATION}")
+    file.run(f"PRAGMA user_version = {_VERSION}")
+
+
+@lru_cache(maxsize=1)
+def _make_empty() -> LedgerFile:
+    """Tables to copy: a simulation of a thousand sites makes a thousand ledgers in memory."""
+    file = open_in_memory()
+    _make_tables(file)
+    return file
 
 
 def recognise(file: LedgerFile) -> None:
@@ -163,7 +178,7 @@ def append(
         behind = (parse_time(file, tail.time) - datetime.fromisoformat(when)).total_seconds()
         note = "; ".join(filter(None, (note, f"the clock was {behind:.6g} s behind the entry before")))
         when = tail.time
-    spent = tail.spent + (cost or 0)
+    spent = tail.spent if cost is None else tail.spent + cost
     bound = None if settings is None else _write_settings(settings)
     price = None if cost is None else _ratio(cost)
     sequence = tail.sequence + 1
@@ -307,9 +322,12 @@ def _ratio(value: Fraction) -> str:
 
 def _fraction(file: LedgerFile, text: str) -> Fraction:
     try:
-        return Fraction(text)
+        return _parse_fraction(text)
     except (ValueError, TypeError, ZeroDivisionError):
         file.damaged(f"{text!r} is not a number")
+
+
+_parse_fraction = lru_cache(maxsize=4096)(Fraction)  # most sums are those of the entry before
 
 
 def parse_time(file: LedgerFile, text: str) -> datetime:
@@ -331,7 +349,7 @@ def _parse_settings(file: LedgerFile, text: str) -> Settings:
         file.damaged("its settings cannot be read")
 
 
-@lru_cache(maxsize=64)  # read with every charge, changed once a year
+@lru_cache(maxsize=4096)  # read with every charge, changed once a year
 def _remember_settings(text: str) -> Settings:
     found = json.loads(text)
     budget = None if found["budget"] is None else Fraction(found["budget"])

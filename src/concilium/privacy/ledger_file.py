@@ -27,7 +27,8 @@ class LedgerFile:
     def __init__(self, path: str, connection: sqlite3.Connection, *, readonly: bool = False) -> None:
         self.path, self.readonly = path, readonly
         self._connection = connection
-        self._place = None if path == ":memory:" else Path(path)
+        self.in_memory = path == ":memory:"
+        self._place = None if self.in_memory else Path(path)
         self.lock = threading.RLock()
         self._process = os.getpid()
         self._closed = self._inside = False
@@ -99,9 +100,13 @@ class LedgerFile:
 
     def find(self, query: str, values: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
         """The first row, or None."""
-        for row in self.rows(query, values):
-            return row
-        return None
+        try:
+            row: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
+        except UnicodeDecodeError:
+            self.damaged("a text in it is not text")
+        except sqlite3.Error as error:
+            raise _explain(self.path, error) from error
+        return row
 
     def get(self, query: str, values: tuple[object, ...] = ()) -> tuple[Any, ...]:
         """The first row, which a sound file has."""
@@ -113,7 +118,14 @@ class LedgerFile:
     def damaged(self, what: str) -> NoReturn:
         raise LedgerError(f"{self.path} is damaged ({what}); restore the newest copy of it")
 
+    def copy(self, other: LedgerFile) -> None:
+        """Become a copy of another database."""
+        with other.lock:
+            other._connection.backup(self._connection)
+
     def make_durable(self) -> None:
+        if self.in_memory:
+            return
         self.run("PRAGMA synchronous = FULL")
         self.run("PRAGMA fullfsync = ON")  # macOS: fsync alone stops at the drive's cache
         self.run("PRAGMA cell_size_check = ON")
@@ -154,13 +166,17 @@ class LedgerFile:
 def open_to_write(path: str | os.PathLike[str], begin: Callable[[LedgerFile], None]) -> LedgerFile:
     """Open a file, making it with `begin` where there is none; ':memory:' is a new one that is never on disk."""
     if os.fspath(path) == ":memory:":
-        file = LedgerFile(":memory:", _connect(":memory:"))
+        file = open_in_memory()
         begin(file)
         return file
     place = Path(path)
     if not _exists(place):
         _make(place, begin)
     return LedgerFile(str(place), _connect_named(place, "mode=rw"))
+
+
+def open_in_memory() -> LedgerFile:
+    return LedgerFile(":memory:", _connect(":memory:"))
 
 
 def open_to_read(path: str | os.PathLike[str]) -> LedgerFile:

@@ -91,7 +91,7 @@ class AskVotes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
         """The counts of this site, [class, vote], negative first."""
         known = decode(template, ConditionalSchema)
-        columns = find_columns(cohort, self.attributes, known)
+        columns = find_columns(cohort, self.attributes, known).columns
         votes = np.zeros(len(cohort.view.records), dtype=np.int32)
         for expert in self.experts:
             resting = route(cohort.rows, find_branchings(expert.tree, columns))

@@ -8,6 +8,7 @@ side by side). Under `exact` the house sees it per site; the sum over sites is t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 from weakref import WeakKeyDictionary
@@ -25,7 +26,7 @@ from concilium.federation.schema import ConditionalSchema, Known, name_of
 from concilium.records.table import Coded
 from concilium.trees.counting import count
 from concilium.trees.layout import Sample, positive_codes
-from concilium.trees.routing import STAYS, Branching, route
+from concilium.trees.routing import STAYS, Branching, route_on
 
 # What one small message may make a site compute and send: a house asks for a larger level in parts.
 MOST_CELLS = 1 << 22
@@ -36,9 +37,7 @@ MOST_CLASSES = 1000
 # An attribute's codes at a site, and for each code its place among the global values.
 Column = tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]
 
-LAST_COLUMNS: WeakKeyDictionary[View, tuple[list[AskedAttribute], ConditionalSchema, list[Column]]] = (
-    WeakKeyDictionary()
-)
+LAST_ASKED: WeakKeyDictionary[View, AskedColumns] = WeakKeyDictionary()
 
 
 class AskedAttribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -128,11 +127,11 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """The counts of this site, [node, cell, class]."""
         if self.sample is not None:
             cohort = self.sample.choose(cohort, self.query, self.target)
-        columns = find_columns(cohort, self.attributes, known)
+        found = find_columns(cohort, self.attributes, known)
         asked = {node: place for place, node in enumerate(self.nodes)}
-        rows, keys = self._keys(cohort, columns, known.classes, asked)
+        rows, keys = self._keys(cohort, found, known.classes, asked)
         width = len(self.nodes) * self.classes
-        counted = [columns[index] for index in self.counting]
+        counted = [found.columns[index] for index in self.counting]
         tables = count(
             [codes for codes, _ in counted],
             [len(place) for _, place in counted],
@@ -141,17 +140,17 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             width,
             repeated=has_alternatives(self.tree),
         )
-        cells = arrange(tables, counted, [self.attributes[index].size for index in self.counting], width)
+        cells = found.arrange(tables, self.counting, width)
         cells[0] = np.bincount(keys, minlength=width)
         counts = cells.reshape(-1, len(self.nodes), self.classes).transpose(1, 0, 2)
         if cohort.branch_floor:
             counts[counts[:, 0, :].sum(axis=1) < cohort.branch_floor] = 0
         if cohort.guard.on:
-            self._withhold(counts, cohort, columns, known.classes)
+            self._withhold(counts, cohort, found, known.classes)
         return counts
 
     def _withhold(
-        self, counts: NDArray[np.uint32], cohort: Cohort, columns: list[Column], classes: Known
+        self, counts: NDArray[np.uint32], cohort: Cohort, found: AskedColumns, classes: Known
     ) -> None:
         """Take out of the counts what the site's disclosure rules do not let it tell of this tree."""
         if has_alternatives(self.tree):
@@ -166,11 +165,11 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             families.append(Family(place[split.node], split.attribute, range(nodes, nodes + len(born) + 1)))
             nodes += len(born) + 1
         width = nodes * self.classes
-        sizes = [len(values) for _, values in columns]
+        sizes = [len(values) for _, values in found.columns]
         if width * sum(sizes) > MOST_CELLS:
             raise MessageError("the tree has become too large for this site to look for small cells in it")
-        rows, keys = self._keys(cohort, columns, classes, place | ends)
-        everywhere = count([codes for codes, _ in columns], sizes, rows, keys, width)
+        rows, keys = self._keys(cohort, found, classes, place | ends)
+        everywhere = count([codes for codes, _ in found.columns], sizes, rows, keys, width)
         tables = [table.reshape(-1, nodes, self.classes).transpose(1, 0, 2).copy() for table in everywhere]
         for family in reversed(families):
             for table in tables:
@@ -187,7 +186,7 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def _keys(
         self,
         cohort: Cohort,
-        columns: list[Column],
+        found: AskedColumns,
         classes: Known,
         asked: Mapping[int, int],
     ) -> tuple[NDArray[np.int32], NDArray[np.unsignedinteger]]:
@@ -201,11 +200,11 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if not self.tree:
             rows, node = cohort.rows, np.zeros(len(cohort.rows), dtype=np.int64)
         elif has_alternatives(self.tree):
-            resting = route_alternatives(cohort.rows, self.tree, columns)
+            resting = route_alternatives(cohort.rows, self.tree, found.columns)
             rows = np.concatenate([resting[end] for end in asked])
             node = np.repeat(list(asked.values()), [len(resting[end]) for end in asked])
         else:
-            resting = route(cohort.rows, find_branchings(self.tree, columns))
+            resting = found.route(cohort.rows, self.tree)
             position = np.full(len(cohort.view.records), STAYS, dtype=np.int32)
             for end, index in asked.items():
                 position[resting.get(end, cohort.rows[:0])] = index
@@ -217,6 +216,56 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             # Who is of a class that the question does not name is left out: a refusal would tell that somebody is.
             rows, node, row_class = rows[named], node[named], row_class[named]
         return rows, (node * self.classes + row_class).astype(dtype)
+
+
+@dataclass(eq=False)
+class AskedColumns:
+    """The columns of a view as one study asks for them, and what its last question made of them."""
+
+    attributes: list[AskedAttribute]
+    known: ConditionalSchema
+    columns: list[Column]
+    _routed: tuple[NDArray[np.int32], Sequence[Split], dict[int, NDArray[np.int32]]] | None = None
+    _cells: tuple[list[int], NDArray[np.intp], NDArray[np.intp], bool] | None = None
+
+    def route(self, rows: NDArray[np.int32], tree: Sequence[Split]) -> dict[int, NDArray[np.int32]]:
+        """Rows by the node of the tree where they come to rest, going on from the last tree where this grew from it."""
+        start, splits = {0: rows}, tree
+        last = self._routed
+        if last is not None:
+            before, grown, resting = last
+            if before is rows and grown == tree[: len(grown)]:
+                start, splits = resting, tree[len(grown) :]
+        resting = route_on(start, find_branchings(splits, self.columns))
+        self._routed = rows, list(tree), resting
+        return resting
+
+    def arrange(
+        self, tables: Sequence[NDArray[np.uint32]], counted: list[int], width: int
+    ) -> NDArray[np.uint32]:
+        """Counts by code, [code, key], as one table by cell of the global schema, [cell, key]; cell 0 is left empty."""
+        cells = np.zeros((1 + sum(self.attributes[index].size for index in counted), width), dtype=np.uint32)
+        if tables:
+            code, cell, shared = self._find_cells(counted)
+            by_code = np.concatenate(tables)[code]
+            if shared:
+                np.add.at(cells, cell, by_code)
+            else:
+                cells[cell] = by_code
+        return cells
+
+    def _find_cells(self, counted: list[int]) -> tuple[NDArray[np.intp], NDArray[np.intp], bool]:
+        """Which codes of the counted columns, one after the other, have a cell, the cell of each, and whether codes
+        share one."""
+        last = self._cells
+        if last is None or last[0] != counted:
+            own = [self.columns[index][1] for index in counted]
+            first = np.cumsum([1, *(self.attributes[index].size for index in counted)])
+            place = np.concatenate(own).astype(np.intp)
+            code = np.flatnonzero(place != STAYS)
+            cell = np.repeat(first[:-1], [len(one) for one in own]) + place
+            last = self._cells = counted, code, cell[code], len(np.unique(cell[code])) < len(code)
+        return last[1:]
 
 
 def check_attributes(attributes: Sequence[AskedAttribute]) -> None:
@@ -260,19 +309,19 @@ def has_alternatives(tree: Sequence[Split]) -> bool:
 
 def find_columns(
     cohort: Cohort, attributes: Sequence[AskedAttribute], known: ConditionalSchema
-) -> list[Column]:
+) -> AskedColumns:
     """For each attribute its codes at this site, and for each code its place among the global values.
 
     All questions of one study name the same attributes, so the last answer is remembered for every view.
     """
     if len(known.attributes) != len(attributes):
         raise MessageError("the conditional schema does not fit the question")
-    last = LAST_COLUMNS.get(cohort.view)
-    if last is not None and last[0] == attributes and last[1] == known:
-        return last[2]
+    last = LAST_ASKED.get(cohort.view)
+    if last is not None and last.attributes == attributes and last.known == known:
+        return last
     columns = [find_column(cohort, a, own) for a, own in zip(attributes, known.attributes, strict=True)]
-    LAST_COLUMNS[cohort.view] = (list(attributes), known, columns)
-    return columns
+    found = LAST_ASKED[cohort.view] = AskedColumns(list(attributes), known, columns)
+    return found
 
 
 def find_column(cohort: Cohort, attribute: AskedAttribute, known: Known) -> Column:
@@ -310,25 +359,6 @@ def route_alternatives(
             goes = np.array([*split.children, STAYS], dtype=np.int32)[place][codes[here]]
             moving += [(end, here[goes == end]) for end in split.children if end != STAYS]
     return resting
-
-
-def arrange(
-    tables: Sequence[NDArray[np.uint32]], columns: Sequence[Column], sizes: Sequence[int], width: int
-) -> NDArray[np.uint32]:
-    """Counts by code, [code, key], as one table by cell of the global schema, [cell, key]; cell 0 is left empty."""
-    cells = np.zeros((1 + sum(sizes), width), dtype=np.uint32)
-    if not tables:
-        return cells
-    place = np.concatenate([own for _, own in columns])
-    first = np.cumsum([1, *sizes[:-1]])
-    cell = np.repeat(first, [len(own) for _, own in columns]) + place
-    here = place != STAYS
-    by_code = np.concatenate(tables)[here]
-    if np.bincount(cell[here], minlength=1).max() > 1:
-        np.add.at(cells, cell[here], by_code)
-    else:
-        cells[cell[here]] = by_code
-    return cells
 
 
 def find_branchings(tree: Sequence[Split], columns: Sequence[Column]) -> dict[int, Branching]:

@@ -22,8 +22,15 @@ class Branching:
 
 def route(rows: NDArray[np.int32], branchings: Mapping[int, Branching]) -> dict[int, NDArray[np.int32]]:
     """Rows by the node where they come to rest, starting at node 0; rows keep their order within a node."""
+    return route_on({0: rows}, branchings)
+
+
+def route_on(
+    begin: Mapping[int, NDArray[np.int32]], branchings: Mapping[int, Branching]
+) -> dict[int, NDArray[np.int32]]:
+    """The same for rows that have come to these nodes already."""
     resting: dict[int, NDArray[np.int32]] = {}
-    moving = [(0, rows)]
+    moving = list(begin.items())
     while moving:
         node, here = moving.pop()
         branching = branchings.get(node)
