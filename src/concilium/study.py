@@ -90,6 +90,8 @@ class TreeLimits(msgspec.Struct, frozen=True, kw_only=True):
     cutoffs: Count | None = None
     criterion: Literal["entropy", "gain-ratio"] = "entropy"
     reduce: Annotated[float, Meta(ge=0, lt=1, description="a share from 0 to below 1")] | None = None
+    prune: Share | None = None
+    group: Annotated[bool, Meta(description="true or false")] = False
 
 
 class HouseRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -337,6 +339,8 @@ class Study(About, frozen=True, kw_only=True):
                 cutoffs=self.tree.cutoffs,
                 criterion=self.tree.criterion,
                 reduce=self.tree.reduce,
+                prune=self.tree.prune,
+                group=self.tree.group,
             )
         except ConciliumError as error:
             raise StudyError(f"{self.path}: {error}") from None
