@@ -95,7 +95,7 @@ def spread(groups, target):
 
 
 def merge_values(groups, target, min_leaf=1, in_line=False):
-    """C4.5's grouping, every merger tried from scratch: rows by value in, rows by group of values out.
+    """Grouping by least loss, every merger tried from scratch: rows by value in, rows by group of values out.
 
     Values `in_line` are numbers of bins: only neighbours among those that occur are merged, and None with anyone.
     """
@@ -121,10 +121,13 @@ def merge_values(groups, target, min_leaf=1, in_line=False):
                     continue
                 if may_join(one, other):
                     rest = [rows for k, (_, rows) in enumerate(merged) if k not in (i, j)]
-                    tried[i, j] = ratio([*rest, here + there], target)
-        if not tried or (not forced and max(tried.values()) < ratio([r for _, r in merged], target) - 1e-9):
+                    tried[i, j] = [*rest, here + there]
+        lost = {pair: entropy(split, target) for pair, split in tried.items()}
+        if not lost:
             break
-        i, j = min(pair for pair, found in tried.items() if found >= max(tried.values()) - 1e-9)
+        i, j = min(pair for pair, found in lost.items() if found <= min(lost.values()) + 1e-9)
+        if not forced and ratio(tried[i, j], target) < ratio([r for _, r in merged], target) - 1e-9:
+            break
         merged[i] = (merged[i][0] + merged[j][0], merged[i][1] + merged[j][1])
         del merged[j]
     return {frozenset(names): rows for names, rows in merged}
@@ -136,10 +139,13 @@ def ratio(groups, target):
     if len(groups) == 1:
         return -1.0
     shares = [len(rows) / len(everyone) for rows in groups]
-    after = sum(
-        share * bits([row[target] for row in rows]) for share, rows in zip(shares, groups, strict=True)
-    )
-    return (bits(everyone) - after) / -sum(share * log2(share) for share in shares)
+    return (bits(everyone) - entropy(groups, target)) / -sum(share * log2(share) for share in shares)
+
+
+def entropy(groups, target):
+    """The weighted entropy after a split."""
+    everyone = sum(map(len, groups))
+    return sum(len(rows) / everyone * bits([row[target] for row in rows]) for rows in groups)
 
 
 def prune(tree, held, target, classes):

@@ -1,11 +1,12 @@
 """Grouping of values: one branch for several values of an attribute (Quinlan, "C4.5", 1993, chapter 7).
 
 The house merges values on the counts that it has already, so that grouping asks nothing and, under `private`, costs
-nothing. It starts from one group a value and merges, again and again, the two groups whose merger gives the split of
-best gain ratio, as long as the ratio does not fall (by more than 1e-9) and two groups are left; a group with fewer than
-`min_leaf` patients is merged whatever that does to the ratio, until none is left or all values are one group, which is
-no split. Mergers that differ by less than 1e-9 count as equal, and the first pair in the order of values is taken. Of
-bins only neighbours are merged, so that a group stays a range; missing values may join any group.
+nothing. It starts from one group a value and merges, again and again, the two groups whose merger loses least of what
+the split tells of the class, as long as the gain ratio does not fall and two groups are left. (C4.5 merges the pair of
+best ratio, which ends more often in one rare value against all others.) A group with fewer than `min_leaf` patients is
+merged whatever that does to the ratio, until none is left or all values are one group, which is no split. What differs
+by less than 1e-9 bits a patient counts as equal, and the first pair in the order of values is taken. Of bins only
+neighbours are merged, so that a group stays a range; missing values may join any group.
 """
 
 from __future__ import annotations
@@ -93,29 +94,13 @@ def merge(
             forced |= leader[one] == one and patients[one] < min_leaf
         if groups == 2 and not forced:
             break
-        best, first, second = -np.inf, -1, -1
-        for again in range(2):  # the best ratio, and then the first pair that comes near it
-            for one in range(values):
-                if leader[one] != one:
-                    continue
-                for other in range(one + 1, values):
-                    if leader[other] != other:
-                        continue
-                    if forced and patients[one] >= min_leaf and patients[other] >= min_leaf:
-                        continue
-                    if line and not (
-                        low[one] == -1
-                        or low[other] == -1
-                        or high[one] + 1 == low[other]
-                        or high[other] + 1 == low[one]
-                    ):
-                        continue
-                    ratio = divide(before - entropy - loss[one, other], width - bits[one, other])
-                    if again == 0:
-                        best = max(best, ratio)
-                    elif first == -1 and ratio >= best - TIE:
-                        first, second = one, other
-        if first == -1 or (not forced and best < divide(before - entropy, width) - TIE):
+        first, second = find_pair(
+            loss, leader, patients, low, high, line, min_leaf if forced else 0, TIE * total
+        )
+        if first == -1:
+            break
+        after = divide(before - entropy - loss[first, second], width - bits[first, second])
+        if not forced and after < divide(before - entropy, width) - TIE:
             break
         entropy += loss[first, second]
         width -= bits[first, second]
@@ -135,6 +120,36 @@ def merge(
                 one, two = min(first, other), max(first, other)
                 bits[one, two], loss[one, two] = price(sums, patients, one, two)
     return leader
+
+
+@numba.njit(nogil=True, cache=True)
+def find_pair(
+    loss: NDArray[np.float64],
+    leader: NDArray[np.int64],
+    patients: NDArray[np.int64],
+    low: NDArray[np.int64],
+    high: NDArray[np.int64],
+    line: bool,
+    small: int,
+    tie: float,
+) -> tuple[int, int]:
+    """The first two groups of least loss that may be merged, (-1, -1) if there are none; one has to have fewer than
+    `small` patients, if that is above 0."""
+    least = np.inf
+    for near in (False, True):  # what is least, and then the first pair that comes near it
+        for one in range(len(leader)):
+            if leader[one] != one:
+                continue
+            for other in range(one + 1, len(leader)):
+                if leader[other] != other or (small and min(patients[one], patients[other]) >= small):
+                    continue
+                apart = low[one] != -1 and low[other] != -1  # -1: may join any
+                if line and apart and high[one] + 1 != low[other] and high[other] + 1 != low[one]:
+                    continue
+                if near and loss[one, other] <= least + tie:
+                    return one, other
+                least = min(least, loss[one, other])
+    return -1, -1
 
 
 @numba.njit(nogil=True, cache=True)
