@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -193,13 +193,14 @@ def read_terms(data: bytes) -> Terms:
     return terms
 
 
-LAST: weakref.WeakKeyDictionary[View, tuple[tuple[bytes, str, str], Design]] = weakref.WeakKeyDictionary()
+LAST: weakref.WeakKeyDictionary[View, tuple[tuple[bytes, Hashable], Design]] = weakref.WeakKeyDictionary()
 
 
-def build_at_site(terms: bytes, cohort: Cohort, query: str, target: str) -> Design:
-    """The design of a site's patients. All questions of one fit ask for the same, so the last is remembered."""
+def build_at_site(terms: bytes, cohort: Cohort, about: Hashable) -> Design:
+    """The design of a site's patients, those that a question is `about`. All questions of one fit ask for the same, so
+    the last is remembered."""
     last = LAST.get(cohort.view)
-    if last is not None and last[0] == (terms, query, target):
+    if last is not None and last[0] == (terms, about):
         return last[1]
     design = build(
         read_terms(terms),
@@ -207,7 +208,7 @@ def build_at_site(terms: bytes, cohort: Cohort, query: str, target: str) -> Desi
         lambda attribute: codes_at_site(attribute, cohort),
         lambda name: cohort.view.measured(name)[cohort.rows],
     )
-    LAST[cohort.view] = ((terms, query, target), design)
+    LAST[cohort.view] = ((terms, about), design)
     return design
 
 

@@ -77,7 +77,7 @@ class AskDual(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
         if cohort.guard.on:
             raise MessageError("this site leaves small counts out of what it tells exactly: ask masked")
-        design = build_at_site(self.terms, cohort, self.query, self.target)
+        design = build_at_site(self.terms, cohort, (self.query, self.target))
         outcome = self.outcome.at_site(cohort, self.target)
         dual, patients, loss = self.start, max(1, len(cohort)), 0.0
         for step in range(self.local):

@@ -10,7 +10,6 @@ number comes from, and nothing else; the card says so.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
-from concilium.federation.shuffling import mix
+from concilium.federation.held_out import Part
 from concilium.rulefit.design import Design, Terms, build_at_site, read_terms
 from concilium.rulefit.outcome import Outcome
 
@@ -31,8 +30,6 @@ MOST_WORKING = 2000
 # Sums are held to this; with the binary places below, the sum over all sites fits 63 bits.
 BOUND = 2.0**30
 MOST_PLACES = 32
-HELD_OUT = 0.3
-LEAST_PART = 4
 
 
 class Coefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -92,49 +89,26 @@ class AskFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             check_columns(self.working, terms)
             if len(self.working) > MOST_WORKING:
                 raise MessageError(f"a fit works on at most {MOST_WORKING} columns at a time")
+        if self.part is not None:
+            self.part.check()
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
         if cohort.guard.on:
             raise MessageError(
                 "this site leaves small counts out of what it tells exactly, and a gradient cannot do that: ask masked"
             )
-        design = build_at_site(self.terms, cohort, self.query, self.target)
+        design = build_at_site(self.terms, cohort, (self.query, self.target, self.part))
         outcome = self.outcome.at_site(cohort, self.target)
-        weight = (
-            np.ones(len(cohort)) if self.part is None else self.part.weigh(cohort, self.query, self.target)
-        )
         predictor = predict(design, self.candidates)
-        parts: list[Any] = [[weight.sum()], weight @ self.outcome.loss(outcome, predictor)]
+        parts: list[Any] = [[len(cohort)], self.outcome.loss(outcome, predictor).sum(axis=0)]
         first = predictor[:, 0]
         if self.gradient:
-            residual = weight * self.outcome.residual(outcome, first)
+            residual = self.outcome.residual(outcome, first)
             parts += [[residual @ design.ones], design.add_up(residual)]
         if self.working is not None:
-            hessian = design.cross(self.working, weight * self.outcome.curvature(first))
+            hessian = design.cross(self.working, self.outcome.curvature(first))
             parts.append(hessian[np.triu_indices(len(hessian))])
         return write_reals(np.concatenate(parts), self.places)
-
-
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Three in ten patients are held out, to choose a penalty: the question is about these, or about the others.
-
-    Who is held out follows from the query, the target and the row in the site's table. The house has no say in it: if
-    it had, it could ask about two parts that one patient tells apart.
-    """
-
-    held_out: bool
-
-    def weigh(self, cohort: Cohort, query: str, target: str) -> NDArray[np.float64]:
-        """1 for each patient that the question is about, 0 for the others."""
-        words = "".join(f"{len(word)}:{word}" for word in (query, target))
-        key = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "little")
-        held_out: NDArray[np.bool_] = mix(cohort.population.rows, key) < np.uint64(HELD_OUT * 2**64)
-        if not LEAST_PART <= int(held_out.sum()) <= len(cohort) - LEAST_PART:
-            raise MessageError(
-                f"a penalty can only be chosen where at least {LEAST_PART} patients are held out"
-            )
-        asked: NDArray[np.bool_] = held_out == self.held_out
-        return asked.astype(np.float64)
 
 
 @dataclass(frozen=True)

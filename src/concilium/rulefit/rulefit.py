@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, MessageError, ModelError, StudyError
 from concilium.federation.card import Card
+from concilium.federation.held_out import Part
 from concilium.federation.histograms import AskHistograms, check_edges, split_histograms
 from concilium.federation.house import House
 from concilium.federation.messages import Release, decode, encode
@@ -34,7 +35,7 @@ from concilium.rulefit.charts import draw_importances, draw_rates
 from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, refuse_bins, unite
 from concilium.rulefit.design import Design, Line, Terms, build_for, keep
 from concilium.rulefit.explanation import Explanation, explain
-from concilium.rulefit.fitting import AskFit, Coefficients, Part, Sums, choose_places, read_sums
+from concilium.rulefit.fitting import AskFit, Coefficients, Sums, choose_places, read_sums
 from concilium.rulefit.generation import LEAST_SUPPORT, AskRules, Rules
 from concilium.rulefit.outcome import Outcome, probability
 from concilium.rulefit.rates import AskRates, read_rates
@@ -43,6 +44,9 @@ from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+# Percent of the patients of every site, to choose a penalty by.
+HELD_OUT = 30
 
 Solver = Literal["newton", "fedda"]
 
@@ -295,7 +299,7 @@ class RuleFit(Fitted[RuleBody]):
         penalty = self.penalty
         if not isinstance(penalty, float):
             self.path_ = path.walk(
-                self._ask_fit(run, outcome, terms, Part(held_out=False)),
+                self._ask_fit(run, outcome, terms, Part(percent=HELD_OUT, held=False)),
                 self._ask_losses(run, outcome, terms),
                 len(terms),
                 None if penalty == "auto" else list(penalty),
@@ -333,7 +337,7 @@ class RuleFit(Fitted[RuleBody]):
         return ask
 
     def _ask_losses(self, run: Run, outcome: Outcome, terms: Terms) -> Any:
-        held_out = self._ask_fit(run, outcome, terms, Part(held_out=True))
+        held_out = self._ask_fit(run, outcome, terms, Part(percent=HELD_OUT, held=True))
 
         def ask(candidates: tuple[Coefficients, ...]) -> NDArray[np.float64]:
             sums = held_out(candidates, None)

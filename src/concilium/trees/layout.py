@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError, RecordsError
 from concilium.federation.cohort import Cohort
-from concilium.federation.shuffling import mix
+from concilium.federation.held_out import mix
 from concilium.records.table import Coded, Value, label
 
 MOST_NEGATIVES = 1_000_000
@@ -85,8 +85,8 @@ def take_turn(circle: NDArray[np.int32], count: int, turn: int) -> NDArray[np.in
 
 
 def in_circle(rows: NDArray[np.int32], key: int) -> NDArray[np.int32]:
-    """The rows in the order of their hashes."""
-    return rows[np.argsort(mix(rows, key))]
+    """The rows in the order of their hashes: SplitMix64's output function on row and key, which never ties."""
+    return rows[np.argsort(mix(rows.astype(np.uint64), key))]
 
 
 def order_key(query: str, target: str, positive: Value) -> int:

@@ -1,0 +1,174 @@
+"""Grouping of values: one branch for several values of an attribute (Quinlan, "C4.5", 1993, chapter 7).
+
+The house merges values on the counts that it has already, so that grouping asks nothing and, under `private`, costs
+nothing. It starts from one group a value and merges, again and again, the two groups whose merger loses least of what
+the split tells of the class, as long as the gain ratio does not fall and two groups are left. (C4.5 merges the pair of
+best ratio, which ends more often in one rare value against all others.) A group with fewer than `min_leaf` patients is
+merged whatever that does to the ratio, until none is left or all values are one group, which is no split. What differs
+by less than 1e-9 bits a patient counts as equal, and the first pair in the order of values is taken. Of bins only
+neighbours are merged, so that a group stays a range; missing values may join any group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+TIE = 1e-9
+ANYWHERE = -1  # the place in line of a value that may join any group
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A node's table [cell, class] in which the first value of a group counts for all of it, and its others for none;
+    `first` says for every cell which one counts for it."""
+
+    table: NDArray[np.int64]
+    first: NDArray[np.int64]
+
+
+def ungrouped(table: NDArray[np.int64]) -> Grouped:
+    """A table in which every value is a group of its own."""
+    return Grouped(table, np.arange(len(table)))
+
+
+def group_values(
+    table: NDArray[np.int64], sizes: Sequence[int], lines: Sequence[bool], min_leaf: int = 1
+) -> Grouped:
+    """A table with its values grouped: cell 0 has the class counts, then come the values of each attribute; those of a
+    line are bins in order, and then missing."""
+    merged, first = np.maximum(table, 0), np.arange(len(table))
+    start = 1
+    for size, line in zip(sizes, lines, strict=True):
+        cells = slice(start, start + size)
+        # A value that nobody has is in no group: there is no telling where it belongs.
+        present = np.flatnonzero(merged[cells].any(axis=1))
+        if len(present) > 2 or (len(present) == 2 and min_leaf > 1):
+            place = np.arange(len(present), dtype=np.int64)
+            if line and present[-1] == size - 1:
+                place[-1] = ANYWHERE
+            leader = merge(merged[cells][present], place, line, min_leaf)
+            first[start + present] = start + present[leader]
+            counts = merged[cells][present]
+            merged[cells] = 0
+            np.add.at(merged, first[start + present], counts)
+        start += size
+    return Grouped(merged, first)
+
+
+@numba.njit(nogil=True, cache=True)
+def merge(
+    counts: NDArray[np.int64], place: NDArray[np.int64], line: bool, min_leaf: int
+) -> NDArray[np.int64]:
+    """For each value of a table [value, class] the first value of its group.
+
+    `place` are places in line: with `line` only groups that are next to each other are merged.
+    """
+    values = len(counts)
+    leader = np.arange(values)
+    sums = counts.copy()
+    patients = counts.sum(axis=1)
+    low, high = place.copy(), place.copy()
+    total = patients.sum()
+    # All of them times the number of patients: what a merger adds to the entropy, and takes from the split's own bits.
+    entropy, width, before = 0.0, xlog2x(total), xlog2x(total)
+    for value in range(values):
+        entropy += xlog2x(patients[value])
+        width -= xlog2x(patients[value])
+    for class_ in range(counts.shape[1]):
+        before -= xlog2x(sums[:, class_].sum())
+        for value in range(values):
+            entropy -= xlog2x(sums[value, class_])
+    loss, bits = np.zeros((values, values)), np.zeros((values, values))
+    for one in range(values):
+        for other in range(one + 1, values):
+            bits[one, other], loss[one, other] = price(sums, patients, one, other)
+    groups = values
+    while groups > 1:
+        forced = False
+        for one in range(values):
+            forced |= leader[one] == one and patients[one] < min_leaf
+        if groups == 2 and not forced:
+            break
+        first, second = find_pair(
+            loss, leader, patients, low, high, line, min_leaf if forced else 0, TIE * total
+        )
+        if first == -1:
+            break
+        after = divide(before - entropy - loss[first, second], width - bits[first, second])
+        if not forced and after < divide(before - entropy, width) - TIE:
+            break
+        entropy += loss[first, second]
+        width -= bits[first, second]
+        sums[first] += sums[second]
+        patients[first] += patients[second]
+        if low[first] == -1:
+            low[first], high[first] = low[second], high[second]
+        elif low[second] != -1:
+            low[first] = min(low[first], low[second])
+            high[first] = max(high[first], high[second])
+        for value in range(values):
+            if leader[value] == second:
+                leader[value] = first
+        groups -= 1
+        for other in range(values):
+            if leader[other] == other and other != first:
+                one, two = min(first, other), max(first, other)
+                bits[one, two], loss[one, two] = price(sums, patients, one, two)
+    return leader
+
+
+@numba.njit(nogil=True, cache=True)
+def find_pair(
+    loss: NDArray[np.float64],
+    leader: NDArray[np.int64],
+    patients: NDArray[np.int64],
+    low: NDArray[np.int64],
+    high: NDArray[np.int64],
+    line: bool,
+    small: int,
+    tie: float,
+) -> tuple[int, int]:
+    """The first two groups of least loss that may be merged, (-1, -1) if there are none; one has to have fewer than
+    `small` patients, if that is above 0."""
+    least = np.inf
+    for near in (False, True):  # what is least, and then the first pair that comes near it
+        for one in range(len(leader)):
+            if leader[one] != one:
+                continue
+            for other in range(one + 1, len(leader)):
+                if leader[other] != other or (small and min(patients[one], patients[other]) >= small):
+                    continue
+                apart = low[one] != -1 and low[other] != -1  # -1: may join any
+                if line and apart and high[one] + 1 != low[other] and high[other] + 1 != low[one]:
+                    continue
+                if near and loss[one, other] <= least + tie:
+                    return one, other
+                least = min(least, loss[one, other])
+    return -1, -1
+
+
+@numba.njit(nogil=True, cache=True)
+def price(sums: NDArray[np.int64], patients: NDArray[np.int64], one: int, other: int) -> tuple[float, float]:
+    """By how much merging two groups lessens the bits of the split, and raises its entropy, times patients."""
+    bits = xlog2x(patients[one] + patients[other]) - xlog2x(patients[one]) - xlog2x(patients[other])
+    loss = bits
+    for class_ in range(sums.shape[1]):
+        a, b = sums[one, class_], sums[other, class_]
+        loss -= xlog2x(a + b) - xlog2x(a) - xlog2x(b)
+    return bits, loss
+
+
+@numba.njit(nogil=True, cache=True)
+def xlog2x(count: int) -> float:
+    return count * np.log2(count) if count > 0 else 0.0
+
+
+@numba.njit(nogil=True, cache=True)
+def divide(gain: float, width: float) -> float:
+    """The gain ratio; one group alone tells nothing."""
+    return gain / width if width > 0.5 else -1.0
