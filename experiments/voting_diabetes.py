@@ -51,7 +51,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "the default with 20 patients to a branch": {"min_leaf": 20},
     "the default with a majority vote": {"vote": "majority"},
     "the thesis with 1 negative and at most 4 questions": {**THESIS, "negatives": 1, "max_depth": 4},
-    "the thesis with a balanced vote": {**THESIS, "vote": "balanced"},
 }
 # What was tried on the DEVELOPMENT diagnoses before the default was settled.
 TRIED: dict[str, dict[str, Any]] = {
