@@ -54,11 +54,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 # What was tried on the DEVELOPMENT diagnoses before the default was settled.
 TRIED: dict[str, dict[str, Any]] = {
-    f"balanced vote, depth {'any' if depth is None else depth}, {leaf} to a branch": {
-        "max_depth": depth,
-        "min_leaf": leaf,
-    }
-    for depth, leaf in ((3, 1), (4, 1), (5, 1), (4, 5), (4, 10), (4, 20), (None, 20))
+    "the thesis: majority vote, any depth": THESIS,
+    **{
+        f"balanced vote, depth {depth or 'any'}, {leaf} to a branch": {"max_depth": depth, "min_leaf": leaf}
+        for depth, leaf in ((3, 1), (4, 1), (5, 1), (4, 5), (4, 10), (4, 20), (None, 10), (None, 20))
+    },
 }
 SHOWN_IN_FULL = 2
 
