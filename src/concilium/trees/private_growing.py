@@ -4,8 +4,9 @@ Who is protected: every patient of every site, from the house and up to t collud
 `Budget` spreads over the levels: one patient adds 1 to one cell of each attribute's table at one node of a level,
 so a level with A attributes (and the class counts) has squared L2 sensitivity A + 1, and nodes of one level compose
 in parallel (METHODS.md, section 1). The root asks for all attributes, weight 3; later levels ask for the five best
-by noisy gain, weight 1 each; the leaves' class counts, weight 1. What is asked next depends on noisy counts alone,
-so choosing, screening and stopping are free.
+by noisy gain, weight 1 each; the leaves' class counts, weight 1 and that of levels which were not reached. What is
+asked next depends on noisy counts alone, so choosing, screening, stopping and estimating (private_estimates.py) are
+free. Without noise the tree predicts what the exact tree does.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 
 from concilium.privacy.accounting import sigma_squared_for
 from concilium.privacy.shares import PRICE_STEP
-from concilium.trees.crosstables import Split
-from concilium.trees.growing import Counts, GrowingNode, xlog2x
+from concilium.trees.crosstables import MOST_NOISY_CELLS, Split
+from concilium.trees.growing import Counts, GrowingNode, cells_of, choose, xlog2x
+from concilium.trees.private_estimates import Estimate, Expected, estimate, estimate_leaf
 from concilium.trees.schema import GlobalSchema
 
 SCREENED = 5
@@ -36,15 +38,18 @@ NoisyCount = Callable[[GlobalSchema, list[Split], list[int], list[int], Fraction
 @dataclass(frozen=True)
 class Budget:
     """rho spread over the questions of a tree: histograms for cutoffs if asked, the root, `depth - 1` further
-    levels, the leaves."""
+    levels, the leaves. `least` is the variance below which noise in shares cannot go."""
 
     rho: Fraction
     depth: int
     cutoffs: bool = False
+    root_weight: int = ROOT_WEIGHT
+    screened: int = SCREENED
+    least: Fraction = Fraction(0)
 
     @property
     def weights(self) -> list[int]:
-        return [ROOT_WEIGHT, *[1] * (self.depth - 1), 1]
+        return [self.root_weight, *[1] * (self.depth - 1), 1]
 
     def share(self, question: int) -> Fraction:
         """rho of the question of this number; the last is that of the leaves."""
@@ -61,14 +66,27 @@ class Budget:
 
     def variance_of_cutoffs(self, attributes: int) -> Fraction:
         """The variance of the noise of histograms of so many attributes."""
-        return sigma_squared_for(self.share_of_cutoffs * (1 - RESERVE), attributes)
-
-    def _part(self, weight: int) -> Fraction:
-        return self.rho * weight / (sum(self.weights) + self.cutoffs)
+        return self._variance(self.share_of_cutoffs, attributes)
 
     def variance(self, question: int, attributes: int) -> Fraction:
         """The variance of the noise of a question about so many attributes."""
-        return sigma_squared_for(self.share(question) * (1 - RESERVE), attributes + 1)
+        return self._variance(self.share(question), attributes + 1)
+
+    def variance_of_leaves(self, levels: int) -> Fraction:
+        """The variance of the noise of the leaves' class counts, when so many levels were asked before."""
+        return self._variance(self._part(sum(self.weights[levels:])), 1)
+
+    @property
+    def most_screened(self) -> int:
+        """How many attributes go on below the root: more than `screened` where they would not add to the noise."""
+        free = 2 * self._part(1) * (1 - RESERVE) * self.least
+        return max(self.screened, int(free) - 1)
+
+    def _variance(self, share: Fraction, sensitivity_squared: int) -> Fraction:
+        return max(sigma_squared_for(share * (1 - RESERVE), sensitivity_squared), self.least)
+
+    def _part(self, weight: int) -> Fraction:
+        return self.rho * weight / (sum(self.weights) + self.cutoffs)
 
 
 def grow_privately(
@@ -77,39 +95,53 @@ def grow_privately(
     """The attributes that were screened in, and all nodes of the tree, the root first, with noisy counts."""
     nodes = [GrowingNode(0, np.zeros(len(schema.classes), dtype=np.int64))]
     parents: dict[int, int] = {}
+    known: dict[int, Expected] = {}
     splits: list[Split] = []
-    frontier, asked = [0], schema
-    for level in range(budget.depth):
-        counted = list(range(len(asked.attributes)))
-        variance = budget.variance(level, len(counted))
-        tables = count(asked, splits, frontier, counted, variance)
-        if level == 0 and len(counted) > SCREENED:
-            best = sorted(np.argsort(entropies(tables[0], asked), kind="stable")[:SCREENED].tolist())
-            tables, asked = keep(tables, asked, best), asked.keep(best)
+    frontier, asked, levels = [0], schema, 0
+    leaves, most_leaves = 1, MOST_NOISY_CELLS // len(schema.classes)
+    while frontier and levels < budget.depth:
+        sizes = [attribute.size for attribute in asked.attributes]
+        frontier = take_largest(frontier, known, MOST_NOISY_CELLS // ((1 + sum(sizes)) * len(asked.classes)))
+        variance = budget.variance(levels, len(sizes))
+        tables = count(asked, splits, frontier, list(range(len(sizes))), variance)
+        levels += 1
         fresh: list[int] = []
         for node, table in zip(frontier, tables, strict=True):
-            nodes[node].counts = np.maximum(table[0], 0)
-            attribute = choose(table, asked, used_above(nodes, parents, node), math.sqrt(variance))
-            if attribute is None:
+            found = estimate(table, sizes, float(variance), known.get(node))
+            if node == 0:
+                best = screen(found, budget.most_screened)
+                found, asked = found.keep(best), asked.keep(best)
+            known[node] = found.again
+            nodes[node].counts = as_patients(found.counts, nodes[node].counts)
+            attribute = choose_attribute(found, used_above(nodes, parents, node))
+            if attribute is None or leaves + found.sizes[attribute] > most_leaves:
                 continue
             nodes[node].attribute = attribute
-            for _ in range(asked.attributes[attribute].size):
+            leaves += found.sizes[attribute] - 1
+            for value in range(found.sizes[attribute]):
                 parents[len(nodes)] = node
+                known[len(nodes)] = found.expect_child(attribute, value)
                 nodes[node].children.append(len(nodes))
-                nodes.append(GrowingNode(level + 1, nodes[node].counts))
+                nodes.append(GrowingNode(levels, nodes[node].counts))
             splits.append(Split(node, attribute, nodes[node].children))
             fresh += nodes[node].children
         frontier = fresh
-        if not frontier:
-            break
-    leaves = [index for index, node in enumerate(nodes) if node.attribute is None]
-    for leaf, table in zip(
-        leaves, count(asked, splits, leaves, [], budget.variance(budget.depth, 0)), strict=True
-    ):
-        # A leaf that noise has emptied keeps what its parent says.
-        if table[0].max() > 0:
-            nodes[leaf].counts = np.maximum(table[0], 0)
+    resting = [index for index, node in enumerate(nodes) if node.attribute is None]
+    variance = budget.variance_of_leaves(levels)
+    for leaf, table in zip(resting, count(asked, splits, resting, [], variance), strict=True):
+        found = estimate_leaf(table[0], float(variance), known[leaf])
+        # Fewer patients than the noise's standard deviation cannot be told from it.
+        patients = max(float(found.counts.sum()), math.sqrt(float(variance) * len(schema.classes)))
+        nodes[leaf].counts = as_patients(patients * found.class_shares, nodes[leaf].counts)
     return asked, nodes
+
+
+def take_largest(nodes: list[int], known: Mapping[int, Expected], most: int) -> list[int]:
+    """As many of the nodes as one question may ask about, those with most patients, in their order."""
+    if len(nodes) <= most:
+        return nodes
+    by_size = sorted(nodes, key=lambda node: -float(known[node].counts.sum()))
+    return sorted(by_size[:most])
 
 
 def used_above(nodes: Sequence[GrowingNode], parents: Mapping[int, int], node: int) -> set[int]:
@@ -123,30 +155,34 @@ def used_above(nodes: Sequence[GrowingNode], parents: Mapping[int, int], node: i
     return used
 
 
-def keep(tables: Counts, schema: GlobalSchema, attributes: Sequence[int]) -> Counts:
-    """Tables of these attributes only."""
-    starts = np.cumsum([1, *(attribute.size for attribute in schema.attributes)])
-    cells = [0, *(cell for i in attributes for cell in range(starts[i], starts[i + 1]))]
-    return tables[:, cells, :]
+def screen(found: Estimate, most: int) -> list[int]:
+    """So many attributes of least estimated entropy, in their order."""
+    cells = found.tables[1:]
+    starts = np.cumsum([0, *found.sizes[:-1]])
+    patients = cells.sum(axis=1)
+    spread = np.add.reduceat(xlog2x(patients) - xlog2x(cells).sum(axis=1), starts)
+    entropy = spread / np.maximum(np.add.reduceat(patients, starts), 1)
+    return sorted(np.argsort(entropy, kind="stable")[:most].tolist())
 
 
-def entropies(table: Counts, schema: GlobalSchema) -> NDArray[np.float64]:
-    """Each attribute's weighted entropy (times patients) by a noisy table, counts below zero taken as none."""
-    cells = np.maximum(table[1:], 0)
-    starts = np.cumsum([0, *(attribute.size for attribute in schema.attributes)])[:-1]
-    spread: NDArray[np.float64] = np.add.reduceat(
-        xlog2x(cells.sum(axis=1)) - xlog2x(cells).sum(axis=1), starts
-    )
-    patients = np.add.reduceat(cells.sum(axis=1), starts)
-    return spread / np.maximum(patients, 1)
-
-
-def choose(table: Counts, schema: GlobalSchema, used: set[int], spread: float) -> int | None:
-    """The attribute of least noisy entropy, or None where the node holds too few patients to tell from noise."""
-    left = [index for index in range(len(schema.attributes)) if index not in used]
-    if not left:
+def choose_attribute(found: Estimate, used: set[int]) -> int | None:
+    """The attribute of least estimated entropy, or None where there is none to ask, the node looks pure, or holds too
+    few patients to tell from noise. METHODS.md asks for twice this number of patients before splitting on raw counts;
+    estimates that lean on the level above bear half of it."""
+    left = [index for index in range(len(found.sizes)) if index not in used]
+    table = np.rint(found.tables).astype(np.int64)
+    if not left or np.count_nonzero(table[0]) < 2:
         return None
-    entropy = entropies(table, schema)
-    attribute = min(left, key=lambda index: (entropy[index], index))
-    cells = schema.attributes[attribute].size * len(schema.classes)
-    return attribute if table[0].sum() >= 2 * spread * math.sqrt(cells) else None
+    part = table[[0, *cells_of(found.sizes, left)]]
+    (position,) = choose([part], [found.sizes[index] for index in left], min_leaf=1)
+    if position is None:
+        return None
+    cells = found.sizes[left[position]] * table.shape[1]
+    enough = float(found.counts.sum()) > math.sqrt(found.noise * cells)
+    return left[position] if enough else None
+
+
+def as_patients(counts: NDArray[np.float64], parent: Counts) -> Counts:
+    """Estimated class counts as whole patients; a node that nobody reaches keeps what its parent says."""
+    whole: Counts = np.rint(counts).astype(np.int64)
+    return whole if whole.any() else parent

@@ -6,6 +6,7 @@ release does and does not protect is said on the card.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -268,11 +269,11 @@ class DecisionTree:
         budget = self._budget()
         stated = stated_schema(*self._stated, self.target)
         first = f"all {len(stated.attributes)} attributes at the root"
-        later = f"the {min(SCREENED, len(stated.attributes))} best attributes at level"
+        later = f"the {min(SCREENED, len(stated.attributes))} best attributes (or more, if free) at level"
         notes = [
             first,
             *(f"{later} {level}" for level in range(1, budget.depth)),
-            "class counts of the leaves",
+            "class counts of the leaves, and what levels that are not reached leave over",
         ]
         questions = [
             PlannedQuestion("tree.crosstables", budget.share(i), note) for i, note in enumerate(notes)
@@ -283,11 +284,12 @@ class DecisionTree:
         return Plan("rho", tuple(questions))
 
     def _grow_privately(self, run: Run) -> None:
-        budget = self._budget()
+        # A share below the least that adds up to a Gaussian would be refused; more noise only costs less.
+        least = Fraction(SMALLEST_VARIANCE * run.masked.honest)
+        budget = dataclasses.replace(self._budget(), least=least)
         values, bins = self._stated
         if self.cutoffs is not None and bins:
-            variance = max(budget.variance_of_cutoffs(len(bins)), self._least_variance(run))
-            bins = self._ask_cutoffs(run, bins, variance)
+            bins = self._ask_cutoffs(run, bins, budget.variance_of_cutoffs(len(bins)))
         schema = stated_schema(values, bins, self.target)
 
         def count(
@@ -302,7 +304,7 @@ class DecisionTree:
                 nodes=nodes,
                 counted=counted,
                 schema=asked.common,
-                variance=str(max(variance, self._least_variance(run))),
+                variance=str(variance),
             )
             return run.add_up("tree.crosstables", question, (len(nodes), question.cells, question.classes))
 
@@ -311,11 +313,6 @@ class DecisionTree:
         shown = epsilon_from_rho(budget.rho, self.delta)
         said = [f"differential privacy per patient: epsilon = {shown:.3g} at delta = {self.delta}"]
         self._card = run.finish({}, said)
-
-    @staticmethod
-    def _least_variance(run: Run) -> Fraction:
-        """A share below the least that adds up to a Gaussian would be refused; more noise only costs less."""
-        return Fraction(SMALLEST_VARIANCE * run.masked.honest)
 
     @property
     def _stated(self) -> tuple[dict[str, list[Value]], dict[str, list[float]]]:
