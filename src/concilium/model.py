@@ -19,6 +19,7 @@ FORMAT = "concilium/model@1"
 METHODS = {
     "tree": "concilium.trees.tree:DecisionTree",
     "voting-trees": "concilium.trees.voting:VotingTrees",
+    "naive-bayes": "concilium.trees.naive_bayes:NaiveBayes",
 }
 
 S = TypeVar("S", bound=msgspec.Struct)

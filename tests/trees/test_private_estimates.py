@@ -33,11 +33,13 @@ def test_without_noise_the_counts_are_as_they_were(patients, data):
     found = estimate(table, SIZES, NOTHING)
     assert np.allclose(found.tables, table)
     attribute = data.draw(st.integers(0, 2))
-    value = data.draw(st.integers(0, SIZES[attribute] - 1))
-    here = [patient for patient in patients if patient[attribute] == value]
-    below = estimate(tables_of(here), SIZES, NOTHING, found.expect_child(attribute, value))
-    assert np.allclose(below.tables, tables_of(here))
-    leaf = estimate_leaf(tables_of(here)[0], NOTHING, found.expect_child(attribute, value))
+    values = data.draw(st.lists(st.integers(0, SIZES[attribute] - 1), min_size=1, unique=True))
+    here = [patient for patient in patients if patient[attribute] in values]
+    child = found.expect_child(attribute, values)
+    assert np.allclose(child.counts, tables_of(here)[0])
+    assert not here or np.allclose(child.shares, child.counts / len(here))
+    assert np.allclose(estimate(tables_of(here), SIZES, NOTHING, child).tables, tables_of(here))
+    leaf = estimate_leaf(tables_of(here)[0], NOTHING, child)
     assert np.allclose(leaf.counts, tables_of(here)[0])
 
 
@@ -57,7 +59,7 @@ def test_whatever_the_noise_shares_are_shares_and_nobody_is_below_zero(table, va
         assert np.allclose(shares.sum(axis=-1), 1)
         assert shares.min() >= 0
     for part in (found.keep([2, 0]), found):
-        child = part.expect_child(0, 1)
+        child = part.expect_child(0, [1, 0])
         assert np.isfinite(child.given).all()
         leaf = estimate_leaf(table[0], variance, child)
         assert np.isclose(leaf.class_shares.sum(), 1)

@@ -71,10 +71,14 @@ class Estimate:
             self.shares[cells],
         )
 
-    def expect_child(self, attribute: int, value: int) -> Expected:
-        """What this node says of its patients who have this value."""
-        cell = sum(self.sizes[:attribute]) + value
-        return Expected(self.cells[cell], self.noise, self.shares[cell], self._given)
+    def expect_child(self, attribute: int, values: Sequence[int]) -> Expected:
+        """What this node says of its patients who have one of these values."""
+        start = sum(self.sizes[:attribute])
+        cells = [start + value for value in values]
+        shares = self.shares[cells[0]]
+        if self.patients[cells].any():
+            shares = np.average(self.shares[cells], axis=0, weights=self.patients[cells])
+        return Expected(self.cells[cells].sum(axis=0), len(cells) * self.noise, shares, self._given)
 
     @property
     def again(self) -> Expected:

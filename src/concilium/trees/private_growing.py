@@ -120,7 +120,7 @@ def grow_privately(
             leaves += found.sizes[attribute] - 1
             for value in range(found.sizes[attribute]):
                 parents[len(nodes)] = node
-                known[len(nodes)] = found.expect_child(attribute, value)
+                known[len(nodes)] = found.expect_child(attribute, [value])
                 nodes[node].children.append(len(nodes))
                 nodes.append(GrowingNode(levels, nodes[node].counts))
             splits.append(Split(node, attribute, nodes[node].children))

@@ -53,6 +53,11 @@ if TYPE_CHECKING:
 
 
 PRIVATE_DEPTH = 5
+# Below this epsilon the one-level model predicts better than a private tree (METHODS.md, section 1).
+TINY_EPSILON = Fraction(3, 10)
+ONE_LEVEL = (
+    "below an epsilon of 0.3 noise leaves little of a tree: method naive-bayes usually predicts better"
+)
 
 
 class DecisionTree:
@@ -267,8 +272,10 @@ class DecisionTree:
             )
             return Plan("rho", (schema, tables))
         budget = self._budget()
-        stated = stated_schema(*self._stated, self.target)
+        stated = stated_schema(*self.stated, self.target)
         first = f"all {len(stated.attributes)} attributes at the root"
+        if epsilon_from_rho(budget.rho, self.delta) < TINY_EPSILON:
+            first += f" ({ONE_LEVEL})"
         later = f"the {min(SCREENED, len(stated.attributes))} best attributes (or more, if free) at level"
         notes = [
             first,
@@ -287,7 +294,7 @@ class DecisionTree:
         # A share below the least that adds up to a Gaussian would be refused; more noise only costs less.
         least = Fraction(SMALLEST_VARIANCE * run.masked.honest)
         budget = dataclasses.replace(self._budget(), least=least)
-        values, bins = self._stated
+        values, bins = self.stated
         if self.cutoffs is not None and bins:
             bins = self._ask_cutoffs(run, bins, budget.variance_of_cutoffs(len(bins)))
         schema = stated_schema(values, bins, self.target)
@@ -312,10 +319,12 @@ class DecisionTree:
         self._body = finish(self, asked, grown)
         shown = epsilon_from_rho(budget.rho, self.delta)
         said = [f"differential privacy per patient: epsilon = {shown:.3g} at delta = {self.delta}"]
+        if shown < TINY_EPSILON:
+            said.append(ONE_LEVEL)
         self._card = run.finish({}, said)
 
     @property
-    def _stated(self) -> tuple[dict[str, list[Value]], dict[str, list[float]]]:
+    def stated(self) -> tuple[dict[str, list[Value]], dict[str, list[float]]]:
         """The values and bins of a private study, of the chosen attributes if some are."""
         chosen = {*self.values, *self.bins} if self.attributes is None else {*self.attributes, self.target}
         values = {name: listed for name, listed in self.values.items() if name in chosen}
@@ -333,7 +342,7 @@ class DecisionTree:
             raise StudyError("a private DecisionTree needs an 'epsilon', such as 1.0")
         if self.target not in self.values:
             raise StudyError(f"a private DecisionTree needs the classes: values = {{{self.target!r}: [...]}}")
-        values, bins = self._stated
+        values, bins = self.stated
         unsaid = sorted(set(self.attributes or ()) - {*values, *bins})
         if unsaid:
             raise StudyError(
