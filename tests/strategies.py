@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+import concilium as cc
+
 VALUES = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
 
 
@@ -34,3 +36,26 @@ def federations(draw, most_sites=8, **sizes):
         if here:
             sites[f"s{site}"] = [{k: v for k, v in row.items() if k not in lacking} for row in here]
     return sites
+
+
+def deal_tiers(data, members):
+    """Hospitals dealt into regions, and these into larger ones, one to three times over."""
+    for tier in range(data.draw(st.integers(1, 3))):
+        homes = data.draw(st.lists(st.integers(0, 3), min_size=len(members), max_size=len(members)))
+        grouped = {home: [m for m, at in zip(members, homes, strict=True) if at == home] for home in homes}
+        # Home 0 stays as it is: a house may have hospitals and regions side by side.
+        members = [*grouped.pop(0, [])]
+        members += [cc.Region(f"tier {tier}, {home}", cc.House(group)) for home, group in grouped.items()]
+    return members
+
+
+@st.composite
+def rare_houses(draw, most_sites=3):
+    """Sites with a few categorical columns, and few patients with y = 1 among 0 and 2."""
+    names = [f"x{i}" for i in range(draw(st.integers(1, 3)))]
+    row = st.fixed_dictionaries(
+        {name: st.sampled_from(["a", "b", None]) for name in names}
+        | {"y": st.sampled_from([0, 0, 0, 0, 1, 2] if draw(st.booleans()) else [0, 0, 0, 0, 1])}
+    )
+    count = draw(st.integers(1, most_sites))
+    return {f"s{i}": draw(st.lists(row, min_size=1, max_size=25)) for i in range(count)}

@@ -16,6 +16,7 @@ SOURCE = Path(cc.__file__).parent
 # A layer may import from itself and from those before it.
 LAYERS = [
     {"errors"},
+    {"sections"},
     {"records", "privacy"},
     {"policy"},
     {"federation"},

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+from fractions import Fraction
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from concilium import model
 from concilium.errors import StudyError
-from concilium.study import METHODS, SECTIONS, Study
+from concilium.records.table import Records
+from concilium.study import GIVEN, LATER, METHODS, SECTIONS, Study, TreeLimits
+from concilium.trees.voting import VotingTrees
 
 SMALLEST = """
 [study]
@@ -81,7 +87,7 @@ def test_a_small_study_has_defaults(tmp_path: Path) -> None:
     assert study.hospitals == ()
     assert study.privacy.release == "exact"
     assert study.privacy.epsilon is None
-    assert (study.tree.max_depth, study.tree.min_leaf) == (None, 1)
+    assert study.limits == TreeLimits(max_depth=None, min_leaf=1)
     assert (study.house.timeout, study.house.on_loss) == (60.0, "continue")
     assert study.evaluate is None
 
@@ -101,7 +107,7 @@ def test_a_complete_study_keeps_everything_it_says(tmp_path: Path) -> None:
     assert study.locate(south.records) == "postgresql://south/db"
     assert study.schema == {"race": "code", "age": "number"}
     assert study.bins == {"age": (40.0, 60.5, 80.0)}
-    assert (study.tree.max_depth, study.tree.min_leaf) == (4, 5)
+    assert study.limits == TreeLimits(max_depth=4, min_leaf=5)
     assert (study.house.timeout, study.house.on_loss) == (30.0, "stop")
     assert study.evaluate is not None
     assert (study.evaluate.leave_out, study.evaluate.bands) == ("band:2", 2)
@@ -125,12 +131,12 @@ WRONG_KEYS = [
     (
         'method = "tree"',
         'method = "tre"',
-        "[study] there is no method 'tre'; did you mean 'tree'? (available: tree)",
+        "[study] there is no method 'tre'; did you mean 'tree'? (available: tree, voting-trees, naive-bayes)",
     ),
     (
         'method = "tree"',
         'method = "rulefit"',
-        "[study] method 'rulefit' is not in this version (available: tree)",
+        "[study] method 'rulefit' is not in this version (available: tree, voting-trees, naive-bayes)",
     ),
 ]
 
@@ -248,9 +254,87 @@ def complaint_or_none(path: Path) -> str | None:
     return None
 
 
-def test_every_method_of_the_list_is_accepted(tmp_path: Path) -> None:
-    for method in METHODS:
-        assert Study.read(write(tmp_path, SMALLEST.replace('"tree"', f'"{method}"'))).method == method
+@pytest.mark.parametrize("method", METHODS)
+def test_the_section_of_a_method_is_the_estimator_s_own_arguments(tmp_path: Path, method: str) -> None:
+    text = SMALLEST.replace('"tree"', f'"{method}"').replace("[sites]", "positive = 1\n[sites]")
+    study = Study.read(write(tmp_path, text))
+    estimator = type(study.open_method())
+    place = f"{estimator.__module__}:{estimator.__name__}"
+    assert model.METHODS[method] == place
+    arguments = inspect.signature(estimator).parameters
+    for key in msgspec.structs.fields(METHODS[method].limits):
+        assert arguments[key.name].default == key.default, f"[{method}] {key.name}"
+    # Every argument comes from somewhere in the file.
+    keys = {field.name for field in msgspec.structs.fields(METHODS[method].limits)}
+    assert set(arguments) == keys | {*GIVEN, *METHODS[method].takes, *METHODS[method].needs}
+
+
+def test_the_methods_of_studies_are_those_of_model_files() -> None:
+    assert set(METHODS) == set(model.METHODS)
+    assert not set(METHODS) & set(LATER)
+
+
+VOTING = SMALLEST.replace('"tree"', '"voting-trees"')
+RARE = VOTING.replace("[sites]", 'positive = "yes"\n[sites]')
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (VOTING, "[study] method = 'voting-trees' needs the key 'positive'"),
+        (
+            RARE + "[tree]\nmax_depth = 3",
+            "[tree] is for method = 'tree'; the keys of this study's method go under [voting-trees]",
+        ),
+        (
+            RARE + "[voting-trees]\nnegative = 3",
+            "[voting-trees] has no key 'negative'; did you mean 'negatives'?",
+        ),
+        (
+            RARE + "[voting-trees]\nnegatives = 0",
+            "[voting-trees] negatives must be a whole number of at least 1; got 0",
+        ),
+        (
+            RARE + "[voting-trees]\nimbalance = 2",
+            "[voting-trees] imbalance must be a number from 0 to 1; got 2",
+        ),
+        (
+            RARE + '[voting-trees]\nvote = "even"',
+            '[voting-trees] vote must be one of "balanced", "majority"; got "even"',
+        ),
+        (
+            RARE + '[evaluate]\nleave_out = "site"\ncompare = true',
+            "[evaluate] compare does not go with method = 'voting-trees': few hospitals have enough patients with a "
+            "rare condition to learn alone, or to lend their model",
+        ),
+    ],
+)
+def test_what_a_study_of_a_rare_class_cannot_say(tmp_path: Path, text: str, sentence: str) -> None:
+    assert complaint(tmp_path, text) == sentence
+
+
+def test_keys_of_voting_trees_reach_the_estimator(tmp_path: Path) -> None:
+    keys = 'imbalance = 0.05\nnegatives = 2\ndelta = 0\nvote = "majority"\nmax_depth = 6\nmin_leaf = 2\n'
+    ensemble = Study.read(write(tmp_path, RARE + "[voting-trees]\n" + keys)).open_method()
+    assert isinstance(ensemble, VotingTrees)
+    assert (ensemble.target, ensemble.positive, ensemble.release) == ("death", "yes", "exact")
+    assert (ensemble.imbalance, ensemble.negatives, ensemble.delta) == (Fraction(1, 20), 2, 0)
+    assert (ensemble.vote, ensemble.max_depth, ensemble.min_leaf) == ("majority", 6, 2)
+
+
+@pytest.mark.parametrize("release", ["masked", "private"])
+def test_voting_trees_are_exact(tmp_path: Path, release: str) -> None:
+    study = Study.read(write(tmp_path, RARE + f'[privacy]\nrelease = "{release}"\n'))
+    with pytest.raises(StudyError, match=r"study\.toml: the 'release' of VotingTrees must be 'exact'"):
+        study.open_method()
+
+
+def test_a_rare_class_is_told_from_all_others_together(tmp_path: Path) -> None:
+    table = Records.from_rows([{"death": value} for value in ("no", "yes", "lost")])
+    study = Study.read(write(tmp_path, RARE))
+    assert study.find_classes([table]) == ["not yes", "yes"]
+    assert study.find_classes([table.take([0, 1])]) == ["no", "yes"]
+    assert Study.read(write(tmp_path, SMALLEST)).find_classes([table]) == ["lost", "no", "yes"]
 
 
 @pytest.mark.parametrize("classes", [[0, 1], [False, True], ["alive", "dead"]])

@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import msgspec
 
 from concilium.errors import ModelError, QueryError, StudyError, nearest
 from concilium.federation.card import Card
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from concilium.federation.house import House
+    from concilium.privacy.accounting import Plan
+    from concilium.records.table import Value
 
 FORMAT = "concilium/model@1"
 
@@ -25,19 +33,38 @@ METHODS = {
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Model(Protocol):
-    """What every fitted method can do with its model."""
+class Estimator(Protocol):
+    """What every method of a study can do: say what it will ask, learn with a house, and answer with its model."""
 
-    method: str
-    card: Card
+    def plan(self) -> Plan: ...
 
-    def predict(self, records: Any) -> Any: ...
+    def fit(self, house: House) -> Self: ...
+
+    @property
+    def body(self) -> msgspec.Struct: ...
+
+    @property
+    def card(self) -> Card: ...
+
+    @property
+    def classes_(self) -> list[Value]: ...
+
+    @property
+    def attributes_(self) -> list[str]: ...
+
+    def predict(self, records: Any) -> NDArray[Any]: ...
+
+    def predict_proba(self, records: Any) -> NDArray[np.float64]: ...
 
     def explain(self, patient: Any) -> Any: ...
 
-    def save(self, path: str | Path) -> None: ...
+    def text(self) -> str:
+        """The model for terminals and logs."""
 
-    def text(self) -> str: ...
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """The model as SVG by name, fit for a page or `whole`; none where there is nothing to draw."""
+
+    def save(self, path: str | Path) -> None: ...
 
 
 class ModelFile(msgspec.Struct, forbid_unknown_fields=True):

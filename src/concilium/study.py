@@ -6,31 +6,37 @@ The file is checked whole before any record is read; every key, with what it mea
 from __future__ import annotations
 
 import hashlib
+import importlib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from concilium import model
 from concilium.errors import ConciliumError, QueryError, RecordsError, StudyError, nearest
+from concilium.sections import fill, read_columns, read_section
 
 if TYPE_CHECKING:
+    from concilium.federation.house import House
     from concilium.federation.site import Site
     from concilium.records.table import Records
-    from concilium.trees.tree import DecisionTree
 
 Value = str | int | float | bool  # as in records.columns, which is too heavy to load for reading a study
+# What every method is given of the study.
+GIVEN = ("target", "query", "release", "attributes", "bins")
 HELD_BACK = ("leave_out", "holdout", "file")
-METHODS = ("tree",)
-LATER = ("voting-trees", "rulefit", "discovery", "experts")
+LATER = ("rulefit", "discovery", "experts")
 
 Text = Annotated[str, Meta(min_length=1, description="text")]
 Count = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 Amount = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0")]
 Share = Annotated[float, Meta(gt=0, lt=1, description="a number between 0 and 1")]
+Part = Annotated[float, Meta(ge=0, le=1, description="a number from 0 to 1")]
 LeaveOut = Annotated[str, Meta(pattern="^(site|band:[1-9][0-9]*)$", description='"site" or, say, "band:10"')]
 Names = Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of columns")]
 Kind = Literal["code", "number"]
@@ -92,6 +98,47 @@ class TreeLimits(msgspec.Struct, frozen=True, kw_only=True):
     reduce: Annotated[float, Meta(ge=0, lt=1, description="a share from 0 to below 1")] | None = None
 
 
+class VotingLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """[voting-trees]: when an ensemble is grown, from whom, how far, and how its experts vote."""
+
+    imbalance: Part = 0.025
+    negatives: Count = 3
+    delta: Part = 0.001
+    vote: Literal["balanced", "majority"] = "balanced"
+    max_depth: Count | None = 4
+    min_leaf: Count = 1
+
+
+class NaiveBayesLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """[naive-bayes]: there is nothing to set."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a study file has to do with a method.
+
+    limits        the section named after the method; its keys are keyword arguments of the estimator
+    takes         keyword arguments that come from the rest of the study, besides those of every method
+    needs         keys of [study] that the method cannot do without; they are given to it as well
+    against_rest  whether it tells the positive class from all others together
+    compares      whether [evaluate] compare makes sense: every hospital must be able to learn alone
+    """
+
+    limits: type[msgspec.Struct]
+    takes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    against_rest: bool = False
+    compares: bool = True
+
+
+# One entry for each method; where its estimator is, model.METHODS says.
+METHODS = {
+    "tree": Method(TreeLimits, takes=("values", "epsilon", "delta")),
+    "voting-trees": Method(VotingLimits, needs=("positive",), against_rest=True, compares=False),
+    "naive-bayes": Method(NaiveBayesLimits, takes=("values", "epsilon", "delta")),
+}
+
+
 class HouseRules(msgspec.Struct, frozen=True, kw_only=True):
     """[house]: how long the clearing house waits, and what a lost hospital means."""
 
@@ -123,7 +170,7 @@ class Study(About, frozen=True, kw_only=True):
     schema: dict[str, Kind]
     values: dict[str, tuple[Value, ...]]
     bins: dict[str, tuple[float, ...]]
-    tree: TreeLimits
+    limits: msgspec.Struct
     house: HouseRules
     evaluate: Evaluate | None
     digest: str
@@ -144,19 +191,20 @@ class Study(About, frozen=True, kw_only=True):
                 raise StudyError(f"{path}: there is no section [{name}]{nearest(name, SECTIONS)}")
         if "study" not in document:
             raise StudyError(f"{path}: the section [study] with name, method and target is missing")
-        about = _section(path, "study", document, About)
+        about = read_section(path, "study", document, About)
+        method = _find_method(path, about, document)
         study = cls(
             **msgspec.structs.asdict(about),
             path=path,
-            privacy=_section(path, "privacy", document, Privacy),
-            split=_section(path, "sites", document, Split) if "sites" in document else None,
+            privacy=read_section(path, "privacy", document, Privacy),
+            split=read_section(path, "sites", document, Split) if "sites" in document else None,
             hospitals=_hospitals(path, document.get("site", [])),
-            schema=_columns(path, "schema", document, Kind),
-            values=_columns(path, "values", document, Listed),
-            bins=_columns(path, "bins", document, Edges),
-            tree=_section(path, "tree", document, TreeLimits),
-            house=_section(path, "house", document, HouseRules),
-            evaluate=_section(path, "evaluate", document, Evaluate) if "evaluate" in document else None,
+            schema=read_columns(path, "schema", document, Kind),
+            values=read_columns(path, "values", document, Listed),
+            bins=read_columns(path, "bins", document, Edges),
+            limits=read_section(path, about.method, document, method.limits),
+            house=read_section(path, "house", document, HouseRules),
+            evaluate=read_section(path, "evaluate", document, Evaluate) if "evaluate" in document else None,
             digest=hashlib.sha256(content).hexdigest(),
         )
         study._check()
@@ -164,12 +212,6 @@ class Study(About, frozen=True, kw_only=True):
 
     def _check(self) -> None:
         """What no single key can tell: keys that need, exclude or contradict each other."""
-        if self.method not in METHODS:
-            if self.method in LATER:
-                problem = f"method {self.method!r} is not in this version"
-            else:
-                problem = f"there is no method {self.method!r}{nearest(self.method, METHODS)}"
-            raise StudyError(f"{self.path}: [study] {problem} (available: {', '.join(METHODS)})")
         if (self.split is None) == (not self.hospitals):
             problem = "names no hospitals" if self.split is None else "names hospitals twice"
             raise StudyError(
@@ -207,6 +249,11 @@ class Study(About, frozen=True, kw_only=True):
             raise StudyError(
                 f"{self.path}: [evaluate] compare puts hospitals that are left out beside what they learn alone: it "
                 'goes with leave_out and release = "exact" only'
+            )
+        if evaluate.compare and not METHODS[self.method].compares:
+            raise StudyError(
+                f"{self.path}: [evaluate] compare does not go with method = {self.method!r}: few hospitals have enough "
+                "patients with a rare condition to learn alone, or to lend their model"
             )
         if evaluate.bands == 1:
             raise StudyError(f'{self.path}: [evaluate] leave_out = "band:1" would leave nobody to learn from')
@@ -318,28 +365,48 @@ class Study(About, frozen=True, kw_only=True):
                 sites[name].ledger.verify()  # a book that was tampered with is not written on
         return sites
 
-    def open_method(self) -> DecisionTree:
-        """The method this study asks for, not yet fitted."""
-        from concilium.trees.tree import DecisionTree
+    def open_house(
+        self,
+        sites: Iterable[Site],
+        journal: Path | None = None,
+        on_round: Callable[[str], None] | None = None,
+    ) -> House:
+        """The clearing house of this study over some of its sites."""
+        from concilium.federation.house import House
 
+        return House(
+            list(sites),
+            timeout=self.house.timeout,
+            on_loss=self.house.on_loss,
+            journal=journal,
+            # Beside the study, so that the next run notices a ledger that was put back to an older copy.
+            memory=self.path.with_suffix(".house.json") if any(h.ledger for h in self.hospitals) else None,
+            on_round=on_round,
+        )
+
+    def open_method(self) -> model.Estimator:
+        """The method this study asks for, not yet fitted."""
+        asked = METHODS[self.method]
+        said = {**msgspec.structs.asdict(self), **msgspec.structs.asdict(self.privacy)}
+        given = {name: said[name] for name in (*GIVEN, *asked.takes, *asked.needs)}
+        module, name = model.METHODS[self.method].split(":")
         try:
-            return DecisionTree(
-                target=self.target,
-                query=self.query,
-                release=self.privacy.release,
-                epsilon=self.privacy.epsilon,
-                delta=self.privacy.delta,
-                values=self.values,
-                attributes=self.attributes,
-                bins=self.bins,
-                max_depth=self.tree.max_depth,
-                min_leaf=self.tree.min_leaf,
-                cutoffs=self.tree.cutoffs,
-                criterion=self.tree.criterion,
-                reduce=self.tree.reduce,
+            estimator: model.Estimator = getattr(importlib.import_module(module), name)(
+                **given, **msgspec.structs.asdict(self.limits)
             )
+            return estimator
         except ConciliumError as error:
             raise StudyError(f"{self.path}: {error}") from None
+
+    def find_classes(self, tables: Iterable[Records]) -> list[Value]:
+        """What is told apart: all values of the target, or the positive one and the rest."""
+        from concilium.evaluation.leave_out import find_classes, set_apart
+
+        classes = find_classes(tables, self.target)
+        positive = self.find_positive(classes)
+        if METHODS[self.method].against_rest and positive is not None:
+            return set_apart(classes, positive)
+        return classes
 
     def find_positive(self, classes: list[Value]) -> Value | None:
         """The class that sensitivity and AUC are about: the stated one, or the second of two."""
@@ -365,78 +432,39 @@ SECTIONS: dict[str, type[msgspec.Struct] | None] = {
     "schema": None,
     "values": None,
     "bins": None,
-    "tree": TreeLimits,
     "house": HouseRules,
     "evaluate": Evaluate,
+    **{name: method.limits for name, method in METHODS.items()},
 }
 
-S = TypeVar("S", bound=msgspec.Struct)
 
-
-def _section(path: Path, name: str, document: Mapping[str, Any], kind: type[S]) -> S:
-    """One section as its struct; without the section, its defaults."""
-    return _fill(path, f"[{name}]", document.get(name, {}), kind)
-
-
-def _fill(path: Path, title: str, given: object, kind: type[S]) -> S:
-    """A table of keys as a struct; StudyError for the first key unknown, missing or of the wrong kind."""
-    if not isinstance(given, dict):
-        raise StudyError(f"{path}: {title} must be a section of its own with keys, not {_shown(given)}")
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    for key in given:
-        if key not in fields:
-            raise StudyError(f"{path}: {title} has no key {key!r}{nearest(key, fields)}")
-    for key, field in fields.items():
-        if field.required and key not in given:
-            raise StudyError(f"{path}: {title} needs the key {key!r}")
-    values = {key: _value(path, title, key, value, fields[key].type) for key, value in given.items()}
-    return kind(**values)
-
-
-def _columns(path: Path, name: str, document: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """A section whose keys are columns of the hospitals' tables."""
-    given = document.get(name, {})
-    if not isinstance(given, dict):
-        raise StudyError(f"{path}: [{name}] must be a section of its own with keys, not {_shown(given)}")
-    return {column: _value(path, f"[{name}]", column, value, kind) for column, value in given.items()}
+def _find_method(path: Path, about: About, document: Mapping[str, Any]) -> Method:
+    """The study's method, which has all it needs, and no other's section beside its own."""
+    if about.method not in METHODS:
+        if about.method in LATER:
+            problem = f"method {about.method!r} is not in this version"
+        else:
+            problem = f"there is no method {about.method!r}{nearest(about.method, METHODS)}"
+        raise StudyError(f"{path}: [study] {problem} (available: {', '.join(METHODS)})")
+    for other in METHODS:
+        if other in document and other != about.method:
+            raise StudyError(
+                f"{path}: [{other}] is for method = {other!r}; the keys of this study's method go under "
+                f"[{about.method}]"
+            )
+    method = METHODS[about.method]
+    for key in method.needs:
+        if getattr(about, key) is None:
+            raise StudyError(f"{path}: [study] method = {about.method!r} needs the key {key!r}")
+    return method
 
 
 def _hospitals(path: Path, given: object) -> tuple[Hospital, ...]:
     if not isinstance(given, list):
         raise StudyError(f"{path}: write [[site]] with two brackets, once for every hospital")
     return tuple(
-        _fill(path, f"[[site]] number {n}", table, Hospital) for n, table in enumerate(given, start=1)
+        fill(path, f"[[site]] number {n}", table, Hospital) for n, table in enumerate(given, start=1)
     )
-
-
-def _value(path: Path, title: str, key: str, value: object, kind: Any) -> Any:
-    try:
-        if isinstance(value, float) and not abs(value) < float("inf"):
-            raise msgspec.ValidationError
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        raise StudyError(f"{path}: {title} {key} must be {_wanted(kind)}; got {_shown(value)}") from None
-
-
-def _wanted(kind: Any) -> str:
-    """What a key takes, in words."""
-    if get_origin(kind) is Annotated:
-        return str(next(note.description for note in get_args(kind) if isinstance(note, Meta)))
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(f'"{choice}"' for choice in get_args(kind))
-    return _wanted(get_args(kind)[0])
-
-
-def _shown(value: object) -> str:
-    """A value of the file as the user wrote it, more or less, and not at length."""
-    text = (
-        f'"{value}"'
-        if isinstance(value, str)
-        else str(value).lower()
-        if isinstance(value, bool)
-        else repr(value)
-    )
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _refuse_namesakes(path: Path, hospitals: tuple[Hospital, ...]) -> None:

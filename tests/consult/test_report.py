@@ -224,6 +224,22 @@ def test_releases_are_added_up_by_site() -> None:
     assert south["per_patient"] is None
 
 
+def test_what_a_site_released_that_is_not_in_the_model_is_shown() -> None:
+    extra = {
+        "site": "away",
+        "kind": "tree.classes",
+        "release": "exact",
+        "answers": 1,
+        "numbers": 2,
+        "cost": None,
+    }
+    rows = releases_by_site(card(releases=[*card()["releases"], extra]))
+    assert [row["site"] for row in rows] == ["north", "south", "away (not in the model)"]
+    assert (rows[-1]["numbers"], rows[-1]["patients"], rows[-1]["per_patient"]) == (2, None, None)
+    text = page(card=card(releases=[*card()["releases"], extra]))
+    assert "away (not in the model)" in Outline(text).text
+
+
 def test_numbers_for_people() -> None:
     assert (figure(None), figure(0.12345), figure(-1.0)) == ("–", "0.123", "-1.000")
     assert (thousands(None), thousands(1234567)) == ("–", "1,234,567")

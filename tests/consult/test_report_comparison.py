@@ -6,7 +6,8 @@ from typing import Any
 
 from test_report import Outline, card, metrics
 
-from concilium.consult.report import render_report
+from concilium import model
+from concilium.consult.report import METHODS, render_report
 from concilium.trees.body import Branch, Node, TreeBody
 from concilium.trees.svg import to_svg
 
@@ -30,8 +31,8 @@ def comparison(donors: Any) -> dict[str, Any]:
     }
 
 
-def page(donors: Any, picture: str | None = None) -> str:
-    return render_report(metrics(comparison=comparison(donors)), card(), "death (9 patients)", "", picture)
+def page(donors: Any, **pictures: str) -> str:
+    return render_report(metrics(comparison=comparison(donors)), card(), "death (9 patients)", "", pictures)
 
 
 def test_every_way_has_its_row_and_the_smallest_sites_are_told() -> None:
@@ -60,14 +61,28 @@ def test_without_a_comparison_there_is_no_word_of_it() -> None:
 def test_the_picture_is_in_the_page_and_brings_nothing_with_it() -> None:
     hostile = [Node([2, 3], "</figure><script>x</script>", [Branch("<marquee>", 1)]), Node([0, 3])]
     body = TreeBody(target="death", classes=["no", "yes"], query="", bins={}, nodes=hostile)
-    outline = Outline(page("nobody", to_svg(body)))
+    outline = Outline(page("nobody", tree=to_svg(body)))
     assert {"svg", "rect", "text", "path", "figure"} <= outline.tags
     assert not outline.tags & {"script", "link", "img", "iframe", "object", "form", "marquee"}
     assert outline.links == []
-    assert "Show all of the tree as text" in outline.text
+    assert "Show all of the model as text" in outline.text
 
 
 def test_folds_that_shared_a_conversation_are_told() -> None:
     took = {"together": 10, "rounds": 4, "bytes": 5000, "numbers": 1234, "seconds": 0.5}
     text = Outline(render_report(metrics(folds_took=took), card(), "", "")).text
     assert "10 folds were learned in one conversation of 4 rounds, 5,000 bytes and 1,234 numbers" in text
+
+
+def test_of_several_pictures_the_first_is_open() -> None:
+    text = page("nobody", **{"expert-1": "<svg>one</svg>", "expert-2": "<svg>two</svg>"})
+    assert "<details open><summary>Expert 1 of 2</summary>" in text
+    assert "<details><summary>Expert 2 of 2</summary>" in text
+    assert "of 1</summary>" not in page("nobody", tree="<svg>one</svg>")
+
+
+def test_every_method_has_words() -> None:
+    for method, words in METHODS.items():
+        assert method in model.METHODS
+        assert words in Outline(render_report(metrics(method=method), card(), "", "")).text
+    assert set(METHODS) == set(model.METHODS)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import concilium as cc
 from concilium.errors import StudyError
 from concilium.evaluation.leave_out import (
     FoldResult,
@@ -24,10 +25,12 @@ from concilium.evaluation.leave_out import (
     leave_sites_out,
     measure_model,
     predict_at,
+    set_apart,
     summarise,
 )
 from concilium.federation.card import Card
 from concilium.records.table import Records, Value
+from concilium.trees.voting import VotingTrees
 
 SIZES = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=3), st.integers(0, 50), min_size=2, max_size=12
@@ -197,3 +200,42 @@ def test_a_fold_survives_being_written() -> None:
         ("a",), [Outcome("a", (0, "x"), [0, "x"], [0, 0], [[0.1, 0.9], [0.3, 0.7]])], 3, 500, 1.5
     )
     assert msgspec.json.decode(msgspec.json.encode(fold), type=FoldResult) == fold
+
+
+def grades(values: list[Value], positive: Value) -> tuple[list[Records], VotingTrees]:
+    """Two sites with a target of these values, and an ensemble that tells one of them from the rest."""
+    rows = [
+        {"x": "ab"[i % 10 == 0], "z": i % 3, "grade": values[0 if i % 10 == 0 else 1 + i % (len(values) - 1)]}
+        for i in range(200)
+    ]
+    tables = [Records.from_rows(rows[:100]), Records.from_rows(rows[100:])]
+    sites = [cc.Site(name, table) for name, table in zip("ab", tables, strict=True)]
+    return tables, VotingTrees("grade", positive, imbalance=1).fit(cc.House(sites))
+
+
+@pytest.mark.parametrize(
+    ("values", "positive"), [(["high", "low", "mid"], "high"), ([3, 1, 2], 3), ([3, 1, 2], "3")]
+)
+def test_a_model_of_one_value_against_the_rest_is_measured_as_such(
+    values: list[Value], positive: Value
+) -> None:
+    tables, model = grades(values, positive)
+    every = find_classes(tables, "grade")
+    assert len(every) == 3
+    for classes in (every, set_apart(every, positive)):
+        outcome = predict_at("a", model, tables[0], "", "grade", classes)
+        assert [str(value) for value in outcome.classes] == [f"not {positive}", str(positive)]
+        truth = ["positive" if str(value) == str(positive) else "rest" for value in tables[0].values("grade")]
+        assert ["rest" if str(value).startswith("not") else "positive" for value in outcome.truth] == truth
+        assert outcome.predicted == outcome.truth  # x tells the two apart
+        measured = figures([outcome], outcome.classes[1])
+        assert (measured["sensitivity"], measured["specificity"], measured["auc"]) == (1, 1, 1)
+
+
+def test_a_model_of_two_of_three_values_is_measured_among_all() -> None:
+    _, model = grades(["high", "low"], "high")
+    assert model.classes_ == ["low", "high"]
+    table = Records.from_rows([{"x": "b", "z": 0, "grade": "high"}, {"x": "a", "z": 1, "grade": "mid"}])
+    outcome = predict_at("a", model, table, "", "grade", set_apart(["high", "low", "mid"], "high"))
+    assert outcome.truth == outcome.predicted == ["high", "not high"]
+    assert set_apart(["high", "low"], "high") == ["high", "low"]

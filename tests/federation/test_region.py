@@ -12,10 +12,10 @@ import concilium as cc
 from concilium.errors import ConciliumError, HouseError, MaskError, StudyError
 from concilium.federation.arrays import Counts, unpack
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
-from concilium.federation.region import Region
+from concilium.federation.region import UNITED, Region
 from concilium.privacy.identity import Identity, is_signed
 from concilium.trees.schema import AskSchema, ConditionalSchema, read_schema
-from strategies import federations
+from strategies import deal_tiers, federations
 
 
 class Crashing:
@@ -65,13 +65,7 @@ def test_a_tree_through_tiers_is_the_tree_of_one_house(tables, data, max_depth, 
     def sites():
         return [cc.Site(name, cc.Records.from_rows(rows)) for name, rows in tables.items()]
 
-    members = sites()
-    for tier in range(data.draw(st.integers(1, 3))):
-        homes = data.draw(st.lists(st.integers(0, 3), min_size=len(members), max_size=len(members)))
-        grouped = {home: [m for m, at in zip(members, homes, strict=True) if at == home] for home in homes}
-        # Home 0 stays as it is: a house may have hospitals and regions side by side.
-        members = [*grouped.pop(0, [])]
-        members += [Region(f"tier {tier}, {home}", cc.House(group)) for home, group in grouped.items()]
+    members = deal_tiers(data, sites())
     tree = cc.DecisionTree("y", max_depth=max_depth, min_leaf=min_leaf)
     try:
         expected = cc.DecisionTree("y", max_depth=max_depth, min_leaf=min_leaf).fit(cc.House(sites()))
@@ -266,10 +260,11 @@ def test_a_restarted_region_goes_on_with_the_same_sites_or_not_at_all(tmp_path):
         assert later.rule == "lost"
 
 
-def test_what_a_region_cannot_pass_on_is_refused():
+def test_what_a_region_cannot_pass_on_is_refused(monkeypatch):
     region = regions(parts())[0]
-    strange = wrap("tree.classes", {"query": "", "target": "y", "sample": {"positive": 1}}, name="question-7")
-    refusal = open_reply(region.answer(encode(strange)))
+    with monkeypatch.context() as patch:
+        patch.delitem(UNITED, "tree.schema")
+        refusal = open_reply(region.answer(schema_message("question-7")))
     assert refusal.rule == "kind"
     assert "ask the hospitals themselves" in refusal.reason
     question = crosstable_envelope(region)

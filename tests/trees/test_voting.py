@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import msgspec
@@ -45,9 +46,12 @@ def sites_of(rows=ROWS, names=SITES, **options):
     ]
 
 
+THESIS = {"vote": "majority", "max_depth": None, "min_leaf": 1}
+
+
 def fitted(rows=ROWS, sites=None, **options):
-    given = {"target": "bleeding", "positive": "yes", "bins": {"age": [40, 60]}, "imbalance": 0.06, **options}
-    return VotingTrees(**given).fit(cc.House(sites or sites_of(rows)))
+    given = {"target": "bleeding", "positive": "yes", "bins": {"age": [40, 60]}, "imbalance": 0.06}
+    return VotingTrees(**given | THESIS | options).fit(cc.House(sites or sites_of(rows)))
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +76,37 @@ def test_it_finds_the_rare_ones_where_one_tree_does_not(model):
     found = [(m.predict(ROWS) == "yes")[truth].mean() for m in (single, model)]
     assert found[0] < 0.1
     assert found[1] > 0.6
+
+
+def test_a_balanced_vote_is_for_what_is_commoner_than_in_the_sample():
+    model = fitted(vote="balanced")
+    for row in ROWS[::97]:
+        verdict = model.explain(row)
+        votes = []
+        for expert in model.experts_:
+            negatives, positives = expert.body.nodes[0].counts
+            said = expert.explain(row)
+            share = said.probability if said.prediction == "yes" else 1 - said.probability
+            votes.append(share > positives / (negatives + positives) + 1e-12)
+        assert [vote.prediction == "yes" for vote in verdict.votes] == votes
+        assert model.predict_proba([row])[0, 1] == pytest.approx(np.mean(votes))
+        for vote, expert in zip(verdict.votes, model.experts_, strict=True):
+            assert [reason.condition for reason in vote.reasons] == [
+                reason.condition for reason in expert.explain(row).reasons
+            ]
+            for before, after in itertools.pairwise(vote.reasons):
+                assert before.after == after.before
+            assert not vote.reasons or vote.reasons[-1].after == vote.probability
+
+
+def test_pictures_and_plan(model):
+    pictures = model.pictures()
+    assert list(pictures) == [f"expert-{number}" for number in range(1, len(model.experts_) + 1)]
+    assert pictures["expert-1"] == model.experts_[0].pictures()["tree"]
+    assert list(fitted(imbalance=0).pictures()) == ["tree"]
+    planned = VotingTrees("y", 1).plan().questions
+    assert {question.kind for question in planned} == {release.kind for release in model.card.releases}
+    assert {question.cost for question in planned} == {None}
 
 
 def test_the_best_ensemble_tried_is_the_model(model):
@@ -120,7 +155,8 @@ def test_an_explanation_reads_as_sentences(model):
         "1. age >= 60: yes goes from 25% to 42% (123 patients).",
         "2. drug = y: yes goes from 42% to 67% (73 patients).",
         "3. ward = a: yes goes from 67% to 65% (17 patients).",
-        "Shares are those of samples with many more positive patients than a hospital has.",
+        "An expert votes for the class that is the commonest. Samples have many more positive patients than a hospital "
+        "has.",
     ]
 
 
@@ -128,13 +164,14 @@ def test_a_verdict_names_those_outvoted_and_is_silent_where_nothing_was_asked():
     def says(prediction, patients):
         return Explanation("y", prediction, 0.75, patients, (), None)
 
-    verdict = pronounce([says("no", 9), says("yes", 4), says("yes", 7)], "yes")
+    verdict = pronounce([says("no", 9), says("yes", 4), says("yes", 7)], "yes", "balanced")
     assert str(verdict).splitlines() == [
         "y = yes (2 of 3 experts).",
         "For yes: experts 2 and 3; for no: expert 1.",
         "Expert 3, who knows most patients like this one, says yes (75% of 7 in its sample):",
         "It asks nothing about the patient here.",
-        "Shares are those of samples with many more positive patients than a hospital has.",
+        "An expert votes for the class that is commoner than in its whole sample. Samples have many more positive "
+        "patients than a hospital has.",
     ]
     assert (verdict.probability, verdict.speaker) == (2 / 3, 3)
 
@@ -215,6 +252,12 @@ def test_sites_opt_out_by_themselves_and_the_card_says_so():
     assert said == "opted out: small: fewer than 4 patients to learn from; negative: no positive patient"
     for site in (small, negative):
         assert [entry.kind for entry in released(site)] == ["tree.classes"]
+        assert [
+            (r.kind, r.answers, r.numbers, r.cost) for r in model.card.releases if r.site == site.name
+        ] == [("tree.classes", 1, sum(entry.numbers for entry in released(site)), None)]
+    assert not [release for release in model.card.releases if release.site == "shut"]
+    # A site that takes no part has no patients to set its numbers against.
+    assert not [warning for warning in model.card.warnings if "None patients" in warning]
 
 
 def test_a_site_that_opts_out_tells_no_count():
@@ -288,6 +331,7 @@ def test_a_site_lost_on_the_way_leaves_the_model_of_the_others(answers):
     model = fitted(sites=[*sites[:-1], Mortal(sites[-1], answers)])
     assert model.body == fitted(sites=sites_of()[:-1]).body
     assert any("lost on the way: west" in warning for warning in model.card.warnings)
+    assert sum(r.answers for r in model.card.releases if r.site == "west") == answers
 
 
 def test_a_site_that_does_not_tell_votes_is_left_out():
@@ -395,6 +439,7 @@ def test_every_site_opting_out_is_said_in_one_sentence():
         ({"imbalance": float("nan")}, StudyError, "'imbalance'"),
         ({"negatives": 0}, StudyError, "'negatives'"),
         ({"negatives": 1.5}, StudyError, "'negatives'"),
+        ({"vote": "even"}, StudyError, "'vote' of VotingTrees must be 'balanced' or 'majority'; got 'even'"),
         ({"delta": -0.1}, StudyError, "'delta'"),
         ({"max_depth": -1}, StudyError, "'max_depth'"),
         ({"min_leaf": 0}, StudyError, "'min_leaf'"),

@@ -12,6 +12,7 @@ from pooled_id3 import decide, id3
 
 import concilium as cc
 from concilium.trees.voting import VotingTrees
+from strategies import rare_houses
 
 MASK = 2**64 - 1
 
@@ -48,28 +49,26 @@ def nested(nodes, node=0):
     return (counts, (here.attribute, {branch.value: nested(nodes, branch.node) for branch in here.branches}))
 
 
-def majority(experts, row):
-    votes = [decide(expert, row) for expert in experts]
-    return 2 * sum(counts.get(True, 0) > counts.get(False, 0) for counts in votes) > len(experts)
+def is_for(expert, row, vote):
+    """An expert's vote: positives over negatives, against one or against what they are in its whole sample."""
+    here, sample = decide(expert, row), expert[0]
+    if not here.get(False, 0) or not here.get(True, 0):
+        # Nobody of one class: more than one, and more than in the sample unless all of that is of this class too.
+        return bool(here.get(True, 0)) and (vote == "majority" or bool(sample.get(False, 0)))
+    limit = 1 if vote == "majority" else Fraction(sample[True], sample[False])
+    return Fraction(here[True], here[False]) > limit
 
 
-def balanced(experts, rows):
+def majority(experts, row, vote):
+    return 2 * sum(is_for(expert, row, vote) for expert in experts) > len(experts)
+
+
+def balanced(experts, rows, vote):
     """Balanced accuracy of the experts' majority on these patients (whose y is a bool)."""
     right = {True: 0, False: 0}
     for row in rows:
-        right[row["y"]] += majority(experts, row) == row["y"]
+        right[row["y"]] += majority(experts, row, vote) == row["y"]
     return sum(Fraction(right[c], sum(row["y"] == c for row in rows)) for c in right) / 2
-
-
-@st.composite
-def rare_houses(draw):
-    """Sites with a few categorical columns, and few patients with y = 1 among 0 and 2."""
-    names = [f"x{i}" for i in range(draw(st.integers(1, 3)))]
-    row = st.fixed_dictionaries(
-        {name: st.sampled_from(["a", "b", None]) for name in names}
-        | {"y": st.sampled_from([0, 0, 0, 0, 1, 2] if draw(st.booleans()) else [0, 0, 0, 0, 1])}
-    )
-    return {f"s{i}": draw(st.lists(row, min_size=1, max_size=25)) for i in range(draw(st.integers(1, 3)))}
 
 
 def taking_part(sites, negatives):
@@ -81,15 +80,22 @@ def taking_part(sites, negatives):
     }
 
 
-@given(sites=rare_houses(), negatives=st.integers(1, 3), max_depth=st.sampled_from([None, 1, 2]))
-@settings(max_examples=120)
-def test_experts_and_votes_are_those_of_the_definition(sites, negatives, max_depth):
+@given(
+    sites=rare_houses(),
+    negatives=st.integers(1, 3),
+    max_depth=st.sampled_from([None, 1, 2]),
+    vote=st.sampled_from(["balanced", "majority"]),
+)
+@settings(max_examples=150)
+def test_experts_and_votes_are_those_of_the_definition(sites, negatives, max_depth, vote):
     there = taking_part(sites, negatives)
     pooled = binary([row for rows in there.values() for row in rows], 1)
     if not there or all(row["y"] for row in pooled):
         return
     house = cc.House([cc.Site(name, cc.Records.from_rows(rows)) for name, rows in sites.items()])
-    model = VotingTrees("y", 1, imbalance=1, negatives=negatives, max_depth=max_depth).fit(house)
+    model = VotingTrees(
+        "y", 1, imbalance=1, negatives=negatives, vote=vote, max_depth=max_depth, min_leaf=1
+    ).fit(house)
     assert {site.name for site in model.card.sites} == set(there)
     attributes = set(pooled[0]) - {"y"}
     experts = []
@@ -98,11 +104,11 @@ def test_experts_and_votes_are_those_of_the_definition(sites, negatives, max_dep
         experts.append(id3(binary(sample, 1), attributes, "y", max_depth))
     assert [nested(nodes) for nodes in model.body.experts] == experts[: len(model.body.experts)]
     for stage in model.body.stages:
-        assert stage.balanced_accuracy == float(balanced(experts[: stage.experts], pooled))
+        assert stage.balanced_accuracy == float(balanced(experts[: stage.experts], pooled, vote))
     patients = [{name: row[name] for name in attributes} for row in pooled]
     predicted = model.predict(cc.Records.from_rows(patients)) == model.classes_[1]
     chosen = experts[: len(model.body.experts)]
-    np.testing.assert_array_equal(predicted, [majority(chosen, row) for row in patients])
+    np.testing.assert_array_equal(predicted, [majority(chosen, row, vote) for row in patients])
 
 
 @given(sites=rare_houses())
@@ -113,7 +119,7 @@ def test_where_positives_are_common_it_is_the_ordinary_tree_of_the_same_sites(si
     if not there or all(row["y"] == 1 for row in pooled):
         return
     house = cc.House([cc.Site(name, cc.Records.from_rows(rows)) for name, rows in sites.items()])
-    model = VotingTrees("y", 1, imbalance=0).fit(house)
+    model = VotingTrees("y", 1, imbalance=0, min_leaf=1).fit(house)
     assert [nested(nodes) for nodes in model.body.experts] == [
         id3(binary(pooled, 1), set(pooled[0]) - {"y"}, "y")
     ]

@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from concilium.cli.output import figure, say, say_table, show_progress
-from concilium.cli.run import SHOWN, run_study
+from concilium.cli.results import SHOWN
+from concilium.cli.run import run_study
 from concilium.errors import MissingExtra, StudyError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from concilium.model import Estimator
     from concilium.records.table import Records, Value
     from concilium.study import Study
-    from concilium.trees.tree import DecisionTree
 
 DIALYSIS = """\
 # Does a patient who starts haemodialysis die within a year? Every centre is left out once.
@@ -259,7 +260,7 @@ def write_study(folder: Path, text: str, tables: dict[str, DataFrame], ledgers: 
 
 
 def compare(
-    study: Study, federated: DecisionTree
+    study: Study, federated: Estimator
 ) -> tuple[dict[str, Any], dict[str, Any], bool, dict[str, Value | None]]:
     """Figures of each hospital's own model and of the pooled table's, whether that is ours, and a patient."""
     from concilium.evaluation.leave_out import figures, find_classes, hold_out, predict_at
@@ -271,7 +272,7 @@ def compare(
     held = {name: hold_out(len(t), study.evaluate.holdout, study.name, name) for name, t in tables.items()}
     classes = find_classes(tables.values(), study.target)
 
-    def predict(name: str, model: DecisionTree) -> Any:
+    def predict(name: str, model: Estimator) -> Any:
         return predict_at(name, model, tables[name].take(held[name]), study.query, study.target, classes)
 
     alone = [predict(name, fit(study, name, table.take(~held[name]))) for name, table in tables.items()]
@@ -285,7 +286,7 @@ def compare(
     return dict(figures(alone, positive)), dict(figures(pooled, positive)), same, patient
 
 
-def fit(study: Study, name: str, records: Records) -> DecisionTree:
+def fit(study: Study, name: str, records: Records) -> Estimator:
     """The study's method on one table alone."""
     from concilium.federation.house import House
     from concilium.federation.site import Site

@@ -22,17 +22,26 @@ FIGURES = {
     "specificity": "Specificity",
 }
 
+METHODS = {
+    "tree": "a decision tree over all sites",
+    "voting-trees": "decision trees over all sites for a rare class, each with one vote",
+}
+
 LONG_LIST = 4
 LONG_TABLE = 25
 """Above these lengths a list or table is folded, so that the page stays a page."""
 
 
 def render_report(
-    metrics: Mapping[str, Any], card: Mapping[str, Any], drawing: str, query: str, picture: str | None = None
+    metrics: Mapping[str, Any],
+    card: Mapping[str, Any],
+    drawing: str,
+    query: str,
+    pictures: Mapping[str, str] | None = None,
 ) -> str:
     """The page for a run: metrics and card as they stand in their files, and the model drawn as text.
 
-    `picture` is the model as SVG of our own drawing, and goes into the page as it is.
+    `pictures` are the model as SVG of our own drawing, by name, and go into the page as they are.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -47,7 +56,8 @@ def render_report(
         metrics=metrics,
         card=card,
         drawing=drawing,
-        picture=None if picture is None else markupsafe.Markup(picture),
+        pictures={name: markupsafe.Markup(picture) for name, picture in (pictures or {}).items()},
+        methods=METHODS,
         query=query,
         figures=FIGURES,
         patients=sum(patients),
@@ -58,19 +68,23 @@ def render_report(
 
 
 def releases_by_site(card: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For every site that took part: its patients, what it answered, and numbers released per patient."""
+    """For every site that answered: its patients, what it answered, and numbers released per patient. One that opted
+    out or was lost released what it did all the same."""
+    there = {site["name"]: site["patients"] for site in card["sites"]}
+    gone = sorted({release["site"] for release in card["releases"]} - set(there))
     rows = []
-    for site in card["sites"]:
-        given = [release for release in card["releases"] if release["site"] == site["name"]]
+    for name in (*there, *gone):
+        given = [release for release in card["releases"] if release["site"] == name]
+        patients = there.get(name)
         numbers = sum(release["numbers"] for release in given)
         costs = [release["cost"] for release in given]
         rows.append(
             {
-                "site": site["name"],
-                "patients": site["patients"],
+                "site": name if name in there else f"{name} (not in the model)",
+                "patients": patients,
                 "answers": sum(release["answers"] for release in given),
                 "numbers": numbers,
-                "per_patient": numbers / site["patients"] if site["patients"] else None,
+                "per_patient": numbers / patients if patients else None,
                 "cost": "unlimited"
                 if None in costs or not costs
                 else f"rho {shown(sum((Fraction(cost) for cost in costs), Fraction(0)))}",

@@ -9,7 +9,7 @@ each would evaluate at home and release its figures through its own gate.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from concilium.evaluation.metrics import Figures, measure
 from concilium.federation.card import Card
 from concilium.records.query import Query
 from concilium.records.table import Coded, Records, Value, label
+from concilium.trees.class_counts import name_rest
 
 
 class Predictor(Protocol):
@@ -125,6 +126,24 @@ def find_classes(tables: Iterable[Records], target: str) -> list[Value]:
     return [*numbers, *sorted(value for value in found.values() if isinstance(value, str))]
 
 
+def set_apart(classes: Sequence[Value], positive: Value) -> list[Value]:
+    """The classes for a method that tells one value from all others: two values as they are, of more the rest first."""
+    return list(classes) if len(classes) <= 2 else [name_rest(positive), positive]
+
+
+def is_set_apart(classes: Sequence[Value]) -> bool:
+    """Whether these classes are one value and all others together."""
+    return len(classes) == 2 and label(classes[0]) == name_rest(classes[1])
+
+
+def find_column(classes: Sequence[Value]) -> Callable[[Value | None], int]:
+    """Which of the classes a value of the target belongs to."""
+    columns = {label(value): column for column, value in enumerate(classes)}
+    if is_set_apart(classes):
+        return lambda value: columns.get(label(value), 0)
+    return lambda value: columns[label(value)]
+
+
 def complete(records: Records, names: Iterable[str]) -> Records:
     """The records with every other named column as missing: what a site that never asked it would enter."""
     absent = dict.fromkeys(names, Coded(np.zeros(len(records), dtype=np.uint8), ()))
@@ -134,21 +153,25 @@ def complete(records: Records, names: Iterable[str]) -> Records:
 def predict_at(
     site: str, model: Predictor, records: Records, query: str, target: str, classes: Sequence[Value]
 ) -> Outcome:
-    """What the model says of the patients at a site whom the query selects and whose outcome is known."""
+    """What the model says of the patients at a site whom the query selects and whose outcome is known.
+
+    Where the model tells one value from all others, these two are the classes, whatever values the target has.
+    """
+    if is_set_apart(model.classes_) and not is_set_apart(classes):
+        classes = model.classes_
+    column = find_column(classes)
     everyone = records.values(target)
     known = np.array([value is not None for value in everyone], dtype=np.bool_)
     patients = records.take(Query.parse(query).mask(records) & known)
-    place = {label(value): column for column, value in enumerate(classes)}
     probabilities = np.zeros((len(patients), len(classes)))
     if len(patients):
-        columns = [place[label(value)] for value in model.classes_]
-        probabilities[:, columns] = model.predict_proba(patients)
+        probabilities[:, [column(value) for value in model.classes_]] = model.predict_proba(patients)
     truth, predicted = patients.values(target), model.predict(patients).tolist() if len(patients) else []
     return Outcome(
         site=site,
         classes=tuple(classes),
-        truth=[classes[place[label(value)]] for value in truth],
-        predicted=[classes[place[label(value)]] for value in predicted],
+        truth=[classes[column(value)] for value in truth],
+        predicted=[classes[column(value)] for value in predicted],
         probabilities=probabilities.tolist(),
     )
 

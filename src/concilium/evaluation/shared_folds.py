@@ -163,7 +163,8 @@ class FoldHouse(House):
         return self._fold.learn
 
     def open(self, method: str, release: Release, parameters: Mapping[str, Any]) -> Run:
-        if release != "exact":
+        # Experts of an ensemble learn from samples, and sites opt out of it: each fold is a conversation of its own.
+        if release != "exact" or method != "tree":
             raise CannotShare
         return FoldRun(self, method, parameters, self._turn)
 

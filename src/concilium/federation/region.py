@@ -44,16 +44,19 @@ from concilium.privacy.identity import Identity, statement
 log = logging.getLogger(__name__)
 
 # How a gathered kind is united over the sites of a region: bodies by site in, one body out.
-UNITED = {"tree.schema": "concilium.trees.tiers:unite_schemas"}
+UNITED = {
+    "tree.schema": "concilium.trees.tiers:unite_schemas",
+    "tree.classes": "concilium.trees.tiers:unite_classes",
+}
+# In answer to which kinds sites may opt out of a study, and how they are told from the rest: bodies by site in,
+# reasons by site out.
+OPTED_OUT = {"tree.classes": "concilium.trees.tiers:find_opted_out"}
 # How what the house tells a region is told on: the kind of answer it is made from, the question that asks for it
 # again, and what each site is told.
-TOLD_ON = {
-    "tree.crosstables": (
-        "tree.schema",
-        "concilium.trees.tiers:ask_schema_of",
-        "concilium.trees.tiers:tell_on",
-    )
-}
+TOLD_ON = dict.fromkeys(
+    ("tree.crosstables", "tree.votes"),
+    ("tree.schema", "concilium.trees.tiers:ask_schema_of", "concilium.trees.tiers:tell_on"),
+)
 
 REMEMBERED_STUDIES = 64
 
@@ -158,6 +161,10 @@ class Region:
             unite = find(UNITED, envelope.kind)
             told = self._ask(envelope.kind, question, below, None, envelope.id)
             below.told[envelope.kind] = told
+            if envelope.kind in OPTED_OUT:
+                leaving: dict[str, str] = load(OPTED_OUT[envelope.kind])(told)
+                if len(leaving) < len(told):  # where all opt out, the region does, and is not asked again
+                    below.run.excuse(leaving)
             united: Gathered = unite(told)
             return united
         templates = self._tell_on(envelope, question, below) if envelope.template else None

@@ -71,6 +71,7 @@ class Run:
         self._masked: MaskedStudy | None = None
         self._charges: dict[tuple[str, str, str], ReleaseCard] = {}
         self._answered: set[str] = set()
+        self.opted_out: dict[str, str] = {}
         self.refusals: list[RefusalCard] = []
         self.dropouts: list[DropoutCard] = []
         self._regions: dict[str, int] = {}
@@ -132,14 +133,22 @@ class Run:
         self._settle(kind, bodies, refused, lost)
         return bodies
 
+    def excuse(self, reasons: Mapping[str, str]) -> None:
+        """Go on without sites that answered that they take no part, and why; the card names them."""
+        self.opted_out |= reasons
+        self.sites = [site for site in self.sites if site not in reasons]
+
     def finish(self, patients: Mapping[str, int | None], warnings: Iterable[str] = ()) -> Card:
         """End the run: the card of the model that came of it."""
         said = list(warnings)
         if self._masked is not None:
             said += self._masked.end()
-        releases = [self._charges[key] for key in sorted(self._charges) if key[0] in self.sites]
+        # Of every site that answered, in the model or not: what was released was released.
+        releases = [self._charges[key] for key in sorted(self._charges)]
         if self.release == "exact":
-            said += warn_of_numbers(releases, patients)
+            said += warn_of_numbers([one for one in releases if one.site in self.sites], patients)
+        if self.opted_out:
+            said.append(f"opted out: {together(self.opted_out.items())}")
         lost = sorted({loss.site for loss in self.dropouts} - set(self.sites))
         if lost:
             said.append(f"lost on the way: {', '.join(lost)}; the model is that of the sites that stayed")

@@ -11,8 +11,9 @@ many ensembles as bands.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -32,6 +33,20 @@ from concilium.trees.crosstables import (
 from concilium.trees.layout import is_positive
 from concilium.trees.routing import route
 from concilium.trees.schema import ConditionalSchema
+
+Rule = Literal["balanced", "majority"]
+# Patients by class, negative first.
+Counted = Sequence[int] | NDArray[np.int64]
+
+
+def is_for_positive(patients: Counted, sample: Counted, rule: Rule) -> bool:
+    """Whether an expert votes positive where it knows these patients (negative, positive) of its whole sample.
+
+    `majority` is the thesis': where most of them are positive. `balanced` is where positives are commoner than in the
+    sample: what balanced accuracy asks for, in which one positive weighs as much as the sample's negatives for it.
+    """
+    weights = (1, 1) if rule == "majority" else (int(sample[1]), int(sample[0]))
+    return int(patients[1]) * weights[1] > int(patients[0]) * weights[0]
 
 
 class Voter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

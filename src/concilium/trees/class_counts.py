@@ -14,12 +14,18 @@ import numpy as np
 
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import Gathered
+from concilium.records.table import Value, label
 from concilium.trees.layout import LEAST_PATIENTS, Sample, coded, is_positive
 from concilium.trees.schema import observed
 
 TOO_FEW = f"fewer than {LEAST_PATIENTS} patients to learn from"
 NO_POSITIVE = "no positive patient"
 WITHHELD = "its policy does not let such counts out"
+
+
+def name_rest(positive: Value) -> str:
+    """What all other values of a target are called together."""
+    return f"not {label(positive)}"
 
 
 class ClassCounts(Gathered, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -15,9 +15,9 @@ from concilium.errors import HouseError, nearest
 from concilium.federation.messages import decode, encode
 from concilium.federation.run import Run, together
 from concilium.records.table import Value, label
-from concilium.trees.ballot import AskVotes, Voter
+from concilium.trees.ballot import AskVotes, Rule, Voter, is_for_positive
 from concilium.trees.body import TreeBody
-from concilium.trees.class_counts import NO_POSITIVE, AskClassCounts, ClassCounts
+from concilium.trees.class_counts import AskClassCounts, ClassCounts, name_rest
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
 from concilium.trees.growing import Counts, GrowingNode, grow
 from concilium.trees.layout import Sample
@@ -51,21 +51,20 @@ class Turnout:
         return Fraction(self.positives, self.patients)
 
 
-def count_classes(run: Run, tree: DecisionTree, sample: Sample, opted_out: dict[str, str]) -> Turnout:
-    """Ask for the class counts; sites that opt out are entered in `opted_out` and not asked again."""
+def count_classes(run: Run, tree: DecisionTree, sample: Sample) -> Turnout:
+    """Ask for the class counts; sites that opt out are not asked again."""
     asked = AskClassCounts(query=tree.query, target=tree.target, sample=sample)
     seen = {site: decode(body, ClassCounts) for site, body in run.gather("tree.classes", asked).items()}
-    opted_out.update((site, counts.opts_out) for site, counts in seen.items() if counts.opts_out is not None)
+    run.excuse({site: counts.opts_out for site, counts in seen.items() if counts.opts_out is not None})
     values = in_order(value for counts in seen.values() for value in counts.values)
     seen = {site: counts for site, counts in seen.items() if counts.opts_out is None}
     if not seen:
         names = [label(value) for value in values if value is not None]
-        if NO_POSITIVE in opted_out.values():
+        if names:  # only who could take part, but has no positive patient, tells values without counts
             what = f"{tree.target} = {label(sample.positive)}"
             known = f"; its values there are {', '.join(names[:10])}{nearest(label(sample.positive), names)}"
             raise HouseError(f"no site that could take part has a patient with {what}{known}")
-        raise HouseError(f"every site opted out: {together(opted_out.items())}")
-    run.sites = [site for site in run.sites if site in seen]
+        raise HouseError(f"every site opted out: {together(run.opted_out.items())}")
     return Turnout(seen, name_classes(tree.target, sample.positive, seen))
 
 
@@ -78,14 +77,16 @@ def name_classes(target: str, positive: Value, seen: Mapping[str, ClassCounts]) 
         raise HouseError(
             f"every patient has {target} = {label(positive)}: there is nothing to tell apart; widen the query"
         )
-    return (others[0], own) if len(others) == 1 else (f"not {label(positive)}", label(positive))
+    return (others[0], own) if len(others) == 1 else (name_rest(positive), label(positive))
 
 
 class Council:
     """The sites that take part, with the schema they share: grows experts over them and has experts vote there."""
 
-    def __init__(self, run: Run, tree: DecisionTree, sample: Sample, classes: tuple[Value, Value]) -> None:
-        self._run, self._tree, self._sample = run, tree, sample
+    def __init__(
+        self, run: Run, tree: DecisionTree, sample: Sample, classes: tuple[Value, Value], rule: Rule
+    ) -> None:
+        self._run, self._tree, self._sample, self._rule = run, tree, sample, rule
         asked = AskSchema(query=tree.query, target=tree.target, bins=tree.bins, attributes=tree.attributes)
         self.seen: dict[str, SchemaSeen] = {
             site: read_schema(body) for site, body in run.gather("tree.schema", asked).items()
@@ -128,7 +129,7 @@ class Council:
             target=self._tree.target,
             positive=self._sample.positive,
             attributes=self._attributes,
-            experts=[as_voter(expert) for expert in experts],
+            experts=[as_voter(expert, self._rule) for expert in experts],
         )
         return balanced_accuracy(self._run.add_up("tree.votes", question, (2, 2), self._templates).tolist())
 
@@ -137,11 +138,14 @@ class Council:
         return finish(self._tree, self.schema, expert)
 
 
-def as_voter(grown: Sequence[GrowingNode]) -> Voter:
-    """A grown tree as a question carries it: where it splits, and where most of its patients were positive."""
+def as_voter(grown: Sequence[GrowingNode], rule: Rule) -> Voter:
+    """A grown tree as a question carries it: where it splits, and where it votes for the positive class."""
     splits = [
         Split(index, node.attribute, node.children)
         for index, node in enumerate(grown)
         if node.attribute is not None
     ]
-    return Voter(splits, [index for index, node in enumerate(grown) if node.counts[1] > node.counts[0]])
+    sample = grown[0].counts
+    return Voter(
+        splits, [index for index, node in enumerate(grown) if is_for_positive(node.counts, sample, rule)]
+    )

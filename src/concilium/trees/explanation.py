@@ -39,22 +39,26 @@ class Explanation:
             f"{self.target} = {label(self.prediction)} "
             f"({self.probability:.0%} of {self.patients} similar patient{'' if self.patients == 1 else 's'})."
         ]
-        if not self.reasons:
-            lines.append("The model asks nothing about the patient here.")
-        for number, reason in enumerate(self.reasons, start=1):
-            lines.append(
-                f"{number}. {reason.condition}: {label(self.prediction)} goes from {reason.before:.0%} "
-                f"to {reason.after:.0%} ({reason.patients} patients)."
-            )
-        if self.stopped:
-            lines.append(self.stopped)
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.because()])
+
+    def because(self, who: str = "The model") -> list[str]:
+        """The reasons, a sentence each."""
+        lines = [
+            f"{number}. {reason.condition}: {label(self.prediction)} goes from {reason.before:.0%} "
+            f"to {reason.after:.0%} ({reason.patients} patients)."
+            for number, reason in enumerate(self.reasons, start=1)
+        ]
+        return [*(lines or [f"{who} asks nothing about the patient here."]), *filter(None, [self.stopped])]
 
 
-def explain(body: TreeBody, path: Sequence[int], patient: Mapping[str, Any]) -> Explanation:
-    """The explanation of a path from the root."""
+def explain(
+    body: TreeBody, path: Sequence[int], patient: Mapping[str, Any], said: int | None = None
+) -> Explanation:
+    """The explanation of a path from the root, for the most frequent class at its end, or for the one `said`."""
     counts = [body.nodes[node].counts for node in path]
-    best = max(range(len(body.classes)), key=lambda index: (counts[-1][index], -index))
+    best = said
+    if best is None:
+        best = max(range(len(body.classes)), key=lambda index: (counts[-1][index], -index))
     # Noise may leave a node of a private tree without anybody: then no class is likelier than another.
     share = [node[best] / sum(node) if sum(node) else 1 / len(node) for node in counts]
     reasons = []

@@ -31,7 +31,7 @@ from concilium.records.table import Records, Value, label
 from concilium.trees.body import Node, TreeBody
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute
 from concilium.trees.growing import Counts, GrowingNode
-from concilium.trees.patients import as_records, codes_and_names, known
+from concilium.trees.patients import as_records, codes_and_names, read_patient
 from concilium.trees.private_estimates import estimate
 from concilium.trees.private_growing import RESERVE
 from concilium.trees.routing import STAYS
@@ -290,12 +290,8 @@ class NaiveBayes:
 
     def explain(self, patient: Mapping[str, Any]) -> Weighing:
         """What each attribute of this patient moved, the strongest first: prints as sentences, `.reasons` is data."""
-        patient = {name: known(value) for name, value in dict(patient).items()}
         asked = self.attributes_
-        if asked and not set(asked) & set(patient):
-            raise ModelError(
-                "the patient has none of the attributes that this model asks about: " + ", ".join(asked)
-            )
+        patient = read_patient(patient, asked)
         reached = []
         if asked:
             table = Records.from_rows([{name: patient.get(name) for name in asked}])
@@ -326,6 +322,10 @@ class NaiveBayes:
                 said = tell_shares(body, body.attributes[number][node].counts)
                 lines.append(f"{'└─' if place == len(ways) else '├─'} {reached}: {said}")
         return "\n".join(lines)
+
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """None: what it is, its text tells."""
+        return {}
 
     def _information(self, number: int) -> float:
         """How much an attribute tells of the class, per patient (nats)."""

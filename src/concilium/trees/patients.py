@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,16 @@ def known(value: Any) -> Any:
         value = value.item()
     missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
     return None if missing else value
+
+
+def read_patient(patient: Mapping[str, Any], asked: Collection[str]) -> dict[str, Any]:
+    """A patient's plain values; ModelError where there is none of those that a model asks about."""
+    plain = {name: known(value) for name, value in dict(patient).items()}
+    if asked and not set(asked) & set(plain):
+        raise ModelError(
+            "the patient has none of the attributes that this model asks about: " + ", ".join(sorted(asked))
+        )
+    return plain
 
 
 def as_records(records: Records | DataFrame | Sequence[Mapping[str, Any]]) -> Records:

@@ -1,8 +1,9 @@
-"""What a region needs to know of trees: metadata united, and the conditional schema told on, site by site.
+"""What a region needs to know of trees: answers united, and the conditional schema told on, site by site.
 
 A region's metadata is that of one site with all its patients, except that attributes some of its sites lack are left
 out (DIDT step 6 would leave them out anyway). What the house tells a region of its values, the region tells
-each of its sites of that site's own values only (DIDT step 7).
+each of its sites of that site's own values only (DIDT step 7). Sites that opt out of an ensemble (chapter 7) leave the
+region's study as they would leave that of one house; the region opts out where all of them do.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from functools import lru_cache
 
 from concilium.errors import MessageError
 from concilium.federation.messages import decode, encode
+from concilium.trees.ballot import AskVotes
+from concilium.trees.class_counts import ClassCounts
 from concilium.trees.crosstables import AskCrosstables
 from concilium.trees.schema import (
     AskSchema,
@@ -54,8 +57,27 @@ def unite_schemas(bodies: Mapping[str, bytes]) -> SchemaSeen:
     )
 
 
-def ask_schema_of(question: AskCrosstables) -> AskSchema:
-    """The question that has sites tell again what a region needs to pass these crosstables on."""
+def unite_classes(bodies: Mapping[str, bytes]) -> ClassCounts:
+    """The patients of a region by class, or why it opts out: the reasons of its sites, without their names."""
+    seen = [decode(body, ClassCounts) for body in bodies.values()]
+    there = [counts for counts in seen if counts.opts_out is None]
+    values = in_order(value for counts in there or seen for value in counts.values)
+    return ClassCounts(
+        negatives=sum(counts.negatives for counts in there),
+        positives=sum(counts.positives for counts in there),
+        values=tuple(value for value in values if value is not None),
+        opts_out=None if there else ", ".join(sorted({str(counts.opts_out) for counts in seen})),
+    )
+
+
+def find_opted_out(bodies: Mapping[str, bytes]) -> dict[str, str]:
+    """The sites that take no part, and why."""
+    reasons = {site: decode(body, ClassCounts).opts_out for site, body in bodies.items()}
+    return {site: reason for site, reason in reasons.items() if reason is not None}
+
+
+def ask_schema_of(question: AskCrosstables | AskVotes) -> AskSchema:
+    """The question that has sites tell again what a region needs to pass these crosstables or votes on."""
     return AskSchema(
         query=question.query,
         target=question.target,
@@ -64,7 +86,9 @@ def ask_schema_of(question: AskCrosstables) -> AskSchema:
     )
 
 
-def tell_on(question: AskCrosstables, template: bytes, told: Mapping[str, bytes]) -> dict[str, bytes]:
+def tell_on(
+    question: AskCrosstables | AskVotes, template: bytes, told: Mapping[str, bytes]
+) -> dict[str, bytes]:
     """The conditional schema of each site, from that of the region and what the sites told."""
     names = tuple(attribute.name for attribute in question.attributes)
     return {site: narrow(template, names, body) for site, body in told.items()}

@@ -33,7 +33,7 @@ from concilium.trees.drawing import draw
 from concilium.trees.explanation import Explanation, explain
 from concilium.trees.expressions import LeafExpression, to_expressions
 from concilium.trees.growing import Counts, Criterion, GrowingNode, grow
-from concilium.trees.patients import as_records, codes_and_names, known
+from concilium.trees.patients import as_records, codes_and_names, read_patient
 from concilium.trees.pmml import to_pmml
 from concilium.trees.private_growing import SCREENED, Budget, grow_privately
 from concilium.trees.routing import STAYS, Branching, route
@@ -58,6 +58,8 @@ TINY_EPSILON = Fraction(3, 10)
 ONE_LEVEL = (
     "below an epsilon of 0.3 noise leaves little of a tree: method naive-bayes usually predicts better"
 )
+LEAVES_SHOWN = 24
+LEAVES_DRAWN = 1000
 
 
 class DecisionTree:
@@ -403,36 +405,36 @@ class DecisionTree:
         self, records: Records | DataFrame | Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float64]:
         """For each patient the shares of the classes among the patients of the leaf; columns as in classes_."""
-        table = as_records(records)
         counts = np.array([node.counts for node in self.body.nodes], dtype=np.float64)
         counts[counts.sum(axis=1) == 0] = 1  # noise left nothing: no class is likelier than another
         shares = counts / counts.sum(axis=1, keepdims=True)
-        result = np.empty((len(table), len(self.body.classes)))
-        for node, rows in route(np.arange(len(table), dtype=np.int32), self._branchings(table)).items():
-            result[rows] = shares[node]
+        result: NDArray[np.float64] = shares[self.settle(as_records(records))]
         return result
+
+    def settle(self, table: Records) -> NDArray[np.intp]:
+        """For each patient the node where it comes to rest."""
+        nodes = np.zeros(len(table), dtype=np.intp)
+        for node, rows in route(np.arange(len(table), dtype=np.int32), self._branchings(table)).items():
+            nodes[rows] = node
+        return nodes
 
     def explain(self, patient: Mapping[str, Any]) -> Explanation:
         """Why this patient gets this prediction: prints as sentences, `.reasons` is data."""
-        patient = {name: known(value) for name, value in dict(patient).items()}
-        asked = {node.attribute for node in self.body.nodes if node.attribute is not None}
-        if asked and not asked & set(patient):
-            raise ModelError(
-                "the patient has none of the attributes that this model asks about: "
-                + ", ".join(sorted(asked))
-            )
+        patient = read_patient(patient, self.attributes_)
+        return explain(self.body, self.find_path(patient), patient)
+
+    def find_path(self, patient: Mapping[str, Any]) -> list[int]:
+        """The nodes that a patient (of plain values) passes, the root first."""
         branchings = {}
-        if asked:
-            branchings = self._branchings(
-                Records.from_rows([{name: patient.get(name) for name in sorted(asked)}])
-            )
+        if asked := self.attributes_:
+            branchings = self._branchings(Records.from_rows([{name: patient.get(name) for name in asked}]))
         path = [0]
         while (branching := branchings.get(path[-1])) is not None:
             child = int(branching.child[branching.codes[0]])
             if child == STAYS:
                 break
             path.append(child)
-        return explain(self.body, path, patient)
+        return path
 
     def text(self) -> str:
         """The tree drawn with lines."""
@@ -441,6 +443,10 @@ class DecisionTree:
     def to_svg(self, *, most_leaves: int | None = None) -> str:
         """The tree as a picture; with `most_leaves`, the branches with fewest patients are left folded."""
         return to_svg(self.body, most_leaves=most_leaves)
+
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """The tree as a picture for a page, or with nearly all its leaves."""
+        return {"tree": self.to_svg(most_leaves=LEAVES_DRAWN if whole else LEAVES_SHOWN)}
 
     def to_pmml(self) -> str:
         """The tree as a PMML 4.4 document."""

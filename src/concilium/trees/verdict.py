@@ -6,79 +6,62 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from concilium.records.table import Value, label
+from concilium.trees.ballot import Rule
 from concilium.trees.explanation import Explanation, Reason
 
 
 @dataclass(frozen=True)
-class Vote:
-    """What one expert (numbered from 1) says: its class, its share there, and how many of its patients were there."""
-
-    expert: int
-    prediction: Value
-    share: float
-    patients: int
-
-
-@dataclass(frozen=True)
 class Verdict:
-    """A majority for one patient. `reasons` are those of `speaker`, who of the majority saw most similar patients."""
+    """A majority for one patient. `votes` are the experts' own explanations, `reasons` those of `speaker` (from 1),
+    who of the majority saw most similar patients."""
 
     target: str
     prediction: Value
     probability: float
-    votes: tuple[Vote, ...]
     speaker: int
     reasons: tuple[Reason, ...]
-    stopped: str | None
+    votes: tuple[Explanation, ...]
+    rule: Rule
 
     def __str__(self) -> str:
-        agree = [vote for vote in self.votes if vote.prediction == self.prediction]
-        against = [vote for vote in self.votes if vote.prediction != self.prediction]
-        voice = self.votes[self.speaker - 1]
-        lines = [
-            f"{self.target} = {label(self.prediction)} ({len(agree)} of {len(self.votes)} experts).",
-            f"For {label(self.prediction)}: {name_experts(agree)}"
-            + (f"; for {label(against[0].prediction)}: {name_experts(against)}." if against else "."),
-            f"Expert {self.speaker}, who knows most patients like this one, says {label(self.prediction)} "
-            f"({voice.share:.0%} of {voice.patients} in its sample):",
+        said, voice = label(self.prediction), self.votes[self.speaker - 1]
+        agree = [
+            number for number, vote in enumerate(self.votes, start=1) if vote.prediction == self.prediction
         ]
-        if not self.reasons:
-            lines.append("It asks nothing about the patient here.")
-        for number, reason in enumerate(self.reasons, start=1):
-            lines.append(
-                f"{number}. {reason.condition}: {label(self.prediction)} goes from {reason.before:.0%} "
-                f"to {reason.after:.0%} ({reason.patients} patients)."
-            )
-        if self.stopped:
-            lines.append(self.stopped)
-        lines.append("Shares are those of samples with many more positive patients than a hospital has.")
-        return "\n".join(lines)
+        against = [number for number in range(1, len(self.votes) + 1) if number not in agree]
+        other = "" if not against else label(self.votes[against[0] - 1].prediction)
+        where = "commoner than in its whole sample" if self.rule == "balanced" else "the commonest"
+        return "\n".join(
+            [
+                f"{self.target} = {said} ({len(agree)} of {len(self.votes)} experts).",
+                f"For {said}: {name_experts(agree)}"
+                + (f"; for {other}: {name_experts(against)}." if against else "."),
+                f"Expert {self.speaker}, who knows most patients like this one, says {said} "
+                f"({voice.probability:.0%} of {voice.patients} in its sample):",
+                *voice.because("It"),
+                f"An expert votes for the class that is {where}. Samples have many more positive patients than a "
+                "hospital has.",
+            ]
+        )
 
 
-def name_experts(votes: Sequence[Vote]) -> str:
-    numbers = [str(vote.expert) for vote in votes]
+def name_experts(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"expert {numbers[0]}"
-    return f"experts {', '.join(numbers[:-1])} and {numbers[-1]}"
+    return f"experts {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
-def pronounce(explanations: Sequence[Explanation], positive: Value) -> Verdict:
+def pronounce(votes: Sequence[Explanation], positive: Value, rule: Rule) -> Verdict:
     """The verdict of an odd number of experts, each with its own explanation."""
-    votes = tuple(
-        Vote(number, one.prediction, one.probability, one.patients)
-        for number, one in enumerate(explanations, start=1)
-    )
-    for_positive = sum(vote.prediction == positive for vote in votes)
-    won = 2 * for_positive > len(votes)
-    majority = [vote for vote in votes if (vote.prediction == positive) == won]
-    speaker = max(majority, key=lambda vote: (vote.patients, -vote.expert)).expert
-    spoken = explanations[speaker - 1]
+    won = 2 * sum(vote.prediction == positive for vote in votes) > len(votes)
+    majority = [number for number, vote in enumerate(votes, 1) if (vote.prediction == positive) == won]
+    speaker = max(majority, key=lambda number: (votes[number - 1].patients, -number))
     return Verdict(
-        target=spoken.target,
-        prediction=spoken.prediction,
+        target=votes[0].target,
+        prediction=votes[speaker - 1].prediction,
         probability=len(majority) / len(votes),
-        votes=votes,
         speaker=speaker,
-        reasons=spoken.reasons,
-        stopped=spoken.stopped,
+        reasons=votes[speaker - 1].reasons,
+        votes=tuple(votes),
+        rule=rule,
     )

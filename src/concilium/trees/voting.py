@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 import msgspec
 import numpy as np
@@ -22,15 +22,17 @@ from concilium.errors import ModelError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.house import House
 from concilium.federation.messages import Release
-from concilium.federation.run import Run, SitesChanged, together
+from concilium.federation.run import Run, SitesChanged
+from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.table import Records, Value, label
+from concilium.trees.ballot import Rule, is_for_positive
 from concilium.trees.body import Node, TreeBody
 from concilium.trees.council import Council, count_classes
 from concilium.trees.drawing import draw
-from concilium.trees.explanation import Explanation
+from concilium.trees.explanation import Explanation, explain
 from concilium.trees.growing import GrowingNode
 from concilium.trees.layout import MOST_NEGATIVES, Sample
-from concilium.trees.patients import as_records
+from concilium.trees.patients import as_records, read_patient
 from concilium.trees.stopping import experts_at, grow_until_settled
 from concilium.trees.tree import DecisionTree, cautions
 from concilium.trees.verdict import Verdict, pronounce
@@ -57,6 +59,7 @@ class VotingBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     patients: int
     positives: int
     negatives: int | None
+    vote: Rule
     stages: list[Stage]
     experts: list[list[Node]]
 
@@ -94,7 +97,9 @@ class VotingTrees:
     delta       two more experts must raise the balanced accuracy by more than this, or the two after them
     bins        public cutoffs of numeric attributes, {"age": [40, 60]}; a number without bins is left out
     attributes  the attributes to consider; None: all that every site has
-    max_depth   how many questions an expert asks at most; None: as many as help
+    vote        "balanced": an expert votes positive where positives are commoner than in its whole sample; "majority",
+                as in the thesis: where they are more than half
+    max_depth   how many questions an expert asks at most; None, as in the thesis: as many as help
     min_leaf    no branch with fewer patients than this, over the samples of all sites
 
     The same house with the same records gives the same model. It is not the model of the pooled table: which
@@ -115,7 +120,8 @@ class VotingTrees:
         delta: float | str | Fraction = 0.001,
         bins: Mapping[str, Sequence[float]] | None = None,
         attributes: Sequence[str] | None = None,
-        max_depth: int | None = None,
+        vote: Rule = "balanced",
+        max_depth: int | None = 4,
         min_leaf: int = 1,
     ) -> None:
         if release != "exact":
@@ -128,6 +134,9 @@ class VotingTrees:
             raise StudyError(
                 f"the 'negatives' of VotingTrees must be a whole number, 1 or more; got {negatives!r}"
             )
+        if vote not in get_args(Rule):
+            raise StudyError(f"the 'vote' of VotingTrees must be 'balanced' or 'majority'; got {vote!r}")
+        self.vote: Rule = vote
         self.positive = positive
         self.imbalance = as_share("imbalance", imbalance)
         self.negatives = negatives
@@ -157,26 +166,26 @@ class VotingTrees:
             "imbalance": str(self.imbalance),
             "negatives": self.negatives,
             "delta": str(self.delta),
+            "vote": self.vote,
             "bins": self.bins,
             "attributes": self.attributes,
             "max_depth": self.max_depth,
             "min_leaf": self.min_leaf,
         }
-        opted_out: dict[str, str] = {}
         with house.open(self.method, self.release, parameters) as run:
             while True:
                 try:
-                    self._convene(run, opted_out)
+                    self._convene(run)
                     return self
                 except SitesChanged:
                     continue  # sites only ever get fewer, so this ends
 
-    def _convene(self, run: Run, opted_out: dict[str, str]) -> None:
+    def _convene(self, run: Run) -> None:
         sample = Sample(positive=self.positive, negatives=self.negatives)
-        turnout = count_classes(run, self._tree, sample, opted_out)
+        turnout = count_classes(run, self._tree, sample)
         rare = turnout.share < self.imbalance
         everyone = Sample(positive=self.positive)
-        council = Council(run, self._tree, sample if rare else everyone, turnout.classes)
+        council = Council(run, self._tree, sample if rare else everyone, turnout.classes, self.vote)
         grown, stages = self._grow_ensemble(council) if rare else ([council.grow(0)], [])
         bodies = [council.body(expert) for expert in grown]
         self._body = VotingBody(
@@ -187,10 +196,11 @@ class VotingTrees:
             patients=turnout.patients,
             positives=turnout.positives,
             negatives=self.negatives if rare else None,
+            vote=self.vote,
             stages=stages,
             experts=[body.nodes for body in bodies],
         )
-        said = [*self._tell(self._body, opted_out), *cautions(self._tree, council.schema, council.seen)]
+        said = [*self._tell(self._body), *cautions(self._tree, council.schema, council.seen)]
         self._card = run.finish(turnout.patients_by_site, said)
 
     def _grow_ensemble(self, council: Council) -> tuple[list[list[GrowingNode]], list[Stage]]:
@@ -206,8 +216,8 @@ class VotingTrees:
         stages = [Stage(experts_at(stage), float(score)) for stage, score in enumerate(tried)]
         return grown[: experts_at(best)], stages
 
-    def _tell(self, body: VotingBody, opted_out: Mapping[str, str]) -> list[str]:
-        """What a reader of the card must know of how many trees there are and why, and who opted out."""
+    def _tell(self, body: VotingBody) -> list[str]:
+        """What a reader of the card must know of how many trees there are, and why."""
         limit = f"{float(self.imbalance):.2%}"
         share = (
             f"{body.positives} of {body.patients} patients ({body.positives / body.patients:.2%}) "
@@ -223,8 +233,6 @@ class VotingTrees:
                 f"the number of experts was settled by balanced accuracy on the patients learned from ({score:.3f}): "
                 "expect less of others",
             ]
-        if opted_out:
-            said.append(f"opted out: {together(opted_out.items())}")
         return said
 
     @property
@@ -277,22 +285,27 @@ class VotingTrees:
             return experts[0].predict_proba(table)
         votes = np.zeros(len(table))
         for expert in experts:
-            votes += np.argmax(expert.predict_proba(table), axis=1)
+            votes += np.array(self._votes(expert))[expert.settle(table)]
         share = votes / len(experts)
         return np.column_stack([1 - share, share])
 
     def explain(self, patient: Mapping[str, Any]) -> Verdict | Explanation:
         """How the experts vote on this patient, and the reasons of one who prevails; `.reasons` is data."""
-        asked = self.attributes_
-        if asked and not set(asked) & set(patient):
-            raise ModelError(
-                "the patient has none of the attributes that this model asks about: " + ", ".join(asked)
-            )
-        known = dict.fromkeys(asked) | dict(patient)
-        explanations = [expert.explain(known) for expert in self.experts_]
+        patient = read_patient(patient, self.attributes_)
+        experts = self.experts_
+        paths = [expert.find_path(patient) for expert in experts]
         if self.body.negatives is None:
-            return explanations[0]
-        return pronounce(explanations, self.body.classes[1])
+            return explain(experts[0].body, paths[0], patient)
+        votes = [
+            explain(expert.body, path, patient, said=int(self._votes(expert)[path[-1]]))
+            for expert, path in zip(experts, paths, strict=True)
+        ]
+        return pronounce(votes, self.body.classes[1], self.body.vote)
+
+    def _votes(self, expert: DecisionTree) -> list[bool]:
+        """For each node of an expert whether it votes positive where a patient comes to rest there."""
+        nodes = expert.body.nodes
+        return [is_for_positive(node.counts, nodes[0].counts, self.body.vote) for node in nodes]
 
     def text(self) -> str:
         """The experts drawn with lines, one after the other."""
@@ -309,6 +322,23 @@ class VotingTrees:
             lines += ["", f"expert {number + 1}", draw(body.tree(number))]
         return "\n".join(lines)
 
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """Every expert as a picture; the ordinary tree, where there is one."""
+        drawn = [expert.pictures(whole=whole)["tree"] for expert in self.experts_]
+        if self.body.negatives is None:
+            return {"tree": drawn[0]}
+        return {f"expert-{number}": picture for number, picture in enumerate(drawn, start=1)}
+
+    def plan(self) -> Plan:
+        """What a fit will ask; all of it is exact, so nothing bounds what it tells."""
+        notes = {
+            "tree.classes": "patients by class; a site without a positive patient, or with too few, opts out",
+            "tree.schema": "which attributes and values there are",
+            "tree.crosstables": "counts of all attributes in every expert's sample, once per level of each expert",
+            "tree.votes": "class by vote of every ensemble tried: four numbers each",
+        }
+        return Plan("rho", tuple(PlannedQuestion(kind, None, note) for kind, note in notes.items()))
+
     def save(self, path: str | Path) -> None:
         """A model file (JSON)."""
         model.save(path, self.method, self.body, self.card)
@@ -317,7 +347,7 @@ class VotingTrees:
     def from_body(cls, raw: bytes, card: Card) -> Self:
         """The model that a file holds."""
         body = msgspec.json.decode(raw, type=VotingBody)
-        fitted = cls(body.target, body.classes[1], body.query, bins=body.bins)
+        fitted = cls(body.target, body.classes[1], body.query, bins=body.bins, vote=body.vote)
         fitted._body, fitted._card = body, card
         return fitted
 
