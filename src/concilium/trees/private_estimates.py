@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +47,12 @@ class Estimate:
     noise: float
     shares: Numbers
 
-    @property
+    @cached_property
     def patients(self) -> Numbers:
         counted: Numbers = np.maximum(self.cells.sum(axis=1), 0)
         return counted
 
-    @property
+    @cached_property
     def tables(self) -> Numbers:
         """Patients by cell and class, nobody below zero; the first row is the node's class counts."""
         cells: Numbers = np.concatenate([self.counts[None, :], self.patients[:, None] * self.shares])
@@ -85,7 +86,7 @@ class Estimate:
         """What this node says of itself, should it be counted once more."""
         return Expected(self.counts, self.variance, self.class_shares, self._given)
 
-    @property
+    @cached_property
     def _given(self) -> Numbers:
         cells = self.tables[1:]
         totals = np.repeat(sum_tables(cells, self.sizes), self.sizes, axis=0)
