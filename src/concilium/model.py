@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ METHODS = {
     "naive-bayes": "concilium.trees.naive_bayes:NaiveBayes",
 }
 
-S = TypeVar("S", bound=msgspec.Struct)
+B = TypeVar("B", bound=msgspec.Struct)
 
 
 class Estimator(Protocol):
@@ -65,6 +65,31 @@ class Estimator(Protocol):
         """The model as SVG by name, fit for a page or `whole`; none where there is nothing to draw."""
 
     def save(self, path: str | Path) -> None: ...
+
+
+class Fitted(Generic[B]):
+    """What a method keeps of what it learned: the body of its model file and the card; before that, it has none."""
+
+    method: ClassVar[str]
+    _body: B | None = None
+    _card: Card | None = None
+
+    @property
+    def body(self) -> B:
+        if self._body is None:
+            raise ModelError(f"{type(self).__name__} is not fitted yet; call fit(house) first")
+        return self._body
+
+    @property
+    def card(self) -> Card:
+        """Sites, rounds, bytes, releases with their cost, refusals, dropouts, warnings."""
+        if self._card is None:
+            raise ModelError(f"{type(self).__name__} is not fitted yet; call fit(house) first")
+        return self._card
+
+    def save(self, path: str | Path) -> None:
+        """A model file (JSON)."""
+        save(path, self.method, self.body, self.card)
 
 
 class ModelFile(msgspec.Struct, forbid_unknown_fields=True):

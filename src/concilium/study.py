@@ -106,7 +106,7 @@ class VotingLimits(msgspec.Struct, frozen=True, kw_only=True):
     delta: Part = 0.001
     vote: Literal["balanced", "majority"] = "balanced"
     max_depth: Count | None = 4
-    min_leaf: Count = 1
+    min_leaf: Count = 5
 
 
 class NaiveBayesLimits(msgspec.Struct, frozen=True, kw_only=True):

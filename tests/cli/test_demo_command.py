@@ -33,7 +33,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @needs_patients
-def test_both_studies_leave_whole_results(shown: tuple[Path, str]) -> None:
+def test_the_studies_leave_whole_results(shown: tuple[Path, str]) -> None:
     out, _ = shown
     for name, sites in (("dialysis", 67), ("intensive-care", HOSPITALS)):
         study = cc.Study.read(out / name / "study.toml")
@@ -42,6 +42,20 @@ def test_both_studies_leave_whole_results(shown: tuple[Path, str]) -> None:
         assert files == ["card.json", "metrics.json", "model.json", "report.html", "tree.svg"]
         assert not list((out / name).glob(".*"))
     assert len(list((out / "intensive-care").glob("*.ledger"))) == HOSPITALS
+    files = sorted(path.name for path in (out / "early-death" / "results").iterdir())
+    assert files == ["card.json", "metrics.json", "model.json", "report.html"]
+
+
+@needs_patients
+def test_trees_that_vote_find_the_rare_ones_whom_one_tree_overlooks(shown: tuple[Path, str]) -> None:
+    out, said = shown
+    model = cc.load(out / "early-death" / "results" / "model.json")
+    metrics = json.loads((out / "early-death" / "results" / "metrics.json").read_text())
+    (single,) = [line.split() for line in said.splitlines() if line.strip().startswith("one tree  ")]
+    (voting,) = [line.split() for line in said.splitlines() if " trees that vote" in line]
+    assert int(voting[0]) == len(model.experts_)
+    assert float(voting[-2]) == round(metrics["sensitivity"], 3)
+    assert metrics["balanced_accuracy"] > float(single[3]) + 0.1
 
 
 @needs_patients

@@ -1,8 +1,8 @@
 """`concilium demo`: the whole way on real patients, embedded in one process.
 
-Patients come with the package SurvSet (extra `demo`), nothing is vendored. Two studies: all 67 federally funded
+Patients come with the package SurvSet (extra `demo`), nothing is vendored. Three studies: all 67 federally funded
 haemodialysis centres of Rio de Janeiro State (Sá Carvalho et al., Int. J. Qual. Health Care 15, 2003), where the
-centres are real; and the intensive-care patients of the right heart catheterisation study (Connors et al., JAMA
+centres are real; and two of intensive-care patients of the right heart catheterisation study (Connors et al., JAMA
 276, 1996), whose hospitals are not in the public data, so that patients are dealt to twenty made-up ones.
 """
 
@@ -24,6 +24,8 @@ from concilium.cli.run import run_study
 from concilium.errors import MissingExtra, StudyError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from pandas import DataFrame
 
     from concilium.model import Estimator
@@ -67,6 +69,28 @@ target = "died"
 [tree]
 max_depth = 3
 min_leaf = 20
+
+[evaluate]
+holdout = 0.3
+"""
+
+EARLY_DEATH = """\
+# Which critically ill adult dies within two days? Few do, so that one tree would say "no" to nearly everyone.
+[study]
+name = "two days after intensive care"
+method = "voting-trees"
+target = "died"
+positive = "yes"
+
+[sites]
+records = "patients.csv"
+by = "hospital"
+
+[schema]
+{schema}
+
+[bins]
+{bins}
 
 [evaluate]
 holdout = 0.3
@@ -122,7 +146,7 @@ def demo(
         Path, typer.Option("--out", metavar="DIR", help="The folder for everything the demo writes.")
     ] = Path("concilium-demo"),
 ) -> None:
-    """Run two studies on real patients, explain one prediction, and write it all to a folder.
+    """Run three studies on real patients, explain one prediction, and write it all to a folder.
 
     \b
     Example:
@@ -133,7 +157,10 @@ def demo(
         raise StudyError(f"{out}: is a file; --out takes a folder")
     run_dialysis(load("Dialysis"), out / "dialysis")
     say()
-    run_intensive_care(load("rhc"), out / "intensive-care")
+    patients = load("rhc")
+    run_intensive_care(patients, out / "intensive-care")
+    say()
+    run_early_death(patients, out / "early-death")
     say()
     say(f"Everything is in {out}. Open {out / 'intensive-care' / 'results' / 'report.html'}, or go on with:")
     say("  " + shlex.join(["concilium", "run", str(out / "dialysis" / "study.toml"), "--out", "again"]))
@@ -165,7 +192,7 @@ def run_dialysis(patients: DataFrame, folder: Path) -> None:
     table = known[["num_age", "fac_disease"]].rename(columns={"num_age": "age", "fac_disease": "disease"})
     table["died"] = died_within(known, 12)
     centres = {f"centre {code}": part for code, part in table.groupby(known["fac_center"].astype(str))}
-    study = write_study(folder, DIALYSIS, centres, ledgers=False)
+    study = write_study(folder, DIALYSIS, centres)
     say(
         f"1. {len(centres)} real dialysis centres, {len(table)} patients: who dies within a year? "
         "Each centre is predicted by a model of the others."
@@ -189,20 +216,9 @@ def run_dialysis(patients: DataFrame, folder: Path) -> None:
 
 def run_intensive_care(patients: DataFrame, folder: Path) -> None:
     """Local, federated and pooled models side by side, and one patient explained."""
-    known = patients[(patients["event"] == 1) | (patients["time"] >= 30)]
-    columns = {column: name for name, (column, _) in MEASURED.items()}
-    columns |= {column: name for name, column in {**RECORDED, **HISTORY}.items()}
-    table = known[list(columns)].rename(columns=columns)
-    for name in HISTORY:
-        table[name] = table[name].astype(int).map({0: "no", 1: "yes"})
-    table["died"] = died_within(known, 30)
-    hospitals = {
-        f"hospital {number:02}": part
-        for number, part in table.groupby([deal(row, HOSPITALS) for row in range(len(table))])
-    }
-    schema = "\n".join(f'"{name}" = "number"' for name in MEASURED)
-    bins = "\n".join(f'"{name}" = {edges}' for name, (_, edges) in MEASURED.items())
-    study = write_study(folder, INTENSIVE_CARE.format(schema=schema, bins=bins), hospitals, ledgers=True)
+    table = deal_patients(patients, days=30)
+    hospitals = {str(name): part.drop(columns="hospital") for name, part in table.groupby("hospital")}
+    study = write_study(folder, fill_in(INTENSIVE_CARE), hospitals, ledgers=True)
     say(
         f"2. {len(table)} intensive-care patients, dealt to {len(hospitals)} hospitals: who dies within 30 days? "
         "30% of each hospital's patients are held back and predicted."
@@ -230,6 +246,74 @@ def run_intensive_care(patients: DataFrame, folder: Path) -> None:
     say(str(results.model.explain(patient)))
 
 
+def run_early_death(patients: DataFrame, folder: Path) -> None:
+    """A rare outcome: one tree beside trees that vote, on the same patients."""
+    table = deal_patients(patients, days=2)
+    study = write_study(folder, fill_in(EARLY_DEATH), {"patients": table}, sites=False)
+    rare = int((table["died"] == "yes").sum())
+    say(
+        f"3. {len(table)} intensive-care patients in {HOSPITALS} hospitals: who dies within two days? "
+        f"Only {rare} do ({rare / len(table):.1%})."
+    )
+    with show_progress(quiet=False) as tell:
+        results = run_study(study, folder / "results", resume=False, tell=tell)
+        tell("one tree of the same patients")
+        single = measure_one_tree(study)
+    rows = {"one tree": single, f"{len(results.model.pictures())} trees that vote": results.metrics}
+    say_table(
+        ["", *SHOWN], [[name, *(figure(row[key]) for key in SHOWN.values())] for name, row in rows.items()]
+    )
+
+
+def measure_one_tree(study: Study) -> dict[str, Any]:
+    """Figures of an ordinary tree on the patients whom a study holds back."""
+    from concilium.evaluation.leave_out import figures, find_classes, predict_at
+    from concilium.federation.house import House
+    from concilium.federation.site import Site
+    from concilium.trees.tree import DecisionTree
+
+    tables, held = read_held(study)
+    classes = find_classes(tables.values(), study.target)
+    house = House([Site(name, table.take(~held[name])) for name, table in tables.items()])
+    tree = DecisionTree(study.target, study.query, bins=study.bins, max_depth=4, min_leaf=5).fit(house)
+    said = [
+        predict_at(name, tree, table.take(held[name]), study.query, study.target, classes)
+        for name, table in tables.items()
+    ]
+    return dict(figures(said, study.find_positive(classes)))
+
+
+def read_held(study: Study) -> tuple[dict[str, Records], dict[str, NDArray[np.bool_]]]:
+    """The tables of a study's hospitals, and which of their rows it holds back."""
+    from concilium.evaluation.leave_out import hold_out
+
+    assert study.evaluate is not None
+    assert study.evaluate.holdout is not None
+    tables = study.read_tables()
+    share, name = study.evaluate.holdout, study.name
+    return tables, {site: hold_out(len(table), share, name, site) for site, table in tables.items()}
+
+
+def deal_patients(patients: DataFrame, days: int) -> DataFrame:
+    """The intensive-care patients, each with a made-up hospital and whether he died within so many days."""
+    known = patients[(patients["event"] == 1) | (patients["time"] >= days)]
+    columns = {column: name for name, (column, _) in MEASURED.items()}
+    columns |= {column: name for name, column in {**RECORDED, **HISTORY}.items()}
+    table = known[list(columns)].rename(columns=columns)
+    for name in HISTORY:
+        table[name] = table[name].astype(int).map({0: "no", 1: "yes"})
+    table["died"] = died_within(known, days)
+    table["hospital"] = [f"hospital {deal(row, HOSPITALS):02}" for row in range(len(table))]
+    return table
+
+
+def fill_in(text: str) -> str:
+    """A study of the intensive-care patients, with what is measured and its clinical ranges."""
+    schema = "\n".join(f'"{name}" = "number"' for name in MEASURED)
+    bins = "\n".join(f'"{name}" = {edges}' for name, (_, edges) in MEASURED.items())
+    return text.format(schema=schema, bins=bins)
+
+
 def died_within(patients: DataFrame, horizon: int) -> Any:
     """yes or no for every patient."""
     return ((patients["event"] == 1) & (patients["time"] <= horizon)).map({True: "yes", False: "no"})
@@ -240,8 +324,10 @@ def deal(row: int, hospitals: int) -> int:
     return int.from_bytes(hashlib.sha256(str(row).encode()).digest()[:8], "big") % hospitals + 1
 
 
-def write_study(folder: Path, text: str, tables: dict[str, DataFrame], ledgers: bool) -> Study:
-    """A study file beside one csv file per hospital."""
+def write_study(
+    folder: Path, text: str, tables: dict[str, DataFrame], *, sites: bool = True, ledgers: bool = False
+) -> Study:
+    """A study file beside its csv files: one per hospital, or (without `sites`) those that the text names."""
     from concilium.study import Study
 
     try:
@@ -249,7 +335,8 @@ def write_study(folder: Path, text: str, tables: dict[str, DataFrame], ledgers: 
         for name, table in tables.items():
             stem = name.replace(" ", "-")
             table.to_csv(folder / f"{stem}.csv", index=False)
-            text += f'\n[[site]]\nname = "{name}"\nrecords = "{stem}.csv"\n'
+            if sites:
+                text += f'\n[[site]]\nname = "{name}"\nrecords = "{stem}.csv"\n'
             if ledgers:
                 text += f'ledger = "{stem}.ledger"\n'
         path = folder / "study.toml"
@@ -263,13 +350,10 @@ def compare(
     study: Study, federated: Estimator
 ) -> tuple[dict[str, Any], dict[str, Any], bool, dict[str, Value | None]]:
     """Figures of each hospital's own model and of the pooled table's, whether that is ours, and a patient."""
-    from concilium.evaluation.leave_out import figures, find_classes, hold_out, predict_at
+    from concilium.evaluation.leave_out import figures, find_classes, predict_at
     from concilium.records.table import Records
 
-    assert study.evaluate is not None
-    assert study.evaluate.holdout is not None
-    tables = study.read_tables()
-    held = {name: hold_out(len(t), study.evaluate.holdout, study.name, name) for name, t in tables.items()}
+    tables, held = read_held(study)
     classes = find_classes(tables.values(), study.target)
 
     def predict(name: str, model: Estimator) -> Any:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from concilium.errors import HouseError, StudyError
 from concilium.federation.embedded import Answering, Embedded, Transport
 from concilium.federation.messages import LedgerHead, Release
-from concilium.federation.run import Run
+from concilium.federation.run import Run, SitesChanged
+
+T = TypeVar("T")
 
 
 class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,3 +108,14 @@ class House:
     def open(self, method: str, release: Release, parameters: Mapping[str, Any]) -> Run:
         """A run of a method over all sites of this house."""
         return Run(self, method, release, parameters)
+
+    def converse(
+        self, method: str, release: Release, parameters: Mapping[str, Any], talk: Callable[[Run], T]
+    ) -> T:
+        """What comes of a method's talk with all sites, begun anew with the rest whenever some are lost on the way."""
+        with self.open(method, release, parameters) as run:
+            while True:
+                try:
+                    return talk(run)
+                except SitesChanged:
+                    continue  # sites only ever get fewer, so this ends

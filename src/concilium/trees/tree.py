@@ -9,20 +9,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium import model
-from concilium.errors import MessageError, ModelError, StudyError
+from concilium.errors import MessageError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.histograms import AskHistograms, check_edges, choose_cutoffs, split_histograms
 from concilium.federation.house import House
 from concilium.federation.messages import Release, encode
-from concilium.federation.run import Run, SitesChanged
+from concilium.federation.run import Run
+from concilium.model import Fitted
 from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.shares import SMALLEST_VARIANCE
 from concilium.records.query import Query
@@ -62,7 +61,7 @@ LEAVES_SHOWN = 24
 LEAVES_DRAWN = 1000
 
 
-class DecisionTree:
+class DecisionTree(Fitted[TreeBody]):
     """`DecisionTree(target="death", query="age > 20").fit(house)`.
 
     target      the attribute to predict; patients for whom it is missing are left out
@@ -155,8 +154,6 @@ class DecisionTree:
         self.delta = str(delta) if isinstance(delta, float) else delta
         if release == "private":
             self._check_private()
-        self._body: TreeBody | None = None
-        self._card: Card | None = None
 
     def fit(self, house: House) -> Self:
         """Grow the tree with the sites of this house; returns itself."""
@@ -174,16 +171,9 @@ class DecisionTree:
             "epsilon": str(self.epsilon),
             "delta": str(self.delta),
         }
-        with house.open(self.method, self.release, parameters) as run:
-            while True:
-                try:
-                    if self.release == "private":
-                        self._grow_privately(run)
-                    else:
-                        self._grow(run)
-                    return self
-                except SitesChanged:
-                    continue  # sites only ever get fewer, so this ends
+        grow = self._grow_privately if self.release == "private" else self._grow
+        house.converse(self.method, self.release, parameters, grow)
+        return self
 
     def _grow(self, run: Run) -> None:
         masked = self.release == "masked"
@@ -365,19 +355,6 @@ class DecisionTree:
             raise StudyError(f"an 'epsilon' of {self.epsilon} is too small for any question to be answered")
 
     @property
-    def body(self) -> TreeBody:
-        if self._body is None:
-            raise ModelError("this DecisionTree is not fitted yet; call fit(house) first")
-        return self._body
-
-    @property
-    def card(self) -> Card:
-        """Sites, rounds, bytes, releases with their cost, refusals, dropouts, warnings."""
-        if self._card is None:
-            raise ModelError("this DecisionTree is not fitted yet; call fit(house) first")
-        return self._card
-
-    @property
     def classes_(self) -> list[Value]:
         return list(self.body.classes)
 
@@ -455,10 +432,6 @@ class DecisionTree:
     def to_expressions(self) -> list[LeafExpression]:
         """One boolean expression, in the style of CQL, for every place where a patient can come to rest."""
         return to_expressions(self.body)
-
-    def save(self, path: str | Path) -> None:
-        """A model file (JSON)."""
-        model.save(path, self.method, self.body, self.card)
 
     @classmethod
     def from_body(cls, raw: bytes, card: Card) -> Self:

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium import model
-from concilium.errors import ModelError, StudyError
+from concilium.errors import StudyError
 from concilium.federation.card import Card
 from concilium.federation.house import House
 from concilium.federation.messages import Release
-from concilium.federation.run import Run, SitesChanged
+from concilium.federation.run import Run
+from concilium.model import Fitted
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.table import Records, Value, label
 from concilium.trees.ballot import Rule, is_for_positive
@@ -85,7 +84,7 @@ class VotingBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         )
 
 
-class VotingTrees:
+class VotingTrees(Fitted[VotingBody]):
     """`VotingTrees(target="bleeding", positive="yes", query="age > 20 and age < 41").fit(house)`.
 
     target      the attribute to predict; patients for whom it is missing are left out
@@ -100,7 +99,7 @@ class VotingTrees:
     vote        "balanced": an expert votes positive where positives are commoner than in its whole sample; "majority",
                 as in the thesis: where they are more than half
     max_depth   how many questions an expert asks at most; None, as in the thesis: as many as help
-    min_leaf    no branch with fewer patients than this, over the samples of all sites
+    min_leaf    no branch with fewer patients than this, over the samples of all sites; 1 in the thesis
 
     The same house with the same records gives the same model. It is not the model of the pooled table: which
     negatives an expert sees is settled inside each site, so another split of the patients over sites draws others.
@@ -122,7 +121,7 @@ class VotingTrees:
         attributes: Sequence[str] | None = None,
         vote: Rule = "balanced",
         max_depth: int | None = 4,
-        min_leaf: int = 1,
+        min_leaf: int = 5,
     ) -> None:
         if release != "exact":
             raise StudyError(f"the 'release' of VotingTrees must be 'exact'; got {release!r}")
@@ -154,8 +153,6 @@ class VotingTrees:
         self.target, self.query, self.release = target, query, release
         self.bins, self.attributes = self._tree.bins, self._tree.attributes
         self.max_depth, self.min_leaf = max_depth, min_leaf
-        self._body: VotingBody | None = None
-        self._card: Card | None = None
 
     def fit(self, house: House) -> Self:
         """Grow the ensemble with the sites of this house; returns itself."""
@@ -172,13 +169,8 @@ class VotingTrees:
             "max_depth": self.max_depth,
             "min_leaf": self.min_leaf,
         }
-        with house.open(self.method, self.release, parameters) as run:
-            while True:
-                try:
-                    self._convene(run)
-                    return self
-                except SitesChanged:
-                    continue  # sites only ever get fewer, so this ends
+        house.converse(self.method, self.release, parameters, self._convene)
+        return self
 
     def _convene(self, run: Run) -> None:
         sample = Sample(positive=self.positive, negatives=self.negatives)
@@ -234,19 +226,6 @@ class VotingTrees:
                 "expect less of others",
             ]
         return said
-
-    @property
-    def body(self) -> VotingBody:
-        if self._body is None:
-            raise ModelError("these VotingTrees are not fitted yet; call fit(house) first")
-        return self._body
-
-    @property
-    def card(self) -> Card:
-        """Sites, rounds, bytes, releases with their cost, refusals, dropouts, warnings."""
-        if self._card is None:
-            raise ModelError("these VotingTrees are not fitted yet; call fit(house) first")
-        return self._card
 
     @property
     def classes_(self) -> list[Value]:
@@ -338,10 +317,6 @@ class VotingTrees:
             "tree.votes": "class by vote of every ensemble tried: four numbers each",
         }
         return Plan("rho", tuple(PlannedQuestion(kind, None, note) for kind, note in notes.items()))
-
-    def save(self, path: str | Path) -> None:
-        """A model file (JSON)."""
-        model.save(path, self.method, self.body, self.card)
 
     @classmethod
     def from_body(cls, raw: bytes, card: Card) -> Self:
