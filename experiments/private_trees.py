@@ -4,9 +4,9 @@ python experiments/private_trees.py DATA [--peer PYTHON]     DATA is a folder wi
 
 Three studies, each dealt to five hospitals, three in ten patients held back by a hash: 13,000 simulated patients with
 20 attributes, eight of which matter; SurvSet's support2 (who of 9,105 seriously ill patients dies within 180 days);
-diabetes130 (which of 69,973 diabetics discharged alive are admitted again). All values and cutoffs are public and were
-written down before any model was looked at. Every private figure is the mean of REPETITIONS studies through a house
-with real noise at delta = 1e-6. Ways: the private tree; the same with its budget spread evenly (every level asks about
+diabetes130 (which of 69,973 diabetics discharged alive are admitted again). Values and cutoffs are public: codes as
+documented, clinical ranges. Every private figure is the mean of REPETITIONS studies through a house with real noise at
+delta = 1e-6. Ways: the private tree; the same with its budget spread evenly (every level asks about
 all attributes, all questions weigh the same); the one-level model; diffprivlib's tree and its forest of ten, which
 see all patients in one table, at pure epsilon. Infinite epsilon is release = "exact".
 

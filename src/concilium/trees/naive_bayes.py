@@ -11,19 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium import model
-from concilium.errors import ModelError, StudyError
+from concilium.errors import StudyError
 from concilium.federation.card import Card
 from concilium.federation.house import House
 from concilium.federation.messages import Release, encode
-from concilium.federation.run import Run, SitesChanged
+from concilium.federation.run import Run
+from concilium.model import Fitted
 from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.accounting import sigma_squared_for as variance_for
 from concilium.privacy.shares import SMALLEST_VARIANCE
@@ -99,7 +98,7 @@ class NaiveBayesBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return evidence
 
 
-class NaiveBayes:
+class NaiveBayes(Fitted[NaiveBayesBody]):
     """`NaiveBayes(target="death", release="private", epsilon=0.1, values={...}, bins={...}).fit(house)`.
 
     target      the attribute to predict; patients for whom it is missing are left out
@@ -140,8 +139,6 @@ class NaiveBayes:
         self.target, self.query, self.release = target, query, release
         self.epsilon, self.delta = self._tree.epsilon, self._tree.delta
         self.values, self.bins, self.attributes = self._tree.values, self._tree.bins, self._tree.attributes
-        self._body: NaiveBayesBody | None = None
-        self._card: Card | None = None
 
     def fit(self, house: House) -> Self:
         """Learn with the sites of this house; returns itself."""
@@ -154,13 +151,9 @@ class NaiveBayes:
             "epsilon": str(self.epsilon),
             "delta": str(self.delta),
         }
-        with house.open(self.method, self.release, parameters) as run:
-            while True:
-                try:
-                    self._learn_privately(run) if self.release == "private" else self._learn(run)
-                    return self
-                except SitesChanged:
-                    continue  # sites only ever get fewer, so this ends
+        learn = self._learn_privately if self.release == "private" else self._learn
+        house.converse(self.method, self.release, parameters, learn)
+        return self
 
     def _learn(self, run: Run) -> None:
         masked = self.release == "masked"
@@ -247,19 +240,6 @@ class NaiveBayes:
         return Plan("rho", (PlannedQuestion("tree.crosstables", self._rho, note),))
 
     @property
-    def body(self) -> NaiveBayesBody:
-        if self._body is None:
-            raise ModelError("this NaiveBayes is not fitted yet; call fit(house) first")
-        return self._body
-
-    @property
-    def card(self) -> Card:
-        """Sites, rounds, bytes, releases with their cost, refusals, dropouts, warnings."""
-        if self._card is None:
-            raise ModelError("this NaiveBayes is not fitted yet; call fit(house) first")
-        return self._card
-
-    @property
     def classes_(self) -> list[Value]:
         return list(self.body.classes)
 
@@ -332,10 +312,6 @@ class NaiveBayes:
         counts = np.array([node.counts for node in self.body.attributes[number]], dtype=np.float64)[1:]
         evidence = self.body.evidence(number)[1:]
         return float((counts * evidence).sum() / max(counts.sum(), 1))
-
-    def save(self, path: str | Path) -> None:
-        """A model file (JSON)."""
-        model.save(path, self.method, self.body, self.card)
 
     @classmethod
     def from_body(cls, raw: bytes, card: Card) -> Self:
