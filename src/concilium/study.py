@@ -96,6 +96,8 @@ class TreeLimits(msgspec.Struct, frozen=True, kw_only=True):
     cutoffs: Count | None = None
     criterion: Literal["entropy", "gain-ratio"] = "entropy"
     reduce: Annotated[float, Meta(ge=0, lt=1, description="a share from 0 to below 1")] | None = None
+    prune: Share | None = None
+    group: Annotated[bool, Meta(description="true or false")] = False
 
 
 class VotingLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -225,16 +225,29 @@ def test_when_every_other_site_refuses_the_fold_says_so():
         learn(leave_sites_out(sizes_of(tables)), open_sites(tables))
 
 
-@given(
-    st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=4, unique=True), max_size=8)
-)
+GROUPS = st.sets(st.integers(0, 2), min_size=1, max_size=2).map(lambda group: tuple(sorted(group)))
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 3), GROUPS), max_size=4, unique=True), max_size=8))
 def test_a_planted_tree_leads_to_every_node(paths):
     paths = [tuple(path) for path in paths]
     splits, ends = plant(paths, [3, 3, 3, 3])
     reached = {0: ()}
     for split in splits:
-        for value, child in enumerate(split.children):
-            if child != -1:
-                assert child not in reached
-                reached[child] = (*reached[split.node], (split.attribute, value))
+        for child in set(split.children) - {-1}:
+            assert child not in reached
+            group = tuple(value for value, end in enumerate(split.children) if end == child)
+            reached[child] = (*reached[split.node], (split.attribute, group))
     assert [reached[end] for end in ends] == paths
+
+
+@pytest.mark.parametrize("options", [{"group": True}, {"prune": 0.4}, {"group": True, "prune": 0.3}])
+def test_folds_of_grouped_and_pruned_trees_are_learned_together_too(options):
+    tables = parts()
+    folds = leave_sites_out({name: len(rows) for name, rows in tables.items()})
+    learned = learn(folds, open_sites(tables), bins={"age": [30, 45, 60]}, **options)
+    assert learned.together == len(folds)
+    for fold, model in zip(folds, learned.models, strict=True):
+        alone = cc.DecisionTree("y", bins={"age": [30, 45, 60]}, **options)
+        alone.fit(cc.House(list(open_sites({name: tables[name] for name in fold.learn}).values())))
+        assert model.body == alone.body

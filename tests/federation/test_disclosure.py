@@ -94,10 +94,10 @@ class Overheard(cc.Site):
         return reply
 
 
-def grow(rows, policy, other=None):
+def grow(rows, policy, other=None, **options):
     site = Overheard("a", cc.Records.from_rows(rows), policy=policy)
     sites = [site] if other is None else [site, cc.Site("b", cc.Records.from_rows(other))]
-    tree = cc.DecisionTree("y").fit(cc.House(sites))
+    tree = cc.DecisionTree("y", **options).fit(cc.House(sites))
     return site, tree
 
 
@@ -142,8 +142,9 @@ def members(rows, site, everyone):
         values = sorted({row[name] for row in everyone})
         for value, child in zip(values, split.children, strict=True):
             if child != -1:
-                groups[child] = [row for row in groups[split.node] if row[name] == value]
-    return groups, {split.node: [c for c in split.children if c != -1] for split in question.tree}
+                here = [row for row in groups[split.node] if row[name] == value]
+                groups[child] = groups.get(child, []) + here
+    return groups, {split.node: sorted(set(split.children) - {-1}) for split in question.tree}
 
 
 def leaves_below(node, children):
@@ -190,12 +191,13 @@ def work_out(rows, everyone, site, name):
             yield node, np.linalg.matrix_rank(asked) == rank
 
 
-def test_small_cells_cannot_be_worked_out_by_adding_and_subtracting():
+@pytest.mark.parametrize("group", [False, True])
+def test_small_cells_cannot_be_worked_out_by_adding_and_subtracting(group):
     dice = random.Random(3)
     found = []
     for _ in range(30):
         rows, other = random_rows(dice, dice.choice([60, 100, 200])), random_rows(dice, 300)
-        site, _ = grow(rows, cc.Policy(minimum_patients=0, minimum_cell=SMALL), other)
+        site, _ = grow(rows, cc.Policy(minimum_patients=0, minimum_cell=SMALL), other, group=group)
         for name in "abc":
             found += work_out(rows, [*rows, *other], site, name)
     assert not any(follows for _, follows in found)

@@ -79,7 +79,7 @@ def test_a_tree_leaves_out_what_some_site_does_not_know():
     sites = [cc.Site("open", records), cc.Site("blocking", records, policy=blocked)]
     tree = cc.DecisionTree("y").fit(cc.House(sites))
     assert "ward" not in tree.attributes_
-    assert any("ward (not known at blocking)" in warning for warning in tree.card.warnings)
+    assert any("ward (not known at blocking, or withheld there)" in warning for warning in tree.card.warnings)
 
 
 def test_with_a_condition_the_value_is_missing_for_those_it_is_about():

@@ -10,8 +10,11 @@ from fractions import Fraction
 from math import log2, prod
 
 
-def id3(rows, attributes, target, max_depth=None, min_leaf=1, depth=0):
-    """(counts, None) for a leaf, (counts, (attribute, {value: subtree})) for a split."""
+def id3(rows, attributes, target, max_depth=None, min_leaf=1, depth=0, merge=None):
+    """(counts, None) for a leaf, (counts, (attribute, {value: subtree})) for a split.
+
+    `merge` may make groups of values (as frozensets) of the rows by value, given the attribute.
+    """
     counts = Counter(row[target] for row in rows)
     leaf = (dict(counts), None)
     if len(counts) < 2 or depth == max_depth:
@@ -21,6 +24,8 @@ def id3(rows, attributes, target, max_depth=None, min_leaf=1, depth=0):
         groups = {}
         for row in rows:
             groups.setdefault(row[attribute], []).append(row)
+        if merge is not None:
+            groups = merge(attribute, groups)
         if len(groups) < 2 or any(len(group) < min_leaf for group in groups.values()):
             continue
         impurity = spread(groups.values(), target)
@@ -30,13 +35,13 @@ def id3(rows, attributes, target, max_depth=None, min_leaf=1, depth=0):
         return leaf
     _, attribute, groups = best
     below = {
-        value: id3(group, attributes, target, max_depth, min_leaf, depth + 1)
+        value: id3(group, attributes, target, max_depth, min_leaf, depth + 1, merge)
         for value, group in groups.items()
     }
     return (dict(counts), (attribute, below))
 
 
-def c45(rows, attributes, target, max_depth=None, min_leaf=1, depth=0):
+def c45(rows, attributes, target, max_depth=None, min_leaf=1, depth=0, merge=None):
     """As id3, by gain ratio among the attributes of at least average gain, in floating point."""
     counts = Counter(row[target] for row in rows)
     leaf = (dict(counts), None)
@@ -47,6 +52,8 @@ def c45(rows, attributes, target, max_depth=None, min_leaf=1, depth=0):
         groups = {}
         for row in rows:
             groups.setdefault(row[attribute], []).append(row)
+        if merge is not None:
+            groups = merge(attribute, groups)
         if len(groups) < 2 or any(len(group) < min_leaf for group in groups.values()):
             continue
         shares = [len(group) / len(rows) for group in groups.values()]
@@ -69,7 +76,7 @@ def c45(rows, attributes, target, max_depth=None, min_leaf=1, depth=0):
     best = max(gain / width for gain, width, *_ in worth)
     _, _, attribute, groups = next(one for one in worth if one[0] / one[1] >= best - 1e-9)
     below = {
-        value: c45(group, attributes, target, max_depth, min_leaf, depth + 1)
+        value: c45(group, attributes, target, max_depth, min_leaf, depth + 1, merge)
         for value, group in groups.items()
     }
     return (dict(counts), (attribute, below))
@@ -87,12 +94,88 @@ def spread(groups, target):
     return Fraction(above, below)
 
 
+def merge_values(groups, target, min_leaf=1, in_line=False):
+    """C4.5's grouping, every merger tried from scratch: rows by value in, rows by group of values out.
+
+    Values `in_line` are numbers of bins: only neighbours among those that occur are merged, and None with anyone.
+    """
+    values = sorted(groups, key=lambda value: (value is None, value))
+    merged = [([value], groups[value]) for value in values]
+    rank = {value: place for place, value in enumerate(values)}
+
+    def may_join(one, other):
+        spans = [[rank[value] for value in names if value is not None] for names in (one, other)]
+        if not in_line or not all(spans):
+            return True
+        low, high = sorted(spans)
+        return max(low) + 1 == min(high)
+
+    while len(merged) > 1:
+        forced = any(len(rows) < min_leaf for _, rows in merged)
+        if len(merged) == 2 and not forced:
+            break
+        tried = {}
+        for i, (one, here) in enumerate(merged):
+            for j, (other, there) in enumerate(merged[i + 1 :], start=i + 1):
+                if forced and len(here) >= min_leaf and len(there) >= min_leaf:
+                    continue
+                if may_join(one, other):
+                    rest = [rows for k, (_, rows) in enumerate(merged) if k not in (i, j)]
+                    tried[i, j] = ratio([*rest, here + there], target)
+        if not tried or (not forced and max(tried.values()) < ratio([r for _, r in merged], target) - 1e-9):
+            break
+        i, j = min(pair for pair, found in tried.items() if found >= max(tried.values()) - 1e-9)
+        merged[i] = (merged[i][0] + merged[j][0], merged[i][1] + merged[j][1])
+        del merged[j]
+    return {frozenset(names): rows for names, rows in merged}
+
+
+def ratio(groups, target):
+    """The gain ratio of a split, in floating point; below all others where it is none."""
+    everyone = [row[target] for rows in groups for row in rows]
+    if len(groups) == 1:
+        return -1.0
+    shares = [len(rows) / len(everyone) for rows in groups]
+    after = sum(
+        share * bits([row[target] for row in rows]) for share, rows in zip(shares, groups, strict=True)
+    )
+    return (bits(everyone) - after) / -sum(share * log2(share) for share in shares)
+
+
+def prune(tree, held, target, classes):
+    """Reduced-error pruning by sending the held-out patients down the tree, again for every node."""
+    counts, split = tree
+    if split is None:
+        return tree
+    attribute, below = split
+    pruned = {
+        value: prune(child, [row for row in held if matches(value, row[attribute])], target, classes)
+        for value, child in below.items()
+    }
+    whole, leaf = (counts, (attribute, pruned)), (counts, None)
+    return leaf if errors(leaf, held, target, classes) <= errors(whole, held, target, classes) else whole
+
+
+def errors(tree, rows, target, classes):
+    """How many of these patients get another class than theirs."""
+    said = [decide(tree, row) for row in rows]
+    return sum(
+        row[target] != max(classes, key=lambda c: counts.get(c, 0))
+        for row, counts in zip(rows, said, strict=True)
+    )
+
+
+def matches(branch, value):
+    return value in branch if isinstance(branch, frozenset) else value == branch
+
+
 def decide(tree, row):
     """The class counts of the node where a patient comes to rest."""
     counts, split = tree
     while split is not None:
         attribute, below = split
-        if row.get(attribute) not in below:
+        ways = [child for branch, child in below.items() if matches(branch, row.get(attribute))]
+        if not ways:
             break
-        counts, split = below[row.get(attribute)]
+        counts, split = ways[0]
     return counts

@@ -144,8 +144,8 @@ class Scorer:
         if kind == "True":
             return True
         if kind == "CompoundPredicate":
-            assert predicate.get("booleanOperator") == "and"
-            return all(self.holds(part, values) for part in predicate)
+            together = {"and": all, "or": any}[predicate.get("booleanOperator")]
+            return together(self.holds(part, values) for part in predicate)
         value, operator = values[predicate.get("field")], predicate.get("operator")
         if operator in ("isMissing", "isNotMissing"):
             return (value is None) == (operator == "isMissing")

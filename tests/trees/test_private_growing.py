@@ -58,12 +58,13 @@ tables = st.lists(
 )
 
 
-@given(rows=tables, depth=st.integers(1, 4))
+@given(rows=tables, depth=st.integers(1, 4), group=st.booleans())
 @settings(max_examples=60)
-def test_where_noise_vanishes_a_private_tree_predicts_what_the_exact_one_does(rows, depth):
-    exact = cc.DecisionTree("y", max_depth=depth).fit(cc.House([cc.Site("s", cc.Records.from_rows(rows))]))
+def test_where_noise_vanishes_a_private_tree_predicts_what_the_exact_one_does(rows, depth, group):
+    house = cc.House([cc.Site("s", cc.Records.from_rows(rows))])
+    exact = cc.DecisionTree("y", max_depth=depth, group=group).fit(house)
     budget = Budget(Fraction(10**12), depth)
-    asked, grown = grow_privately(stated_schema(VALUES, {}, "y"), counter(rows), budget)
+    asked, grown = grow_privately(stated_schema(VALUES, {}, "y"), counter(rows), budget, group)
     unlimited = cc.DecisionTree.of(finish(exact, asked, grown), exact.card)
     everyone = [dict(zip("abc", v, strict=True)) for v in itertools.product(*(VALUES[n] for n in "abc"))]
     ours, theirs = unlimited.predict_proba(everyone), exact.predict_proba(everyone)
@@ -95,14 +96,21 @@ def test_levels_that_are_not_reached_leave_their_budget_to_the_leaves():
     assert variance < budget.variance(5, 0)
 
 
-@given(rho=st.fractions(Fraction(1, 1000), 100), depth=st.integers(1, 8), cutoffs=st.booleans())
-def test_all_questions_of_a_budget_cost_no_more_than_it(rho, depth, cutoffs):
-    budget = Budget(rho, depth, cutoffs)
+@given(
+    rho=st.fractions(Fraction(1, 1000), 100),
+    depth=st.integers(1, 8),
+    cutoffs=st.booleans(),
+    prune=st.booleans(),
+)
+def test_all_questions_of_a_budget_cost_no_more_than_it(rho, depth, cutoffs, prune):
+    budget = Budget(rho, depth, cutoffs, prune)
     for levels in range(depth + 1):
         cost = sum(Fraction(6) / (2 * budget.variance(level, 5)) for level in range(levels))
         cost += Fraction(1) / (2 * budget.variance_of_leaves(levels))
         if cutoffs:
             cost += Fraction(7) / (2 * budget.variance_of_cutoffs(7))
+        if prune:
+            cost += Fraction(1) / (2 * budget.variance_of_pruning)
         assert cost < rho
 
 

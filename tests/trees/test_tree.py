@@ -204,7 +204,7 @@ def test_numbers_without_bins_are_left_out_and_said():
 def test_a_single_class_and_a_single_leaf_are_said():
     tree = fitted(query="smoker = 'n'", bins={})
     assert len(tree.body.nodes) == 1
-    assert any("every patient has death = no" in warning for warning in tree.card.warnings)
+    assert any("has death = no: there is nothing to learn" in warning for warning in tree.card.warnings)
     assert str(tree.explain({})) == (
         "death = no (100% of 140 similar patients).\nThe model asks nothing about the patient here."
     )

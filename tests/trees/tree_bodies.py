@@ -19,7 +19,8 @@ CLASSES = st.sampled_from([["no", "yes"], [0, 1], [False, True], ["a&b", "c'd", 
 
 @st.composite
 def bodies(draw, most_nodes=30):
-    """A tree with branches for some values, for missing ones or not, and sometimes one for all others."""
+    """A tree with branches for some values, for missing ones or not, and sometimes one for all others; several values
+    may share a branch."""
     classes = draw(CLASSES)
     counts = st.lists(st.integers(0, 50), min_size=len(classes), max_size=len(classes))
     parts = [{"counts": draw(counts)}]
@@ -34,13 +35,19 @@ def bodies(draw, most_nodes=30):
         values = draw(st.lists(st.sampled_from([*known, None]), min_size=1, max_size=4, unique_by=repr))
         branches = []
         for value in values:
+            if branches and draw(st.integers(0, 3)) == 0:
+                branches.append(Branch(value, draw(st.sampled_from(branches)).node))  # a group of values
+                continue
             branches.append(Branch(value, len(parts)))
             waiting.append((len(parts), asked | {attribute}))
             parts.append({"counts": draw(counts)})
         parts[index] |= {"attribute": attribute, "branches": branches}
-        if draw(st.integers(0, 3)) == 0:
+        others = draw(st.integers(0, 7))
+        if others < 2:
             parts[index]["other"] = len(parts)
             parts.append({"counts": draw(counts)})
+        elif others == 2:
+            parts[index]["other"] = draw(st.sampled_from(branches)).node
     return TreeBody(
         target="outcome <1>",
         classes=classes,

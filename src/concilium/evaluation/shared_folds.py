@@ -145,8 +145,9 @@ def answer_all(run: Run, tables: SharedTables, asked: Mapping[int, Whole | Reque
         tables.meet(request)
     shared = {number: request for number, request in requests.items() if tables.can_share(request)}
     answers |= dict.fromkeys(requests.keys() - shared.keys(), CannotShare())
-    if shared:
-        answers |= zip(shared, tables.ask(list(shared.values())), strict=True)
+    for part in dict.fromkeys(request.question.part for request in shared.values()):
+        alike = {number: request for number, request in shared.items() if request.question.part == part}
+        answers |= zip(alike, tables.ask(list(alike.values())), strict=True)
     return answers
 
 

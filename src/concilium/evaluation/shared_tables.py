@@ -19,7 +19,7 @@ from concilium.errors import HouseError, MessageError
 from concilium.federation.arrays import Counts, unpack
 from concilium.federation.messages import decode, encode
 from concilium.federation.run import Run
-from concilium.trees.crosstables import MOST_CELLS, AskCrosstables, AskedAttribute, Split
+from concilium.trees.crosstables import MOST_CELLS, AskCrosstables, AskedAttribute, Split, distinct
 from concilium.trees.routing import STAYS
 from concilium.trees.schema import ConditionalSchema, Known, name_of
 
@@ -29,8 +29,9 @@ MOST_NUMBERS = MOST_CELLS
 # An attribute and its edges (trees may have chosen different ones); a value's label, or the number of a bin.
 Key = tuple[str, tuple[float, ...]]
 Name = str | int | None
-# The conditions that lead to a node, in order: the number of an attribute, and of a value among its values.
-Path = tuple[tuple[int, int], ...]
+# The conditions that lead to a node, in order: the number of an attribute, and those of a group of its values.
+Condition = tuple[int, tuple[int, ...]]
+Path = tuple[Condition, ...]
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class SharedTables:
         return plain and self._common().issuperset(self._read(request).keys)
 
     def ask(self, requests: Sequence[Request]) -> list[NDArray[np.int64]]:
-        """For each request its counts, [node, cell, class]."""
+        """For each request its counts, [node, cell, class]; all requests are about the same part of the patients."""
         order = self._agree()
         trees = [Tree(request, self._read(request), order) for request in requests]
         counted = sorted({index for tree in trees for index in tree.counted})
@@ -191,9 +192,11 @@ class Tree:
         reached: dict[int, Path] = {0: ()}
         for split in question.tree:
             key, names = layout.keys[split.attribute], layout.values[split.attribute]
+            groups: dict[int, list[int]] = {}
             for name, child in zip(names, split.children, strict=True):
-                if child != STAYS:
-                    reached[child] = (*reached[split.node], (index[key], order.values[key][name]))
+                groups.setdefault(child, []).append(order.values[key][name])
+            for child in distinct(split.children):
+                reached[child] = (*reached[split.node], (index[key], tuple(sorted(groups[child]))))
         self.paths = [reached[node] for node in question.nodes]
         self.counts = np.zeros((len(self.paths), question.cells, question.classes), dtype=np.int64)
 
@@ -201,7 +204,7 @@ class Tree:
         self,
         total: NDArray[np.int64],
         answers: Mapping[str, NDArray[np.generic]],
-        place: Mapping[frozenset[tuple[int, int]], int],
+        place: Mapping[frozenset[Condition], int],
         starts: Mapping[Key, int],
     ) -> None:
         """The sums over the tree's own sites of those of its nodes that are in these answers."""
@@ -249,19 +252,29 @@ def batch(trees: Iterable[Sequence[Path]], most: int) -> Iterator[list[Path]]:
 
 def plant(paths: Sequence[Path], sizes: Sequence[int]) -> tuple[list[Split], list[int]]:
     """A partial tree with all of these nodes, and the number of each; a node may be split several ways."""
-    below: dict[tuple[int, int], list[int]] = {}
+    below: dict[tuple[int, int], list[list[int]]] = {}
+    planted: dict[tuple[int, Condition], int] = {}
     ends = []
-    last = 0
     for path in paths:
         node = 0
-        for attribute, value in path:
-            children = below.setdefault((node, attribute), [STAYS] * sizes[attribute])
-            if children[value] == STAYS:
-                last += 1
-                children[value] = last
-            node = children[value]
+        for condition in path:
+            if (node, condition) not in planted:
+                planted[node, condition] = len(planted) + 1
+                attribute, values = condition
+                splits = below.setdefault((node, attribute), [])
+                # Trees that group the values otherwise need a split of their own.
+                fits = (split for split in splits if all(split[value] == STAYS for value in values))
+                children = next(fits, None)
+                if children is None:
+                    children = [STAYS] * sizes[attribute]
+                    splits.append(children)
+                for value in values:
+                    children[value] = planted[node, condition]
+            node = planted[node, condition]
         ends.append(node)
-    return [Split(node, attribute, children) for (node, attribute), children in below.items()], ends
+    return [
+        Split(node, attribute, children) for (node, attribute), splits in below.items() for children in splits
+    ], ends
 
 
 def add_up(answers: Iterable[NDArray[np.generic]]) -> NDArray[np.int64]:

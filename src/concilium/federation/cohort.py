@@ -197,7 +197,9 @@ def numbers(records: Records, name: str) -> NDArray[np.float64]:
     if not isinstance(column, Coded) or not all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in column.values
     ):
-        raise RecordsError(f"attribute {name!r} holds text, so bins do not apply to it")
+        raise RecordsError(
+            f"attribute {name!r} holds text, so bins do not apply to it; mend the column, or give no bins for it"
+        )
     sizes: NDArray[np.float64] = np.array([np.nan, *column.values], dtype=np.float64)
     return np.take(sizes, column.codes)
 

@@ -32,6 +32,7 @@ from concilium.errors import (
 from concilium.federation.arrays import Counts, pack_counts
 from concilium.federation.cohort import Cohort, View
 from concilium.federation.disclosure import MOST_REFUSALS, Populations
+from concilium.federation.held_out import Part
 from concilium.federation.masking import Covered, End, Hello, Join, Meet, Open, Opened, Seats
 from concilium.federation.messages import (
     VERSION,
@@ -128,6 +129,10 @@ class Site:
             cohort = view.select(question.query, question.target).under(envelope.release)
             if not private and len(cohort) < self.policy.minimum_patients:  # enough patients?
                 raise Refused("patients", TOO_FEW)
+            part: Part | None = getattr(question, "part", None)
+            if part is not None:  # those who are held out, or all but those
+                least = 0 if private else self.policy.minimum_patients
+                cohort = part.choose(cohort, question.query, question.target, least)
             return self._release(envelope, question, cohort)  # compute, protect, charge, log, answer
         except Refused as refusal:
             return self._refuse(envelope, refusal.rule, refusal.reason, **refusal.receipt)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from concilium.records.table import label
-from concilium.trees.conditions import condition, otherwise
+from concilium.records.table import Value, label
+from concilium.trees.conditions import condition
 
 
 class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -17,10 +18,18 @@ class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like
     node: int
 
 
+class Group(NamedTuple):
+    """The values of all branches that lead to one node, and whether values that no branch names do too."""
+
+    node: int
+    values: list[Value | None]
+    rest: bool
+
+
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Patients by class, and, unless it is a leaf, the attribute that is asked and where each value leads.
 
-    `other` is the node for values that no branch names, where there is one.
+    `other` is the node for values that no branch names, where there is one. Several branches may lead to one node.
     """
 
     counts: list[int]
@@ -30,15 +39,25 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def children(self) -> list[int]:
-        return [branch.node for branch in self.branches] + ([] if self.other is None else [self.other])
+        """The nodes it leads to, each once."""
+        return [group.node for group in self.groups]
+
+    @property
+    def groups(self) -> list[Group]:
+        """The nodes it leads to, each once, and for which values."""
+        values: dict[int, list[Value | None]] = {}
+        for branch in self.branches:
+            values.setdefault(branch.node, []).append(branch.value)
+        if self.other is not None:
+            values.setdefault(self.other, [])
+        return [Group(node, named, node == self.other) for node, named in values.items()]
 
     def ways(self, bins: Mapping[str, Sequence[float]]) -> list[tuple[int, str]]:
         """Where it leads and, in words, for whom."""
         if self.attribute is None:
             return []
         edges = bins.get(self.attribute)
-        ways = [(branch.node, condition(self.attribute, branch.value, edges)) for branch in self.branches]
-        return ways if self.other is None else [*ways, (self.other, otherwise(self.attribute))]
+        return [(node, condition(self.attribute, values, edges, rest)) for node, values, rest in self.groups]
 
 
 class TreeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -7,7 +7,7 @@ side by side). Under `exact` the house sees it per site; the sum over sites is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import ClassVar
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort, View
 from concilium.federation.disclosure import Family, withhold
+from concilium.federation.held_out import Part
 from concilium.federation.histograms import check_edges, check_variance
 from concilium.federation.messages import decode
 from concilium.records.table import Coded
@@ -50,7 +51,10 @@ class AskedAttribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ar
 
 
 class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A node of the partial tree: value v of the attribute leads to node `children[v]` (-1: no branch)."""
+    """A node of the partial tree: value v of the attribute leads to node `children[v]` (-1: no branch).
+
+    Several values may lead to one node: they are a group (trees/grouping.py).
+    """
 
     node: int
     attribute: int
@@ -73,6 +77,7 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     schema: ConditionalSchema | None = None
     variance: str | None = None
     sample: Sample | None = None
+    part: Part | None = None
 
     @property
     def counting(self) -> list[int]:
@@ -105,6 +110,10 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             if release != "exact" or self.classes != 2:
                 raise MessageError("a sample is of two classes, and is released as 'exact' only")
             self.sample.check()
+        if self.part is not None:
+            if self.sample is not None:
+                raise MessageError("a sample holds nobody out")
+            self.part.check()
         check_attributes(self.attributes)
         counting = self.counting
         if len(set(counting)) != len(counting) or any(not 0 <= i < len(self.attributes) for i in counting):
@@ -159,7 +168,7 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         place, ends, families = {0: 0}, {0: 0}, []
         nodes = 1
         for split in self.tree:
-            born = [child for child in split.children if child != STAYS]
+            born = distinct(split.children)
             place.update(zip(born, range(nodes, nodes + len(born)), strict=True))
             # Patients whose value has no branch stay behind: they are one more child, for the sums to add up.
             ends[split.node] = nodes + len(born)
@@ -244,13 +253,18 @@ def check_tree(
             raise MessageError("the partial tree is not connected")
         if len(split.children) != attributes[split.attribute].size:
             raise MessageError("a split of the partial tree does not fit its attribute")
-        children = [child for child in split.children if child != STAYS]
-        if len(set(children)) != len(children) or reached & set(children) or min(children, default=1) < 1:
+        children = distinct(split.children)
+        if not reached.isdisjoint(children) or min(children, default=1) < 1:
             raise MessageError("a node of the partial tree is reached twice")
         reached.update(children)
     if (has_alternatives(tree) and not alternatives) or max(reached) >= 1 << 31:
         raise MessageError("a node of the partial tree is split twice, or numbered too high")
     return reached
+
+
+def distinct(children: Iterable[int]) -> list[int]:
+    """The nodes that a split leads to, each once, in order."""
+    return [child for child in dict.fromkeys(children) if child != STAYS]
 
 
 def has_alternatives(tree: Sequence[Split]) -> bool:
@@ -308,7 +322,7 @@ def route_alternatives(
         for split in splits[node]:
             codes, place = columns[split.attribute]
             goes = np.array([*split.children, STAYS], dtype=np.int32)[place][codes[here]]
-            moving += [(end, here[goes == end]) for end in split.children if end != STAYS]
+            moving += [(end, here[goes == end]) for end in distinct(split.children)]
     return resting
 
 

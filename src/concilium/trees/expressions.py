@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from concilium.records.table import Value
+from concilium.trees.conditions import runs
 from concilium.trees.shares import class_shares, predicted
 
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ def to_expressions(body: TreeBody) -> list[LeafExpression]:
             found.append(describe(body, node, path, leaf=True))
         else:
             edges = body.bins.get(node.attribute)
-            for branch in node.branches:
-                below.append((branch.node, (*path, write_condition(node.attribute, branch.value, edges))))
+            for child, values, others in node.groups:
+                if not others:
+                    below.append((child, (*path, write_condition(node.attribute, values, edges))))
             rest = write_rest(node, edges)
             if rest is not None and node.other is not None:
                 below.append((node.other, (*path, rest)))
@@ -68,33 +70,43 @@ def describe(body: TreeBody, node: Node, path: tuple[str, ...], leaf: bool) -> L
     )
 
 
-def write_condition(attribute: str, value: Value | None, edges: Sequence[float] | None) -> str:
-    """The condition of one branch."""
+def write_condition(attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None) -> str:
+    """The condition of the branches for these values."""
     name = write_name(attribute)
-    if value is None:
-        return f"{name} is null"
-    if edges is None:
-        return f"{name} = {write_literal(value)}"
-    bin_ = int(value)
-    lower = [f"{name} >= {write_literal(float(edges[bin_ - 1]))}"] if bin_ else []
-    upper = [f"{name} < {write_literal(float(edges[bin_]))}"] if bin_ < len(edges) else []
-    return " and ".join([*lower, *upper])
+    known = [value for value in values if value is not None]
+    parts = [f"{name} is null"] if len(known) < len(values) else []
+    if edges is not None:
+        parts += [write_range(name, *run, edges) for run in runs(int(bin_) for bin_ in known)]
+    elif len(known) == 1:
+        parts.append(f"{name} = {write_literal(known[0])}")
+    elif known:
+        parts.append(f"{name} in {{{', '.join(map(write_literal, known))}}}")
+    if len(parts) == 1:
+        return parts[0]
+    return f"({' or '.join(f'({part})' if ' and ' in part else part for part in parts)})"
+
+
+def write_range(name: str, first: int, last: int, edges: Sequence[float]) -> str:
+    """The bins from first to last."""
+    lower = [f"{name} >= {write_literal(float(edges[first - 1]))}"] if first else []
+    upper = [f"{name} < {write_literal(float(edges[last]))}"] if last < len(edges) else []
+    return " and ".join([*lower, *upper]) or f"{name} is not null"
 
 
 def write_rest(node: Node, edges: Sequence[float] | None) -> str | None:
-    """The condition of all values that no branch names; None where there are none such."""
+    """The condition of all values that no branch names (or that lead where such do); None where there are none."""
     assert node.attribute is not None
     name = write_name(node.attribute)
-    missing = any(branch.value is None for branch in node.branches)
-    named = [branch.value for branch in node.branches if branch.value is not None]
+    elsewhere = [branch.value for branch in node.branches if branch.node != node.other]
+    named = [value for value in elsewhere if value is not None]
+    missing = len(named) < len(elsewhere)
     if edges is None:
         listed = ", ".join(write_literal(value) for value in named)
         unnamed = f"not ({name} in {{{listed}}})" if named else f"{name} is not null"
     else:
         taken = {int(value) for value in named}
         absent = [bin_ for bin_ in range(len(edges) + 1) if bin_ not in taken]
-        ranges = [f"({write_condition(node.attribute, bin_, edges)})" for bin_ in absent]
-        unnamed = " or ".join(ranges)
+        unnamed = " or ".join(f"({write_range(name, bin_, bin_, edges)})" for bin_ in absent)
     if missing and not unnamed:
         return None
     if missing:

@@ -3,7 +3,7 @@
 The tree equals the one ID3 grows on the pooled table, whatever the split of patients over sites: every decision
 is a function of sums of integer counts. A node is split while it is impure and some attribute separates its
 patients, on the attribute of least weighted entropy (or, as in C4.5, of the best gain ratio); what differs by less
-than 1e-9 bits a patient counts as equal, and the first attribute by name is taken.
+than 1e-9 bits a patient counts as equal, and the first attribute by name is taken. Values may be grouped first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.trees.crosstables import MOST_CELLS, Split
+from concilium.trees.crosstables import MOST_CELLS, Split, distinct
+from concilium.trees.grouping import Grouped, group_values, ungrouped
 from concilium.trees.routing import STAYS
 from concilium.trees.schema import GlobalSchema
 
@@ -29,7 +30,8 @@ Criterion = Literal["entropy", "gain-ratio"]
 
 @dataclass
 class GrowingNode:
-    """A node under construction. `children[v]` is the node for value v of the attribute, STAYS where nobody is."""
+    """A node under construction. `children[v]` is the node for value v of the attribute, STAYS where nobody is; values
+    of one group have the same."""
 
     depth: int
     counts: NDArray[np.int64]
@@ -50,12 +52,14 @@ def grow(
     subtract: bool,
     criterion: Criterion = "entropy",
     reduce: float | None = None,
+    group: bool = False,
 ) -> tuple[list[GrowingNode], list[int]]:
     """All nodes of the tree, the root first, and the attributes that were counted below the root.
 
     With `subtract`, the largest child of a split is not asked for but derived from its parent (sums are exact),
     which halves the counting. With `reduce`, attributes of which no more than this share of the patients at the
-    root has another than the commonest value are left out below it (auto-reduction, chapter 5).
+    root has another than the commonest value are left out below it (auto-reduction, chapter 5). With `group`, the
+    values of every attribute are grouped at every node before one is chosen.
     """
     counted = list(range(len(schema.attributes)))
     sizes = [attribute.size for attribute in schema.attributes]
@@ -76,30 +80,37 @@ def grow(
         fresh: list[int] = []
         parents = {}
         here = [sizes[index] for index in counted]
-        chosen = choose([tables[n] for n in frontier], here, min_leaf, criterion)
-        for node, position in zip(frontier, chosen, strict=True):
+        lines = [bool(schema.attributes[index].edges) for index in counted]
+        grouped = [
+            group_values(tables[node], here, lines, min_leaf) if group else ungrouped(tables[node])
+            for node in frontier
+        ]
+        chosen = choose([one.table for one in grouped], here, min_leaf, criterion)
+        for node, position, by_group in zip(frontier, chosen, grouped, strict=True):
             if position is None:
                 continue
             parents[node] = tables[node]
             start = 1 + sum(here[:position])
-            split_on(nodes, node, counted[position], tables[node][start : start + here[position]])
+            split_on(nodes, node, counted[position], by_group, range(start, start + here[position]))
             splits.append(Split(node, counted[position], nodes[node].children))
-            fresh += [child for child in nodes[node].children if child != STAYS]
+            fresh += distinct(nodes[node].children)
         frontier = [node for node in fresh if may_split(nodes[node])]
         if frontier:
             tables = gather(nodes, parents, frontier, lambda part: count(splits, part, counted), subtract)
     return nodes, counted
 
 
-def split_on(nodes: list[GrowingNode], node: int, attribute: int, by_value: Counts) -> None:
-    """Give a node its children: one for each value that somebody has."""
+def split_on(
+    nodes: list[GrowingNode], node: int, attribute: int, grouped: Grouped, cells: Sequence[int]
+) -> None:
+    """Give a node its children: one for each group of values, of those that somebody has."""
+    born: dict[int, int] = {}
+    for cell in cells:
+        if grouped.table[cell].any():
+            born[cell] = len(nodes)
+            nodes.append(GrowingNode(nodes[node].depth + 1, grouped.table[cell]))
     nodes[node].attribute = attribute
-    for counts in by_value:
-        if counts.any():
-            nodes[node].children.append(len(nodes))
-            nodes.append(GrowingNode(nodes[node].depth + 1, counts))
-        else:
-            nodes[node].children.append(STAYS)
+    nodes[node].children = [born.get(int(grouped.first[cell]), STAYS) for cell in cells]
 
 
 def cells_of(sizes: Sequence[int], attributes: Sequence[int]) -> list[int]:
@@ -126,7 +137,7 @@ def gather(
     asked: list[int] = []
     derived: dict[int, tuple[Counts, list[int]]] = {}
     for parent, table in parents.items():
-        children = [child for child in nodes[parent].children if child != STAYS]
+        children = distinct(nodes[parent].children)
         needed = [child for child in children if child in wanted]
         largest = max(children, key=lambda child: (int(nodes[child].counts.sum()), -child))
         others = [child for child in children if child != largest]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError, RecordsError
 from concilium.federation.cohort import Cohort
+from concilium.federation.held_out import mix
 from concilium.records.table import Coded, Value, label
 
 MOST_NEGATIVES = 1_000_000
@@ -85,10 +86,7 @@ def take_turn(circle: NDArray[np.int32], count: int, turn: int) -> NDArray[np.in
 
 def in_circle(rows: NDArray[np.int32], key: int) -> NDArray[np.int32]:
     """The rows in the order of their hashes: SplitMix64's output function on row and key, which never ties."""
-    mixed = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return rows[np.argsort(mixed ^ (mixed >> np.uint64(31)))]
+    return rows[np.argsort(mix(rows.astype(np.uint64), key))]
 
 
 def order_key(query: str, target: str, positive: Value) -> int:

@@ -13,10 +13,11 @@ from xml.sax.saxutils import escape, quoteattr
 
 import concilium
 from concilium.records.table import Value, label
+from concilium.trees.conditions import runs
 from concilium.trees.shares import class_shares, predicted
 
 if TYPE_CHECKING:
-    from concilium.trees.body import Branch, TreeBody
+    from concilium.trees.body import TreeBody
 
 NAMESPACE = "http://www.dmg.org/PMML-4_4"
 
@@ -77,29 +78,41 @@ def nodes(body: TreeBody) -> list[str]:
         if node.attribute is not None:
             edges = body.bins.get(node.attribute)
             # A check for missing values comes first: some engines stop at the first comparison they cannot make.
-            for branch in sorted(node.branches, key=lambda branch: branch.value is not None):
-                below.append((predicate_of(node.attribute, branch, edges), branch.node, depth + 1))
+            for child, values, rest in sorted(node.groups, key=lambda group: None not in group.values):
+                if not rest:
+                    below.append((predicate_of(node.attribute, values, edges), child, depth + 1))
             if node.other is not None:
                 below.append(("<True/>", node.other, depth + 1))
         waiting += [f"{indent}</Node>", *below[::-1]]
     return lines
 
 
-def predicate_of(attribute: str, branch: Branch, edges: Sequence[float] | None) -> str:
-    """What a patient must fulfil to take this branch."""
-    if branch.value is None:
-        return f'<SimplePredicate{attributes(field=attribute)} operator="isMissing"/>'
+def predicate_of(attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None) -> str:
+    """What a patient must fulfil to take the branches for these values."""
+    known = [value for value in values if value is not None]
+    parts = []
+    if len(known) < len(values):
+        parts.append(f'<SimplePredicate{attributes(field=attribute)} operator="isMissing"/>')
     if edges is None:
-        return compare(attribute, "equal", label(branch.value))
-    bin_ = int(branch.value)
-    lower = [compare(attribute, "greaterOrEqual", repr(float(edges[bin_ - 1])))] if bin_ else []
-    upper = [compare(attribute, "lessThan", repr(float(edges[bin_])))] if bin_ < len(edges) else []
-    limits = "".join([*lower, *upper])
-    return (
-        f'<CompoundPredicate booleanOperator="and">{limits}</CompoundPredicate>'
-        if lower and upper
-        else limits
-    )
+        parts += [compare(attribute, "equal", label(value)) for value in known]
+    else:
+        parts += [within(attribute, *run, edges) for run in runs(int(bin_) for bin_ in known)]
+    return join("or", parts)
+
+
+def within(attribute: str, first: int, last: int, edges: Sequence[float]) -> str:
+    """The bins from first to last."""
+    lower = [compare(attribute, "greaterOrEqual", repr(float(edges[first - 1])))] if first else []
+    upper = [compare(attribute, "lessThan", repr(float(edges[last])))] if last < len(edges) else []
+    known = f'<SimplePredicate{attributes(field=attribute)} operator="isNotMissing"/>'
+    return join("and", [*lower, *upper] or [known])
+
+
+def join(operator: str, predicates: Sequence[str]) -> str:
+    """One predicate of several; PMML has a compound of two at least."""
+    if len(predicates) == 1:
+        return predicates[0]
+    return f'<CompoundPredicate booleanOperator="{operator}">{"".join(predicates)}</CompoundPredicate>'
 
 
 def compare(attribute: str, operator: str, value: str) -> str:

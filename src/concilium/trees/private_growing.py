@@ -4,9 +4,10 @@ Who is protected: every patient of every site, from the house and up to t collud
 `Budget` spreads over the levels: one patient adds 1 to one cell of each attribute's table at one node of a level,
 so a level with A attributes (and the class counts) has squared L2 sensitivity A + 1, and nodes of one level compose
 in parallel (METHODS.md, section 1). The root asks for all attributes, weight 3; later levels ask for the five best
-by noisy gain, weight 1 each; the leaves' class counts, weight 1 and that of levels which were not reached. What is
-asked next depends on noisy counts alone, so choosing, screening, stopping and estimating (private_estimates.py) are
-free. Without noise the tree predicts what the exact tree does.
+by noisy gain, weight 1 each; the leaves' class counts, weight 1 and that of levels which were not reached, and those of
+held-out patients, where the tree is pruned, weight 1. What is asked next depends on noisy counts alone, so choosing,
+grouping, screening, stopping and estimating (private_estimates.py) are free. Without noise the tree predicts what the
+exact tree does.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from numpy.typing import NDArray
 from concilium.privacy.accounting import sigma_squared_for
 from concilium.privacy.shares import PRICE_STEP
 from concilium.trees.crosstables import MOST_NOISY_CELLS, Split
+from concilium.trees.grouping import Grouped, group_values, ungrouped
 from concilium.trees.growing import Counts, GrowingNode, cells_of, choose, xlog2x
 from concilium.trees.private_estimates import Estimate, Expected, estimate, estimate_leaf
+from concilium.trees.routing import STAYS
 from concilium.trees.schema import GlobalSchema
 
 SCREENED = 5
@@ -38,11 +41,13 @@ NoisyCount = Callable[[GlobalSchema, list[Split], list[int], list[int], Fraction
 @dataclass(frozen=True)
 class Budget:
     """rho spread over the questions of a tree: histograms for cutoffs if asked, the root, `depth - 1` further
-    levels, the leaves. `least` is the variance below which noise in shares cannot go."""
+    levels, the leaves, and the leaves again for held-out patients if it is pruned. `least` is the variance below which
+    noise in shares cannot go."""
 
     rho: Fraction
     depth: int
     cutoffs: bool = False
+    prune: bool = False
     root_weight: int = ROOT_WEIGHT
     screened: int = SCREENED
     least: Fraction = Fraction(0)
@@ -60,6 +65,10 @@ class Budget:
         return self._part(1)
 
     @property
+    def share_of_pruning(self) -> Fraction:
+        return self._part(1)
+
+    @property
     def too_small(self) -> bool:
         """Whether the reserve of a question would not cover what adding noise in shares costs more."""
         return self._part(1) * RESERVE < 100 * PRICE_STEP
@@ -67,6 +76,11 @@ class Budget:
     def variance_of_cutoffs(self, attributes: int) -> Fraction:
         """The variance of the noise of histograms of so many attributes."""
         return self._variance(self.share_of_cutoffs, attributes)
+
+    @property
+    def variance_of_pruning(self) -> Fraction:
+        """The variance of the noise of the class counts of held-out patients."""
+        return self._variance(self.share_of_pruning, 1)
 
     def variance(self, question: int, attributes: int) -> Fraction:
         """The variance of the noise of a question about so many attributes."""
@@ -86,19 +100,23 @@ class Budget:
         return max(sigma_squared_for(share * (1 - RESERVE), sensitivity_squared), self.least)
 
     def _part(self, weight: int) -> Fraction:
-        return self.rho * weight / (sum(self.weights) + self.cutoffs)
+        return self.rho * weight / (sum(self.weights) + self.cutoffs + self.prune)
 
 
 def grow_privately(
-    schema: GlobalSchema, count: NoisyCount, budget: Budget
+    schema: GlobalSchema, count: NoisyCount, budget: Budget, group: bool = False
 ) -> tuple[GlobalSchema, list[GrowingNode]]:
-    """The attributes that were screened in, and all nodes of the tree, the root first, with noisy counts."""
+    """The attributes that were screened in, and all nodes of the tree, the root first, with noisy counts.
+
+    With `group`, values are grouped at every node, and those that by the noisy counts nobody has get no branch.
+    """
     nodes = [GrowingNode(0, np.zeros(len(schema.classes), dtype=np.int64))]
     parents: dict[int, int] = {}
     known: dict[int, Expected] = {}
     splits: list[Split] = []
     frontier, asked, levels = [0], schema, 0
-    leaves, most_leaves = 1, MOST_NOISY_CELLS // len(schema.classes)
+    # Where values have no branch, pruning asks about their patients too: at most as many places again.
+    leaves, most_leaves = 1, MOST_NOISY_CELLS // (2 * len(schema.classes))
     while frontier and levels < budget.depth:
         sizes = [attribute.size for attribute in asked.attributes]
         frontier = take_largest(frontier, known, MOST_NOISY_CELLS // ((1 + sum(sizes)) * len(asked.classes)))
@@ -109,22 +127,27 @@ def grow_privately(
         for node, table in zip(frontier, tables, strict=True):
             found = estimate(table, sizes, float(variance), known.get(node))
             if node == 0:
-                best = screen(found, budget.most_screened)
+                best = screen(group_table(found, asked, group).table, sizes, budget.most_screened)
                 found, asked = found.keep(best), asked.keep(best)
             known[node] = found.again
             nodes[node].counts = as_patients(found.counts, nodes[node].counts)
-            attribute = choose_attribute(found, used_above(nodes, parents, node))
+            left = left_above(nodes, parents, node)
+            grouped = group_table(found, asked, group, left)
+            attribute = choose_attribute(found, grouped.table, left)
             if attribute is None or leaves + found.sizes[attribute] > most_leaves:
                 continue
             nodes[node].attribute = attribute
-            leaves += found.sizes[attribute] - 1
-            for value in range(found.sizes[attribute]):
+            nodes[node].children = [STAYS] * found.sizes[attribute]
+            for values in find_branches(grouped, found.sizes, attribute, group):
                 parents[len(nodes)] = node
-                known[len(nodes)] = found.expect_child(attribute, [value])
-                nodes[node].children.append(len(nodes))
+                known[len(nodes)] = found.expect_child(attribute, values)
+                for value in values:
+                    nodes[node].children[value] = len(nodes)
+                fresh.append(len(nodes))
                 nodes.append(GrowingNode(levels, nodes[node].counts))
+                leaves += 1
+            leaves -= 1
             splits.append(Split(node, attribute, nodes[node].children))
-            fresh += nodes[node].children
         frontier = fresh
     resting = [index for index, node in enumerate(nodes) if node.attribute is None]
     variance = budget.variance_of_leaves(levels)
@@ -144,42 +167,65 @@ def take_largest(nodes: list[int], known: Mapping[int, Expected], most: int) -> 
     return sorted(by_size[:most])
 
 
-def used_above(nodes: Sequence[GrowingNode], parents: Mapping[int, int], node: int) -> set[int]:
-    """The attributes asked on the way to a node: they separate nobody any more."""
-    used = set()
+def left_above(nodes: Sequence[GrowingNode], parents: Mapping[int, int], node: int) -> dict[int, set[int]]:
+    """For the attributes asked on the way to a node the values that are left; of one alone nobody can be separated."""
+    left: dict[int, set[int]] = {}
     while node in parents:
-        node = parents[node]
+        child, node = node, parents[node]
         above = nodes[node].attribute
-        if above is not None:
-            used.add(above)
-    return used
+        assert above is not None
+        taken = {place for place, end in enumerate(nodes[node].children) if end == child}
+        left[above] = left.get(above, taken) & taken
+    return left
 
 
-def screen(found: Estimate, most: int) -> list[int]:
+def group_table(
+    found: Estimate, schema: GlobalSchema, group: bool, left: Mapping[int, set[int]] | None = None
+) -> Grouped:
+    """An estimated table in whole patients, with its values grouped if wanted; those that are not `left` at this node
+    are noise alone and count as none for that."""
+    table = np.rint(found.tables).astype(np.int64)
+    if not group:
+        return ungrouped(table)
+    for attribute, places in (left or {}).items():
+        cells = cells_of(found.sizes, [attribute])
+        table[[cell for place, cell in enumerate(cells) if place not in places]] = 0
+    return group_values(table, found.sizes, [bool(attribute.edges) for attribute in schema.attributes])
+
+
+def find_branches(grouped: Grouped, sizes: Sequence[int], attribute: int, group: bool) -> list[list[int]]:
+    """The values of each branch of a split: every value its own, or those of a group that somebody is in."""
+    branches: dict[int, list[int]] = {}
+    for value, cell in enumerate(cells_of(sizes, [attribute])):
+        first = int(grouped.first[cell])
+        if not group or grouped.table[first].any():
+            branches.setdefault(first, []).append(value)
+    return list(branches.values())
+
+
+def screen(table: Counts, sizes: Sequence[int], most: int) -> list[int]:
     """So many attributes of least estimated entropy, in their order."""
-    cells = found.tables[1:]
-    starts = np.cumsum([0, *found.sizes[:-1]])
-    patients = cells.sum(axis=1)
-    spread = np.add.reduceat(xlog2x(patients) - xlog2x(cells).sum(axis=1), starts)
+    starts = np.cumsum([0, *sizes[:-1]])
+    patients = table[1:].sum(axis=1)
+    spread = np.add.reduceat(xlog2x(patients) - xlog2x(table[1:]).sum(axis=1), starts)
     entropy = spread / np.maximum(np.add.reduceat(patients, starts), 1)
     return sorted(np.argsort(entropy, kind="stable")[:most].tolist())
 
 
-def choose_attribute(found: Estimate, used: set[int]) -> int | None:
+def choose_attribute(found: Estimate, table: Counts, left: Mapping[int, set[int]]) -> int | None:
     """The attribute of least estimated entropy, or None where there is none to ask, the node looks pure, or holds too
     few patients to tell from noise. METHODS.md asks for twice this number of patients before splitting on raw counts;
     estimates that lean on the level above bear half of it."""
-    left = [index for index in range(len(found.sizes)) if index not in used]
-    table = np.rint(found.tables).astype(np.int64)
-    if not left or np.count_nonzero(table[0]) < 2:
+    open_ = [index for index in range(len(found.sizes)) if len(left.get(index, ())) != 1]
+    if not open_ or np.count_nonzero(table[0]) < 2:
         return None
-    part = table[[0, *cells_of(found.sizes, left)]]
-    (position,) = choose([part], [found.sizes[index] for index in left], min_leaf=1)
+    part = table[[0, *cells_of(found.sizes, open_)]]
+    (position,) = choose([part], [found.sizes[index] for index in open_], min_leaf=1)
     if position is None:
         return None
-    cells = found.sizes[left[position]] * table.shape[1]
+    cells = found.sizes[open_[position]] * table.shape[1]
     enough = float(found.counts.sum()) > math.sqrt(found.noise * cells)
-    return left[position] if enough else None
+    return open_[position] if enough else None
 
 
 def as_patients(counts: NDArray[np.float64], parent: Counts) -> Counts:

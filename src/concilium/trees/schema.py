@@ -188,7 +188,7 @@ def merge(schemas: Mapping[str, SchemaSeen], bins: Mapping[str, list[float]], ta
             continue
         if len(seen) < len(schemas):
             lacking = next(site for site, s in schemas.items() if name not in {a.name for a in s.attributes})
-            left_out[name] = f"not known at {lacking}"
+            left_out[name] = f"not known at {lacking}, or withheld there"
         elif name in bins:
             edges = tuple(bins[name])
             attributes.append(Attribute(name, (*range(len(edges) + 1), None), edges))

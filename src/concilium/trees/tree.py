@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError, StudyError
 from concilium.federation.card import Card
+from concilium.federation.held_out import MOST_PERCENT, Part
 from concilium.federation.histograms import AskHistograms, check_edges, choose_cutoffs, split_histograms
 from concilium.federation.house import House
 from concilium.federation.messages import Release, encode
@@ -27,6 +28,7 @@ from concilium.privacy.shares import SMALLEST_VARIANCE
 from concilium.records.query import Query
 from concilium.records.table import Records, Value, label
 from concilium.trees.body import Branch, Node, TreeBody
+from concilium.trees.cautions import find_constant, find_lonely_classes, say_constant
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
 from concilium.trees.drawing import draw
 from concilium.trees.explanation import Explanation, explain
@@ -35,6 +37,7 @@ from concilium.trees.growing import Counts, Criterion, GrowingNode, grow
 from concilium.trees.patients import as_records, codes_and_names, read_patient
 from concilium.trees.pmml import to_pmml
 from concilium.trees.private_growing import SCREENED, Budget, grow_privately
+from concilium.trees.pruning import prune_with
 from concilium.trees.routing import STAYS, Branching, route
 from concilium.trees.schema import (
     AskSchema,
@@ -59,6 +62,7 @@ ONE_LEVEL = (
 )
 LEAVES_SHOWN = 24
 LEAVES_DRAWN = 1000
+HELD_OUT = "class counts of held-out patients, for pruning"
 
 
 class DecisionTree(Fitted[TreeBody]):
@@ -77,6 +81,9 @@ class DecisionTree(Fitted[TreeBody]):
     criterion   "entropy": the split of least weighted entropy (ID3); "gain-ratio": of best gain ratio (C4.5)
     reduce      auto-reduction: below the root, leave out attributes of which at most this share of the patients has
                 another than the commonest value; 0 leaves out what is constant and changes no tree
+    prune       reduced-error pruning: every site holds out this share of its patients, in whole percent (0.3), and a
+                split that makes no fewer errors on them than none is taken back; None: no pruning
+    group       group the values of attributes, so that one branch may hold several (C4.5)
     """
 
     method: ClassVar[str] = "tree"
@@ -97,6 +104,8 @@ class DecisionTree(Fitted[TreeBody]):
         cutoffs: int | None = None,
         criterion: Criterion = "entropy",
         reduce: float | None = None,
+        prune: float | None = None,
+        group: bool = False,
     ) -> None:
         if not isinstance(target, str) or not target:
             raise StudyError(f"the 'target' of a DecisionTree must be an attribute's name; got {target!r}")
@@ -142,6 +151,10 @@ class DecisionTree(Fitted[TreeBody]):
             raise StudyError(
                 "the 'cutoffs' of a DecisionTree are chosen among the edges of its 'bins'; give these"
             )
+        self.prune = None if prune is None else check_share(prune)
+        if not isinstance(group, bool):
+            raise StudyError(f"the 'group' of a DecisionTree must be True or False; got {group!r}")
+        self.group = group
         self.cutoffs = cutoffs
         self.criterion: Criterion = criterion
         self.reduce = reduce
@@ -167,6 +180,8 @@ class DecisionTree(Fitted[TreeBody]):
             "cutoffs": self.cutoffs,
             "criterion": self.criterion,
             "reduce": self.reduce,
+            "prune": self.prune,
+            "group": self.group,
             "values": self.values,
             "epsilon": str(self.epsilon),
             "delta": str(self.delta),
@@ -190,9 +205,12 @@ class DecisionTree(Fitted[TreeBody]):
         templates = {site: encode(schema.conditional(known)) for site, known in seen.items()}
         attributes = [AskedAttribute(a.name, a.size, list(a.edges)) for a in schema.attributes]
 
+        floored = [site for site, known in seen.items() if known.floored]
+        pruning = self.prune is not None and not floored
         saved = 0.0
+        constant: list[str] = []
 
-        def count(tree: list[Split], nodes: list[int], counted: list[int]) -> Counts:
+        def count(tree: list[Split], nodes: list[int], counted: list[int], held: bool = False) -> Counts:
             nonlocal saved
             before = run.bytes
             question = AskCrosstables(
@@ -204,14 +222,17 @@ class DecisionTree(Fitted[TreeBody]):
                 nodes=nodes,
                 counted=None if len(counted) == len(attributes) else counted,
                 schema=schema.common if masked else None,
+                part=self._part(held) if pruning else None,
             )
             shape = (len(nodes), question.cells, question.classes)
             total = run.add_up("tree.crosstables", question, shape, None if masked else templates)
             cells = 1 + sum(attribute.size for attribute in attributes)
-            saved += (run.bytes - before) * (cells / question.cells - 1)
+            if not tree and not held:
+                constant[:] = find_constant(total[0], attributes)
+            if not held:
+                saved += (run.bytes - before) * (cells / question.cells - 1)
             return total
 
-        floored = [site for site, known in seen.items() if known.floored]
         grown, counted = grow(
             schema,
             count,
@@ -220,15 +241,33 @@ class DecisionTree(Fitted[TreeBody]):
             subtract=not floored,
             criterion=self.criterion,
             reduce=self.reduce,
+            group=self.group,
         )
+        classes = {site: known.classes for site, known in seen.items()}
+        said = [
+            *cautions(self, schema, seen),
+            *find_lonely_classes(self.target, classes),
+            *say_constant(constant),
+        ]
+        if pruning:
+            grown, told = prune_with(grown, lambda splits, nodes: count(splits, nodes, [], held=True))
+            said.append(told)
+        elif self.prune is not None:
+            said.append(
+                f"not pruned: {', '.join(floored)} leave{'s' if len(floored) == 1 else ''} small counts out, and would "
+                "tell them by telling some patients apart from the others"
+            )
         self._body = finish(self, schema, grown)
-        said = cautions(self, schema, seen)
         if self.reduce is not None:
             said.append(
                 f"auto-reduction: {len(attributes) - len(counted)} of {len(attributes)} attributes are left out below "
                 f"the root, which saved about {saved / 1000:.1f} kB of {(run.bytes + saved) / 1000:.1f} kB"
             )
         self._card = run.finish({site: known.patients for site, known in seen.items()}, said)
+
+    def _part(self, held: bool) -> Part | None:
+        """Those of the patients who are held out for pruning, or the others; everyone without pruning."""
+        return None if self.prune is None else Part(percent=round(100 * self.prune), held=held)
 
     def _choose_cutoffs(self, run: Run, seen: Mapping[str, SchemaSeen]) -> dict[str, list[float]]:
         """The cutoffs of every numeric attribute: its bins, or the quantiles that a shared histogram tells."""
@@ -262,7 +301,10 @@ class DecisionTree(Fitted[TreeBody]):
             tables = PlannedQuestion(
                 "tree.crosstables", None, "counts of all attributes, once per level of the tree"
             )
-            return Plan("rho", (schema, tables))
+            questions = [schema, tables]
+            if self.prune is not None:
+                questions.append(PlannedQuestion("tree.crosstables", None, HELD_OUT))
+            return Plan("rho", tuple(questions))
         budget = self._budget()
         stated = stated_schema(*self.stated, self.target)
         first = f"all {len(stated.attributes)} attributes at the root"
@@ -277,6 +319,8 @@ class DecisionTree(Fitted[TreeBody]):
         questions = [
             PlannedQuestion("tree.crosstables", budget.share(i), note) for i, note in enumerate(notes)
         ]
+        if self.prune is not None:
+            questions.append(PlannedQuestion("tree.crosstables", budget.share_of_pruning, HELD_OUT))
         if self.cutoffs is not None:
             first = f"histograms of {len(self.bins)} attributes, for cutoffs"
             questions.insert(0, PlannedQuestion("histograms", budget.share_of_cutoffs, first))
@@ -292,7 +336,12 @@ class DecisionTree(Fitted[TreeBody]):
         schema = stated_schema(values, bins, self.target)
 
         def count(
-            asked: GlobalSchema, tree: list[Split], nodes: list[int], counted: list[int], variance: Fraction
+            asked: GlobalSchema,
+            tree: list[Split],
+            nodes: list[int],
+            counted: list[int],
+            variance: Fraction,
+            held: bool = False,
         ) -> Counts:
             question = AskCrosstables(
                 query=self.query,
@@ -304,15 +353,22 @@ class DecisionTree(Fitted[TreeBody]):
                 counted=counted,
                 schema=asked.common,
                 variance=str(variance),
+                part=self._part(held),
             )
             return run.add_up("tree.crosstables", question, (len(nodes), question.cells, question.classes))
 
-        asked, grown = grow_privately(schema, count, budget)
-        self._body = finish(self, asked, grown)
+        asked, grown = grow_privately(schema, count, budget, self.group)
         shown = epsilon_from_rho(budget.rho, self.delta)
         said = [f"differential privacy per patient: epsilon = {shown:.3g} at delta = {self.delta}"]
         if shown < TINY_EPSILON:
             said.append(ONE_LEVEL)
+        if self.prune is not None:
+            variance = budget.variance_of_pruning
+            grown, told = prune_with(
+                grown, lambda splits, nodes: count(asked, splits, nodes, [], variance, held=True), noisy=True
+            )
+            said.append(told)
+        self._body = finish(self, asked, grown)
         self._card = run.finish({}, said)
 
     @property
@@ -326,7 +382,7 @@ class DecisionTree(Fitted[TreeBody]):
         assert self.epsilon is not None
         rho = rho_for_epsilon(self.epsilon, self.delta)
         depth = PRIVATE_DEPTH if self.max_depth is None else self.max_depth
-        return Budget(rho, depth, cutoffs=self.cutoffs is not None)
+        return Budget(rho, depth, cutoffs=self.cutoffs is not None, prune=self.prune is not None)
 
     def _check_private(self) -> None:
         """A private tree learns nothing from the data but noisy counts: the study must say all the rest."""
@@ -482,7 +538,7 @@ def finish(tree: DecisionTree, schema: GlobalSchema, grown: list[GrowingNode]) -
         named = node.children[: len(attribute.values)]
         pairs = zip(attribute.values, named, strict=True)
         branches = [Branch(value, child) for value, child in pairs if child != STAYS]
-        other = node.children[-1] if attribute.other else None
+        other = node.children[-1] if attribute.other and node.children[-1] != STAYS else None
         nodes.append(Node(counts, attribute.name, branches, other))
     return TreeBody(
         target=tree.target, classes=list(schema.classes), query=tree.query, bins=bins, nodes=nodes
@@ -504,8 +560,9 @@ def cautions(tree: DecisionTree, schema: GlobalSchema, seen: Mapping[str, Schema
     if not schema.attributes:
         said.append("no attribute is known at every site: the model is a single leaf")
     if len(schema.classes) == 1:
+        whose = f" of the query {tree.query!r}" if tree.query else ""
         said.append(
-            f"every patient has {tree.target} = {label(schema.classes[0])}: there is nothing to learn"
+            f"every patient{whose} has {tree.target} = {label(schema.classes[0])}: there is nothing to learn"
         )
     floored = [site for site, known in seen.items() if known.floored]
     if floored:
@@ -517,6 +574,18 @@ def cautions(tree: DecisionTree, schema: GlobalSchema, seen: Mapping[str, Schema
 
 def names(schema: SchemaSeen) -> set[str]:
     return {attribute.name for attribute in schema.attributes} | set(schema.unbinned)
+
+
+def check_share(prune: Any) -> float:
+    """The share of patients to hold out; in whole percent, for there to be few ways to divide the same patients."""
+    number = isinstance(prune, int | float | np.number) and not isinstance(prune, bool)
+    percent = round(100 * prune) if number and 0 < prune < 1 else 0
+    if not 1 <= percent <= MOST_PERCENT or abs(percent / 100 - prune) > 1e-9:
+        raise StudyError(
+            f"the 'prune' of a DecisionTree must be a share in whole percent, from 0.01 to {MOST_PERCENT / 100:g}, or "
+            f"None; got {prune!r}"
+        )
+    return percent / 100
 
 
 def is_count(value: Any) -> bool:

@@ -1,0 +1,52 @@
+"""What is odd about the patients of a tree and must be said on its card: classes that one site alone has, and where,
+and attributes that separate nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.records.table import Value, label
+from concilium.trees.crosstables import AskedAttribute
+
+MOST_NAMED = 5
+
+
+def find_lonely_classes(target: str, classes: Mapping[str, Sequence[Value]]) -> list[str]:
+    """A caution if a class occurs at one of several sites only: often it is a slip of the pen, Yes for yes."""
+    holders: dict[str, list[str]] = {}
+    for site, listed in classes.items():
+        for name in {label(value) for value in listed}:
+            holders.setdefault(name, []).append(site)
+    lonely = sorted((name, sites[0]) for name, sites in holders.items() if len(sites) == 1)
+    if len(classes) < 2 or not lonely:
+        return []
+    said = [f"{target} = {name} at {site}" for name, site in lonely[:MOST_NAMED]]
+    more = f" and {len(lonely) - MOST_NAMED} more" if len(lonely) > MOST_NAMED else ""
+    return [
+        f"values of the target that one site alone has: {', '.join(said)}{more}; check how they are written"
+    ]
+
+
+def find_constant(table: NDArray[np.int64], attributes: Sequence[AskedAttribute]) -> list[str]:
+    """The attributes of which all patients at the root have the same value, by the root's table [cell, class]."""
+    constant, start = [], 1
+    everyone = int(table[0].sum())
+    for attribute in attributes:
+        patients = table[start : start + attribute.size].sum(axis=1)
+        # A site that leaves small counts out may show no value at all: that does not make it constant.
+        if everyone and patients.max(initial=0) == everyone:
+            constant.append(attribute.name)
+        start += attribute.size
+    return constant
+
+
+def say_constant(names: Sequence[str]) -> list[str]:
+    """A caution about attributes that separate nobody."""
+    if not names:
+        return []
+    listed = ", ".join(names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return [f"the same for every patient learned from, at every site, and so of no use: {listed}{more}"]
