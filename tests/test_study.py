@@ -131,12 +131,12 @@ WRONG_KEYS = [
     (
         'method = "tree"',
         'method = "tre"',
-        "[study] there is no method 'tre'; did you mean 'tree'? (available: tree, voting-trees)",
+        "[study] there is no method 'tre'; did you mean 'tree'? (available: tree, voting-trees, naive-bayes)",
     ),
     (
         'method = "tree"',
         'method = "rulefit"',
-        "[study] method 'rulefit' is not in this version (available: tree, voting-trees)",
+        "[study] method 'rulefit' is not in this version (available: tree, voting-trees, naive-bayes)",
     ),
 ]
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from concilium.records.table import Records as Records
     from concilium.rulefit.rulefit import RuleFit as RuleFit
     from concilium.study import Study as Study
+    from concilium.trees.naive_bayes import NaiveBayes as NaiveBayes
     from concilium.trees.tree import DecisionTree as DecisionTree
     from concilium.trees.voting import VotingTrees as VotingTrees
 
@@ -33,6 +34,7 @@ _PLACES = {
     "DecisionTree": "concilium.trees.tree",
     "House": "concilium.federation.house",
     "Ledger": "concilium.privacy.ledger",
+    "NaiveBayes": "concilium.trees.naive_bayes",
     "Policy": "concilium.policy.policy",
     "Query": "concilium.records.query",
     "Records": "concilium.records.table",

@@ -28,6 +28,7 @@ METHODS = {
     "rulefit": "concilium.rulefit.rulefit:RuleFit",
     "tree": "concilium.trees.tree:DecisionTree",
     "voting-trees": "concilium.trees.voting:VotingTrees",
+    "naive-bayes": "concilium.trees.naive_bayes:NaiveBayes",
 }
 
 B = TypeVar("B", bound=msgspec.Struct)

@@ -127,6 +127,10 @@ class RuleLimits(msgspec.Struct, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=0, description="a whole number of at least 0")] = 0
 
 
+class NaiveBayesLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """[naive-bayes]: there is nothing to set."""
+
+
 @dataclass(frozen=True)
 class Method:
     """What a study file has to do with a method.
@@ -150,6 +154,7 @@ METHODS = {
     "rulefit": Method(RuleLimits, takes=("positive", "epsilon", "delta"), against_rest=True),
     "tree": Method(TreeLimits, takes=("values", "epsilon", "delta")),
     "voting-trees": Method(VotingLimits, needs=("positive",), against_rest=True, compares=False),
+    "naive-bayes": Method(NaiveBayesLimits, takes=("values", "epsilon", "delta")),
 }
 
 

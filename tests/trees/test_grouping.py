@@ -132,7 +132,9 @@ def test_under_masks_and_without_noise_the_groups_are_the_same(monkeypatch, rele
     monkeypatch.setenv(SWITCH, SWITCHED_ON)
     rows = [
         {"ward": "abcdef"[i % 6], "sex": "fm"[i * i % 7 % 2], "y": int(i % 6 in (1, 3, 4)) ^ (i % 17 == 0)}
-        for i in range(600)
+        for i in range(
+            36_000
+        )  # so many that what the noise could have been moves no estimate by half a patient
     ]
     house = partial(house_of, {f"s{i}": rows[i::3] for i in range(3)})
     options = {"group": True, "max_depth": 1}

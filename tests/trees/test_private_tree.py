@@ -6,8 +6,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import HouseError, StudyError
@@ -140,31 +138,6 @@ def test_values_the_study_does_not_name_count_as_other(fixed_noise):
         "n",
         "n",
     ]
-
-
-@given(data=st.data())
-@settings(max_examples=15)
-def test_without_noise_and_screening_every_count_is_the_pooled_one(data):
-    import os
-
-    from concilium.privacy.randomness import zero_noise
-
-    os.environ[SWITCH] = SWITCHED_ON
-    try:
-        table = data.draw(
-            st.lists(st.fixed_dictionaries({n: st.sampled_from(v) for n, v in VALUES.items()}), min_size=30)
-        )
-        parts = [cc.Site(f"s{i}", cc.Records.from_rows(table[i::3])) for i in range(3)]
-        with zero_noise():
-            tree = study(cc.House(parts), epsilon=10**6, max_depth=1)
-    finally:
-        del os.environ[SWITCH]
-    root = tree.body.nodes[0]
-    assert root.counts == [sum(row["y"] == c for row in table) for c in ("n", "p")]
-    for branch in root.branches:
-        here = [row for row in table if row[root.attribute] == branch.value]
-        counts = [sum(row["y"] == c for row in here) for c in ("n", "p")]
-        assert tree.body.nodes[branch.node].counts in (counts, root.counts)
 
 
 def test_a_private_tree_learns_at_a_fair_price():

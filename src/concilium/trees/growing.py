@@ -200,7 +200,7 @@ def least_ratio(
     return ratio
 
 
-def xlog2x(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def xlog2x(counts: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
     """n log2 n, and 0 at 0."""
     logarithms: NDArray[np.float64] = np.log2(np.maximum(counts, 1))
     return counts * logarithms

@@ -4,8 +4,10 @@ Who is protected: every patient of every site, from the house and up to t collud
 `Budget` spreads over the levels: one patient adds 1 to one cell of each attribute's table at one node of a level,
 so a level with A attributes (and the class counts) has squared L2 sensitivity A + 1, and nodes of one level compose
 in parallel (METHODS.md, section 1). The root asks for all attributes, weight 3; later levels ask for the five best
-by noisy gain, weight 1 each; the leaves' class counts, weight 1, and those of held-out patients, where the tree is
-pruned, too. What is asked next depends on noisy counts alone, so choosing, grouping, screening and stopping are free.
+by noisy gain, weight 1 each; the leaves' class counts, weight 1 and that of levels which were not reached, and those of
+held-out patients, where the tree is pruned, weight 1. What is asked next depends on noisy counts alone, so choosing,
+grouping, screening, stopping and estimating (private_estimates.py) are free. Without noise the tree predicts what the
+exact tree does.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from numpy.typing import NDArray
 from concilium.federation.schema import GlobalSchema
 from concilium.privacy.accounting import sigma_squared_for
 from concilium.privacy.shares import PRICE_STEP
-from concilium.trees.crosstables import Split
+from concilium.trees.crosstables import MOST_NOISY_CELLS, Split
 from concilium.trees.grouping import Grouped, group_values, ungrouped
-from concilium.trees.growing import Counts, GrowingNode, cells_of, xlog2x
+from concilium.trees.growing import Counts, GrowingNode, cells_of, choose, xlog2x
+from concilium.trees.private_estimates import Estimate, Expected, estimate, estimate_leaf
 from concilium.trees.routing import STAYS
 
 SCREENED = 5
@@ -38,16 +41,20 @@ NoisyCount = Callable[[GlobalSchema, list[Split], list[int], list[int], Fraction
 @dataclass(frozen=True)
 class Budget:
     """rho spread over the questions of a tree: histograms for cutoffs if asked, the root, `depth - 1` further
-    levels, the leaves, and the leaves again for held-out patients if it is pruned."""
+    levels, the leaves, and the leaves again for held-out patients if it is pruned. `least` is the variance below which
+    noise in shares cannot go."""
 
     rho: Fraction
     depth: int
     cutoffs: bool = False
     prune: bool = False
+    root_weight: int = ROOT_WEIGHT
+    screened: int = SCREENED
+    least: Fraction = Fraction(0)
 
     @property
     def weights(self) -> list[int]:
-        return [ROOT_WEIGHT, *[1] * (self.depth - 1), 1]
+        return [self.root_weight, *[1] * (self.depth - 1), 1]
 
     def share(self, question: int) -> Fraction:
         """rho of the question of this number; the last is that of the leaves."""
@@ -68,19 +75,32 @@ class Budget:
 
     def variance_of_cutoffs(self, attributes: int) -> Fraction:
         """The variance of the noise of histograms of so many attributes."""
-        return sigma_squared_for(self.share_of_cutoffs * (1 - RESERVE), attributes)
+        return self._variance(self.share_of_cutoffs, attributes)
 
     @property
     def variance_of_pruning(self) -> Fraction:
         """The variance of the noise of the class counts of held-out patients."""
-        return sigma_squared_for(self.share_of_pruning * (1 - RESERVE), 1)
-
-    def _part(self, weight: int) -> Fraction:
-        return self.rho * weight / (sum(self.weights) + self.cutoffs + self.prune)
+        return self._variance(self.share_of_pruning, 1)
 
     def variance(self, question: int, attributes: int) -> Fraction:
         """The variance of the noise of a question about so many attributes."""
-        return sigma_squared_for(self.share(question) * (1 - RESERVE), attributes + 1)
+        return self._variance(self.share(question), attributes + 1)
+
+    def variance_of_leaves(self, levels: int) -> Fraction:
+        """The variance of the noise of the leaves' class counts, when so many levels were asked before."""
+        return self._variance(self._part(sum(self.weights[levels:])), 1)
+
+    @property
+    def most_screened(self) -> int:
+        """How many attributes go on below the root: more than `screened` where they would not add to the noise."""
+        free = 2 * self._part(1) * (1 - RESERVE) * self.least
+        return max(self.screened, int(free) - 1)
+
+    def _variance(self, share: Fraction, sensitivity_squared: int) -> Fraction:
+        return max(sigma_squared_for(share * (1 - RESERVE), sensitivity_squared), self.least)
+
+    def _part(self, weight: int) -> Fraction:
+        return self.rho * weight / (sum(self.weights) + self.cutoffs + self.prune)
 
 
 def grow_privately(
@@ -92,52 +112,59 @@ def grow_privately(
     """
     nodes = [GrowingNode(0, np.zeros(len(schema.classes), dtype=np.int64))]
     parents: dict[int, int] = {}
+    known: dict[int, Expected] = {}
     splits: list[Split] = []
-    frontier, asked = [0], schema
-    for level in range(budget.depth):
-        counted = list(range(len(asked.attributes)))
-        variance = budget.variance(level, len(counted))
-        tables = count(asked, splits, frontier, counted, variance)
-        if level == 0 and len(counted) > SCREENED:
-            spread = entropies(group_table(tables[0], asked, group).table, asked)
-            best = sorted(np.argsort(spread, kind="stable")[:SCREENED].tolist())
-            tables, asked = keep(tables, asked, best), asked.keep(best)
+    frontier, asked, levels = [0], schema, 0
+    # Where values have no branch, pruning asks about their patients too: at most as many places again.
+    leaves, most_leaves = 1, MOST_NOISY_CELLS // (2 * len(schema.classes))
+    while frontier and levels < budget.depth:
+        sizes = [attribute.size for attribute in asked.attributes]
+        frontier = take_largest(frontier, known, MOST_NOISY_CELLS // ((1 + sum(sizes)) * len(asked.classes)))
+        variance = budget.variance(levels, len(sizes))
+        tables = count(asked, splits, frontier, list(range(len(sizes))), variance)
+        levels += 1
         fresh: list[int] = []
         for node, table in zip(frontier, tables, strict=True):
-            nodes[node].counts = np.maximum(table[0], 0)
+            found = estimate(table, sizes, float(variance), known.get(node))
+            if node == 0:
+                best = screen(group_table(found, asked, group).table, sizes, budget.most_screened)
+                found, asked = found.keep(best), asked.keep(best)
+            known[node] = found.again
+            nodes[node].counts = as_patients(found.counts, nodes[node].counts)
             left = left_above(nodes, parents, node)
-            used = {attribute for attribute, places in left.items() if len(places) == 1}
-            grouped = group_table(table, asked, group, left)
-            if group:
-                used |= unseparated(grouped.table, asked)
-            attribute = choose(grouped.table, int(table[0].sum()), asked, used, math.sqrt(variance))
-            if attribute is None:
+            grouped = group_table(found, asked, group, left)
+            attribute = choose_attribute(found, grouped.table, left)
+            if attribute is None or leaves + found.sizes[attribute] > most_leaves:
                 continue
             nodes[node].attribute = attribute
-            born: dict[int, int] = {}
-            for cell in cells_of([one.size for one in asked.attributes], [attribute]):
-                first = int(grouped.first[cell])
-                if group and not grouped.table[first].any():
-                    nodes[node].children.append(STAYS)
-                    continue
-                if first not in born:
-                    born[first] = len(nodes)
-                    parents[len(nodes)] = node
-                    nodes.append(GrowingNode(level + 1, nodes[node].counts))
-                nodes[node].children.append(born[first])
+            nodes[node].children = [STAYS] * found.sizes[attribute]
+            for values in find_branches(grouped, found.sizes, attribute, group):
+                parents[len(nodes)] = node
+                known[len(nodes)] = found.expect_child(attribute, values)
+                for value in values:
+                    nodes[node].children[value] = len(nodes)
+                fresh.append(len(nodes))
+                nodes.append(GrowingNode(levels, nodes[node].counts))
+                leaves += 1
+            leaves -= 1
             splits.append(Split(node, attribute, nodes[node].children))
-            fresh += born.values()
         frontier = fresh
-        if not frontier:
-            break
-    leaves = [index for index, node in enumerate(nodes) if node.attribute is None]
-    for leaf, table in zip(
-        leaves, count(asked, splits, leaves, [], budget.variance(budget.depth, 0)), strict=True
-    ):
-        # A leaf that noise has emptied keeps what its parent says.
-        if table[0].max() > 0:
-            nodes[leaf].counts = np.maximum(table[0], 0)
+    resting = [index for index, node in enumerate(nodes) if node.attribute is None]
+    variance = budget.variance_of_leaves(levels)
+    for leaf, table in zip(resting, count(asked, splits, resting, [], variance), strict=True):
+        found = estimate_leaf(table[0], float(variance), known[leaf])
+        # Fewer patients than the noise's standard deviation cannot be told from it.
+        patients = max(float(found.counts.sum()), math.sqrt(float(variance) * len(schema.classes)))
+        nodes[leaf].counts = as_patients(patients * found.class_shares, nodes[leaf].counts)
     return asked, nodes
+
+
+def take_largest(nodes: list[int], known: Mapping[int, Expected], most: int) -> list[int]:
+    """As many of the nodes as one question may ask about, those with most patients, in their order."""
+    if len(nodes) <= most:
+        return nodes
+    by_size = sorted(nodes, key=lambda node: -float(known[node].counts.sum()))
+    return sorted(by_size[:most])
 
 
 def left_above(nodes: Sequence[GrowingNode], parents: Mapping[int, int], node: int) -> dict[int, set[int]]:
@@ -153,50 +180,55 @@ def left_above(nodes: Sequence[GrowingNode], parents: Mapping[int, int], node: i
 
 
 def group_table(
-    table: Counts, schema: GlobalSchema, group: bool, left: Mapping[int, set[int]] | None = None
+    found: Estimate, schema: GlobalSchema, group: bool, left: Mapping[int, set[int]] | None = None
 ) -> Grouped:
-    """A table with its values grouped if wanted; counts below zero are taken as none for that, and so are those of
-    values that are not `left` at this node: they are noise alone."""
+    """An estimated table in whole patients, with its values grouped if wanted; those that are not `left` at this node
+    are noise alone and count as none for that."""
+    table = np.rint(found.tables).astype(np.int64)
     if not group:
         return ungrouped(table)
-    sizes = [attribute.size for attribute in schema.attributes]
-    cleared = table.copy()
     for attribute, places in (left or {}).items():
-        cells = cells_of(sizes, [attribute])
-        cleared[[cell for place, cell in enumerate(cells) if place not in places]] = 0
-    return group_values(cleared, sizes, [bool(attribute.edges) for attribute in schema.attributes])
+        cells = cells_of(found.sizes, [attribute])
+        table[[cell for place, cell in enumerate(cells) if place not in places]] = 0
+    return group_values(table, found.sizes, [bool(attribute.edges) for attribute in schema.attributes])
 
 
-def unseparated(grouped: Counts, schema: GlobalSchema) -> set[int]:
-    """The attributes of which a table shows fewer than two groups."""
-    sizes = [attribute.size for attribute in schema.attributes]
-    return {index for index in range(len(sizes)) if grouped[cells_of(sizes, [index])].any(axis=1).sum() < 2}
+def find_branches(grouped: Grouped, sizes: Sequence[int], attribute: int, group: bool) -> list[list[int]]:
+    """The values of each branch of a split: every value its own, or those of a group that somebody is in."""
+    branches: dict[int, list[int]] = {}
+    for value, cell in enumerate(cells_of(sizes, [attribute])):
+        first = int(grouped.first[cell])
+        if not group or grouped.table[first].any():
+            branches.setdefault(first, []).append(value)
+    return list(branches.values())
 
 
-def keep(tables: Counts, schema: GlobalSchema, attributes: Sequence[int]) -> Counts:
-    """Tables of these attributes only."""
-    starts = np.cumsum([1, *(attribute.size for attribute in schema.attributes)])
-    cells = [0, *(cell for i in attributes for cell in range(starts[i], starts[i + 1]))]
-    return tables[:, cells, :]
+def screen(table: Counts, sizes: Sequence[int], most: int) -> list[int]:
+    """So many attributes of least estimated entropy, in their order."""
+    starts = np.cumsum([0, *sizes[:-1]])
+    patients = table[1:].sum(axis=1)
+    spread = np.add.reduceat(xlog2x(patients) - xlog2x(table[1:]).sum(axis=1), starts)
+    entropy = spread / np.maximum(np.add.reduceat(patients, starts), 1)
+    return sorted(np.argsort(entropy, kind="stable")[:most].tolist())
 
 
-def entropies(table: Counts, schema: GlobalSchema) -> NDArray[np.float64]:
-    """Each attribute's weighted entropy (times patients) by a noisy table, counts below zero taken as none."""
-    cells = np.maximum(table[1:], 0)
-    starts = np.cumsum([0, *(attribute.size for attribute in schema.attributes)])[:-1]
-    spread: NDArray[np.float64] = np.add.reduceat(
-        xlog2x(cells.sum(axis=1)) - xlog2x(cells).sum(axis=1), starts
-    )
-    patients = np.add.reduceat(cells.sum(axis=1), starts)
-    return spread / np.maximum(patients, 1)
-
-
-def choose(table: Counts, patients: int, schema: GlobalSchema, used: set[int], spread: float) -> int | None:
-    """The attribute of least noisy entropy, or None where the node holds too few patients to tell from noise."""
-    left = [index for index in range(len(schema.attributes)) if index not in used]
-    if not left:
+def choose_attribute(found: Estimate, table: Counts, left: Mapping[int, set[int]]) -> int | None:
+    """The attribute of least estimated entropy, or None where there is none to ask, the node looks pure, or holds too
+    few patients to tell from noise. METHODS.md asks for twice this number of patients before splitting on raw counts;
+    estimates that lean on the level above bear half of it."""
+    open_ = [index for index in range(len(found.sizes)) if len(left.get(index, ())) != 1]
+    if not open_ or np.count_nonzero(table[0]) < 2:
         return None
-    entropy = entropies(table, schema)
-    attribute = min(left, key=lambda index: (entropy[index], index))
-    cells = schema.attributes[attribute].size * len(schema.classes)
-    return attribute if patients >= 2 * spread * math.sqrt(cells) else None
+    part = table[[0, *cells_of(found.sizes, open_)]]
+    (position,) = choose([part], [found.sizes[index] for index in open_], min_leaf=1)
+    if position is None:
+        return None
+    cells = found.sizes[open_[position]] * table.shape[1]
+    enough = float(found.counts.sum()) > math.sqrt(found.noise * cells)
+    return open_[position] if enough else None
+
+
+def as_patients(counts: NDArray[np.float64], parent: Counts) -> Counts:
+    """Estimated class counts as whole patients; a node that nobody reaches keeps what its parent says."""
+    whole: Counts = np.rint(counts).astype(np.int64)
+    return whole if whole.any() else parent

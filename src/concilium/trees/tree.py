@@ -6,6 +6,7 @@ release does and does not protect is said on the card.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
@@ -54,6 +55,11 @@ if TYPE_CHECKING:
 
 
 PRIVATE_DEPTH = 5
+# Below this epsilon the one-level model predicts better than a private tree (METHODS.md, section 1).
+TINY_EPSILON = Fraction(3, 10)
+ONE_LEVEL = (
+    "below an epsilon of 0.3 noise leaves little of a tree: method naive-bayes usually predicts better"
+)
 LEAVES_SHOWN = 24
 LEAVES_DRAWN = 1000
 HELD_OUT = "class counts of held-out patients, for pruning"
@@ -300,13 +306,15 @@ class DecisionTree(Fitted[TreeBody]):
                 questions.append(PlannedQuestion("tree.crosstables", None, HELD_OUT))
             return Plan("rho", tuple(questions))
         budget = self._budget()
-        stated = stated_schema(*self._stated, self.target)
+        stated = stated_schema(*self.stated, self.target)
         first = f"all {len(stated.attributes)} attributes at the root"
-        later = f"the {min(SCREENED, len(stated.attributes))} best attributes at level"
+        if epsilon_from_rho(budget.rho, self.delta) < TINY_EPSILON:
+            first += f" ({ONE_LEVEL})"
+        later = f"the {min(SCREENED, len(stated.attributes))} best attributes (or more, if free) at level"
         notes = [
             first,
             *(f"{later} {level}" for level in range(1, budget.depth)),
-            "class counts of the leaves",
+            "class counts of the leaves, and what levels that are not reached leave over",
         ]
         questions = [
             PlannedQuestion("tree.crosstables", budget.share(i), note) for i, note in enumerate(notes)
@@ -319,11 +327,12 @@ class DecisionTree(Fitted[TreeBody]):
         return Plan("rho", tuple(questions))
 
     def _grow_privately(self, run: Run) -> None:
-        budget = self._budget()
-        values, bins = self._stated
+        # A share below the least that adds up to a Gaussian would be refused; more noise only costs less.
+        least = Fraction(SMALLEST_VARIANCE * run.masked.honest)
+        budget = dataclasses.replace(self._budget(), least=least)
+        values, bins = self.stated
         if self.cutoffs is not None and bins:
-            variance = max(budget.variance_of_cutoffs(len(bins)), self._least_variance(run))
-            bins = self._ask_cutoffs(run, bins, variance)
+            bins = self._ask_cutoffs(run, bins, budget.variance_of_cutoffs(len(bins)))
         schema = stated_schema(values, bins, self.target)
 
         def count(
@@ -343,7 +352,7 @@ class DecisionTree(Fitted[TreeBody]):
                 nodes=nodes,
                 counted=counted,
                 schema=asked.common,
-                variance=str(max(variance, self._least_variance(run))),
+                variance=str(variance),
                 part=self._part(held),
             )
             return run.add_up("tree.crosstables", question, (len(nodes), question.cells, question.classes))
@@ -351,6 +360,8 @@ class DecisionTree(Fitted[TreeBody]):
         asked, grown = grow_privately(schema, count, budget, self.group)
         shown = epsilon_from_rho(budget.rho, self.delta)
         said = [f"differential privacy per patient: epsilon = {shown:.3g} at delta = {self.delta}"]
+        if shown < TINY_EPSILON:
+            said.append(ONE_LEVEL)
         if self.prune is not None:
             variance = budget.variance_of_pruning
             grown, told = prune_with(
@@ -360,13 +371,8 @@ class DecisionTree(Fitted[TreeBody]):
         self._body = finish(self, asked, grown)
         self._card = run.finish({}, said)
 
-    @staticmethod
-    def _least_variance(run: Run) -> Fraction:
-        """A share below the least that adds up to a Gaussian would be refused; more noise only costs less."""
-        return Fraction(SMALLEST_VARIANCE * run.masked.honest)
-
     @property
-    def _stated(self) -> tuple[dict[str, list[Value]], dict[str, list[float]]]:
+    def stated(self) -> tuple[dict[str, list[Value]], dict[str, list[float]]]:
         """The values and bins of a private study, of the chosen attributes if some are."""
         chosen = {*self.values, *self.bins} if self.attributes is None else {*self.attributes, self.target}
         values = {name: listed for name, listed in self.values.items() if name in chosen}
@@ -384,7 +390,7 @@ class DecisionTree(Fitted[TreeBody]):
             raise StudyError("a private DecisionTree needs an 'epsilon', such as 1.0")
         if self.target not in self.values:
             raise StudyError(f"a private DecisionTree needs the classes: values = {{{self.target!r}: [...]}}")
-        values, bins = self._stated
+        values, bins = self.stated
         unsaid = sorted(set(self.attributes or ()) - {*values, *bins})
         if unsaid:
             raise StudyError(
