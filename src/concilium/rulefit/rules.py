@@ -123,11 +123,9 @@ def say_condition(condition: Condition, attribute: Attribute) -> str:
         return f"{attribute.name} is missing"
     if present == everything:
         return f"{attribute.name} is not missing"
-    said = (
-        say_intervals(present, attribute)
-        if attribute.numeric
-        else say_values(present, attribute.name, attribute.values)
-    )
+    if not attribute.numeric:
+        return say_values(codes, attribute.name, attribute.values)
+    said = say_intervals(present, attribute)
     return f"({said} or missing)" if with_missing else said
 
 
@@ -146,9 +144,16 @@ def say_intervals(codes: set[int], attribute: Attribute) -> str:
 
 
 def say_values(codes: set[int], name: str, values: Sequence[Value]) -> str:
+    """`not` takes in whatever is not named, missing as well, unless it says that the value is known."""
     other = len(values) + 1
     if other in codes:
         left = [label(value) for code, value in enumerate(values, start=1) if code not in codes]
-        return f"{name} is not {left[0]}" if len(left) == 1 else f"{name} not in {{{', '.join(left)}}}"
-    told = [label(values[code - 1]) for code in sorted(codes)]
-    return f"{name} = {told[0]}" if len(told) == 1 else f"{name} in {{{', '.join(told)}}}"
+        known = "" if MISSING in codes else "known and "
+        return (
+            f"{name} is {known}not {left[0]}"
+            if len(left) == 1
+            else f"{name} {known}not in {{{', '.join(left)}}}"
+        )
+    told = [label(values[code - 1]) for code in sorted(codes - {MISSING})]
+    said = f"{name} = {told[0]}" if len(told) == 1 else f"{name} in {{{', '.join(told)}}}"
+    return f"({said} or missing)" if MISSING in codes else said
