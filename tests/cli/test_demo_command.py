@@ -59,6 +59,18 @@ def test_trees_that_vote_find_the_rare_ones_whom_one_tree_overlooks(shown: tuple
 
 
 @needs_patients
+def test_rules_tell_more_than_the_tree_of_the_same_patients(shown: tuple[Path, str]) -> None:
+    out, said = shown
+    metrics = json.loads((out / "rules" / "results" / "metrics.json").read_text())
+    tree = json.loads((out / "intensive-care" / "results" / "metrics.json").read_text())
+    assert metrics["patients"] == tree["patients"]
+    assert metrics["auc"] > tree["auc"] + 0.02
+    model = cc.load(out / "rules" / "results" / "model.json")
+    assert model.card.release == "masked"
+    assert model.table()[0].rule in said
+
+
+@needs_patients
 def test_together_is_pooled_and_better_than_alone(shown: tuple[Path, str]) -> None:
     figures: dict[str, list[float]] = {}
     for line in shown[1].splitlines():

@@ -302,12 +302,12 @@ def run_rules(patients: DataFrame, folder: Path, tree: dict[str, Any]) -> None:
     table = deal_patients(patients, days=30)
     study = write_study(folder, fill_in(RULES), {"patients": table}, sites=False)
     say(
-        f"4. The {len(table)} intensive-care patients of the second study once more, with rules instead of a tree, and with "
-        "masks, so that the clearing house sees sums over all hospitals only."
+        f"4. The {len(table)} intensive-care patients of the second study once more, with rules instead of a tree, and "
+        "with masks, so that the clearing house sees sums over all hospitals only."
     )
     with show_progress(quiet=False) as tell:
         results = run_study(study, folder / "results", resume=False, tell=tell)
-    rows = {"one tree": tree, "rules": results.metrics}
+    rows = {"the tree": tree, "rules": results.metrics}
     say_table(
         ["", *SHOWN], [[name, *(figure(row[key]) for key in SHOWN.values())] for name, row in rows.items()]
     )
