@@ -11,10 +11,10 @@ from xml.sax.saxutils import escape
 
 from concilium.rulefit.table import Row
 
-WIDTH, NAMES, BAR, BETWEEN, LINE = 760, 300, 14, 14, 16
+WIDTH, NAMES, BAR, BETWEEN, LINE = 780, 330, 14, 14, 16
 INSIDE, OUTSIDE, INK, SOFT, RULE = "#d55e00", "#0072b2", "#1d2733", "#5a6776", "#aab4bf"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', Arial, sans-serif"
-LETTERS = 46
+LETTERS = 42
 MOST_BARS = 12
 
 
