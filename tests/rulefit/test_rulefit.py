@@ -6,54 +6,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from pooled_lasso import find_optimum, objective
+from rule_patients import BINS, draw, open_house, records_of
 
 import concilium as cc
 from concilium.errors import HouseError, ModelError, StudyError
 from concilium.privacy.accounting import rho_for_epsilon
-from concilium.records.table import Coded, Numbers, Records
-
-EDGES = [round(edge, 1) for edge in np.linspace(-2.5, 2.5, 41).tolist()]
-COLUMNS = ("a", "b", "c", "d")
-BINS = dict.fromkeys(COLUMNS, EDGES)
-
-
-def draw(patients, seed):
-    draws = np.random.default_rng(seed)
-    table = draws.normal(size=(patients, len(COLUMNS)))
-    chance = 1 / (1 + np.exp(-3 * np.where(table[:, 0] > 0.5, 1.0, -1.0) * (table[:, 1] < 0.3) - table[:, 2]))
-    return table, (draws.random(patients) < chance).astype(np.uint8)
-
-
-def records_of(table, outcome):
-    numbers = {name: Numbers(table[:, index].copy()) for index, name in enumerate(COLUMNS)}
-    return Records({**numbers, "y": Coded((outcome + 1).astype(np.uint8), (0, 1))})
-
-
-def open_house(table, outcome, sites, **options):
-    parts = [records_of(table[part::sites], outcome[part::sites]) for part in range(sites)]
-    return cc.House([cc.Site(f"site {part}", records) for part, records in enumerate(parts)], **options)
-
-
-def objective(design, outcome, intercept, coefficients, penalty):
-    predictor = design @ coefficients + intercept
-    return np.mean(np.logaddexp(0, predictor) - outcome * predictor) + penalty * np.abs(coefficients).sum()
-
-
-def find_optimum(design, outcome, penalty, rounds=40_000):
-    """Accelerated proximal gradient on the pooled table: slow, simple, and nothing like the solver under test."""
-    wide = np.column_stack([np.ones(len(design)), design])
-    step = 4 * len(wide) / np.linalg.norm(wide, 2) ** 2
-    w = at = np.zeros(wide.shape[1])
-    momentum = 1.0
-    for _ in range(rounds):
-        gradient = wide.T @ (1 / (1 + np.exp(-wide @ at)) - outcome) / len(wide)
-        new = at - step * gradient
-        new[1:] = np.sign(new[1:]) * np.maximum(np.abs(new[1:]) - step * penalty, 0)
-        if (at - new) @ (new - w) > 0:
-            momentum = 1.0  # restart where it overshoots
-        following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-        at, w, momentum = new + (momentum - 1) / following * (new - w), new, following
-    return objective(design, outcome, w[0], w[1:], penalty)
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,9 @@ def fit(
         # The small problem is solved as well as the large one deserves by now.
         target, promised = propose(point, penalty, 1e-2 * float(np.sqrt(np.clip(gap, tolerance * now, 1e-4))))
         outside = violations(point, penalty)
-        gap = promised + float((outside**2).sum()) * 2
+        # No optimum has coefficients that add up to more than the objective of now / penalty (it would cost more), so
+        # that columns which are not worked on cannot help by more than that times the worst violation.
+        gap = promised + float(outside.max(initial=0.0)) * now / penalty
         if gap <= tolerance * max(1e-3, now):
             return Fitted(point.w, now, gap, asked, True, point)
         working = grow(point, target, outside, penalty, MOST_WORKING)
@@ -117,7 +119,10 @@ def propose(point: Point, penalty: float, tolerance: float) -> tuple[NDArray[np.
 
 def violations(point: Point, penalty: float) -> NDArray[np.float64]:
     """By how much each column that is not worked on breaks the optimality conditions."""
-    outside = np.maximum(np.abs(point.gradient[1:]) - penalty, 0.0)
+    w, gradient = point.w[1:], point.gradient[1:]
+    outside = np.where(
+        w == 0, np.maximum(np.abs(gradient) - penalty, 0.0), np.abs(gradient + penalty * np.sign(w))
+    )
     outside[point.working] = 0.0
     return outside
 

@@ -1,0 +1,52 @@
+"""Made-up patients whose outcome depends on a rule and a line, and small houses of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import concilium as cc
+from concilium.records.table import Coded, Numbers, Records
+
+EDGES = [round(edge, 1) for edge in np.linspace(-2.5, 2.5, 41).tolist()]
+COLUMNS = ("a", "b", "c", "d")
+BINS = dict.fromkeys(COLUMNS, EDGES)
+
+
+def draw(patients, seed):
+    draws = np.random.default_rng(seed)
+    table = draws.normal(size=(patients, len(COLUMNS)))
+    chance = 1 / (1 + np.exp(-3 * np.where(table[:, 0] > 0.5, 1.0, -1.0) * (table[:, 1] < 0.3) - table[:, 2]))
+    return table, (draws.random(patients) < chance).astype(np.uint8)
+
+
+def records_of(table, outcome):
+    numbers = {name: Numbers(table[:, index].copy()) for index, name in enumerate(COLUMNS)}
+    return Records({**numbers, "y": Coded((outcome + 1).astype(np.uint8), (0, 1))})
+
+
+def deal(table, outcome, sites):
+    """The same patients at several sites."""
+    return [records_of(table[part::sites], outcome[part::sites]) for part in range(sites)]
+
+
+def open_house(table, outcome, sites, **options):
+    parts = deal(table, outcome, sites)
+    return cc.House([cc.Site(f"site {part}", records) for part, records in enumerate(parts)], **options)
+
+
+def rows_of(table, outcome, **more):
+    """One dict per patient, with other columns beside."""
+    rows = [dict(zip(COLUMNS, numbers, strict=True)) for numbers in table.tolist()]
+    return [
+        {**row, "y": int(y), **{name: values[i] for name, values in more.items()}}
+        for i, (row, y) in enumerate(zip(rows, outcome, strict=True))
+    ]
+
+
+def site_of(rows, name="site", **options):
+    return cc.Site(name, cc.Records.from_rows(rows), **options)
+
+
+def small_rulefit(**options):
+    """A RuleFit that takes no time."""
+    return cc.RuleFit(**{"target": "y", "bins": BINS, "trees": 15, "release": "exact", **options})

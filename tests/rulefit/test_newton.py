@@ -1,0 +1,284 @@
+"""The solver reaches the pooled optimum, whatever the columns: the optimum is certified by duality, apart from it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pooled_lasso import find_optimum, objective
+
+from concilium.errors import HouseError
+from concilium.rulefit import newton, path
+from concilium.rulefit.fitting import Sums, check_coefficients, read_sums, write_reals
+
+PLACES = 30
+
+
+def fixed(reals, places=PLACES):
+    """Numbers as they travel."""
+    return np.ldexp(write_reals(np.asarray(reals, float), places).view(np.int64).astype(float), -places)
+
+
+class Pooled:
+    """Answers what a fit asks from one table, in the fixed point that sites use, and remembers every objective."""
+
+    def __init__(self, design, outcome, *, binary=True):
+        self.design, self.outcome, self.binary = design, outcome, binary
+        self.first, self.asked = [], 0
+
+    def __call__(self, candidates, working):
+        self.asked += 1
+        losses = []
+        for candidate in candidates:
+            check_coefficients(candidate, self.design.shape[1])
+            w = np.zeros(self.design.shape[1])
+            w[list(candidate.columns)] = candidate.values
+            losses.append(
+                len(self.outcome)
+                * objective(self.design, self.outcome, candidate.intercept, w, 0.0, binary=self.binary)
+            )
+            if len(losses) == 1:
+                predictor = self.design @ w + candidate.intercept
+                self.first.append((candidate.intercept, w))
+        chance = 1 / (1 + np.exp(-np.clip(predictor, -700, 700)))
+        residual = (chance if self.binary else predictor) - self.outcome
+        curve = chance * (1 - chance) if self.binary else np.ones(len(self.outcome))
+        wide = np.column_stack([np.ones(len(self.outcome)), self.design])
+        inside = wide[:, [0, *(column + 1 for column in working)]]
+        return Sums(
+            float(len(self.outcome)),
+            fixed(losses),
+            fixed(wide.T @ residual),
+            fixed((inside.T * curve) @ inside),
+        )
+
+
+def rules(draws, patients, columns):
+    return (draws.random((patients, columns)) < draws.random(columns)).astype(float)
+
+
+def make(kind, draws, patients, columns):
+    """Columns of a kind that solvers stumble over."""
+    table = rules(draws, patients, columns)
+    match kind:
+        case "twins":
+            table[:, columns // 2 :] = table[:, : columns - columns // 2]
+        case "constant":
+            table[:, 0], table[:, -1] = 1, 0
+        case "scales":
+            table = table * 10.0 ** draws.integers(-3, 4, size=columns)
+        case "alike":
+            table = draws.normal(size=(patients, 1)) + 1e-3 * draws.normal(size=(patients, columns))
+        case "nested":
+            table = np.maximum.accumulate(table, axis=1)
+        case "tails":
+            table = np.clip(draws.standard_cauchy(size=(patients, columns)), -1000, 1000)
+    return table
+
+
+KINDS = ["rules", "twins", "constant", "scales", "alike", "nested", "tails"]
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 10**6),
+    patients=st.integers(8, 90),
+    columns=st.integers(1, 50),
+    power=st.floats(-4.3, -0.5),
+    outcome=st.sampled_from(["drawn", "rare", "separable", "number"]),
+)
+@settings(max_examples=120)
+def test_reaches_the_certified_optimum_and_never_rises(kind, seed, patients, columns, power, outcome):
+    draws = np.random.default_rng(seed)
+    design, penalty, binary = make(kind, draws, patients, columns), 10.0**power, outcome != "number"
+    match outcome:
+        case "separable":
+            y = (design[:, 0] > np.median(design[:, 0])).astype(float)
+        case "number":
+            y = np.clip(0.3 * design[:, 0] + 0.3 * draws.normal(size=patients), -1, 1)
+        case _:
+            y = (draws.random(patients) < (0.05 if outcome == "rare" else 0.4)).astype(float)
+    y[:2] = [0, 1]
+    pooled = Pooled(design, y, binary=binary)
+    fitted = newton.fit(pooled, columns, penalty)
+    reached = objective(design, y, fitted.w[0], fitted.w[1:], penalty, binary=binary)
+    assert reached <= find_optimum(design, y, penalty, binary=binary) + 1e-7
+    assert fitted.objective == pytest.approx(reached, abs=1e-8)
+    assert fitted.questions == pooled.asked <= 40
+    # Where it stands never gets worse: what was accepted is what the next question starts from.
+    start = objective(design, y, 0.0, np.zeros(columns), penalty, binary=binary)
+    assert reached <= start + 1e-9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_step_is_taken_uphill(kind):
+    draws = np.random.default_rng(8)
+    design = make(kind, draws, 80, 30)
+    y = (design[:, 0] > np.median(design[:, 0])).astype(float)
+    y[:2] = [0, 1]
+    pooled = Pooled(design, y)
+    stands = [np.inf]
+
+    def watch(candidates, working):
+        if len(candidates) > 1:
+            # The last candidate is a thousandth of the way from where the solver stands.
+            first, last = (newton_vector(c, 30) for c in (candidates[0], candidates[-1]))
+            w = (last - newton.STEPS[-1] * first) / (1 - newton.STEPS[-1])
+            stands.append(objective(design, y, w[0], w[1:], 0.002))
+        return pooled(candidates, working)
+
+    newton.fit(watch, 30, 0.002)
+    assert len(stands) > 3
+    assert np.all(np.diff(stands) <= 1e-8)
+
+
+def newton_vector(coefficients, columns):
+    w = np.zeros(columns + 1)
+    w[0] = coefficients.intercept
+    w[[column + 1 for column in coefficients.columns]] = coefficients.values
+    return w
+
+
+def realistic(patients=600, columns=400, seed=3):
+    """Conjunctions of cuts, as boosted trees make them, many of them about few patients."""
+    draws = np.random.default_rng(seed)
+    base = draws.normal(size=(patients, 6))
+    design = np.ones((patients, columns))
+    for column in range(columns):
+        for _ in range(draws.integers(1, 4)):
+            above, at = base[:, draws.integers(6)], round(draws.normal(), 1)
+            design[:, column] *= (above > at) if draws.random() < 0.5 else (above <= at)
+    held = design.sum(axis=0)
+    design = design[:, (held >= 10) & (held <= patients - 10)]
+    chance = 1 / (1 + np.exp(1 - 2 * (base[:, 0] > 0.5) * (base[:, 1] < 0.3) - base[:, 2]))
+    return design, (draws.random(patients) < chance).astype(float)
+
+
+@pytest.mark.parametrize("penalty", [0.03, 0.01, 0.003])
+def test_fifteen_questions_do_on_rules(penalty):
+    design, y = realistic()
+    fitted = newton.fit(Pooled(design, y), design.shape[1], penalty)
+    assert fitted.converged
+    assert fitted.questions <= 15
+    reached = objective(design, y, fitted.w[0], fitted.w[1:], penalty)
+    assert reached <= find_optimum(design, y, penalty) + 1e-8
+
+
+def test_a_column_about_few_patients_cannot_be_forgotten():
+    """A violation of the optimality conditions that looks small is worth much where a column is about few patients."""
+    design, y = realistic(columns=900, seed=5)
+    design = design[:, design.mean(axis=0) < 0.08]
+    for penalty in (0.001, 0.0007):
+        fitted = newton.fit(Pooled(design, y), design.shape[1], penalty)
+        slope = fitted.point.gradient[1:]
+        inside = fitted.w[1:] != 0
+        assert np.all(np.abs(slope[~inside]) <= penalty * (1 + 1e-6))
+        assert np.abs(slope + penalty * np.sign(fitted.w[1:]))[inside].max() < 1e-5
+
+
+def test_more_columns_than_patients():
+    draws = np.random.default_rng(2)
+    design = rules(draws, 20, 300)
+    y = (draws.random(20) < 0.5).astype(float)
+    fitted = newton.fit(Pooled(design, y), 300, 0.01)
+    assert objective(design, y, fitted.w[0], fitted.w[1:], 0.01) <= find_optimum(design, y, 0.01) + 1e-7
+    assert np.count_nonzero(fitted.w[1:]) <= 40
+
+
+def test_without_columns_the_intercept_is_the_log_odds():
+    y = np.repeat([0.0, 1.0], [30, 10])
+    fitted = newton.fit(Pooled(np.zeros((40, 0)), y), 0, 0.1)
+    assert fitted.w == pytest.approx([np.log(1 / 3)], abs=1e-5)
+    mean = newton.fit(Pooled(np.zeros((40, 0)), y - 0.5, binary=False), 0, 0.1)
+    assert mean.w == pytest.approx([-0.25], abs=1e-8)
+
+
+def test_one_class_does_not_run_away():
+    fitted = newton.fit(Pooled(rules(np.random.default_rng(1), 30, 5), np.ones(30)), 5, 0.01)
+    assert 0 < fitted.objective < 1e-6
+    assert np.all(np.abs(fitted.w) < 50)
+
+
+def test_a_warm_start_ends_at_the_same_optimum_sooner():
+    design, y = realistic()
+    columns = design.shape[1]
+    near = newton.fit(Pooled(design, y), columns, 0.012)
+    cold = newton.fit(Pooled(design, y), columns, 0.01)
+    warm = newton.fit(Pooled(design, y), columns, 0.01, start=near.point)
+    assert warm.objective == pytest.approx(cold.objective, abs=1e-8)
+    assert warm.questions < cold.questions
+
+
+def test_a_large_enough_penalty_leaves_no_term():
+    design, y = realistic()
+    at_mean = np.abs(design.T @ (y.mean() - y)).max() / len(y)
+    assert not np.any(newton.fit(Pooled(design, y), design.shape[1], at_mean * 1.001).w[1:])
+    assert np.any(newton.fit(Pooled(design, y), design.shape[1], at_mean * 0.98).w[1:])
+
+
+def test_no_patients_are_nothing_to_fit():
+    with pytest.raises(HouseError, match="no patients to fit"):
+        newton.fit(lambda *_: Sums(0.0, np.zeros(1), np.zeros(2), np.zeros((1, 1))), 1, 0.1)
+
+
+def test_the_working_set_stays_within_bounds_and_keeps_what_is_in_the_model():
+    w = np.zeros(11)
+    w[[1, 2]] = 1.0
+    point = newton.Point(w, 1.0, np.zeros(11), np.eye(4), [0, 1, 2])
+    target = w.copy()
+    target[2] = 0
+    outside = np.array([0, 0, 0, 5, 1, 4, 3, 2, 0, 0.0])
+    assert newton.grow(point, target, outside, 100) == [0, 1, 2, 3, 5, 6, 7, 4]
+    assert newton.grow(point, target, outside, 4) == [0, 3, 5, 6]
+
+
+def test_a_coefficient_that_is_not_worked_on_is_not_forgotten():
+    """Where more columns are in the model than may be worked on, those left out must still be seen to be wrong."""
+    w = np.array([0.0, 2.0, 0.0])
+    point = newton.Point(w, 1.0, np.array([0.0, 0.5, 0.05]), np.eye(1), [])
+    assert newton.violations(point, 0.1) == pytest.approx([0.6, 0.0])
+
+
+def test_the_path_ends_at_a_hundredth_and_chooses_by_loss_on_others():
+    design, y = realistic()
+    learn, held = slice(0, 420), slice(420, None)
+    models = []
+
+    def ask_held_out(candidates):
+        models.extend(newton_vector(c, design.shape[1]) for c in candidates)
+        return np.array([objective(design[held], y[held], w[0], w[1:], 0.0) for w in models])
+
+    found = path.walk(Pooled(design[learn], y[learn]), ask_held_out, design.shape[1], None)
+    largest = np.abs(design[learn].T @ (y[learn].mean() - y[learn])).max() / 420
+    assert len(found) == path.LENGTH
+    assert found[-1].penalty == pytest.approx(0.01 * largest, rel=1e-3)
+    assert [choice.penalty for choice in found] == sorted((c.penalty for c in found), reverse=True)
+    for choice, w in zip(found, models, strict=True):
+        assert choice.terms == np.count_nonzero(w[1:])
+        reached = objective(design[learn], y[learn], w[0], w[1:], choice.penalty)
+        assert reached <= find_optimum(design[learn], y[learn], choice.penalty) + 1e-4
+        assert choice.deviance == pytest.approx(objective(design[held], y[held], w[0], w[1:], 0.0))
+    deviances = [choice.deviance for choice in found]
+    assert 0 < int(np.argmin(deviances)) < len(found) - 1
+
+
+def test_the_path_over_no_columns_has_no_terms():
+    found = path.walk(
+        Pooled(np.zeros((20, 0)), np.repeat([0.0, 1.0], 10)), lambda c: np.ones(len(c)), 0, None
+    )
+    assert {choice.terms for choice in found} == {0}
+
+
+def test_sums_are_read_as_they_were_written():
+    class Question:
+        places, candidates, gradient, working, columns = 20, (0, 0), True, (3, 1), range(4)
+
+    hessian = np.array([[4, 1, 2], [1, 5, 3], [2, 3, 6.0]])
+    parts = [[10, 1.5, 2.5], np.arange(5) - 2.25, hessian[np.triu_indices(3)]]
+    words = write_reals(np.concatenate(parts), 20).view(np.int64)
+    sums = read_sums(Question, words)
+    assert sums.patients == 10
+    assert sums.losses.tolist() == [1.5, 2.5]
+    assert sums.gradient.tolist() == (np.arange(5) - 2.25).tolist()
+    assert np.array_equal(sums.hessian, hessian)
