@@ -229,8 +229,10 @@ def test_the_working_set_stays_within_bounds_and_keeps_what_is_in_the_model():
     target = w.copy()
     target[2] = 0
     outside = np.array([0, 0, 0, 5, 1, 4, 3, 2, 0, 0.0])
-    assert newton.grow(point, target, outside, 100) == [0, 1, 2, 3, 5, 6, 7, 4]
-    assert newton.grow(point, target, outside, 4) == [0, 3, 5, 6]
+    assert newton.grow(point, target, outside, 0.1, 100) == [0, 1, 3, 5, 6, 7, 4]
+    assert newton.grow(point, target, outside, 0.1, 4) == [0, 3, 5, 6]
+    point.gradient[3] = 0.095  # not in the model, but near to it
+    assert newton.grow(point, target, outside, 0.1, 100) == [0, 1, 2, 3, 5, 6, 7, 4]
 
 
 def test_a_coefficient_that_is_not_worked_on_is_not_forgotten():

@@ -135,6 +135,8 @@ def grow(
     added = [int(column) for column in worst if outside[column] > 0]
     near = (target[1:] != 0) | (point.w[1:] != 0) | (np.abs(point.gradient[1:]) > NEAR * penalty)
     kept = [column for column in point.working if near[column]]
+    if len(kept) + len(added) > most:
+        kept = [column for column in kept if target[1 + column] != 0]
     return [*kept, *added][:most]
 
 
