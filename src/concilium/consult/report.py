@@ -27,6 +27,7 @@ METHODS = {
     "rulefit": "rules and linear terms in one sparse model over all sites",
     "tree": "a decision tree over all sites",
     "voting-trees": "decision trees over all sites for a rare class, each with one vote",
+    "naive-bayes": "one level over all sites (naive Bayes): what each attribute says by itself, added up",
 }
 
 LONG_LIST = 4
