@@ -131,12 +131,12 @@ WRONG_KEYS = [
     (
         'method = "tree"',
         'method = "tre"',
-        "[study] there is no method 'tre'; did you mean 'tree'? (available: tree, voting-trees, naive-bayes)",
+        "[study] there is no method 'tre'; did you mean 'tree'? (available: rulefit, tree, voting-trees, naive-bayes)",
     ),
     (
         'method = "tree"',
-        'method = "rulefit"',
-        "[study] method 'rulefit' is not in this version (available: tree, voting-trees, naive-bayes)",
+        'method = "discovery"',
+        "[study] method 'discovery' is not in this version (available: rulefit, tree, voting-trees, naive-bayes)",
     ),
 ]
 

@@ -123,8 +123,8 @@ def test_one_odd_value_changes_no_other_patients_count(monkeypatch):
     monkeypatch.setenv(SWITCH, SWITCHED_ON)
     add_up, seen = MaskedStudy.add_up, []
 
-    def listen(study, kind, question, shape):
-        seen.append((question.sensitivity_squared, add_up(study, kind, question, shape)))
+    def listen(study, kind, question, shape, release):
+        seen.append((question.sensitivity_squared, add_up(study, kind, question, shape, release)))
         return seen[-1][1]
 
     monkeypatch.setattr(MaskedStudy, "add_up", listen)

@@ -23,7 +23,6 @@ FIGURES = {
 }
 
 METHODS = {
-    "naive-bayes": "a one-level model over all sites: what each attribute says by itself",
     "rulefit": "rules and linear terms in one sparse model over all sites",
     "tree": "a decision tree over all sites",
     "voting-trees": "decision trees over all sites for a rare class, each with one vote",
