@@ -103,12 +103,15 @@ def _train(
         "verbosity": -1,
     }
     data = lightgbm.Dataset(table, outcome, params=parameters, categorical_feature=categories)
-    return lightgbm.train(
-        parameters,
-        data,
-        num_boost_round=len(sizes),
-        callbacks=[lightgbm.reset_parameter(num_leaves=list(sizes))],
-    )
+    # What `lightgbm.train` does, without its callbacks and without writing the model out and reading it in again.
+    booster = lightgbm.Booster({**parameters, "num_leaves": sizes[0]}, data)
+    before = sizes[0]
+    for size in sizes:
+        if size != before:
+            booster.reset_parameter({"num_leaves": size})
+            before = size
+        booster.update()
+    return booster
 
 
 def _extract(trees: Sequence[dict[str, Any]], sizes: Sequence[int]) -> list[Rule]:

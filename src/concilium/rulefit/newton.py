@@ -23,7 +23,7 @@ Ask = Callable[[tuple[Coefficients, ...], tuple[int, ...] | None], Sums]
 STEPS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 MOST_QUESTIONS = 100
 # The first working set, and by how many columns it may grow at a time.
-GROWTH = 50
+GROWTH = 35
 # A working column whose gradient is below this share of the penalty, and that is not in the model, is let go.
 NEAR = 0.9
 
