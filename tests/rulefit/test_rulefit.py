@@ -78,3 +78,15 @@ def test_one_class_everywhere_is_nothing_to_predict(patients):
     table, outcome = patients
     with pytest.raises(HouseError, match="nothing to predict"):
         cc.RuleFit("y", bins=BINS, release="exact").fit(open_house(table, np.zeros_like(outcome), 3))
+
+
+def test_hospitals_behind_regions_make_the_model_that_they_make_in_one_house(patients):
+    """Rules and coefficients are those of one house over all; the rates as well."""
+    table, outcome = patients
+    sites = [cc.Site(f"site {part}", records_of(table[part::6], outcome[part::6])) for part in range(6)]
+    flat = cc.RuleFit("y", 1, bins=BINS, trees=20, release="exact").fit(cc.House(sites))
+    again = [cc.Site(f"site {part}", records_of(table[part::6], outcome[part::6])) for part in range(6)]
+    regions = [cc.Region("north", cc.House(again[:4])), cc.Region("south", cc.House(again[4:]))]
+    tiered = cc.RuleFit("y", 1, bins=BINS, trees=20, release="exact").fit(cc.House(regions))
+    assert tiered.body == flat.body
+    assert {site.name for site in tiered.card.sites} == {"north", "south"}

@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 # How a gathered kind is united over the sites of a region: bodies by site in, one body out.
 UNITED = {
+    "rulefit.schema": "concilium.trees.tiers:unite_schemas",
+    "rulefit.rules": "concilium.rulefit.generation:unite_rules",
     "tree.schema": "concilium.trees.tiers:unite_schemas",
     "tree.classes": "concilium.trees.tiers:unite_classes",
 }

@@ -7,12 +7,14 @@ rule is never about three people; and a rule holds cutoffs and values that all s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
 
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
+from concilium.federation.messages import decode
 from concilium.federation.questions import Gathered
 from concilium.rulefit.boosting import boost
 from concilium.rulefit.design import codes_at_site
@@ -79,3 +81,8 @@ class AskRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             seed=self.seed,
         )
         return Rules(tuple(found))
+
+
+def unite_rules(bodies: Mapping[str, bytes]) -> Rules:
+    """The different rules of all sites of a region."""
+    return Rules(tuple(sorted({rule for body in bodies.values() for rule in decode(body, Rules).rules})))

@@ -329,7 +329,7 @@ class RuleFit(Fitted[RuleBody]):
                 candidates=candidates,
                 gradient=working is not None,
                 working=working,
-                places=choose_places(len(run.sites)),
+                places=choose_places(run.hospitals),
                 part=part,
             )
             return read_sums(question, run.add_up("rulefit.fit", question, (question.numbers,)))
@@ -359,7 +359,7 @@ class RuleFit(Fitted[RuleBody]):
                 before=before,
                 step=step,
                 local=local,
-                places=choose_places(len(run.sites)),
+                places=choose_places(run.hospitals),
             )
             total = run.add_up("rulefit.dual", question, (question.numbers,))
             return np.ldexp(total.astype(np.float64), -question.places)
@@ -376,7 +376,7 @@ class RuleFit(Fitted[RuleBody]):
             target=self.target,
             outcome=outcome,
             terms=keep(terms, taken),
-            places=choose_places(len(run.sites)),
+            places=choose_places(run.hospitals),
         )
         rates = read_rates(question, run.add_up("rulefit.rates", question, (question.numbers,)))
         told = [
