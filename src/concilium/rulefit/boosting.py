@@ -47,7 +47,8 @@ def boost(
         shrinkage=shrinkage,
         support=support,
         seed=seed,
-        sample=sample,
+        # Where too few patients would be left to make two groups of, every tree learns from all of them.
+        sample=sample if sample * patients >= 2 * support else 1.0,
     )
     sizes = [attribute.size for attribute in attributes]
     found: set[Rule] = set()

@@ -134,12 +134,21 @@ def say_intervals(codes: set[int], attribute: Attribute) -> str:
     runs = write_condition(0, codes)
     for low, high in zip(runs[1::2], runs[2::2], strict=True):
         if low == 1:
-            said.append(f"{attribute.name} < {edges[high - 1]:g}")
+            said.append(f"{attribute.name} < {say_edge(edges, high - 1)}")
         elif high == last:
-            said.append(f"{attribute.name} >= {edges[low - 2]:g}")
+            said.append(f"{attribute.name} >= {say_edge(edges, low - 2)}")
         else:
-            said.append(f"{edges[low - 2]:g} <= {attribute.name} < {edges[high - 1]:g}")
+            said.append(f"{say_edge(edges, low - 2)} <= {attribute.name} < {say_edge(edges, high - 1)}")
     return said[0] if len(said) == 1 else f"({' or '.join(said)})"
+
+
+def say_edge(edges: Sequence[float], index: int) -> str:
+    """An edge with six digits, or as many more as tell it from its neighbours: 100000.5 is not 100000."""
+    edge = edges[index]
+    beside = edges[max(0, index - 1) : index + 2]
+    room = 1e-3 * min((abs(edge - other) for other in beside if other != edge), default=1e-9 * abs(edge))
+    texts = (f"{edge:.{digits}g}" for digits in range(6, 18))
+    return next(text for text in texts if abs(float(text) - edge) <= room)
 
 
 def say_values(codes: set[int], name: str, values: Sequence[Value]) -> str:
