@@ -10,7 +10,6 @@ number comes from, and nothing else; the card says so.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -33,6 +32,8 @@ BOUND = 2.0**30
 MOST_PLACES = 32
 HELD_OUT = 0.3
 LEAST_PART = 4
+# So many columns at a time are held as numbers: bits take a sixty-fourth of the memory.
+BLOCK = 500
 
 
 class Coefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -100,9 +101,7 @@ class AskFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         design = build_at_site(self.terms, cohort, self.query, self.target)
         outcome = self.outcome.at_site(cohort, self.target)
-        weight = (
-            np.ones(len(cohort)) if self.part is None else self.part.weigh(cohort, self.query, self.target)
-        )
+        weight = np.ones(len(cohort)) if self.part is None else self.part.weigh(cohort)
         predictor = predict(design, self.candidates)
         parts: list[Any] = [[weight.sum()], weight @ self.outcome.loss(outcome, predictor)]
         first = predictor[:, 0]
@@ -119,16 +118,16 @@ class AskFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Three in ten patients are held out, to choose a penalty: the question is about these, or about the others.
 
-    Who is held out follows from the query, the target and the row in the site's table. The house has no say in it: if
-    it had, it could ask about two parts that one patient tells apart.
+    Who is held out follows from the patients that the question selects, by their rows in the site's table. The house
+    has no say in it, not by asking for the same patients in other words either: if it had, it could ask about two parts
+    that one patient tells apart. Where a few patients more are selected, all parts are different.
     """
 
     held_out: bool
 
-    def weigh(self, cohort: Cohort, query: str, target: str) -> NDArray[np.float64]:
+    def weigh(self, cohort: Cohort) -> NDArray[np.float64]:
         """1 for each patient that the question is about, 0 for the others."""
-        words = "".join(f"{len(word)}:{word}" for word in (query, target))
-        key = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "little")
+        key = int.from_bytes(cohort.population.digest[:8], "little")
         held_out: NDArray[np.bool_] = mix(cohort.population.rows, key) < np.uint64(HELD_OUT * 2**64)
         if not LEAST_PART <= int(held_out.sum()) <= len(cohort) - LEAST_PART:
             raise MessageError(
@@ -174,7 +173,9 @@ def predict(design: Design, candidates: Sequence[Coefficients]) -> NDArray[np.fl
     for index, candidate in enumerate(candidates):
         weights[[place[column] for column in candidate.columns], index] = candidate.values
     intercepts = np.array([candidate.intercept for candidate in candidates])
-    predictor: NDArray[np.float64] = design.columns(used) @ weights + design.ones[:, None] * intercepts
+    predictor: NDArray[np.float64] = design.ones[:, None] * intercepts
+    for start in range(0, len(used), BLOCK):
+        predictor += design.columns(used[start : start + BLOCK]) @ weights[start : start + BLOCK]
     return predictor
 
 
