@@ -46,7 +46,8 @@ def boost(
         shrinkage=shrinkage,
         support=support,
         seed=seed,
-        sample=sample,
+        # Where too few patients would be left to make two groups of, every tree learns from all of them.
+        sample=sample if sample * patients >= 2 * support else 1.0,
     )
     rules = _extract(booster.dump_model(num_iteration=trees)["tree_info"], [a.size for a in attributes])
     supports = count_patients(rules, codes, attributes)
@@ -147,7 +148,9 @@ def _split(node: dict[str, Any], everything: int) -> tuple[int, int]:
     if node["decision_type"] == "==":
         left = sum(1 << int(code) for code in str(node["threshold"]).split("||"))
         return left, everything & ~left
-    left = (1 << (math.floor(node["threshold"]) + 1)) - 1 & everything & ~missing
+    # A split of the known from the missing has a threshold far beyond all codes.
+    highest = math.floor(min(node["threshold"], everything.bit_length()))
+    left = (1 << (highest + 1)) - 1 & everything & ~missing
     right = everything & ~left & ~missing
     # Without missing values at this site it has not learned where they belong: they fulfil neither side.
     if node["missing_type"] == "NaN":

@@ -69,7 +69,8 @@ def cut(attribute: Attribute, histogram: NDArray[np.int64], cutoffs: int | None)
     if cutoffs is None or len(attribute.edges) <= cutoffs:
         return attribute
     chosen = choose_cutoffs(histogram, attribute.edges, cutoffs)
-    return Attribute(attribute.name, tuple(chosen)) if chosen else None
+    # Where every quantile is in the last bin with patients, its left edge tells the others apart.
+    return Attribute(attribute.name, tuple(chosen) or (attribute.edges[np.flatnonzero(bins)[-1] - 1],))
 
 
 def measure(index: int, edges: Sequence[float], histogram: NDArray[np.int64]) -> Line | None:
@@ -103,7 +104,7 @@ def quantile(bins: NDArray[np.int64], edges: Sequence[float], share: float) -> f
 def missed(histogram: NDArray[np.int64]) -> bool:
     """Whether all patients with a value lie beyond the edges, on one side."""
     bins = np.maximum(histogram[1:], 0)
-    return len(bins) > 2 and bins.sum() > 0 and max(bins[0], bins[-1]) == bins.sum()
+    return len(bins) > 2 and bool(bins.sum() > 0 and max(bins[0], bins[-1]) == bins.sum())
 
 
 def refuse_bins(name: str, edges: Sequence[float], wide: NDArray[np.int64]) -> StudyError:
@@ -111,6 +112,7 @@ def refuse_bins(name: str, edges: Sequence[float], wide: NDArray[np.int64]) -> S
     bins = np.maximum(wide[1:], 0)
     held = np.flatnonzero(bins)
     ends = (-np.inf, *WIDE_EDGES, np.inf)
-    low, high = ends[held[0]], ends[held[-1] + 1]
-    would = f"edges between {low:g} and {high:g} would do"
+    would = "give edges within the range of the column"
+    if held.size:  # a site that leaves small counts out does not say where its patients are
+        would = f"edges between {ends[held[0]]:g} and {ends[held[-1] + 1]:g} would do"
     return StudyError(f"the bins of {name!r}, {edges[0]:g} to {edges[-1]:g}, miss all patients: {would}")

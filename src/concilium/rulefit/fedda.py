@@ -26,6 +26,7 @@ from concilium.rulefit.newton import write
 from concilium.rulefit.outcome import Outcome
 
 MOST_LOCAL = 1000
+LARGEST = 1e12
 ROUNDS = 300
 LOCAL = 20
 CLIENT_STEP = 0.01
@@ -63,8 +64,8 @@ class AskDual(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def check(self, release: str) -> None:
         self.outcome.check()
-        if self.dual.dtype != "f8" or not np.all(np.isfinite(self.start)):
-            raise MessageError("a dual vector is made of finite numbers")
+        if self.dual.dtype != "f8" or not np.all(np.abs(self.start) <= LARGEST):
+            raise MessageError(f"a dual vector is made of numbers up to {LARGEST:g}")
         if not 1 <= self.local <= MOST_LOCAL or not 0 <= self.places <= MOST_PLACES:
             raise MessageError(f"a site takes 1 to {MOST_LOCAL} steps by itself")
         if not (0 <= self.penalty < 1e6 and 0 <= self.before < 1e9 and 0 < self.step < 1e6):
@@ -80,15 +81,17 @@ class AskDual(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         design = build_at_site(self.terms, cohort, (self.query, self.target))
         outcome = self.outcome.at_site(cohort, self.target)
         dual, patients, loss = self.start, max(1, len(cohort)), 0.0
-        for step in range(self.local):
-            w = recover(dual, (self.before + self.step * (step + 1)) * self.penalty)
-            predictor = predict(design, [write(w)])[:, 0]
-            if step == 0:
-                loss = float(self.outcome.loss(outcome, predictor).sum())
-            residual = self.outcome.residual(outcome, predictor)
-            gradient = np.concatenate([[residual @ design.ones], design.add_up(residual)])
-            dual = dual - self.step * gradient / patients
-        moved = len(cohort) * (dual - self.start)
+        # Steps that are too long run away from any number; what is sent is held within bounds.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for step in range(self.local):
+                w = recover(dual, (self.before + self.step * (step + 1)) * self.penalty)
+                predictor = predict(design, [write(w)])[:, 0]
+                if step == 0:
+                    loss = float(self.outcome.loss(outcome, predictor).sum())
+                residual = self.outcome.residual(outcome, predictor)
+                gradient = np.concatenate([[residual @ design.ones], design.add_up(residual)])
+                dual = dual - self.step * gradient / patients
+            moved = len(cohort) * (dual - self.start)
         return write_reals(np.concatenate([[len(cohort), loss], moved]), self.places)
 
 

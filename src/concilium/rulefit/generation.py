@@ -58,6 +58,8 @@ class AskRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         self.outcome.check()
         for attribute in self.attributes:
             attribute.check()
+        if len({attribute.name for attribute in self.attributes}) != len(self.attributes):
+            raise MessageError("an attribute is named twice")
         if not 1 <= self.trees <= MOST_TREES or not 2 <= self.leaves <= MOST_LEAVES:
             raise MessageError(
                 f"rules come of 1 to {MOST_TREES} trees with 2 to {MOST_LEAVES} leaves on average"

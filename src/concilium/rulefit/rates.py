@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -20,6 +20,9 @@ from concilium.federation.cohort import Cohort
 from concilium.rulefit.design import Terms, build, codes_at_site
 from concilium.rulefit.fitting import MOST_PLACES, write_reals
 from concilium.rulefit.outcome import Outcome
+
+# So many columns at a time are held as numbers: bits take a sixty-fourth of the memory.
+BLOCK = 500
 
 
 class AskRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,12 +65,14 @@ class AskRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             lambda name: cohort.view.measured(name)[cohort.rows],
         )
         outcome = self.outcome.at_site(cohort, self.target)
-        table = design.matrix()
-        spread = ((table - table.mean(axis=0)) ** 2).sum(axis=0) if len(table) else np.zeros(len(self.terms))
-        parts = [
+        spread = np.zeros(len(self.terms))
+        for start in range(0, len(self.terms) if len(cohort) else 0, BLOCK):
+            table = design.columns(range(len(self.terms))[start : start + BLOCK])
+            spread[start : start + BLOCK] = ((table - table.mean(axis=0)) ** 2).sum(axis=0)
+        parts: list[Any] = [
             [len(cohort), max(0, len(cohort) - 1), outcome.sum()],
-            table.sum(axis=0),
-            outcome @ table,
+            design.add_up(np.ones(len(cohort))),
+            design.add_up(outcome),
             spread,
         ]
         return write_reals(np.concatenate(parts), self.places)
@@ -76,7 +81,7 @@ class AskRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 @dataclass(frozen=True)
 class Rates:
     """Over all sites: patients, their mean outcome; for each term its mean (a rule's support), the mean outcome of
-    those inside and outside a rule, and its pooled standard deviation."""
+    those inside and outside a rule, and its pooled standard deviation. Outcomes are in their own unit."""
 
     patients: int
     mean: float
@@ -91,12 +96,13 @@ def read_rates(question: AskRates, total: NDArray[np.int64]) -> Rates:
     reals = np.ldexp(total.astype(np.float64), -question.places)
     patients, free, positive = reals[:3]
     column, outcomes, spread = reals[3:].reshape(3, len(question.terms))
+    own = (lambda means: means) if question.outcome.binary else question.outcome.unscale
     with np.errstate(invalid="ignore", divide="ignore"):
         return Rates(
             patients=round(patients),
-            mean=float(positive / patients),
+            mean=float(own(positive / patients)),
             support=column / patients,
-            inside=outcomes / column,
-            outside=(positive - outcomes) / (patients - column),
+            inside=own(outcomes / column),
+            outside=own((positive - outcomes) / (patients - column)),
             deviation=np.sqrt(np.maximum(spread, 0) / max(free, 1)),
         )

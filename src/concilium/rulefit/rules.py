@@ -135,12 +135,21 @@ def say_intervals(codes: set[int], attribute: Attribute) -> str:
     runs = write_condition(0, codes)
     for low, high in zip(runs[1::2], runs[2::2], strict=True):
         if low == 1:
-            said.append(f"{attribute.name} < {edges[high - 1]:g}")
+            said.append(f"{attribute.name} < {say_edge(edges, high - 1)}")
         elif high == last:
-            said.append(f"{attribute.name} >= {edges[low - 2]:g}")
+            said.append(f"{attribute.name} >= {say_edge(edges, low - 2)}")
         else:
-            said.append(f"{edges[low - 2]:g} <= {attribute.name} < {edges[high - 1]:g}")
+            said.append(f"{say_edge(edges, low - 2)} <= {attribute.name} < {say_edge(edges, high - 1)}")
     return said[0] if len(said) == 1 else f"({' or '.join(said)})"
+
+
+def say_edge(edges: Sequence[float], index: int) -> str:
+    """An edge with six digits, or as many more as tell it from its neighbours: 100000.5 is not 100000."""
+    edge = edges[index]
+    beside = edges[max(0, index - 1) : index + 2]
+    room = 1e-3 * min((abs(edge - other) for other in beside if other != edge), default=1e-9 * abs(edge))
+    texts = (f"{edge:.{digits}g}" for digits in range(6, 18))
+    return next(text for text in texts if abs(float(text) - edge) <= room)
 
 
 def say_values(codes: set[int], name: str, values: Sequence[Value]) -> str:
@@ -149,11 +158,9 @@ def say_values(codes: set[int], name: str, values: Sequence[Value]) -> str:
     if other in codes:
         left = [label(value) for code, value in enumerate(values, start=1) if code not in codes]
         known = "" if MISSING in codes else "known and "
-        return (
-            f"{name} is {known}not {left[0]}"
-            if len(left) == 1
-            else f"{name} {known}not in {{{', '.join(left)}}}"
-        )
+        if len(left) == 1:
+            return f"{name} is {known}not {left[0]}"
+        return f"{name} {'is ' if known else ''}{known}not in {{{', '.join(left)}}}"
     told = [label(values[code - 1]) for code in sorted(codes - {MISSING})]
     said = f"{name} = {told[0]}" if len(told) == 1 else f"{name} in {{{', '.join(told)}}}"
     return f"({said} or missing)" if MISSING in codes else said
