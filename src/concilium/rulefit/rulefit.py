@@ -167,7 +167,7 @@ class RuleFit:
         classes, outcome = self._find_outcome(seen, measured)
         attributes, left_out = unite(seen, asked.bins, self.attributes or list(asked.bins))
         attributes, lines, constant = self._choose_cutoffs(run, attributes)
-        left_out |= dict.fromkeys(constant, "the same for everybody")
+        left_out |= dict.fromkeys(constant, "all patients are in one of its bins")
         if not attributes:
             raise HouseError(
                 "no attribute is left to make rules of: "
