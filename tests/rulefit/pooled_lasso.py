@@ -11,6 +11,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, xlogy
 
+from concilium.rulefit.fitting import Sums, check_coefficients, write_reals
+
 
 def objective(design, outcome, intercept, coefficients, penalty, *, binary=True):
     """Mean loss + penalty x |coefficients|."""
@@ -87,3 +89,45 @@ def find_optimum(design, outcome, penalty, *, binary=True, precision=1e-9):
         if length >= 0.5:
             t = max(t, min(2 * t, 2 * columns / gap) if length < 1 else min(10 * t, 20 * columns / gap))
     raise AssertionError(f"the oracle came no nearer than {gap:.1e}")
+
+
+PLACES = 30
+
+
+def fixed(reals, places=PLACES):
+    """Numbers as they travel."""
+    return np.ldexp(write_reals(np.asarray(reals, float), places).view(np.int64).astype(float), -places)
+
+
+class Pooled:
+    """Answers what a fit asks from one table, in the fixed point that sites use, and remembers every objective."""
+
+    def __init__(self, design, outcome, *, binary=True):
+        self.design, self.outcome, self.binary = design, outcome, binary
+        self.first, self.asked = [], 0
+
+    def __call__(self, candidates, working):
+        self.asked += 1
+        losses = []
+        for candidate in candidates:
+            check_coefficients(candidate, self.design.shape[1])
+            w = np.zeros(self.design.shape[1])
+            w[list(candidate.columns)] = candidate.values
+            losses.append(
+                len(self.outcome)
+                * objective(self.design, self.outcome, candidate.intercept, w, 0.0, binary=self.binary)
+            )
+            if len(losses) == 1:
+                predictor = self.design @ w + candidate.intercept
+                self.first.append((candidate.intercept, w))
+        chance = 1 / (1 + np.exp(-np.clip(predictor, -700, 700)))
+        residual = (chance if self.binary else predictor) - self.outcome
+        curve = chance * (1 - chance) if self.binary else np.ones(len(self.outcome))
+        wide = np.column_stack([np.ones(len(self.outcome)), self.design])
+        inside = wide[:, [0, *(column + 1 for column in working)]]
+        return Sums(
+            float(len(self.outcome)),
+            fixed(losses),
+            fixed(wide.T @ residual),
+            fixed((inside.T * curve) @ inside),
+        )

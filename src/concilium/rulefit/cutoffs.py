@@ -26,16 +26,16 @@ WIDE_EDGES = tuple(sorted([0.0, *(sign * 10.0**power for power in range(-6, 10) 
 
 
 def unite(
-    schemas: Mapping[str, SchemaSeen], bins: Mapping[str, Sequence[float]]
+    schemas: Mapping[str, SchemaSeen], bins: Mapping[str, Sequence[float]], wanted: Sequence[str] = ()
 ) -> tuple[list[Attribute], dict[str, str]]:
-    """The attributes that every site has, and what is left out and why.
+    """The attributes that every site has, and what is left out and why; `wanted` are those that the study names.
 
     A number has its public bins; whole numbers that the sites list as values have an edge between any two of them.
     """
-    left_out: dict[str, str] = {}
+    names = sorted({attribute.name for schema in schemas.values() for attribute in schema.attributes})
+    left_out = {name: "no site knows it" for name in wanted if name not in names}
     for site, schema in schemas.items():
         left_out |= dict.fromkeys(schema.unbinned, f"a number at {site}; give bins for it")
-    names = sorted({attribute.name for schema in schemas.values() for attribute in schema.attributes})
     attributes = []
     for name in names:
         if name in left_out:
@@ -49,7 +49,7 @@ def unite(
             attributes.append(Attribute(name, tuple(map(float, bins[name]))))
         elif len(values) < 2:
             left_out[name] = "the same for everybody"
-        elif all(attribute.numeric for attribute in seen):
+        elif all(attribute.numeric for attribute in seen) and not any(isinstance(v, str) for v in values):
             numbers = [float(value) for value in values]
             edges = [(low + high) / 2 for low, high in itertools.pairwise(numbers)]
             if len(edges) > MOST_EDGES:

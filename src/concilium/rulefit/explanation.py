@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from concilium.records.table import Value, label
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.outcome import probability
+from concilium.rulefit.table import LARGEST
 
 MOST_SHOWN = 10
 
@@ -36,7 +38,7 @@ class Explanation:
 
     def __str__(self) -> str:
         if self.probability is None:
-            lines = [f"{self.target} = {label(self.prediction)}; everybody starts at {self.base:.4g}."]
+            lines = [f"{self.target} = {self.prediction:.4g}; everybody starts at {self.base:.4g}."]
         else:
             lines = [
                 f"{self.target} = {label(self.prediction)} ({label(self.positive)}: {self.probability:.0%}; "
@@ -48,13 +50,15 @@ class Explanation:
             if self.probability is None:
                 effect = f"adds {reason.moved:+.4g}"
             else:
-                effect = f"multiplies the odds by {np.exp(reason.moved):.2f}"
+                effect = f"multiplies the odds by {math.exp(min(reason.moved, LARGEST)):.2f}"
             about = "" if reason.support is None else f" (holds for {reason.support:.0%} of patients)"
             lines.append(f"{number}. {reason.rule}: {effect}{about}.")
         if len(self.reasons) > MOST_SHOWN:
             rest = sum(reason.moved for reason in self.reasons[MOST_SHOWN:])
             effect = (
-                f"add {rest:+.4g}" if self.probability is None else f"multiply the odds by {np.exp(rest):.2f}"
+                f"add {rest:+.4g}"
+                if self.probability is None
+                else f"multiply the odds by {math.exp(min(rest, LARGEST)):.2f}"
             )
             lines.append(f"{len(self.reasons) - MOST_SHOWN} more together {effect}.")
         return "\n".join(lines)
@@ -70,12 +74,12 @@ def explain(body: RuleBody, taken: list[int], row: NDArray[np.float64], ones: fl
     start = np.array([ones * body.intercept])
     fired = [column for column in sorted(taken, key=lambda c: (-abs(moved[c]), c)) if moved[column]]
     rules = len(body.terms.rules)
-    scale = 1.0
-    if not body.outcome.binary:
-        scale = float(np.diff(body.outcome.unscale(np.array([0.0, 1.0])))[0])
-    reasons = tuple(Reason(body.name(c), moved[c] * scale, support[c] if c < rules else None) for c in fired)
+    unit = body.outcome.unit
+    reasons = tuple(Reason(body.name(c), moved[c] * unit, support[c] if c < rules else None) for c in fired)
     if not body.outcome.binary:
         said, base = (float(body.outcome.unscale(x)[0]) for x in (predictor, start))
         return Explanation(body.target, None, said, None, base, reasons)
     chance, base = float(probability(predictor)[0]), float(probability(start)[0])
-    return Explanation(body.target, body.classes[1], body.classes[int(chance >= 0.5)], chance, base, reasons)
+    return Explanation(
+        body.target, body.classes[1], body.classes[int(predictor[0] >= 0)], chance, base, reasons
+    )

@@ -61,6 +61,11 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         assert self.high is not None
         return (values * (self.high - self.low) + (self.low + self.high)) / 2
 
+    @property
+    def unit(self) -> float:
+        """What one step of the predictor is in the outcome's own unit: half a range; 1 where it is log odds."""
+        return 1.0 if self.low is None or self.high is None else (self.high - self.low) / 2
+
     def loss(self, outcome: NDArray[np.float64], predictor: NDArray[np.float64]) -> NDArray[np.float64]:
         """What each patient adds to the loss; `predictor` may have several columns, [patient, candidate]."""
         outcome = outcome.reshape(-1, *[1] * (predictor.ndim - 1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 import msgspec
 import numpy as np
@@ -21,11 +21,11 @@ from concilium.federation.held_out import Part
 from concilium.federation.histograms import AskHistograms, check_edges, split_histograms
 from concilium.federation.house import House
 from concilium.federation.messages import Release, decode, encode
-from concilium.federation.patients import as_records, read_patient
+from concilium.federation.patients import as_records, known, read_patient
 from concilium.federation.run import Run
 from concilium.federation.schema import AskSchema, SchemaSeen, in_order, read_schema
 from concilium.model import Fitted
-from concilium.privacy.accounting import Plan, PlannedQuestion, rho_for_epsilon
+from concilium.privacy.accounting import Plan, PlannedQuestion, exact_delta, exact_positive, rho_for_epsilon
 from concilium.privacy.shares import SMALLEST_VARIANCE, variance_within
 from concilium.records.query import Query
 from concilium.records.table import Records, Value, label
@@ -36,7 +36,7 @@ from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, refuse_b
 from concilium.rulefit.design import Design, Line, Terms, build_for, keep
 from concilium.rulefit.explanation import Explanation, explain
 from concilium.rulefit.fitting import AskFit, Coefficients, Sums, choose_places, read_sums
-from concilium.rulefit.generation import LEAST_SUPPORT, AskRules, Rules
+from concilium.rulefit.generation import LEAST_SUPPORT, MOST_LEAVES, MOST_TREES, AskRules, Rules
 from concilium.rulefit.outcome import Outcome, probability
 from concilium.rulefit.rates import AskRates, read_rates
 from concilium.rulefit.rules import Attribute, Rule, check_rules
@@ -100,25 +100,31 @@ class RuleFit(Fitted[RuleBody]):
         if not isinstance(query, str):
             raise StudyError(f"the 'query' of a RuleFit must be text; got {query!r}")
         Query.parse(query)
-        for name, value, least in (
-            ("trees", trees, 1),
-            ("support", support, LEAST_SUPPORT),
-            ("seed", seed, 0),
+        for name, value, least, most in (
+            ("trees", trees, 1, MOST_TREES),
+            ("support", support, LEAST_SUPPORT, 2**31),
+            ("seed", seed, 0, 2**63 - 1),
         ):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise StudyError(f"the {name!r} of a RuleFit must be {least} or more; got {value!r}")
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                raise StudyError(
+                    f"the {name!r} of a RuleFit must be {least} or more, and at most {most}; got {value!r}"
+                )
         cutoffs = None if cutoffs == "all" else cutoffs
-        if cutoffs is not None and (not isinstance(cutoffs, int) or cutoffs < 1):
+        if cutoffs is not None and (not isinstance(cutoffs, int) or isinstance(cutoffs, bool) or cutoffs < 1):
             raise StudyError(f"the 'cutoffs' of a RuleFit must be 1 or more, or None; got {cutoffs!r}")
-        if not 2 <= leaves <= 100 or not 0 < shrinkage <= 1:
-            raise StudyError("the 'leaves' of a RuleFit are 2 to 100, its 'shrinkage' above 0 and at most 1")
+        numbers = all(isinstance(value, int | float) for value in (leaves, shrinkage))
+        if not numbers or not 2 <= leaves <= MOST_LEAVES or not 0 < shrinkage <= 1:
+            raise StudyError(
+                f"the 'leaves' of a RuleFit are 2 to {MOST_LEAVES}, its 'shrinkage' above 0 and at most 1; got "
+                f"{leaves!r} and {shrinkage!r}"
+            )
         if solver not in ("newton", "fedda"):
             raise StudyError(f"the 'solver' of a RuleFit must be 'newton' or 'fedda'; got {solver!r}")
         if release not in ("exact", "masked"):
             raise StudyError(f"the 'release' of a RuleFit must be 'exact' or 'masked'; got {release!r}")
         if isinstance(attributes, str):
             raise StudyError(f"the 'attributes' of a RuleFit must be a list of names; got {attributes!r}")
-        self.target, self.positive, self.query = target, positive, query
+        self.target, self.positive, self.query = target, known(positive), query
         self.trees, self.leaves, self.shrinkage = trees, float(leaves), float(shrinkage)
         self.penalty = read_penalty(penalty)
         self.bins = read_bins(bins or {})
@@ -128,8 +134,9 @@ class RuleFit(Fitted[RuleBody]):
         # As it is written: a float stands for its shortest decimal, 0.1 for one tenth.
         self.epsilon = str(epsilon) if isinstance(epsilon, float) else epsilon
         self.delta = str(delta) if isinstance(delta, float) else delta
-        if self.epsilon is not None and release == "masked":
-            rho_for_epsilon(self.epsilon, self.delta)  # says at once where one of them is no budget
+        exact_delta(self.delta)
+        if self.epsilon is not None:
+            exact_positive(self.epsilon, "epsilon")
         if solver == "fedda" and not isinstance(self.penalty, float):
             raise StudyError("a RuleFit with solver 'fedda' needs one 'penalty'; a path takes 'newton'")
         self.path_: list[path.Choice] = []
@@ -157,9 +164,9 @@ class RuleFit(Fitted[RuleBody]):
         )
         seen = {site: read_schema(body) for site, body in run.gather("rulefit.schema", asked).items()}
         classes, outcome = self._find_outcome(seen, measured)
-        attributes, left_out = unite(seen, asked.bins)
+        attributes, left_out = unite(seen, asked.bins, self.attributes or list(asked.bins))
         attributes, lines, constant = self._choose_cutoffs(run, attributes)
-        left_out |= dict.fromkeys(constant, "the same for everybody")
+        left_out |= dict.fromkeys(constant, "all patients are in one of its bins")
         if not attributes:
             raise HouseError(
                 "no attribute is left to make rules of: "
@@ -177,11 +184,15 @@ class RuleFit(Fitted[RuleBody]):
         said += [f"left out: {name} ({why})" for name, why in sorted(left_out.items())]
         if self.release == "masked":
             said.append(NOT_PRIVATE)
-        self._card = run.finish({site: known.patients for site, known in seen.items()}, said)
+        self._card = run.finish({site: schema.patients for site, schema in seen.items()}, said)
 
     def _find_outcome(self, seen: Mapping[str, SchemaSeen], measured: bool) -> tuple[list[Value], Outcome]:
         """What is predicted: two classes, the positive one second, or a number within its range."""
         if measured:
+            if len(self.bins[self.target]) < 2:
+                raise StudyError(
+                    f"the 'bins' of {self.target!r} must give the range of a number: two at least"
+                )
             return [], Outcome(low=self.bins[self.target][0], high=self.bins[self.target][-1])
         found = [v for v in in_order(c for schema in seen.values() for c in schema.classes) if v is not None]
         if len(found) < 2:
@@ -341,6 +352,10 @@ class RuleFit(Fitted[RuleBody]):
 
         def ask(candidates: tuple[Coefficients, ...]) -> NDArray[np.float64]:
             sums = held_out(candidates, None)
+            if sums.patients == 0:
+                raise HouseError(
+                    "the sites have too few patients to hold some out for choosing a penalty; give one 'penalty'"
+                )
             return sums.losses / sums.patients
 
         return ask
@@ -481,7 +496,7 @@ class RuleFit(Fitted[RuleBody]):
         """Which rules hold for this patient, and what each moved: prints as sentences, `.reasons` is data."""
         asked = self.attributes_
         values = read_patient(patient, asked)
-        row = {name: values.get(name) for name in asked} or {"": None}
+        row = {name: values.get(name) for name in asked} or {self.body.target: None}
         schema = {
             a.name: "number" if a.numeric else "code" for a in self.body.terms.attributes if a.name in row
         }
@@ -516,7 +531,8 @@ class RuleFit(Fitted[RuleBody]):
     def from_body(cls, raw: msgspec.Raw, card: Card) -> Self:
         """A fitted model from a model file."""
         body = msgspec.json.decode(raw, type=RuleBody)
-        fitted = cls(body.target, body.outcome.positive, body.query, release="exact")
+        fitted = cls(body.target, body.outcome.positive, body.query)
+        fitted.release = cast(Release, card.release)
         fitted._body, fitted._card = body, card
         return fitted
 

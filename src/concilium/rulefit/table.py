@@ -11,16 +11,20 @@ from dataclasses import dataclass
 
 from concilium.rulefit.body import RuleBody
 
+LARGEST = 700.0  # of a logarithm of odds: exp of more is no number
+
 
 @dataclass(frozen=True)
 class Row:
     """A term of the model. `odds_ratio`: exp(coefficient), what fulfilling a rule multiplies the odds by, or what one
-    standard deviation more does for a linear term; None where a number is predicted. `rate_in`, `rate_out`: share of
-    positive patients (or the mean outcome) inside and outside of a rule."""
+    standard deviation more does for a linear term; None where a number is predicted, and `adds` says what the same adds
+    to it, in its own unit. `rate_in`, `rate_out`: share of positive patients (or the mean outcome) in and out of a
+    rule."""
 
     rule: str
     coefficient: float
     odds_ratio: float | None
+    adds: float | None
     importance: float
     support: float | None
     rate_in: float | None
@@ -41,7 +45,8 @@ def make_table(body: RuleBody) -> list[Row]:
             Row(
                 rule=body.name(told.column),
                 coefficient=value,
-                odds_ratio=math.exp(value * unit) if body.outcome.binary else None,
+                odds_ratio=math.exp(min(value * unit, LARGEST)) if body.outcome.binary else None,
+                adds=None if body.outcome.binary else value * unit * body.outcome.unit,
                 importance=100 * weights[told.column] / most,
                 support=told.support if is_rule else None,
                 rate_in=told.inside if is_rule else None,
@@ -70,7 +75,7 @@ def draw_table(body: RuleBody, most: int = 20) -> str:
     effect = "odds x" if body.outcome.binary else "adds"
     lines = [f"{'importance':>10}  {effect:>8}  {'support':>7}  term"]
     for row in rows[:most]:
-        change = row.odds_ratio if row.odds_ratio is not None else row.coefficient
+        change = row.odds_ratio if row.odds_ratio is not None else row.adds
         support = "" if row.support is None else f"{row.support:.2f}"
         lines.append(f"{row.importance:>10.0f}  {change:>8.2f}  {support:>7}  {row.rule}")
     if len(rows) > most:

@@ -1,0 +1,270 @@
+"""Reading a rule model: table, importances, explanations and predictions, each worked out again from its numbers."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pooled_lasso import find_optimum, objective
+from rule_patients import BINS, draw, open_house, records_of, rows_of, site_of, small_rulefit
+
+import concilium as cc
+from concilium.errors import ModelError
+from concilium.records.table import Coded, Numbers, Records
+from concilium.rulefit.body import RuleBody, Told
+from concilium.rulefit.outcome import Outcome, probability
+from concilium.rulefit.table import draw_table, make_table, rank_attributes
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return small_rulefit(penalty=0.005).fit(open_house(*draw(300, 1), 3))
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """A length of stay in days, between 0 and 30, that depends on a rule."""
+    table, y = draw(300, 2)
+    stay = 5 + 8 * (table[:, 0] > 0.5) + 2 * table[:, 2] + np.random.default_rng(1).normal(size=300)
+    records = Records({**{n: records_of(table, y)[n] for n in "abcd"}, "stay": Numbers(stay)})
+    parts = [cc.Site(f"s{part}", records.take(np.arange(part, 300, 3))) for part in range(3)]
+    bins = {**BINS, "stay": [0, 30]}
+    model = cc.RuleFit("stay", bins=bins, trees=20, penalty=0.002, release="exact").fit(cc.House(parts))
+    return model, records, stay
+
+
+def test_the_table_is_worked_out_from_the_patients(fitted):
+    table, y = draw(300, 1)
+    design = fitted.design(records_of(table, y))
+    assert [fitted.coef_[c] != 0 for c in range(len(fitted.terms_))] == [
+        n in {r.rule for r in fitted.table()} for n in fitted.terms_
+    ]
+    squares = sum(99 * design[part::3].var(axis=0, ddof=1) for part in range(3))
+    importance = np.abs(fitted.coef_) * np.sqrt(squares / 297)
+    rows = fitted.table()
+    assert [row.importance for row in rows] == sorted((row.importance for row in rows), reverse=True)
+    assert rows[0].importance == 100
+    for row in rows:
+        column = fitted.terms_.index(row.rule)
+        assert row.coefficient == fitted.coef_[column]
+        assert row.importance == pytest.approx(100 * importance[column] / importance.max(), abs=1e-4)
+        assert row.adds is None
+        assert row.is_rule == (column < len(fitted.rules_))
+        if not row.is_rule:
+            unit = math.sqrt(squares[column] / 297)
+            assert row.odds_ratio == pytest.approx(math.exp(row.coefficient * unit), rel=1e-5)
+            assert (row.support, row.rate_in, row.rate_out) == (None, None, None)
+            continue
+        inside = design[:, column] == 1
+        assert row.odds_ratio == math.exp(row.coefficient)
+        assert row.support == pytest.approx(inside.mean())
+        assert row.rate_in == pytest.approx(y[inside].mean())
+        assert row.rate_out == pytest.approx(y[~inside].mean())
+
+
+def test_an_attribute_has_its_share_of_every_term(fitted):
+    rows = {row.rule: row for row in fitted.table()}
+    total = dict.fromkeys("abcd", 0.0)
+    for told in fitted.body.told:
+        names = fitted.body.attributes_of(told.column)
+        assert all(name in fitted.body.name(told.column) for name in names)
+        for name in names:
+            total[name] += rows[fitted.body.name(told.column)].importance / len(names)
+    most = max(total.values())
+    expected = {name: 100 * value / most for name, value in total.items() if value}
+    assert fitted.importances() == pytest.approx(expected)
+    assert list(fitted.importances().values()) == sorted(fitted.importances().values(), reverse=True)
+    assert set(fitted.attributes_) == set(expected)
+
+
+def test_what_each_rule_moved_adds_up_to_the_prediction(fitted):
+    table, y = draw(40, 9)
+    records = records_of(table, y)
+    predictor, chances, said = fitted.decide(records), fitted.predict_proba(records), fitted.predict(records)
+    for index, row in enumerate(rows_of(table, y)):
+        why = fitted.explain(row)
+        start = math.log(why.base / (1 - why.base))
+        assert start == pytest.approx(fitted.intercept_)
+        assert start + sum(reason.moved for reason in why.reasons) == pytest.approx(
+            predictor[index], abs=1e-9
+        )
+        assert why.probability == pytest.approx(chances[index, 1])
+        assert why.prediction == said[index]
+        sizes = [abs(reason.moved) for reason in why.reasons]
+        assert sizes == sorted(sizes, reverse=True)
+        assert all(sizes)
+        text = str(why)
+        assert text.startswith(f"y = {said[index]} (1: {why.probability:.0%}; with no rule fulfilled")
+        assert all(reason.rule in text for reason in why.reasons[:10])
+    assert chances.sum(axis=1) == pytest.approx(1)
+
+
+def test_many_reasons_are_told_together(fitted):
+    whys = [fitted.explain(row) for row in rows_of(*draw(40, 9))]
+    why = max(whys, key=lambda one: len(one.reasons))
+    assert len(why.reasons) > 10
+    rest = math.exp(sum(reason.moved for reason in why.reasons[10:]))
+    assert str(why).endswith(f"{len(why.reasons) - 10} more together multiply the odds by {rest:.2f}.")
+
+
+def test_a_patient_of_whom_nothing_is_known(fitted):
+    with pytest.raises(ModelError, match="none of the attributes that this model asks about: a, b"):
+        fitted.explain({"shoe size": 43})
+    partly = fitted.explain({"a": None, "b": float("nan")})
+    records = Records({name: Numbers(np.array([np.nan])) for name in "abcd"})
+    assert partly.probability == pytest.approx(fitted.predict_proba(records)[0, 1])
+    with pytest.raises(ModelError, match="have no attribute"):
+        fitted.predict([{"a": 1.0}])
+
+
+def test_predictions_from_rows_frames_and_records_are_one(fitted):
+    import pandas as pd
+
+    table, y = draw(20, 3)
+    chances = fitted.predict_proba(records_of(table, y))
+    assert np.array_equal(fitted.predict_proba(rows_of(table, y)), chances)
+    assert np.array_equal(fitted.predict_proba(pd.DataFrame(rows_of(table, y))), chances)
+
+
+def test_a_model_without_terms_says_the_same_of_everybody():
+    table, y = draw(300, 1)
+    none = small_rulefit(penalty=10).fit(open_house(table, y, 3))
+    assert none.table() == []
+    assert none.importances() == {}
+    assert "no term: every patient gets the same answer" in none.text()
+    assert none.predict_proba(records_of(table, y))[:, 1] == pytest.approx(y.mean(), abs=1e-5)
+    assert none.explain({"a": 1.0}).probability == pytest.approx(y.mean(), abs=1e-5)
+    assert "No rule of the model holds" in str(none.explain({}))
+
+
+def test_a_number_is_fitted_to_the_pooled_optimum(measured):
+    model, records, stay = measured
+    design = model.design(records)
+    scaled = (np.clip(stay, 0, 30) - 15) / 15
+    reached = objective(design, scaled, model.intercept_, model.coef_, 0.002, binary=False)
+    assert reached <= find_optimum(design, scaled, 0.002, binary=False) + 1e-7
+
+
+def test_a_number_is_predicted_and_explained_in_its_own_unit(measured):
+    model, records, stay = measured
+    predicted = model.predict(records)
+    assert np.corrcoef(predicted, stay)[0, 1] > 0.9
+    assert predicted.mean() == pytest.approx(np.clip(stay, 0, 30).mean(), abs=1e-3)
+    assert model.classes_ == []
+    with pytest.raises(ModelError, match="predicts a number"):
+        model.predict_proba(records)
+    patient = {name: float(records[name].numbers[7]) for name in "abcd"}
+    why = model.explain(patient)
+    assert why.prediction == pytest.approx(predicted[7])
+    assert why.base + sum(reason.moved for reason in why.reasons) == pytest.approx(predicted[7])
+    assert why.probability is None
+    assert str(why).startswith(f"stay = {predicted[7]:.4g}; everybody starts at {why.base:.4g}.\n1. ")
+
+
+def test_the_table_of_a_number_is_in_its_own_unit(measured):
+    model, records, stay = measured
+    design, held = model.design(records), np.clip(stay, 0, 30)
+    assert model.body.mean == pytest.approx(held.mean(), abs=1e-5)
+    for row in model.table():
+        column = model.terms_.index(row.rule)
+        assert row.odds_ratio is None
+        if row.is_rule:
+            inside = design[:, column] == 1
+            assert row.adds == pytest.approx(15 * row.coefficient)
+            assert row.rate_in == pytest.approx(held[inside].mean(), abs=1e-5)
+            assert row.rate_out == pytest.approx(held[~inside].mean(), abs=1e-5)
+    first = model.table()[0]
+    assert f"{first.adds:.2f}" in model.text().splitlines()[1]
+    assert "adds" in model.text().splitlines()[0]
+
+
+def test_a_saved_number_model_is_the_same(measured, tmp_path):
+    model, records, _ = measured
+    model.save(tmp_path / "stay.json")
+    loaded = cc.load(tmp_path / "stay.json")
+    assert np.array_equal(loaded.predict(records), model.predict(records))
+    assert (loaded.text(), loaded.release) == (model.text(), "exact")
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.lists(st.floats(-1e7, 1e7), min_size=1, max_size=5))
+def test_an_outcome_is_measured_in_half_ranges_and_back(low, width, values):
+    outcome = Outcome(low=low, high=low + width)
+    outcome.check()
+    held = np.clip(values, low, low + width)
+    scaled = outcome.scale(np.array(values))
+    assert np.all(np.abs(scaled) <= 1 + 1e-6)
+    assert outcome.unscale(scaled) == pytest.approx(held, abs=1e-9 * (abs(low) + width))
+    assert outcome.unit == pytest.approx(width / 2, rel=1e-6, abs=1e-9 * abs(low))
+
+
+@pytest.mark.parametrize("outcome", [Outcome(positive="yes"), Outcome(low=0.0, high=1.0)])
+def test_residual_and_curvature_are_the_derivatives_of_the_loss(outcome):
+    y, at, small = np.array([0.0, 1.0, 0.0, 1.0]), np.array([-3.0, 0.2, 4.0, 30.0]), 1e-5
+    rise = (outcome.loss(y, at + small) - outcome.loss(y, at - small)) / (2 * small)
+    assert outcome.residual(y, at) == pytest.approx(rise, abs=1e-6)
+    bend = (outcome.residual(y, at + small) - outcome.residual(y, at - small)) / (2 * small)
+    assert outcome.curvature(at) == pytest.approx(bend, abs=1e-6)
+    several = outcome.loss(y, np.column_stack([at, at + 1]))
+    assert np.array_equal(several[:, 1], outcome.loss(y, at + 1))
+
+
+def test_the_logistic_function_does_not_overflow():
+    assert probability(np.array([-1e4, 0.0, 1e4])).tolist() == [0, 0.5, 1]
+
+
+def test_the_positive_value_is_found_by_its_label():
+    for positive, values in ((1, ("0", "1")), ("1", (0, 1)), (1.0, (0, 1)), (True, (False, True))):
+        assert Outcome(positive=positive).is_positive(Coded(np.array([0, 1, 2]), values)).tolist() == [
+            0,
+            0,
+            1,
+        ]
+
+
+def test_several_values_are_one_against_the_rest():
+    draws = np.random.default_rng(0)
+    rows = [{"x": float(x), "grade": "abc"[int(x > 0) + int(x > 1)]} for x in draws.normal(size=300)]
+    house = cc.House([site_of(rows[part::3], f"s{part}") for part in range(3)])
+    bins = {"x": np.linspace(-2, 2, 9).tolist()}
+    model = cc.RuleFit("grade", "b", bins=bins, trees=10, release="exact").fit(house)
+    assert model.classes_ == ["not b", "b"]
+    found = model.predict([{"x": 0.5}, {"x": -1.0}, {"x": 2.0}])
+    assert found.tolist() == ["b", "not b", "not b"]
+
+
+def body_of(**changes):
+    base = small_rulefit(penalty=0.02).fit(open_house(*draw(150, 1), 2)).body
+    return msgspec.structs.replace(base, **changes) if changes else base
+
+
+def test_a_body_that_does_not_fit_together_is_refused():
+    body = body_of()
+    lies = (
+        {"target": ""},
+        {"coefficients": body.coefficients[1:]},
+        {"classes": [1]},
+        {"told": body.told[1:]},
+        {"told": [*body.told, Told(0, None, None, None, 1.0)]},
+        {"outcome": Outcome()},
+        {"terms": msgspec.structs.replace(body.terms, attributes=body.terms.attributes * 2)},
+    )
+    for lie in lies:
+        raw = msgspec.json.encode(
+            {**msgspec.to_builtins(body), **{k: msgspec.to_builtins(v) for k, v in lie.items()}}
+        )
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(raw, type=RuleBody)
+
+
+def test_coefficients_that_no_odds_can_express_do_not_break_the_table():
+    body = body_of()
+    column = body.told[0].column
+    coefficients = [1e5 if index == column else value for index, value in enumerate(body.coefficients)]
+    huge = msgspec.structs.replace(body, coefficients=coefficients)
+    assert max(row.odds_ratio for row in make_table(huge)) < math.inf
+    assert draw_table(huge, most=1).count("\n") == 2
+    assert rank_attributes(huge)

@@ -1,0 +1,361 @@
+"""Bad input through a house: each a sentence that says what is wrong and where, or a line on the card."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import numpy as np
+import pytest
+from pooled_lasso import Pooled, find_optimum, objective
+from rule_patients import BINS, deal, draw, open_house, records_of, rows_of, site_of, small_rulefit
+
+import concilium as cc
+from concilium.errors import HouseError, LedgerError, MaskError, ModelError, QueryError, StudyError
+from concilium.federation.held_out import Part
+from concilium.federation.messages import Answer, encode, open_envelope, open_reply
+from concilium.privacy.identity import Identity
+from concilium.records.table import Coded, Records
+from concilium.rulefit import path
+from concilium.rulefit.generation import Rules
+
+
+@pytest.fixture(scope="module")
+def patients():
+    return draw(240, 1)
+
+
+def said(model):
+    return "\n".join(model.card.warnings)
+
+
+def house_of(*sites, **options):
+    return cc.House([site_of(rows, f"s{number}") for number, rows in enumerate(sites)], **options)
+
+
+def rows_with(patients, **more):
+    return rows_of(
+        *patients, **{name: [make(i) for i in range(len(patients[1]))] for name, make in more.items()}
+    )
+
+
+def test_a_site_with_one_class_only_adds_to_the_fit_but_has_no_rules(patients):
+    table, y = patients
+    order = np.argsort(y, kind="stable")
+    none, mixed = order[:60], order[60:]
+    parts = [records_of(table[rows], y[rows]) for rows in (none, mixed[::2], mixed[1::2])]
+    model = small_rulefit().fit(cc.House([cc.Site(f"s{i}", part) for i, part in enumerate(parts)]))
+    assert "s0 had no rule to tell: its patients are alike, of one class" in said(model)
+    assert "s1 had no rule" not in said(model)
+    assert model.body.patients == 240
+    design = model.design(records_of(table, y))
+    reached = objective(design, y, model.intercept_, model.coef_, 0.01)
+    assert reached <= find_optimum(design, y.astype(float), 0.01) + 1e-7
+
+
+def test_a_constant_column_is_left_out_by_name(patients):
+    rows = rows_with(patients, same=lambda i: 7, text=lambda i: "x", bound=lambda i: 0.35)
+    bins = {**BINS, "bound": BINS["a"]}
+    model = small_rulefit(bins=bins).fit(house_of(rows[::2], rows[1::2]))
+    for name in ("same", "text"):
+        assert f"left out: {name} (the same for everybody)" in said(model)
+    assert "left out: bound (all patients are in one of its bins)" in said(model)
+    assert set(model.attributes_) <= set("abcd")
+
+
+def test_a_column_that_is_constant_at_one_site_only_is_used(patients):
+    table, y = patients
+    table = table.copy()
+    table[::3, 0] = 0.7
+    model = small_rulefit().fit(open_house(table, y, 3))
+    assert "left out" not in said(model)
+    assert "a" in model.attributes_
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_bins_that_miss_everybody_are_named_with_what_would_do(patients, release):
+    bins = {**BINS, "c": [1000.0, 2000.0, 3000.0]}
+    said = r"the bins of 'c', 1000 to 3000, miss all patients: edges between -10 and 10 would do"
+    with pytest.raises(StudyError, match=said):
+        small_rulefit(bins=bins, release=release, epsilon=None).fit(open_house(*patients, 3))
+
+
+def test_bins_that_miss_everybody_where_sites_leave_small_counts_out(patients):
+    sites = [
+        cc.Site(f"s{i}", part, policy=cc.Policy(minimum_cell=3)) for i, part in enumerate(deal(*patients, 2))
+    ]
+    with pytest.raises(StudyError, match=r"the bins of 'c', 1000 to 3000, miss all patients"):
+        small_rulefit(bins={"c": [1000.0, 2000.0, 3000.0]}, attributes=["c"]).fit(cc.House(sites))
+
+
+def test_more_rules_than_patients_is_said_and_fits(patients):
+    table, y = patients[0][:60], patients[1][:60]
+    model = small_rulefit(trees=60, support=5, penalty=0.02).fit(open_house(table, y, 2))
+    assert len(model.terms_) > 60
+    assert f"there were {len(model.terms_)} terms to choose from for 60 patients; the penalty took" in said(
+        model
+    )
+    design = model.design(records_of(table, y))
+    reached = objective(design, y, model.intercept_, model.coef_, 0.02)
+    assert reached <= find_optimum(design, y.astype(float), 0.02) + 1e-7
+
+
+def test_a_feature_missing_at_one_site_is_left_out_with_the_site(patients):
+    rows = rows_of(*patients)
+    lacking = [{name: value for name, value in row.items() if name != "b"} for row in rows[1::2]]
+    model = small_rulefit().fit(house_of(rows[::2], lacking))
+    assert "left out: b (not known at s1)" in said(model)
+    assert "b" not in model.attributes_
+
+
+def test_text_in_a_numeric_column_names_column_and_site(patients):
+    rows = rows_of(*patients)
+    broken = [{**row, "b": "high" if row["b"] > 0 else "low"} for row in rows[1::2]]
+    with pytest.raises(
+        HouseError, match=r"does not fit every site: s1: attribute 'b' holds text, so bins do not"
+    ):
+        small_rulefit().fit(house_of(rows[::2], broken))
+
+
+def test_a_number_without_bins_is_left_out_with_the_site(patients):
+    bins = {name: edges for name, edges in BINS.items() if name != "d"}
+    model = small_rulefit(bins=bins).fit(open_house(*patients, 2))
+    assert "left out: d (a number at site" in said(model)
+
+
+def test_names_that_no_site_knows(patients):
+    model = small_rulefit(bins={**BINS, "agee": [1, 2]}).fit(open_house(*patients, 2))
+    assert "left out: agee (no site knows it)" in said(model)
+    with pytest.raises(HouseError, match=r"no attribute is left to make rules of: e: no site knows it"):
+        small_rulefit(attributes=["e"]).fit(open_house(*patients, 2))
+
+
+def test_a_positive_value_that_nobody_has_and_too_many_values(patients):
+    with pytest.raises(StudyError, match=r"no patient has y = dead; there are 0, 1"):
+        small_rulefit(positive="dead").fit(open_house(*patients, 2))
+    rows = rows_with(patients, grade=lambda i: "abc"[i % 3])
+    with pytest.raises(
+        StudyError, match=r"'grade' has 3 values \(a, b, c, \.\.\.\): say which is 'positive'"
+    ):
+        small_rulefit(target="grade").fit(house_of(rows[::2], rows[1::2]))
+
+
+def test_a_target_that_is_a_number_text_or_nowhere(patients):
+    with pytest.raises(HouseError, match="the target 'a' is a number"):
+        small_rulefit(target="a", bins={"b": BINS["b"]}).fit(open_house(*patients, 2))
+    with pytest.raises(StudyError, match="'bins' of 'a' must give the range of a number"):
+        small_rulefit(target="a", bins={**BINS, "a": [1]}).fit(open_house(*patients, 2))
+    rows = rows_with(patients, grade=lambda i: "abc"[i % 3])
+    with pytest.raises(HouseError, match="'grade' holds text"):
+        small_rulefit(target="grade", bins={**BINS, "grade": [0, 1]}).fit(house_of(rows))
+    with pytest.raises(HouseError, match="no column 'nowhere'"):
+        small_rulefit(target="nowhere").fit(open_house(*patients, 2))
+    with pytest.raises(QueryError):
+        small_rulefit(query="a >")
+
+
+def test_patients_with_missing_values_are_fitted_like_the_others(patients):
+    table, y = patients[0].copy(), patients[1]
+    table[np.random.default_rng(1).random(table.shape) < 0.2] = np.nan
+    model = small_rulefit(penalty=0.005).fit(open_house(table, y, 3))
+    design = model.design(records_of(table, y))
+    reached = objective(design, y, model.intercept_, model.coef_, 0.005)
+    assert reached <= find_optimum(design, y.astype(float), 0.005) + 1e-7
+    assert any("missing" in rule for rule in model.rules_)
+
+
+def test_categories_stored_differently_at_each_site_are_one(patients):
+    table, y = patients
+    kinds = (np.arange(240) * 7 % 3 + 1).astype(np.uint8)
+    y = ((kinds == 2) ^ (np.random.default_rng(0).random(240) < 0.1)).astype(np.uint8)
+    stored = [(1, 2, 3), ("1", "2", "3")]
+    sites = []
+    for part, values in enumerate(stored):
+        rows = np.arange(part, 240, 2)
+        column = Coded(kinds[rows], values)
+        own = records_of(table[rows], y[rows])
+        sites.append(cc.Site(f"s{part}", Records({**{n: own[n] for n in own.names}, "kind": column})))
+    model = small_rulefit(attributes=["kind"], trees=5).fit(cc.House(sites))
+    assert any(row.rule == "kind = 2" for row in model.table())
+    found = [model.predict([{"kind": kind}]).tolist()[0] for kind in (2, "2", 2.0, 1, "3", "new")]
+    assert found == [1, 1, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "kinds", list(itertools.combinations(["rulefit.schema", "histograms", "rulefit.rules"], 2))
+)
+def test_a_policy_that_does_not_list_a_kind_refuses_it(patients, kinds):
+    sites = [
+        cc.Site(f"s{i}", part, policy=cc.Policy(kinds=kinds)) for i, part in enumerate(deal(*patients, 2))
+    ]
+    with pytest.raises(
+        HouseError, match=r"no site answered: s0, s1: questions of kind '[a-z.]+' are not answered here"
+    ):
+        small_rulefit().fit(cc.House(sites))
+
+
+def test_small_cells_forbid_exact_gradients_and_allow_masked_ones(patients):
+    parts = deal(*patients, 3)
+    policies = [cc.Policy(minimum_cell=2), None, None]
+
+    def open_again():
+        return cc.House(
+            [
+                cc.Site(f"s{i}", part, policy=p)
+                for i, (part, p) in enumerate(zip(parts, policies, strict=True))
+            ]
+        )
+
+    with pytest.raises(
+        HouseError, match=r"s0: this site leaves small counts out .* a gradient cannot do that: ask masked"
+    ):
+        small_rulefit().fit(open_again())
+    model = small_rulefit(release="masked", epsilon=None).fit(open_again())
+    assert model.body.patients == 240
+    for solver, said in (("newton", "a gradient cannot do that"), ("fedda", "ask masked")):
+        with pytest.raises(HouseError, match=said):
+            small_rulefit(solver=solver).fit(open_again())
+
+
+def test_two_sites_cannot_mask(patients):
+    with pytest.raises(MaskError, match="at least 3 are needed"):
+        small_rulefit(release="masked").fit(open_house(*patients, 2))
+
+
+def test_the_card_lists_rounds_bytes_and_releases(patients):
+    told = []
+    model = small_rulefit().fit(open_house(*patients, 3, on_round=told.append))
+    card = model.card
+    assert card.rounds == len(told) > 5
+    assert card.bytes > 10_000
+    assert [site.patients for site in card.sites] == [80, 80, 80]
+    kinds = ["histograms", "rulefit.fit", "rulefit.rates", "rulefit.rules", "rulefit.schema"]
+    assert sorted({release.kind for release in card.releases}) == kinds
+    for site in ("site 0", "site 1", "site 2"):
+        own = {release.kind: release for release in card.releases if release.site == site}
+        assert sum(release.answers for release in own.values()) == card.rounds
+        assert own["histograms"].numbers == sum(len(edges) + 2 for edges in BINS.values())
+        assert own["rulefit.rates"].numbers == 3 + 3 * len(model.table())
+        assert all(release.cost is None for release in own.values())
+    assert any("more than one exact number for every two patients" in warning for warning in card.warnings)
+
+
+def test_under_masks_no_site_tells_how_many_patients_it_has(patients):
+    card = small_rulefit(release="masked", epsilon=None).fit(open_house(*patients, 3)).card
+    assert [site.patients for site in card.sites] == [None, None, None]
+    assert card.release == "masked"
+
+
+def test_the_penalty_is_chosen_by_loss_on_patients_held_out(patients):
+    table, y = patients
+    house = open_house(table, y, 3)
+    model = small_rulefit(penalty=[0.002, 0.01, 0.03, 0.1]).fit(house)
+    assert [choice.penalty for choice in model.path_] == [0.1, 0.03, 0.01, 0.002]
+    design = model.design(records_of(table, y))
+    held = np.zeros(240, dtype=bool)
+    for part, records in enumerate(deal(table, y, 3)):
+        cohort = cc.Site("x", records)._view.select("", "y")
+        out = Part(percent=30, held=True).choose(cohort, "", "y", 4)
+        held[part::3] = np.isin(np.arange(len(cohort)), out.rows)
+    losses = {}
+    for choice in model.path_:
+        # Each model of the path again, by an oracle's bound: the solver's is within its coarse tolerance of it.
+        asked = Pooled(design[~held], y[~held].astype(float))
+        w = path.newton.fit(asked, design.shape[1], choice.penalty).w
+        losses[choice.penalty] = objective(design[held], y[held], w[0], w[1:], 0.0)
+        assert choice.deviance == pytest.approx(losses[choice.penalty], abs=5e-3)
+        assert 0 <= choice.terms <= design.shape[1]
+    best = min(model.path_, key=lambda choice: choice.deviance)
+    assert best.deviance <= min(losses.values()) + 5e-3
+    assert f"of 4 penalties {best.penalty:.3g} had the least loss on patients held out" in said(model)
+    reached = objective(design, y, model.intercept_, model.coef_, best.penalty)
+    assert reached <= find_optimum(design, y.astype(float), best.penalty) + 1e-7
+
+
+def test_a_penalty_can_be_found_without_being_given(patients):
+    model = small_rulefit(penalty="auto").fit(open_house(*patients, 3))
+    assert len(model.path_) == path.LENGTH
+    assert 0 < len(model.table()) < len(model.terms_)
+    small = draw(16, 1)
+    with pytest.raises(HouseError, match="too few patients to hold some out for choosing a penalty"):
+        small_rulefit(penalty="auto").fit(open_house(*small, 2))
+
+
+class Forging:
+    """A site that answers one kind of question with something of its own, properly signed."""
+
+    def __init__(self, site, kind, body):
+        self.name, self._site, self._kind, self._body = site.name, site, kind, body
+
+    def answer(self, message):
+        reply = self._site.answer(message)
+        opened = open_reply(reply)
+        if open_envelope(message).kind != self._kind or not isinstance(opened, Answer):
+            return reply
+        forged = msgspec.structs.replace(opened, body=self._body, signature=b"")
+        return encode(msgspec.structs.replace(forged, signature=self._site.identity.sign(forged.signed)))
+
+
+@pytest.mark.parametrize("rules", [(((0, 5, 2),),), (((9, 1, 1),),), ((),), (((0, 0, 42),),)])
+def test_a_site_that_sends_what_is_no_rule_is_named(patients, rules):
+    sites = [cc.Site(f"s{i}", part, identity=Identity.create()) for i, part in enumerate(deal(*patients, 2))]
+    house = cc.House([sites[0], Forging(sites[1], "rulefit.rules", encode(Rules(rules)))])
+    with pytest.raises(HouseError, match="s1 answered with what is no set of rules"):
+        small_rulefit(attributes=["a"], cutoffs=None).fit(house)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target": ""},
+        {"target": 3},
+        {"query": 3},
+        {"trees": 0},
+        {"trees": 10_001},
+        {"trees": True},
+        {"support": 4},
+        {"seed": -1},
+        {"seed": 2**63},
+        {"cutoffs": 0},
+        {"cutoffs": True},
+        {"leaves": 1},
+        {"leaves": "4"},
+        {"leaves": float("nan")},
+        {"shrinkage": 0},
+        {"shrinkage": None},
+        {"solver": "saga"},
+        {"release": "private and exact"},
+        {"attributes": "abc"},
+        {"penalty": 0},
+        {"penalty": -1},
+        {"penalty": []},
+        {"penalty": "small"},
+        {"penalty": [0.1, None]},
+        {"penalty": float("nan")},
+        {"bins": {"a": []}},
+        {"bins": {"a": [2, 1]}},
+        {"bins": {"a": ["x"]}},
+        {"bins": {"a": 3}},
+        {"bins": {"a": [float("inf")]}},
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_refused_at_once(options):
+    with pytest.raises(StudyError, match=r"RuleFit|bins"):
+        small_rulefit(**options)
+
+
+def test_a_budget_that_is_none_is_refused_at_once():
+    for options in ({"epsilon": 0}, {"epsilon": "x"}, {"delta": 2}):
+        with pytest.raises(LedgerError):
+            small_rulefit(**options)
+
+
+def test_nothing_is_told_before_it_is_fitted():
+    model = small_rulefit()
+    for ask in ("table", "text", "importances"):
+        with pytest.raises(ModelError, match="not fitted yet"):
+            getattr(model, ask)()
+    for name in ("card", "coef_", "rules_", "classes_"):
+        with pytest.raises(ModelError, match="not fitted yet"):
+            getattr(model, name)
