@@ -7,6 +7,7 @@ release does and does not protect is said on the card.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -37,6 +38,7 @@ from concilium.rulefit.explanation import Explanation, explain
 from concilium.rulefit.fitting import AskFit, Coefficients, Part, Sums, choose_places, read_sums
 from concilium.rulefit.generation import LEAST_SUPPORT, AskRules, Rules
 from concilium.rulefit.outcome import Outcome, probability
+from concilium.rulefit.private_fit import PrivateFit
 from concilium.rulefit.rates import AskRates, read_rates
 from concilium.rulefit.rules import Attribute, Rule, check_rule
 from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
@@ -66,7 +68,8 @@ class RuleFit:
     epsilon     masked: what choosing cutoffs may cost, noise in shares; None: exact histograms under masks
     solver      "newton": about a dozen questions to the optimum; "fedda": the paper's, hundreds
     release     "exact": the house sees each site's numbers; "masked": sums over all sites only (three at least), though
-                each site's rules
+                each site's rules; "private": sums with noise, at the price of `epsilon` and `delta` per patient, for
+                which the study must state `values` (of categories, and the classes) or `bins` for all it asks about
     """
 
     method: ClassVar[str] = "rulefit"
@@ -87,6 +90,7 @@ class RuleFit:
         release: Release = "masked",
         *,
         delta: float | str | Fraction = "1/1000000",
+        values: Mapping[str, Sequence[Value]] | None = None,
         attributes: Sequence[str] | None = None,
         support: int = 10,
         seed: int = 0,
@@ -109,8 +113,10 @@ class RuleFit:
             raise StudyError("the 'leaves' of a RuleFit are 2 to 100, its 'shrinkage' above 0 and at most 1")
         if solver not in ("newton", "fedda"):
             raise StudyError(f"the 'solver' of a RuleFit must be 'newton' or 'fedda'; got {solver!r}")
-        if release not in ("exact", "masked"):
-            raise StudyError(f"the 'release' of a RuleFit must be 'exact' or 'masked'; got {release!r}")
+        if release not in ("exact", "masked", "private"):
+            raise StudyError(
+                f"the 'release' of a RuleFit must be 'exact', 'masked' or 'private'; got {release!r}"
+            )
         if isinstance(attributes, str):
             raise StudyError(f"the 'attributes' of a RuleFit must be a list of names; got {attributes!r}")
         self.target, self.positive, self.query = target, positive, query
@@ -127,16 +133,16 @@ class RuleFit:
             rho_for_epsilon(self.epsilon, self.delta)  # says at once where one of them is no budget
         if solver == "fedda" and not isinstance(self.penalty, float):
             raise StudyError("a RuleFit with solver 'fedda' needs one 'penalty'; a path takes 'newton'")
+        self.values = {name: list(listed) for name, listed in (values or {}).items()}
+        self._private = self._state() if release == "private" else None
         self._body: RuleBody | None = None
         self._card: Card | None = None
         self.path_: list[path.Choice] = []
 
     def fit(self, house: House) -> Self:
         """Make rules and fit the model with the sites of this house; returns itself."""
-        names = (
-            "target positive query trees leaves shrinkage penalty bins cutoffs solver attributes support seed"
-        )
-        parameters = {name: getattr(self, name) for name in names.split()}
+        names = "target positive query trees leaves shrinkage penalty bins values cutoffs solver attributes support"
+        parameters = {name: getattr(self, name) for name in (*names.split(), "seed")}
         parameters |= {"epsilon": str(self.epsilon), "delta": str(self.delta)}
         with house.open(self.method, self.release, parameters) as run:
             while True:
@@ -146,7 +152,24 @@ class RuleFit:
                 except SitesChanged:
                     continue  # sites only ever get fewer, so this ends
 
+    def _state(self) -> PrivateFit:
+        """The private study that these parameters state; those that say how sites make rules have no place in it."""
+        named = ("trees", "leaves", "shrinkage", "penalty", "solver", "support")
+        defaults = inspect.signature(type(self)).parameters
+        given = [name for name in named if getattr(self, name) != defaults[name].default]
+        if given:
+            raise StudyError(
+                f"a private RuleFit has no {given[0]!r}: its rules are drawn from the 'seed', and noise decides how "
+                "much coefficients shrink"
+            )
+        names = "target positive query values bins attributes cutoffs epsilon delta seed"
+        return PrivateFit(**{name: getattr(self, name) for name in names.split()})
+
     def _fit(self, run: Run) -> None:
+        if self._private is not None:
+            self._body, told = self._private.fit(run)
+            self._card = run.finish({}, told)
+            return
         said: list[str] = []
         measured = self.positive is None and self.target in self.bins
         asked = AskSchema(
@@ -408,6 +431,8 @@ class RuleFit:
 
     def plan(self) -> Plan:
         """What a fit will ask, what each question costs, and all of it together."""
+        if self._private is not None:
+            return self._private.plan()
         rho = None
         if self.release == "masked" and self.epsilon is not None and self.cutoffs is not None:
             rho = rho_for_epsilon(self.epsilon, self.delta)
