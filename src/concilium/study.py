@@ -151,7 +151,7 @@ class Method:
 
 # One entry for each method; where its estimator is, model.METHODS says.
 METHODS = {
-    "rulefit": Method(RuleLimits, takes=("positive", "epsilon", "delta"), against_rest=True),
+    "rulefit": Method(RuleLimits, takes=("positive", "values", "epsilon", "delta"), against_rest=True),
     "tree": Method(TreeLimits, takes=("values", "epsilon", "delta")),
     "voting-trees": Method(VotingLimits, needs=("positive",), against_rest=True, compares=False),
     "naive-bayes": Method(NaiveBayesLimits, takes=("values", "epsilon", "delta")),

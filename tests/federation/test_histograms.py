@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import MessageError, StudyError
+from concilium.federation.cohort import View
 from concilium.federation.histograms import AskHistograms, choose_cutoffs, split_histograms
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON
 from side_door import find_side_doors
@@ -101,6 +102,44 @@ def test_histograms_are_split_by_attribute():
     assert AskHistograms(query="", target="y", edges=edges).numbers == 7
 
 
+PATIENTS = st.fixed_dictionaries(
+    {"age": AGES, "sex": st.sampled_from(["f", "m", "x", None]), "y": st.sampled_from(["n", "p", "q"])}
+)
+
+
+def count_tables(patients, classes):
+    """Each cell by looking at each patient: ages by bin, sexes by value, both by class."""
+    width = len(classes) + 1 if classes else 1
+    ages, sexes = np.zeros((len(EDGES) + 2, width)), np.zeros((4, width))
+    for one in patients:
+        column = ([*classes, "other"].index(one["y"] if one["y"] in classes else "other")) if classes else 0
+        ages[0 if one["age"] is None else 1 + bisect.bisect_right(EDGES, one["age"]), column] += 1
+        sexes[[None, "f", "m", "x"].index(one["sex"]), column] += 1
+    return {"age": ages.tolist(), "sex": sexes.tolist()}
+
+
+@given(st.lists(PATIENTS, min_size=1, max_size=40), st.sampled_from([[], ["p"], ["n", "p"]]))
+def test_tables_by_class_are_those_of_the_patients_and_one_patient_is_in_one_cell_of_each(patients, classes):
+    question = AskHistograms(
+        query="",
+        target="y",
+        edges={"age": EDGES},
+        values={"sex": ["f", "m"]},
+        classes=classes,
+        variance="4",
+    )
+    question.check("private")
+    schema = {"age": "number", "sex": "code", "y": "code"}
+    view = View(cc.Records.from_rows(patients, schema=schema), cc.Policy(), stated=True)
+    counts = question.compute(view.select("", "y").under("private"), b"").astype(np.int64)
+    assert counts.size == question.numbers
+    tables = question.split(counts)
+    assert {name: table.tolist() for name, table in tables.items()} == count_tables(patients, classes)
+    without = count_tables(patients[:-1], classes)
+    change = sum(((table - np.array(without[name])) ** 2).sum() for name, table in tables.items())
+    assert change == question.sensitivity_squared == 2
+
+
 @pytest.mark.parametrize("leave_out", [("a", 3), ("d", 0), ("d", 4)])
 def test_private_cutoffs_have_no_side_door(monkeypatch, leave_out):
     monkeypatch.setenv(SWITCH, SWITCHED_ON)
@@ -141,6 +180,18 @@ def test_private_cutoffs_are_planned_and_charged():
     [
         (AskHistograms(query="", target="y", edges={}), "exact", "must name an attribute"),
         (AskHistograms(query="", target="y", edges={"a": [2.0, 1.0]}), "exact", "must rise"),
+        (AskHistograms(query="", target="y", edges={}, values={"a": [5, "5"]}), "exact", "'a' must differ"),
+        (AskHistograms(query="", target="y", edges={"a": [1.0]}, classes=[1, 1]), "exact", "'y' must differ"),
+        (
+            AskHistograms(query="", target="y", edges={"a": [1.0]}, values={"a": [1]}),
+            "exact",
+            "either edges or values",
+        ),
+        (
+            AskHistograms(query="", target="y", edges={"a": [1.0]}, classes=list(range(400_000))),
+            "exact",
+            "at most 1048576 numbers",
+        ),
         (AskHistograms(query="", target="y", edges={"a": [1.0]}), "private", "says the variance"),
         (
             AskHistograms(query="", target="y", edges={"a": [1.0]}, variance="4"),

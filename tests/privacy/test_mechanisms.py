@@ -222,6 +222,12 @@ def test_so_much_epsilon_that_nothing_happens_is_allowed_and_said():
         add_gaussian(numbers, Fraction(1, 88))
 
 
+def test_noise_far_above_any_count_of_patients_is_drawn_in_full():
+    # Sums in fixed point are large numbers, and so is their noise.
+    noise = draw_gaussian(2000, Fraction(2) ** 80)
+    assert 0.9 < np.std(noise.astype(float)) / 2.0**40 < 1.1
+
+
 def test_so_little_epsilon_that_no_count_survives_is_refused():
     with pytest.raises(StudyError, match="larger than any count"):
         add_laplace([1], "1e-16")

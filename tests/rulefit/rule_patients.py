@@ -6,7 +6,6 @@ import numpy as np
 
 import concilium as cc
 from concilium.records.table import Coded, Numbers, Records
-from concilium.rulefit.rules import write_condition
 
 EDGES = [round(edge, 1) for edge in np.linspace(-2.5, 2.5, 41).tolist()]
 COLUMNS = ("a", "b", "c", "d")
@@ -51,12 +50,3 @@ def site_of(rows, name="site", **options):
 def small_rulefit(**options):
     """A RuleFit that takes no time."""
     return cc.RuleFit(**{"target": "y", "bins": BINS, "trees": 15, "release": "exact", **options})
-
-
-def write_rule(allowed, sizes):
-    """The rule with these codes for each attribute, without conditions that everybody fulfils."""
-    return tuple(
-        write_condition(attribute, codes)
-        for attribute, codes in sorted(allowed.items())
-        if len(codes) < sizes[attribute]
-    )

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rule_patients import write_rule
 
 import concilium as cc
 from concilium.errors import MessageError
@@ -25,7 +24,7 @@ from concilium.rulefit.design import (
     keep,
     read_terms,
 )
-from concilium.rulefit.rules import Attribute
+from concilium.rulefit.rules import Attribute, write_rule
 
 AGE = Attribute("age", (40.0, 60.0, 80.0))
 LAB = Attribute("lab", (-1.0, 0.0, 2.5))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rule_patients import write_rule
 
 from concilium.errors import MessageError
 from concilium.rulefit.rules import (
@@ -21,6 +20,7 @@ from concilium.rulefit.rules import (
     say_condition,
     say_rule,
     write_condition,
+    write_rule,
 )
 
 AGE = Attribute("age", (40.0, 60.5, 80.0))

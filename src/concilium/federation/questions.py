@@ -29,6 +29,7 @@ KINDS = {
     "rulefit.schema": "concilium.federation.schema:AskSchema",
     "rulefit.rules": "concilium.rulefit.generation:AskRules",
     "rulefit.fit": "concilium.rulefit.fitting:AskFit",
+    "rulefit.gradient": "concilium.rulefit.gradient:AskGradient",
     "rulefit.dual": "concilium.rulefit.fedda:AskDual",
     "rulefit.rates": "concilium.rulefit.rates:AskRates",
     "tree.schema": "concilium.federation.schema:AskSchema",

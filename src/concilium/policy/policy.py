@@ -64,6 +64,7 @@ ALL_KINDS = (
     "rulefit.schema",
     "rulefit.rules",
     "rulefit.fit",
+    "rulefit.gradient",
     "rulefit.dual",
     "rulefit.rates",
     "tree.schema",

@@ -144,9 +144,9 @@ def _root_up(square: Fraction) -> float:
         raise StudyError(
             "noise of this variance is larger than any count: raise rho or lower the sensitivity"
         )
-    # Scaled by a power of four so that no tiny variance underflows on the way.
-    shift = max(0, square.denominator.bit_length() - square.numerator.bit_length()) // 2
-    root = math.ldexp(math.sqrt(_round_up(square * 4**shift)), -shift)
+    # Scaled by a power of four so that no tiny variance underflows on the way, and no large one is taken for a scale.
+    shift = (square.denominator.bit_length() - square.numerator.bit_length()) // 2
+    root = math.ldexp(math.sqrt(_round_up(square * Fraction(4) ** shift)), -shift)
     while Fraction(root) ** 2 < square:
         root = math.nextafter(root, math.inf)
     return root

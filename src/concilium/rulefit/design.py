@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort, View, bin_codes, numbers
+from concilium.federation.histograms import find_codes
 from concilium.federation.messages import decode
-from concilium.records.table import Coded, Records, label
+from concilium.records.table import Coded, Records
 from concilium.rulefit.packed import Bits, add_up, combine, cross, pack_rules, unpack
 from concilium.rulefit.rules import Attribute, Rule, check_rules
 
@@ -224,10 +225,7 @@ def codes_at_site(attribute: Attribute, cohort: Cohort) -> NDArray[np.unsignedin
 
 def place_codes(column: Coded, attribute: Attribute) -> NDArray[np.unsignedinteger]:
     """For each code of a column of categories the model's code: 0 missing, the value's place, or the last: other."""
-    place = {label(value): code for code, value in enumerate(attribute.values, start=1)}
-    other = attribute.size - 1
-    codes = [0, *(place.get(label(value), other) for value in column.values)]
-    return np.array(codes, dtype=np.min_scalar_type(attribute.size))
+    return find_codes(column, attribute.values).astype(np.min_scalar_type(attribute.size))
 
 
 def build_for(terms: Terms, records: Records) -> Design:

@@ -7,6 +7,7 @@ release does and does not protect is said on the card.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
@@ -38,6 +39,7 @@ from concilium.rulefit.explanation import Explanation, explain
 from concilium.rulefit.fitting import AskFit, Coefficients, Sums, choose_places, read_sums
 from concilium.rulefit.generation import LEAST_SUPPORT, MOST_LEAVES, MOST_TREES, AskRules, Rules
 from concilium.rulefit.outcome import Outcome, probability
+from concilium.rulefit.private_fit import PrivateFit
 from concilium.rulefit.rates import AskRates, read_rates
 from concilium.rulefit.rules import Attribute, Rule, check_rules
 from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
@@ -70,7 +72,8 @@ class RuleFit(Fitted[RuleBody]):
     epsilon     masked: what choosing cutoffs may cost, noise in shares; None: exact histograms under masks
     solver      "newton": about a dozen questions to the optimum; "fedda": the paper's, hundreds
     release     "exact": the house sees each site's numbers; "masked": sums over all sites only (three at least), though
-                each site's rules
+                each site's rules; "private": sums with noise, at the price of `epsilon` and `delta` per patient, for
+                which the study must state `values` (of categories, and the classes) or `bins` for all it asks about
     """
 
     method: ClassVar[str] = "rulefit"
@@ -91,6 +94,7 @@ class RuleFit(Fitted[RuleBody]):
         release: Release = "masked",
         *,
         delta: float | str | Fraction = "1/1000000",
+        values: Mapping[str, Sequence[Value]] | None = None,
         attributes: Sequence[str] | None = None,
         support: int = 10,
         seed: int = 0,
@@ -120,8 +124,10 @@ class RuleFit(Fitted[RuleBody]):
             )
         if solver not in ("newton", "fedda"):
             raise StudyError(f"the 'solver' of a RuleFit must be 'newton' or 'fedda'; got {solver!r}")
-        if release not in ("exact", "masked"):
-            raise StudyError(f"the 'release' of a RuleFit must be 'exact' or 'masked'; got {release!r}")
+        if release not in ("exact", "masked", "private"):
+            raise StudyError(
+                f"the 'release' of a RuleFit must be 'exact', 'masked' or 'private'; got {release!r}"
+            )
         if isinstance(attributes, str):
             raise StudyError(f"the 'attributes' of a RuleFit must be a list of names; got {attributes!r}")
         self.target, self.positive, self.query = target, known(positive), query
@@ -139,19 +145,36 @@ class RuleFit(Fitted[RuleBody]):
             exact_positive(self.epsilon, "epsilon")
         if solver == "fedda" and not isinstance(self.penalty, float):
             raise StudyError("a RuleFit with solver 'fedda' needs one 'penalty'; a path takes 'newton'")
+        self.values = {name: list(listed) for name, listed in (values or {}).items()}
+        self._private = self._state() if release == "private" else None
         self.path_: list[path.Choice] = []
 
     def fit(self, house: House) -> Self:
         """Make rules and fit the model with the sites of this house; returns itself."""
-        names = (
-            "target positive query trees leaves shrinkage penalty bins cutoffs solver attributes support seed"
-        )
-        parameters = {name: getattr(self, name) for name in names.split()}
+        names = "target positive query trees leaves shrinkage penalty bins values cutoffs solver attributes support"
+        parameters = {name: getattr(self, name) for name in (*names.split(), "seed")}
         parameters |= {"epsilon": str(self.epsilon), "delta": str(self.delta)}
         house.converse(self.method, self.release, parameters, self._fit)
         return self
 
+    def _state(self) -> PrivateFit:
+        """The private study that these parameters state; those that say how sites make rules have no place in it."""
+        named = ("trees", "leaves", "shrinkage", "penalty", "solver", "support")
+        defaults = inspect.signature(type(self)).parameters
+        given = [name for name in named if getattr(self, name) != defaults[name].default]
+        if given:
+            raise StudyError(
+                f"a private RuleFit has no {given[0]!r}: its rules are drawn from the 'seed', and noise decides how "
+                "much coefficients shrink"
+            )
+        names = "target positive query values bins attributes cutoffs epsilon delta seed"
+        return PrivateFit(**{name: getattr(self, name) for name in names.split()})
+
     def _fit(self, run: Run) -> None:
+        if self._private is not None:
+            self._body, told = self._private.fit(run)
+            self._card = run.finish({}, told)
+            return
         said: list[str] = []
         measured = self.positive is None and self.target in self.bins
         asked = AskSchema(
@@ -420,6 +443,8 @@ class RuleFit(Fitted[RuleBody]):
 
     def plan(self) -> Plan:
         """What a fit will ask, what each question costs, and all of it together."""
+        if self._private is not None:
+            return self._private.plan()
         rho = None
         if self.release == "masked" and self.epsilon is not None and self.cutoffs is not None:
             rho = rho_for_epsilon(self.epsilon, self.delta)

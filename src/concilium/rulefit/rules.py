@@ -9,7 +9,7 @@ patients, whoever they may be, if and only if they are equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -69,6 +69,15 @@ def read_codes(condition: Condition) -> set[int]:
     """The codes that fulfil a condition."""
     runs = zip(condition[1::2], condition[2::2], strict=True)
     return {code for low, high in runs for code in range(low, high + 1)}
+
+
+def write_rule(allowed: Mapping[int, set[int]], sizes: Sequence[int]) -> Rule:
+    """The rule with these codes for each attribute, without conditions that everybody fulfils."""
+    return tuple(
+        write_condition(attribute, codes)
+        for attribute, codes in sorted(allowed.items())
+        if len(codes) < sizes[attribute]
+    )
 
 
 def check_rules(rules: Iterable[Rule], attributes: Sequence[Attribute]) -> None:

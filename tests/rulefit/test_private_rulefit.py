@@ -1,0 +1,253 @@
+"""`RuleFit(release="private")`: no side door, exact charges, plans that hold, and a model that is worth having."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import concilium as cc
+from concilium.errors import ConciliumError, HouseError, StudyError
+from concilium.privacy.accounting import epsilon_from_rho, rho_for_epsilon
+from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.records.table import Coded, Numbers, Records
+from side_door import find_side_doors
+
+VALUES = {"sex": ["f", "m"], "ward": ["a", "b", "c"], "y": ["n", "p"]}
+BINS = {"age": [30, 50, 70]}
+SCHEMA = {"age": "number", "sex": "code", "ward": "code", "y": "code"}
+
+
+def rows(count, shift=0):
+    """Patients whose outcome follows age and ward, with exceptions, so that one of them changes no decision."""
+    return [
+        {
+            "age": None if i % 19 == 5 else float(20 + (7 * i + shift) % 70),
+            "sex": "fm"[i % 2],
+            "ward": "abcd"[(i // 2 + shift) % 4],
+            "y": "np"[((7 * i + shift) % 70 > 35) ^ (i % 7 == 0)],
+        }
+        for i in range(count)
+    ]
+
+
+SITES = {"big": rows(150), "small": rows(40, 1), "tiny": rows(1, 2), "one": rows(3, 3)}
+
+
+def make_sites(policy=None):
+    return [cc.Site(name, cc.Records.from_rows(part, schema=SCHEMA), policy) for name, part in SITES.items()]
+
+
+def study(**options):
+    return cc.RuleFit("y", release="private", **{"values": VALUES, "bins": BINS, "epsilon": 20, **options})
+
+
+@pytest.fixture
+def fixed_noise(monkeypatch):
+    monkeypatch.setenv(SWITCH, SWITCHED_ON)
+
+
+@pytest.mark.parametrize(
+    ("leave_out", "options"),
+    [
+        (("big", 0), {}),
+        (("big", 77), {"cutoffs": 2}),
+        (("small", 11), {"query": "ward = 'a' or age > 40"}),
+        (("tiny", 0), {}),
+        (("one", 2), {"query": "ward = 'c' and sex = 'f'"}),
+    ],
+)
+def test_a_private_rulefit_has_no_side_door(fixed_noise, leave_out, options):
+    assert find_side_doors(SITES, leave_out, lambda house: study(**options).fit(house), schema=SCHEMA) == []
+
+
+def test_an_odd_value_of_one_patient_changes_nobody_elses(fixed_noise):
+    """Codes that read as numbers become text for everybody where one does not: under `private` nobody may notice."""
+
+    def fit(last):
+        parts = {
+            name: [{"age": i % 80, "y": "1.0" if (i % 80) > 40 else "0"} for i in range(count)]
+            for name, count in (("a", 90), ("b", 80), ("c", 70))
+        }
+        parts["a"].append({"age": 10, "y": last})
+        sites = [
+            cc.Site(n, cc.Records.from_rows(part, schema={"age": "number"})) for n, part in parts.items()
+        ]
+        with zero_noise():
+            return cc.RuleFit(
+                "y", bins={"age": [20, 40, 60]}, values={"y": [0, 1]}, epsilon=20, release="private"
+            ).fit(cc.House(sites))
+
+    tidy, odd = fit("0"), fit("none of these")
+    # Both are negative, so that the models are one.
+    assert odd.body == tidy.body
+    assert odd.coef_[-1] > 0.1
+
+
+def test_charges_are_what_was_planned_and_no_more():
+    sites = make_sites()
+    fitted = study(epsilon=1).fit(cc.House(sites))
+    plan = fitted.plan()
+    assert [question.kind for question in plan.questions] == ["histograms", *["rulefit.gradient"] * 40]
+    assert plan.questions[0].cost == plan.total * Fraction(3, 10)
+    assert plan.total == rho_for_epsilon(1, "1/1000000")
+    assert epsilon_from_rho(plan.total, Fraction(1, 10**6)) <= 1
+    spent = {site.ledger.spent() for site in sites}
+    assert len(spent) == 1
+    assert plan.total * Fraction(999, 1000) < spent.pop() <= plan.total
+    assert {release.release for release in fitted.card.releases} == {"private"}
+    assert all(Fraction(release.cost) == sites[0].ledger.spent() for release in fitted.card.releases)
+    assert any("epsilon = 1 at delta = 1/1000000" in warning for warning in fitted.card.warnings)
+    assert [site.patients for site in fitted.card.sites] == [None] * 4
+
+
+def test_a_budget_of_exactly_the_plan_is_enough_and_less_is_refused_before_anything_is_spent():
+    planned = study(epsilon=1).plan().total
+    study(epsilon=1).fit(cc.House(make_sites(cc.Policy(budget=cc.Budget(total=str(planned))))))
+    sites = make_sites(cc.Policy(budget=cc.Budget(total="1/1000000")))
+    with pytest.raises(HouseError, match="this would cost rho"):
+        study(epsilon=1).fit(cc.House(sites))
+    assert all(site.ledger.spent() == 0 for site in sites)
+
+
+def test_supports_rates_and_the_number_of_patients_are_withheld(tmp_path):
+    fitted = study().fit(cc.House(make_sites()))
+    assert fitted.body.patients is None
+    assert fitted.body.mean is None
+    assert all(row.support is row.rate_in is row.rate_out is None for row in fitted.table())
+    assert max(row.importance for row in fitted.table()) == pytest.approx(100)
+    assert max(fitted.importances().values()) == pytest.approx(100)
+    said = str(fitted.explain({"age": 80.0, "sex": "f", "ward": "a"}))
+    assert "holds for" not in said
+    assert "multiplies the odds by" in said
+    fitted.save(tmp_path / "private.json")
+    again = cc.load(tmp_path / "private.json")
+    assert again.body == fitted.body
+    assert again.card.release == "private"
+
+
+def test_values_the_study_does_not_name_count_as_other(fixed_noise):
+    with zero_noise():
+        fitted = study(values={**VALUES, "ward": ["a"]}, attributes=["age", "ward"]).fit(
+            cc.House(make_sites())
+        )
+    patients = [{"age": 40.0, "ward": ward} for ward in ("b", "c", "never seen")]
+    assert len(set(fitted.decide(patients).tolist())) == 1
+    assert fitted.attributes_ == ["age", "ward"]
+
+
+def test_the_positive_class_is_stated_or_the_second_of_two(fixed_noise):
+    assert study()._private.classes == ["n", "p"]
+    assert study(positive="n")._private.classes == ["p", "n"]
+    several = {**VALUES, "y": ["n", "p", "q"]}
+    assert study(values=several, positive="p")._private.classes == ["not p", "p"]
+    assert study(values={"sex": ["f"]}, positive=1)._private.classes == ["not 1", "1"]
+    with zero_noise():
+        yes, no = (
+            study(positive=positive).fit(cc.House(make_sites())).decide(SITES["big"])
+            for positive in ("p", "n")
+        )
+    assert np.corrcoef(yes, no)[0, 1] < -0.9
+
+
+def logistic(patients, seed):
+    draws = np.random.default_rng(seed)
+    table = draws.normal(size=(patients, 8))
+    log_odds = 1.5 * table[:, 0] - np.abs(table[:, 1]) + 2 * (table[:, 2] > 0) * (table[:, 0] > 0)
+    outcome = draws.random(patients) < 1 / (1 + np.exp(0.5 - log_odds))
+    columns = {f"x{i}": Numbers(table[:, i].copy()) for i in range(8)}
+    return Records({**columns, "y": Coded(outcome.astype(np.uint8) + 1, (0, 1))}), outcome, log_odds
+
+
+EDGES = np.linspace(-2, 2, 9).tolist()
+
+
+def find_auc(outcome, score):
+    order = np.argsort(np.argsort(score))
+    positive = outcome.sum()
+    return (order[outcome].sum() - positive * (positive - 1) / 2) / (positive * (len(outcome) - positive))
+
+
+def fit_logistic(epsilon, parts):
+    sites = [cc.Site(f"s{i}", part[0]) for i, part in enumerate(parts)]
+    return cc.RuleFit(
+        "y",
+        bins={f"x{i}": EDGES for i in range(8)},
+        values={"y": [0, 1]},
+        epsilon=epsilon,
+        release="private",
+    ).fit(cc.House(sites))
+
+
+def test_a_private_rulefit_learns_at_a_fair_price():
+    fitted = fit_logistic(1.0, [logistic(2500, seed) for seed in range(4)])
+    records, outcome, log_odds = logistic(5000, 9)
+    assert find_auc(outcome, fitted.decide(records)) > find_auc(outcome, log_odds) - 0.04
+    assert next(iter(fitted.importances())) == "x0"
+    assert len(fitted.body.terms.rules) == 40
+    assert len(fitted.body.terms.lines) == 8
+    assert fitted.body.terms.norm is not None
+
+
+def test_without_noise_it_comes_near_the_optimum_of_its_own_terms(fixed_noise):
+    parts = [logistic(1000, seed) for seed in range(3)]
+    with zero_noise():
+        fitted = fit_logistic(10**5, parts)
+    design = np.concatenate([fitted.design(records) for records, _, _ in parts])
+    outcome = np.concatenate([part[1] for part in parts])
+    predictor = np.concatenate([fitted.decide(records) for records, _, _ in parts])
+
+    def loss(predictor):
+        return float(np.mean(np.logaddexp(0, predictor) - outcome * predictor))
+
+    ones = np.concatenate([fitted._taken(records)[0].ones for records, _, _ in parts])
+    wide = np.column_stack([ones, design])
+    best = minimize(
+        lambda w: loss(wide @ w),
+        np.zeros(wide.shape[1]),
+        jac=lambda w: wide.T @ (1 / (1 + np.exp(-wide @ w)) - outcome) / len(wide),
+        method="L-BFGS-B",
+        options={"maxiter": 300},
+    ).fun
+    assert best <= loss(predictor) < best + 0.01
+    share = outcome.mean()
+    assert loss(predictor) < 0.9 * -(share * np.log(share) + (1 - share) * np.log(1 - share))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"epsilon": None}, "needs an 'epsilon'"),
+        ({"epsilon": 0}, "epsilon"),
+        ({"epsilon": "1/1000000000"}, "too small for any question"),
+        ({"delta": "2"}, "delta"),
+        ({"values": {"sex": ["f", "m"]}}, "needs 'positive', or the two classes"),
+        ({"values": {**VALUES, "y": ["a", "b", "c"]}}, "needs 'positive', or the two classes"),
+        ({"positive": "x"}, "'positive' is x, but the stated classes are n, p"),
+        ({"values": {"y": ["n", "p"]}, "bins": {}}, "needs its attributes"),
+        ({"values": {**VALUES, "age": [1]}}, "'age' has both 'values' and 'bins'"),
+        ({"bins": {"y": [1, 2]}}, "predicts yes or no"),
+        ({"attributes": ["age", "height"]}, "needs 'values' or 'bins' for 'height'"),
+        ({"trees": 10}, "has no 'trees'"),
+        ({"leaves": 3}, "has no 'leaves'"),
+        ({"shrinkage": 0.1}, "has no 'shrinkage'"),
+        ({"penalty": "auto"}, "has no 'penalty'"),
+        ({"solver": "fedda"}, "has no 'solver'"),
+        ({"support": 20}, "has no 'support'"),
+    ],
+)
+def test_what_a_private_study_must_say_and_what_it_may_not(options, said):
+    with pytest.raises(ConciliumError, match=said):
+        study(**options)
+
+
+def test_two_sites_are_too_few():
+    with pytest.raises(ConciliumError, match="at least 3 are needed"):
+        study().fit(cc.House(make_sites()[:2]))
+
+
+def test_a_column_that_a_site_does_not_have_is_named():
+    with pytest.raises((HouseError, StudyError), match="height"):
+        study(bins={**BINS, "height": [150, 180]}).fit(cc.House(make_sites()))
