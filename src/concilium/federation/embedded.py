@@ -15,8 +15,11 @@ from typing import Protocol, runtime_checkable
 
 from concilium.privacy.identity import Identity
 
-# Seconds after which an answer counts as long, and another site is asked beside it.
-LONG_ANSWER = 0.01
+# Short answers are all Python, and threads would only take the interpreter from each other. Sites are asked beside each
+# other where an answer takes so many seconds, or where this process is busy for less than this share of the time: then
+# they wait for their disks, or the machine is shared with others.
+LONG_ANSWER = 0.005
+BUSY = 0.8
 
 
 class Answering(Protocol):
@@ -60,6 +63,7 @@ class Embedded:
 
     def __init__(self, sites: Mapping[str, Answering]) -> None:
         self._sites = dict(sites)
+        self._workers = 1  # as many as the last round needed
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,27 +96,32 @@ class Embedded:
         def start_worker() -> None:
             threading.Thread(target=work, name="concilium-site", daemon=True).start()
 
-        start_worker()
-        workers, most = 1, self._most_workers(messages)
-        deadline = time.monotonic() + timeout
-        while len(replies) < len(messages) and (left := deadline - time.monotonic()) > 0:
-            may_grow = workers < most
-            answered, busy, since = len(replies), time.process_time(), time.monotonic()
+        start, busy = time.monotonic(), time.process_time()
+
+        def is_idle() -> bool:
+            return time.process_time() - busy < BUSY * (time.monotonic() - start)
+
+        most = self._most_workers(messages)
+        workers = min(self._workers, most, max(1, len(messages)))
+        for _ in range(workers):
+            start_worker()
+        while len(replies) < len(messages) and (left := start + timeout - time.monotonic()) > 0:
+            answered, may_grow = len(replies), workers < most
             complete.wait(min(left, LONG_ANSWER if may_grow else min(1.0, timeout / 10)))
-            idle = time.process_time() - busy < (time.monotonic() - since) / 2
             # A site that hangs holds its worker: one more is started then, however many there are, so that it cannot
             # silence others.
-            if waiting and (len(replies) == answered or (may_grow and idle)):
+            if waiting and (len(replies) == answered or (may_grow and is_idle())):
                 start_worker()
                 workers += 1
+        long = (time.monotonic() - start) * workers >= LONG_ANSWER * len(messages)
+        self._workers = most if long or is_idle() else 1
         waiting.clear()
         late = Silence(f"no answer within {timeout:g} s")
         return {name: replies.get(name, late) for name in messages}
 
     def _most_workers(self, names: Iterable[str]) -> int:
-        """How many sites should be answering at once. Short answers are all Python, and threads would only take the
-        interpreter from each other: a second worker is for sites that count long or wait for their disks, and regions
-        that ask sites of this process leave that to their own houses."""
+        """How many sites may be answering at once: one for each core, but regions that ask sites of this process leave
+        that to their own houses."""
         if all(getattr(self._sites[name], "asks_here", False) for name in names):
             return 1
         return os.cpu_count() or 1
