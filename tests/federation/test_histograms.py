@@ -220,3 +220,25 @@ def test_cutoffs_need_bins():
         cc.DecisionTree("y", cutoffs=3)
     with pytest.raises(StudyError, match="'cutoffs'"):
         cc.DecisionTree("y", cutoffs=0, bins={"age": [1]})
+
+
+def test_values_and_classes_are_no_second_way_to_tables_that_a_site_leaves_out():
+    for more in ({"values": {"sex": ["f", "m"]}}, {"classes": ["p"]}):
+        question = AskHistograms(query="", target="y", edges={"age": EDGES}, **more)
+        for release in ("exact", "masked"):
+            with pytest.raises(MessageError, match="under 'private' only"):
+                question.check(release)
+
+
+def test_a_histogram_with_a_small_bin_is_left_out_where_the_policy_says_so():
+    patients = [{"age": 10.5, "y": "n"}] * 9 + [{"age": 70.5, "y": "p"}] * 2
+    question = AskHistograms(query="", target="y", edges={"age": [40.0]})
+    records = cc.Records.from_rows(patients, schema={"age": "number"})
+
+    def told(release, **rules):
+        view = View(records, cc.Policy(**rules))
+        return question.compute(view.select("", "y").under(release), b"").tolist()
+
+    assert told("exact") == told("exact", minimum_cell=2) == [0, 9, 2]
+    assert told("exact", minimum_cell=3) == [0, 0, 0]
+    assert told("masked", minimum_cell=3) == [0, 9, 2]

@@ -359,3 +359,14 @@ def test_nothing_is_told_before_it_is_fitted():
     for name in ("card", "coef_", "rules_", "classes_"):
         with pytest.raises(ModelError, match="not fitted yet"):
             getattr(model, name)
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_a_site_that_leaves_small_branches_out_tells_no_sums_over_rules(patients, release):
+    """A rule of another site may hold for one patient here, whose outcome the gradient would tell."""
+    sites = [
+        cc.Site(f"s{i}", part, policy=cc.Policy(branch_floor=10 if i == 1 else 0))
+        for i, part in enumerate(deal(*patients, 3))
+    ]
+    with pytest.raises(HouseError, match="s1: this site leaves branches of few patients out"):
+        small_rulefit(release=release).fit(cc.House(sites))

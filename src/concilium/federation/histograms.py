@@ -78,6 +78,9 @@ class AskHistograms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if self.numbers > MOST_NUMBERS:
             raise MessageError(f"an answer may hold at most {MOST_NUMBERS} numbers")
         check_variance(release, self.variance)
+        if release != "private" and (self.values or self.classes):
+            # What a site leaves out of tables by class it must not tell by this way.
+            raise MessageError("values and classes are counted by histograms under 'private' only")
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
         view, rows = cohort.view, cohort.rows

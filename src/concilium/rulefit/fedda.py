@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import ClassVar
 
 import msgspec
@@ -18,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.arrays import Array, pack, unpack
+from concilium.federation.arrays import Array, unpack
 from concilium.federation.cohort import Cohort
 from concilium.rulefit.design import build_at_site, read_terms
-from concilium.rulefit.fitting import MOST_PLACES, predict, write_reals
+from concilium.rulefit.fitting import MOST_PLACES, predict, refuse_floored, write_reals
 from concilium.rulefit.newton import write
 from concilium.rulefit.outcome import Outcome
 
@@ -51,14 +50,6 @@ class AskDual(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     places: int = 24
 
     @property
-    def noise(self) -> Fraction:
-        return Fraction(0)
-
-    @property
-    def sensitivity_squared(self) -> Fraction:
-        return Fraction(0)
-
-    @property
     def numbers(self) -> int:
         return 2 + len(read_terms(self.terms)) + 1
 
@@ -76,8 +67,7 @@ class AskDual(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return unpack(self.dual, (len(read_terms(self.terms)) + 1,)).astype(np.float64)
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
-        if cohort.guard.on:
-            raise MessageError("this site leaves small counts out of what it tells exactly: ask masked")
+        refuse_floored(cohort)
         design = build_at_site(self.terms, cohort, (self.query, self.target))
         outcome = self.outcome.at_site(cohort, self.target)
         dual, patients, loss = self.start, max(1, len(cohort)), 0.0
@@ -144,7 +134,3 @@ def fit(
         else:
             return Averaged(recover(dual, before * penalty), step, questions)
         step /= 2
-
-
-def write_dual(dual: NDArray[np.float64]) -> Array:
-    return pack(dual)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, ClassVar
 
 import msgspec
@@ -61,14 +60,6 @@ class AskFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return read_terms(self.terms)
 
     @property
-    def noise(self) -> Fraction:
-        return Fraction(0)
-
-    @property
-    def sensitivity_squared(self) -> Fraction:
-        return Fraction(0)
-
-    @property
     def numbers(self) -> int:
         working = 0 if self.working is None else len(self.working) + 1
         return (
@@ -93,10 +84,7 @@ class AskFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             self.part.check()
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
-        if cohort.guard.on:
-            raise MessageError(
-                "this site leaves small counts out of what it tells exactly, and a gradient cannot do that: ask masked"
-            )
+        refuse_floored(cohort)
         design = build_at_site(self.terms, cohort, (self.query, self.target, self.part))
         outcome = self.outcome.at_site(cohort, self.target)
         predictor = predict(design, self.candidates)
@@ -109,6 +97,19 @@ class AskFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             hessian = design.cross(self.working, self.outcome.curvature(first))
             parts.append(hessian[np.triu_indices(len(hessian))])
         return write_reals(np.concatenate(parts), self.places)
+
+
+def refuse_floored(cohort: Cohort) -> None:
+    """MessageError where a site leaves small counts out: a rule may hold for one of its patients, and sums over the
+    patients of every rule give such counts away."""
+    if cohort.branch_floor:
+        raise MessageError(
+            "this site leaves branches of few patients out, and sums over the patients of rules cannot do that"
+        )
+    if cohort.guard.on:
+        raise MessageError(
+            "this site leaves small counts out of what it tells exactly, and a gradient cannot do that: ask masked"
+        )
 
 
 @dataclass(frozen=True)

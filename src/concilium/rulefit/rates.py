@@ -8,7 +8,6 @@ sum (N - 1) s^2 / sum (N - 1), of which importances are made (the paper's formul
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, ClassVar
 
 import msgspec
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
 from concilium.rulefit.design import Terms, build, codes_at_site
-from concilium.rulefit.fitting import MOST_PLACES, write_reals
+from concilium.rulefit.fitting import MOST_PLACES, refuse_floored, write_reals
 from concilium.rulefit.outcome import Outcome
 
 # So many columns at a time are held as numbers: bits take a sixty-fourth of the memory.
@@ -38,14 +37,6 @@ class AskRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     places: int = 24
 
     @property
-    def noise(self) -> Fraction:
-        return Fraction(0)
-
-    @property
-    def sensitivity_squared(self) -> Fraction:
-        return Fraction(0)
-
-    @property
     def numbers(self) -> int:
         return 3 + 3 * len(self.terms)
 
@@ -56,8 +47,7 @@ class AskRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise MessageError("numbers travel with 0 to 32 binary places")
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
-        if cohort.guard.on:
-            raise MessageError("this site leaves small counts out of what it tells exactly: ask masked")
+        refuse_floored(cohort)
         design = build(
             self.terms,
             len(cohort),

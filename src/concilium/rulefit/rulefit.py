@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, MessageError, ModelError, StudyError
+from concilium.federation.arrays import pack
 from concilium.federation.card import Card
 from concilium.federation.held_out import Part
 from concilium.federation.histograms import AskHistograms, check_edges, split_histograms
@@ -392,7 +393,7 @@ class RuleFit(Fitted[RuleBody]):
                 target=self.target,
                 outcome=outcome,
                 terms=sent,
-                dual=fedda.write_dual(dual),
+                dual=pack(dual),
                 penalty=penalty,
                 before=before,
                 step=step,
