@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import MessageError, StudyError
 from concilium.federation.cohort import View
-from concilium.federation.histograms import AskHistograms, choose_cutoffs, split_histograms
+from concilium.federation.histograms import AskHistograms, choose_cutoffs
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON
 from side_door import find_side_doors
 
@@ -97,9 +97,10 @@ def test_a_tree_on_shared_cutoffs_is_the_tree_on_the_pooled_quantiles():
 
 def test_histograms_are_split_by_attribute():
     edges = {"a": [1.0, 2.0], "b": [5.0]}
-    parts = split_histograms(np.arange(7), edges)
+    question = AskHistograms(query="", target="y", edges=edges)
+    parts = question.split(np.arange(7))
     assert {name: part.tolist() for name, part in parts.items()} == {"a": [0, 1, 2, 3], "b": [4, 5, 6]}
-    assert AskHistograms(query="", target="y", edges=edges).numbers == 7
+    assert question.numbers == 7
 
 
 PATIENTS = st.fixed_dictionaries(
@@ -115,7 +116,8 @@ def count_tables(patients, classes):
         column = ([*classes, "other"].index(one["y"] if one["y"] in classes else "other")) if classes else 0
         ages[0 if one["age"] is None else 1 + bisect.bisect_right(EDGES, one["age"]), column] += 1
         sexes[[None, "f", "m", "x"].index(one["sex"]), column] += 1
-    return {"age": ages.tolist(), "sex": sexes.tolist()}
+    tables = {"age": ages, "sex": sexes}
+    return {name: (table if classes else table[:, 0]).tolist() for name, table in tables.items()}
 
 
 @given(st.lists(PATIENTS, min_size=1, max_size=40), st.sampled_from([[], ["p"], ["n", "p"]]))

@@ -8,7 +8,7 @@ classes may have these counted in the same way, and everything by class: that is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import ClassVar
@@ -102,8 +102,8 @@ class AskHistograms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return np.concatenate(parts).astype(np.uint32)
 
     def split(self, counts: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """Each attribute's own counts, [cell, class]."""
-        cells = counts.reshape(-1, self.columns)
+        """Each attribute's own counts, [cell], or [cell, class] where there are classes."""
+        cells = counts.reshape(-1, self.columns) if self.classes else counts
         ends = np.cumsum(list(self.sizes.values()))
         return dict(zip(self.sizes, np.split(cells, ends[:-1]), strict=True))
 
@@ -112,14 +112,6 @@ def find_codes(column: Coded, values: Sequence[str | int | float | bool]) -> NDA
     """For each code of a column: 0 where it is missing, the place of its value from 1 on, or the last: any other."""
     place = {label(value): index for index, value in enumerate(values, start=1)}
     return np.array([0, *(place.get(label(value), len(values) + 1) for value in column.values)])
-
-
-def split_histograms(
-    counts: NDArray[np.int64], edges: Mapping[str, Sequence[float]]
-) -> dict[str, NDArray[np.int64]]:
-    """Each attribute's own counts: missing first, then the bins in order."""
-    ends = np.cumsum([len(listed) + 2 for listed in edges.values()])
-    return dict(zip(edges, np.split(counts, ends[:-1]), strict=True))
 
 
 def choose_cutoffs(histogram: NDArray[np.int64], edges: Sequence[float], count: int) -> list[float]:

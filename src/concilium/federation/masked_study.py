@@ -7,6 +7,7 @@ question (privacy/masks.py says under which assumptions). Participants are fixed
 from __future__ import annotations
 
 from contextlib import suppress
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,6 +31,7 @@ from concilium.federation.masking import (
 from concilium.federation.messages import Release, decode, encode
 from concilium.privacy.manifest import Participant, compose, read_manifest
 from concilium.privacy.masks import address
+from concilium.privacy.shares import SMALLEST_VARIANCE, variance_within
 from concilium.privacy.study_keys import verify_study_keys
 from concilium.privacy.unmasking import MaskedRound
 
@@ -71,9 +73,13 @@ class MaskedStudy:
         run.gather("mask.meet", Meet(keys), live=True)
 
     @property
-    def honest(self) -> int:
-        """How many sites the masks and the noise count on."""
-        return len(self._manifest.participants) - self._manifest.colluders
+    def least_variance(self) -> Fraction:
+        """The least noise of a private sum: a share below what adds up to a Gaussian would be refused."""
+        return Fraction(SMALLEST_VARIANCE * (len(self._manifest.participants) - self._manifest.colluders))
+
+    def variance(self, rho: Fraction, squared_sensitivity: Fraction | int) -> Fraction:
+        """The noise of a private sum that costs rho, or less where even the least noise is more than that."""
+        return max(variance_within(rho, squared_sensitivity), self.least_variance)
 
     def add_up(
         self, kind: str, question: msgspec.Struct, shape: tuple[int, ...], release: Release

@@ -29,7 +29,7 @@ from concilium.federation.schema import in_order
 from concilium.federation.stated import canonical
 from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.fixed_point import widen_sensitivity
-from concilium.privacy.shares import PRICE_STEP, RESERVE, SMALLEST_VARIANCE, variance_within
+from concilium.privacy.shares import PRICE_STEP, RESERVE
 from concilium.records.table import Value, label
 from concilium.rulefit import newton
 from concilium.rulefit.body import RuleBody, Told
@@ -194,7 +194,7 @@ class PrivateFit:
     def _ask_tables(self, run: Run, positive: Value) -> tuple[list[NDArray[np.int64]], float]:
         """Each attribute's noisy table, [code, negative or positive], and the variance of its cells."""
         asked = self.asked
-        variance = noise_for(run, self.budget.tables, len(asked))
+        variance = run.masked.variance(self.budget.tables, len(asked))
         question = AskHistograms(
             query=self.query,
             target=self.target,
@@ -212,7 +212,7 @@ class PrivateFit:
         """The coefficients, intercept first."""
         assert terms.norm is not None
         widened = widen_sensitivity(Fraction(terms.norm) ** 2, len(terms) + 1, PLACES)
-        variance = noise_for(run, self.budget.gradient, widened)
+        variance = run.masked.variance(self.budget.gradient, widened)
         sent = encode(terms)
 
         def ask(w: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -238,12 +238,6 @@ def state(values: Sequence[Value]) -> list[Value]:
     """Stated values, each once and in order, as the sites will read them."""
     named = in_order(canonical(value) if isinstance(value, str) else value for value in values)
     return [value for value in named if value is not None]
-
-
-def noise_for(run: Run, rho: Fraction, squared_sensitivity: Fraction | int) -> Fraction:
-    """The variance that costs rho; a share below the least that adds up to a Gaussian would be refused, and more noise
-    only costs less."""
-    return max(variance_within(rho, squared_sensitivity), Fraction(SMALLEST_VARIANCE * run.masked.honest))
 
 
 def draw_shapes(

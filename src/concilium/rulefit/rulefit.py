@@ -20,7 +20,7 @@ from concilium.errors import HouseError, MessageError, ModelError, StudyError
 from concilium.federation.arrays import pack
 from concilium.federation.card import Card
 from concilium.federation.held_out import Part
-from concilium.federation.histograms import AskHistograms, check_edges, split_histograms
+from concilium.federation.histograms import AskHistograms, check_edges
 from concilium.federation.house import House
 from concilium.federation.messages import Release, decode, encode
 from concilium.federation.patients import as_records, known, read_patient
@@ -28,7 +28,6 @@ from concilium.federation.run import Run
 from concilium.federation.schema import AskSchema, SchemaSeen, in_order, read_schema
 from concilium.model import Fitted
 from concilium.privacy.accounting import Plan, PlannedQuestion, exact_delta, exact_positive, rho_for_epsilon
-from concilium.privacy.shares import SMALLEST_VARIANCE, variance_within
 from concilium.records.query import Query
 from concilium.records.table import Records, Value, label
 from concilium.rulefit import fedda, newton, path
@@ -246,7 +245,9 @@ class RuleFit(Fitted[RuleBody]):
         free = {n: e for n, e in edges.items() if self.cutoffs is None or len(e) <= self.cutoffs}
         charged = {n: e for n, e in edges.items() if n not in free}
         if self.release == "masked" and self.epsilon is not None and charged:
-            histograms = self._ask_histograms(run, charged, self._variance(run, len(charged)))
+            # One patient is in one bin of each, so that all of them together cost epsilon.
+            variance = run.masked.variance(rho_for_epsilon(self.epsilon, self.delta), len(charged))
+            histograms = self._ask_histograms(run, charged, variance)
             histograms |= self._ask_histograms(run, free, None)
         else:
             histograms = self._ask_histograms(run, edges, None)
@@ -283,13 +284,7 @@ class RuleFit(Fitted[RuleBody]):
         )
         release: Release | None = None if variance is None else "private"
         counts = run.add_up("histograms", question, (question.numbers,), release=release)
-        return split_histograms(counts, edges)
-
-    def _variance(self, run: Run, attributes: int) -> Fraction:
-        """The noise of histograms that together cost epsilon: one patient is in one bin of each."""
-        assert self.epsilon is not None
-        rho = rho_for_epsilon(self.epsilon, self.delta)
-        return max(variance_within(rho, attributes), Fraction(SMALLEST_VARIANCE * run.masked.honest))
+        return question.split(counts)
 
     def _gather_rules(
         self, run: Run, outcome: Outcome, attributes: Sequence[Attribute], said: list[str]

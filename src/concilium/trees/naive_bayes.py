@@ -26,14 +26,11 @@ from concilium.federation.run import Run
 from concilium.federation.schema import AskSchema, GlobalSchema, merge, name_of, read_schema, stated_schema
 from concilium.model import Fitted
 from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
-from concilium.privacy.accounting import sigma_squared_for as variance_for
-from concilium.privacy.shares import SMALLEST_VARIANCE
 from concilium.records.table import Records, Value, label
 from concilium.trees.body import Node, TreeBody
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute
 from concilium.trees.growing import Counts, GrowingNode
 from concilium.trees.private_estimates import estimate
-from concilium.trees.private_growing import RESERVE
 from concilium.trees.routing import STAYS
 from concilium.trees.tree import DecisionTree, cautions, finish
 from concilium.trees.weighing import Weighing, weigh
@@ -177,9 +174,7 @@ class NaiveBayes(Fitted[NaiveBayesBody]):
     def _learn_privately(self, run: Run) -> None:
         schema = stated_schema(*self._tree.stated, self.target)
         sizes = [attribute.size for attribute in schema.attributes]
-        # A share below the least that adds up to a Gaussian would be refused; more noise only costs less.
-        least = Fraction(SMALLEST_VARIANCE * run.masked.honest)
-        variance = max(variance_for(self._rho * (1 - RESERVE), len(sizes) + 1), least)
+        variance = run.masked.variance(self._rho, len(sizes) + 1)
         question = msgspec.structs.replace(self._ask(schema, schema.common), variance=str(variance))
         noisy = run.add_up("tree.crosstables", question, (1, question.cells, question.classes))[0]
         found = estimate(noisy, sizes, float(variance))

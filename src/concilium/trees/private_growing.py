@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.federation.schema import GlobalSchema
-from concilium.privacy.accounting import sigma_squared_for
-from concilium.privacy.shares import PRICE_STEP
+from concilium.privacy.shares import PRICE_STEP, RESERVE, variance_within
 from concilium.trees.crosstables import MOST_NOISY_CELLS, Split
 from concilium.trees.grouping import Grouped, group_values, ungrouped
 from concilium.trees.growing import Counts, GrowingNode, cells_of, choose, xlog2x
@@ -31,8 +30,6 @@ from concilium.trees.routing import STAYS
 
 SCREENED = 5
 ROOT_WEIGHT = 3
-# Shares of Gaussian noise cost a trifle more than one Gaussian (privacy/shares.py); this much is held back for it.
-RESERVE = Fraction(1, 10**6)
 
 # Given a schema, splits, nodes, which attributes to count and a variance: noisy counts, [node, cell, class].
 NoisyCount = Callable[[GlobalSchema, list[Split], list[int], list[int], Fraction], Counts]
@@ -97,7 +94,7 @@ class Budget:
         return max(self.screened, int(free) - 1)
 
     def _variance(self, share: Fraction, sensitivity_squared: int) -> Fraction:
-        return max(sigma_squared_for(share * (1 - RESERVE), sensitivity_squared), self.least)
+        return max(variance_within(share, sensitivity_squared), self.least)
 
     def _part(self, weight: int) -> Fraction:
         return self.rho * weight / (sum(self.weights) + self.cutoffs + self.prune)

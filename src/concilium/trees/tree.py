@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.held_out import MOST_PERCENT, Part
-from concilium.federation.histograms import AskHistograms, check_edges, choose_cutoffs, split_histograms
+from concilium.federation.histograms import AskHistograms, check_edges, choose_cutoffs
 from concilium.federation.house import House
 from concilium.federation.messages import Release, encode
 from concilium.federation.patients import as_records, codes_and_names, read_patient
@@ -34,7 +34,6 @@ from concilium.federation.schema import (
 )
 from concilium.model import Fitted
 from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
-from concilium.privacy.shares import SMALLEST_VARIANCE
 from concilium.records.query import Query
 from concilium.records.table import Records, Value, label
 from concilium.trees.body import Branch, Node, TreeBody
@@ -290,7 +289,7 @@ class DecisionTree(Fitted[TreeBody]):
             variance=None if variance is None else str(variance),
         )
         counts = run.add_up("histograms", question, (question.numbers,))
-        histograms = split_histograms(counts, edges)
+        histograms = question.split(counts)
         # An attribute whose patients all lie in one bin keeps an edge: it separates nobody, and that is cheap to see.
         return {n: choose_cutoffs(histograms[n], e, self.cutoffs) or e[:1] for n, e in edges.items()}
 
@@ -327,9 +326,7 @@ class DecisionTree(Fitted[TreeBody]):
         return Plan("rho", tuple(questions))
 
     def _grow_privately(self, run: Run) -> None:
-        # A share below the least that adds up to a Gaussian would be refused; more noise only costs less.
-        least = Fraction(SMALLEST_VARIANCE * run.masked.honest)
-        budget = dataclasses.replace(self._budget(), least=least)
+        budget = dataclasses.replace(self._budget(), least=run.masked.least_variance)
         values, bins = self.stated
         if self.cutoffs is not None and bins:
             bins = self._ask_cutoffs(run, bins, budget.variance_of_cutoffs(len(bins)))
