@@ -93,6 +93,24 @@ def test_columns_that_are_nearly_alike_do_not_make_it_crawl():
     assert value(*problem, w) > value(*problem, fine) + 1e-6
 
 
+@given(seed=st.integers(0, 10**6), columns=st.integers(9, 40), rounded=st.booleans())
+@settings(max_examples=60)
+def test_more_columns_than_rows_and_all_alike(seed, columns, rounded):
+    """The curvature is zero, or what rounding made of zero, in most directions; what is found is the optimum still."""
+    draws = np.random.default_rng(seed)
+    root = (draws.normal(size=(8, 1)) + 1e-3 * draws.normal(size=(8, columns))) / np.sqrt(8)
+    hessian = root.T @ root
+    if rounded:
+        hessian = np.rint(hessian * 2.0**33) / 2.0**33
+    gradient = root.T @ draws.normal(size=8) / 3
+    penalties = np.full(columns, 1e-4)
+    found = minimise(gradient, hessian + 1e-10 * np.eye(columns), np.zeros(columns), penalties, 1e-6)
+    slope = gradient + hessian @ found
+    inside = found != 0
+    assert np.abs(slope + penalties * np.sign(found))[inside].max(initial=0.0) <= 1e-6
+    assert np.abs(slope)[~inside].max(initial=0.0) <= 1e-4 + 2e-6
+
+
 def test_flat_empty_and_equal_columns():
     empty = np.zeros(0)
     assert minimise(empty, np.zeros((0, 0)), empty, empty, 1e-9).size == 0

@@ -15,10 +15,10 @@ from concilium.rulefit.rules import (
     MOST_VALUES,
     Attribute,
     check_rules,
-    fulfils,
     read_codes,
     say_condition,
     say_rule,
+    tabulate,
     write_condition,
     write_rule,
 )
@@ -67,15 +67,18 @@ def test_what_is_written_is_canonical_and_reads_back(allowed):
     rule = write_rule(allowed, SIZES)
     for condition in rule:
         assert read_codes(condition) == allowed[condition[0]]
-        assert np.flatnonzero(fulfils(condition, SIZES[condition[0]])).tolist() == sorted(
-            allowed[condition[0]]
-        )
     if rule:
         check_rules([rule], ALL)
         sent = msgspec.msgpack.encode(rule)
         assert msgspec.msgpack.decode(sent, type=tuple[tuple[int, ...], ...]) == rule
     else:
         assert all(len(codes) == SIZES[attribute] for attribute, codes in allowed.items())
+
+
+@given(st.lists(st.sets(st.integers(0, 8), min_size=1), min_size=1, max_size=6))
+def test_a_table_says_which_codes_fulfil_conditions_on_an_attribute(sets):
+    table = tabulate([write_condition(3, codes) for codes in sets], 9)
+    assert [set(np.flatnonzero(row).tolist()) for row in table] == sets
 
 
 @given(st.lists(st.lists(st.integers(-2, 6), max_size=6).map(tuple), max_size=3).map(tuple))

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.rulefit.nodes import list_rules
 from concilium.rulefit.packed import pack_rules
-from concilium.rulefit.rules import MISSING, Attribute, Condition, Rule, write_condition
+from concilium.rulefit.rules import MISSING, Attribute, Rule
 
 
 def boost(
@@ -49,7 +50,7 @@ def boost(
         # Where too few patients would be left to make two groups of, every tree learns from all of them.
         sample=sample if sample * patients >= 2 * support else 1.0,
     )
-    rules = _extract(booster.dump_model(num_iteration=trees)["tree_info"], [a.size for a in attributes])
+    rules = list_rules(booster.model_to_string(num_iteration=trees), [a.size for a in attributes])
     supports = count_patients(rules, codes, attributes)
     return [
         rule for rule, count in zip(rules, supports, strict=True) if support <= count <= patients - support
@@ -113,49 +114,6 @@ def _train(
             before = size
         booster.update()
     return booster
-
-
-def _extract(trees: Sequence[dict[str, Any]], sizes: Sequence[int]) -> list[Rule]:
-    """The different rules of all nodes but the roots, in canonical order. Sets of codes are bits of a number here."""
-    everything = [(1 << size) - 1 for size in sizes]
-    written: dict[tuple[int, int], Condition] = {}
-    found: set[Rule] = set()
-    waiting: list[tuple[dict[str, Any], dict[int, int]]] = [(tree["tree_structure"], {}) for tree in trees]
-    while waiting:
-        node, allowed = waiting.pop()
-        if "split_feature" not in node:
-            continue
-        attribute = node["split_feature"]
-        left, right = _split(node, everything[attribute])
-        for child, side in ((node["left_child"], left), (node["right_child"], right)):
-            here = {**allowed, attribute: allowed.get(attribute, everything[attribute]) & side}
-            waiting.append((child, here))
-            conditions = []
-            for index, codes in sorted(here.items()):
-                if codes == everything[index]:
-                    continue
-                if (index, codes) not in written:
-                    fulfilling = [code for code in range(sizes[index]) if codes >> code & 1]
-                    written[index, codes] = write_condition(index, fulfilling)
-                conditions.append(written[index, codes])
-            found.add(tuple(conditions))
-    return sorted(rule for rule in found if rule)
-
-
-def _split(node: dict[str, Any], everything: int) -> tuple[int, int]:
-    """The codes that go left and those that go right at a node."""
-    missing = 1 << MISSING
-    if node["decision_type"] == "==":
-        left = sum(1 << int(code) for code in str(node["threshold"]).split("||"))
-        return left, everything & ~left
-    # A split of the known from the missing has a threshold far beyond all codes.
-    highest = math.floor(min(node["threshold"], everything.bit_length()))
-    left = (1 << (highest + 1)) - 1 & everything & ~missing
-    right = everything & ~left & ~missing
-    # Without missing values at this site it has not learned where they belong: they fulfil neither side.
-    if node["missing_type"] == "NaN":
-        return (left | missing, right) if node["default_left"] else (left, right | missing)
-    return left, right
 
 
 def count_patients(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.rulefit.design import Terms
-from concilium.rulefit.rules import fulfils
+from concilium.rulefit.rules import tabulate
 
 # A column as a product of functions of single attributes; an attribute that it does not look at has no factor.
 Product = dict[int, NDArray[np.float64]]
@@ -23,7 +23,9 @@ def find_products(terms: Terms, middles: Sequence[NDArray[np.float64]]) -> list[
     """Every column as a product, the intercept first. `middles`: the value of each code of each attribute."""
     products: list[Product] = [{}]
     for rule in terms.rules:
-        products.append({c[0]: fulfils(c, terms.attributes[c[0]].size).astype(np.float64) for c in rule})
+        products.append(
+            {c[0]: tabulate([c], terms.attributes[c[0]].size)[0].astype(np.float64) for c in rule}
+        )
     for line in terms.lines:
         held = np.clip(middles[line.attribute], line.low, line.high)
         distance = np.where(np.isnan(held), 0.0, line.scale * (held - line.center))

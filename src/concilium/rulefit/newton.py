@@ -3,7 +3,8 @@
 Minimises the mean loss over all patients + penalty x |coefficients|, the intercept not penalised. Each question asks
 for the loss at steps of several lengths, and for the gradient of all columns and the Hessian of the working ones at
 the full step, which is nearly always taken: one question is one step. The working columns are those that are in the
-model or near to it, and those that violate the optimality conditions most.
+model or near to it, and those that violate the optimality conditions most, not all of them of one family: of rules
+about the same attributes the first few say what the others would say again.
 """
 
 from __future__ import annotations
@@ -16,16 +17,49 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError
 from concilium.rulefit.descent import minimise
+from concilium.rulefit.design import Terms
 from concilium.rulefit.fitting import MOST_WORKING, Coefficients, Sums
 
 Ask = Callable[[tuple[Coefficients, ...], tuple[int, ...] | None], Sums]
 
 STEPS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 MOST_QUESTIONS = 100
-# The first working set, and by how many columns it may grow at a time.
-GROWTH = 35
+# By how many columns the working set may grow at a time; as many as the model has by then, where those are more.
+GROWTH = 50
 # A working column whose gradient is below this share of the penalty, and that is not in the model, is let go.
-NEAR = 0.9
+NEAR = 0.97
+# The violation of the k-th worst of a family counts for itself over k to this power.
+CROWDING = 0.5
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is known of the columns before the first question: how many there are, the family of each (columns of one
+    are likely to be alike), and those to work on from the start."""
+
+    count: int
+    families: NDArray[np.intp]
+    first: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, terms: Terms) -> Columns:
+        """Rules about the same attributes are a family, every other term is its own; linear terms come first."""
+        places: dict[tuple[int, ...], int] = {}
+        families = [
+            places.setdefault(tuple(condition[0] for condition in rule), len(places)) for rule in terms.rules
+        ]
+        others = len(terms) - len(families)
+        first = range(len(families), min(len(families) + GROWTH, len(terms)))
+        return cls(
+            len(terms),
+            np.array([*families, *range(len(places), len(places) + others)], dtype=np.intp),
+            tuple(first),
+        )
+
+    @classmethod
+    def unlike(cls, count: int) -> Columns:
+        """Columns of which nothing is known."""
+        return cls(count, np.arange(count))
 
 
 @dataclass
@@ -52,7 +86,7 @@ class Fitted:
 
 
 def fit(
-    ask: Ask, columns: int, penalty: float, *, tolerance: float = 1e-8, start: Point | None = None
+    ask: Ask, columns: Columns, penalty: float, *, tolerance: float = 1e-8, start: Point | None = None
 ) -> Fitted:
     """The optimum, to about `tolerance` of the objective; `start` is where a fit with another penalty ended."""
     asked = 0
@@ -72,8 +106,8 @@ def fit(
     def objective(w: NDArray[np.float64], loss: float) -> float:
         return loss + penalty * float(np.abs(w[1:]).sum())
 
-    point = start if start is not None else look([np.zeros(columns + 1)], [])[1]
-    gap = np.inf
+    point = start if start is not None else look([np.zeros(columns.count + 1)], list(columns.first))[1]
+    gap, stuck = np.inf, False
     while asked < MOST_QUESTIONS:
         now = objective(point.w, point.loss)
         # The small problem is solved as well as the large one deserves by now.
@@ -84,19 +118,22 @@ def fit(
         gap = promised + float(outside.max(initial=0.0)) * now / penalty
         if gap <= tolerance * max(1e-3, now):
             return Fitted(point.w, now, gap, asked, True, point)
-        working = grow(point, target, outside, penalty, MOST_WORKING)
+        worst = find_worst(outside, columns.families, max(GROWTH, int(np.count_nonzero(target[1:]))))
+        working = grow(point, target, worst, penalty, MOST_WORKING)
         step = target - point.w
         losses, found = look([point.w + length * step for length in STEPS], working)
         values = [
             objective(point.w + length * step, loss) for length, loss in zip(STEPS, losses, strict=True)
         ]
         if values[0] <= now - 1e-4 * promised or promised <= tolerance * 1e-2 * now:
-            point = found
+            point, stuck = found, False
             continue
         best = int(np.argmin(values))
-        if values[best] >= now - 1e-12 * abs(now):
+        stuck, before = values[best] >= now - 1e-12 * abs(now), stuck
+        if stuck and (before or not worst):
             return Fitted(point.w, now, gap, asked, False, point)
-        _, point = look([point.w + STEPS[best] * step], working)
+        # Where no step helps, rounding has hidden what the working columns could still do; others may yet help.
+        _, point = look([point.w if stuck else point.w + STEPS[best] * step], working)
     return Fitted(point.w, objective(point.w, point.loss), gap, asked, False, point)
 
 
@@ -127,17 +164,25 @@ def violations(point: Point, penalty: float) -> NDArray[np.float64]:
     return outside
 
 
-def grow(
-    point: Point, target: NDArray[np.float64], outside: NDArray[np.float64], penalty: float, most: int
-) -> list[int]:
+def find_worst(outside: NDArray[np.float64], families: NDArray[np.intp], most: int) -> list[int]:
+    """The columns that violate most, at most so many of them; members of one family crowd each other out."""
+    violating = np.flatnonzero(outside)
+    order = violating[np.lexsort((violating, -outside[violating], families[violating]))]
+    # Within a family they stand behind each other now, the worst first.
+    fresh = np.flatnonzero(np.diff(families[order], prepend=-1))
+    behind = np.arange(len(order)) - np.repeat(fresh, np.diff(fresh, append=len(order)))
+    score = outside[order] / (1.0 + behind) ** CROWDING
+    worst: list[int] = order[np.lexsort((order, -score))][:most].tolist()
+    return worst
+
+
+def grow(point: Point, target: NDArray[np.float64], worst: list[int], penalty: float, most: int) -> list[int]:
     """The columns to work on next: those in the model or near to it, and the worst violators."""
-    worst = np.argsort(-outside, kind="stable")[:GROWTH]
-    added = [int(column) for column in worst if outside[column] > 0]
     near = (target[1:] != 0) | (point.w[1:] != 0) | (np.abs(point.gradient[1:]) > NEAR * penalty)
     kept = [column for column in point.working if near[column]]
-    if len(kept) + len(added) > most:
+    if len(kept) + len(worst) > most:
         kept = [column for column in kept if target[1 + column] != 0]
-    return [*kept, *added][:most]
+    return [*kept, *worst][:most]
 
 
 def write(w: NDArray[np.float64]) -> Coefficients:

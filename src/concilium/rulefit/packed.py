@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.rulefit.rules import Attribute, Condition, Rule, fulfils
+from concilium.rulefit.rules import Attribute, Condition, Rule, tabulate
 
 Bits = NDArray[np.uint8]
 
@@ -25,27 +26,45 @@ def pack_rules(
     patients: int,
 ) -> Bits:
     """The columns of rules as bits, [eight patients, rule]; each condition is looked up only once."""
-    conditions, listed, ends = list_conditions(tuple(rules))
+    found = list_conditions(tuple(rules), tuple(attribute.size for attribute in attributes))
     groups = (patients + 7) // 8
-    fulfilled = np.empty((len(conditions), groups), dtype=np.uint8)
-    for row, condition in enumerate(conditions):
-        table = fulfils(condition, attributes[condition[0]].size)
-        fulfilled[row] = np.packbits(table[codes_of(condition[0])], bitorder="little")
+    fulfilled = np.empty((found.count, groups), dtype=np.uint8)
+    for index, (rows, tables) in found.of.items():
+        fulfilled[rows] = np.packbits(tables[:, codes_of(index)], axis=1, bitorder="little")
     bits = np.empty((groups, len(rules)), dtype=np.uint8)
     if len(rules):
-        _conjoin(fulfilled, listed, ends, bits)
+        _conjoin(fulfilled, found.listed, found.ends, bits)
     return bits
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """The different conditions of rules: of each attribute the places of its own, with a table [condition, code] of
+    what fulfils them. Rule after rule `listed` has the places of its conditions, up to its one of `ends`."""
+
+    count: int
+    of: dict[int, tuple[list[int], NDArray[np.bool_]]]
+    listed: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
 @functools.lru_cache(maxsize=4)
-def list_conditions(
-    rules: tuple[Rule, ...],
-) -> tuple[list[Condition], NDArray[np.int64], NDArray[np.int64]]:
-    """The different conditions of all rules; rule after rule the places of its own among them, and where they end."""
+def list_conditions(rules: tuple[Rule, ...], sizes: tuple[int, ...]) -> Conditions:
+    """The conditions of these rules, over attributes with so many codes."""
     place: dict[Condition, int] = {}
     listed = [place.setdefault(condition, len(place)) for rule in rules for condition in rule]
-    ends = np.cumsum([len(rule) for rule in rules], dtype=np.int64)
-    return list(place), np.array(listed, dtype=np.int64), ends
+    own: dict[int, list[Condition]] = {}
+    for condition in place:
+        own.setdefault(condition[0], []).append(condition)
+    return Conditions(
+        len(place),
+        {
+            index: ([place[condition] for condition in conditions], tabulate(conditions, sizes[index]))
+            for index, conditions in own.items()
+        },
+        np.array(listed, dtype=np.int64),
+        np.cumsum([len(rule) for rule in rules], dtype=np.int64),
+    )
 
 
 def unpack(bits: Bits, columns: Sequence[int] | NDArray[np.intp], patients: int) -> NDArray[np.float64]:

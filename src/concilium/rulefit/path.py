@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from concilium.rulefit import newton
 from concilium.rulefit.fitting import Coefficients
-from concilium.rulefit.newton import Ask
+from concilium.rulefit.newton import Ask, Columns
 
 LENGTH = 12
 SHORTEST = 0.01
@@ -35,7 +35,7 @@ class Choice:
 def walk(
     ask: Ask,
     ask_held_out: Callable[[tuple[Coefficients, ...]], NDArray[np.float64]],
-    columns: int,
+    columns: Columns,
     penalties: list[float] | None,
     length: int = LENGTH,
 ) -> list[Choice]:

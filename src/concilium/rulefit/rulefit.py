@@ -331,7 +331,7 @@ class RuleFit(Fitted[RuleBody]):
             self.path_ = path.walk(
                 self._ask_fit(run, outcome, terms, Part(percent=HELD_OUT, held=False)),
                 self._ask_losses(run, outcome, terms),
-                len(terms),
+                newton.Columns.of(terms),
                 None if penalty == "auto" else list(penalty),
             )
             best = min(self.path_, key=lambda choice: (choice.deviance, -choice.penalty))
@@ -340,7 +340,7 @@ class RuleFit(Fitted[RuleBody]):
                 f"of {len(self.path_)} penalties {penalty:.3g} had the least loss on patients held out "
                 f"({best.deviance:.4f})"
             )
-        fitted = newton.fit(self._ask_fit(run, outcome, terms), len(terms), penalty)
+        fitted = newton.fit(self._ask_fit(run, outcome, terms), newton.Columns.of(terms), penalty)
         if not fitted.converged:
             said.append(
                 f"the solver stopped after {fitted.questions} questions, about {fitted.gap:.1g} above the optimum"

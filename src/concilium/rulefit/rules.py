@@ -110,12 +110,14 @@ def check_condition(condition: Condition, lasts: Sequence[int]) -> None:
         raise MessageError("a rule has a condition that everybody fulfils")
 
 
-def fulfils(condition: Condition, size: int) -> NDArray[np.bool_]:
-    """For each code of the attribute whether it fulfils the condition."""
-    table = np.zeros(size, dtype=np.bool_)
-    for low, high in zip(condition[1::2], condition[2::2], strict=True):
-        table[low : high + 1] = True
-    return table
+def tabulate(conditions: Sequence[Condition], size: int) -> NDArray[np.bool_]:
+    """For conditions on one attribute, and each of its codes, whether it fulfils the condition: [condition, code]."""
+    runs = [(row, run) for row, condition in enumerate(conditions) for run in range(1, len(condition), 2)]
+    table = np.zeros((len(conditions), size + 1), dtype=np.int8)
+    rows = [row for row, _ in runs]
+    table[rows, [conditions[row][run] for row, run in runs]] = 1
+    table[rows, [conditions[row][run + 1] + 1 for row, run in runs]] = -1
+    return np.cumsum(table[:, :-1], axis=1, dtype=np.int8).astype(np.bool_)
 
 
 def say_rule(rule: Rule, attributes: Sequence[Attribute]) -> str:
