@@ -1,4 +1,4 @@
-"""Working-set proximal Newton: L1-penalised regression over sites in about a dozen questions (METHODS, section 2).
+"""Working-set proximal Newton: L1-penalised regression over sites in about ten questions (METHODS, section 2).
 
 Minimises the mean loss over all patients + penalty x |coefficients|, the intercept not penalised. Each question asks
 for the loss at steps of several lengths, and for the gradient of all columns and the Hessian of the working ones at
@@ -46,7 +46,8 @@ class Columns:
         """Rules about the same attributes are a family, every other term is its own; linear terms come first."""
         places: dict[tuple[int, ...], int] = {}
         families = [
-            places.setdefault(tuple(condition[0] for condition in rule), len(places)) for rule in terms.rules
+            places.setdefault(tuple([condition[0] for condition in rule]), len(places))
+            for rule in terms.rules
         ]
         others = len(terms) - len(families)
         first = range(len(families), min(len(families) + GROWTH, len(terms)))

@@ -70,7 +70,7 @@ class RuleFit(Fitted[RuleBody]):
     bins        public edges of numeric attributes; whole numbers of which sites list the values need none
     cutoffs     rules cut at so many of the edges at most, at even quantiles of a histogram; None or "all": at all
     epsilon     masked: what choosing cutoffs may cost, noise in shares; None: exact histograms under masks
-    solver      "newton": about a dozen questions to the optimum; "fedda": the paper's, hundreds
+    solver      "newton": about ten questions to the optimum; "fedda": the paper's, hundreds
     release     "exact": the house sees each site's numbers; "masked": sums over all sites only (three at least), though
                 each site's rules; "private": sums with noise, at the price of `epsilon` and `delta` per patient, for
                 which the study must state `values` (of categories, and the classes) or `bins` for all it asks about
@@ -452,7 +452,7 @@ class RuleFit(Fitted[RuleBody]):
                 *(
                     ("rulefit.dual", None, f"{fedda.ROUNDS} times: how far the dual vector moves")
                     if self.solver == "fedda"
-                    else ("rulefit.fit", None, "about a dozen times: loss, gradient and Hessian")
+                    else ("rulefit.fit", None, "about ten times: loss, gradient and Hessian")
                 )
             ),
             PlannedQuestion("rulefit.rates", None, "support and subgroup rates of the model's rules"),
