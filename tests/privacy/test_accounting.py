@@ -289,8 +289,7 @@ def test_a_plan_reads_as_a_table():
     plan = Plan("rho", (*TREE.questions, PlannedQuestion("evaluate", None, "exact")))
     assert plan.render(Ledger(budget="0.45")).splitlines() == [
         "root      0.3        20 attributes",
-        "level     0.1        5 attributes",
-        "level     0.1        5 attributes",
+        "level     2 x 0.1    5 attributes",
         "evaluate  unlimited  exact",
         "total     rho 0.5    and 1 unlimited",
         "left      rho 0.45   does not fit",

@@ -139,11 +139,11 @@ def test_values_the_study_does_not_name_count_as_other(fixed_noise):
 
 
 def test_the_positive_class_is_stated_or_the_second_of_two(fixed_noise):
-    assert study()._private.classes == ["n", "p"]
-    assert study(positive="n")._private.classes == ["p", "n"]
+    assert study()._study.classes == ["n", "p"]
+    assert study(positive="n")._study.classes == ["p", "n"]
     several = {**VALUES, "y": ["n", "p", "q"]}
-    assert study(values=several, positive="p")._private.classes == ["not p", "p"]
-    assert study(values={"sex": ["f"]}, positive=1)._private.classes == ["not 1", "1"]
+    assert study(values=several, positive="p")._study.classes == ["not p", "p"]
+    assert study(values={"sex": ["f"]}, positive=1)._study.classes == ["not 1", "1"]
     with zero_noise():
         yes, no = (
             study(positive=positive).fit(cc.House(make_sites())).decide(SITES["big"])

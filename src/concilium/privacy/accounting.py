@@ -17,6 +17,7 @@ the stopping rule.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -287,8 +288,13 @@ class Plan:
         return left is None or total <= left
 
     def rows(self, ledger: Balance | None = None) -> list[tuple[str, str, str]]:
-        """Kind, cost and note of each question; the total; given a ledger, what is left and whether it fits."""
-        rows = [(q.kind, "unlimited" if q.cost is None else shown(q.cost), q.note) for q in self.questions]
+        """Kind, cost and note of each question, those that repeat in one row; the total; given a ledger, what is left
+        and whether it fits."""
+        rows = []
+        for question, again in itertools.groupby(self.questions):
+            cost = "unlimited" if question.cost is None else shown(question.cost)
+            times = len(list(again))
+            rows.append((question.kind, cost if times == 1 else f"{times} x {cost}", question.note))
         note = f"and {self.unlimited} unlimited" if self.unlimited else ""
         rows.append(("total", f"{self.currency} {shown(self.total)}", note))
         if ledger is not None:

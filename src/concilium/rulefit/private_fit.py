@@ -154,9 +154,10 @@ class PrivateFit:
     def plan(self) -> Plan:
         """Every question, with what it costs."""
         tables = f"tables by class of {len(self.asked)} attributes"
-        notes = [f"noisy gradient {turn} of {GRADIENTS}" for turn in range(1, GRADIENTS + 1)]
-        gradients = [PlannedQuestion("rulefit.gradient", self.budget.gradient, note) for note in notes]
-        return Plan("rho", (PlannedQuestion("histograms", self.budget.tables, tables), *gradients))
+        gradient = PlannedQuestion("rulefit.gradient", self.budget.gradient, "noisy gradients")
+        return Plan(
+            "rho", (PlannedQuestion("histograms", self.budget.tables, tables), *[gradient] * GRADIENTS)
+        )
 
     def fit(self, run: Run) -> tuple[RuleBody, list[str]]:
         """The model, and what the card has to say."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
@@ -16,46 +17,30 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError, MessageError, ModelError, StudyError
-from concilium.federation.arrays import pack
+from concilium.errors import MessageError, ModelError, StudyError
 from concilium.federation.card import Card
-from concilium.federation.held_out import Part
-from concilium.federation.histograms import AskHistograms, check_edges
+from concilium.federation.histograms import check_edges
 from concilium.federation.house import House
-from concilium.federation.messages import Release, decode, encode
+from concilium.federation.messages import Release
 from concilium.federation.patients import as_records, known, read_patient
 from concilium.federation.run import Run
-from concilium.federation.schema import AskSchema, SchemaSeen, in_order, read_schema
 from concilium.model import Fitted
-from concilium.privacy.accounting import Plan, PlannedQuestion, exact_delta, exact_positive, rho_for_epsilon
+from concilium.privacy.accounting import Plan, exact_delta, exact_positive
 from concilium.records.query import Query
 from concilium.records.table import Records, Value, label
-from concilium.rulefit import fedda, newton, path
-from concilium.rulefit.body import RuleBody, Told
+from concilium.rulefit.body import RuleBody
 from concilium.rulefit.charts import draw_importances, draw_rates
-from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, refuse_bins, unite
-from concilium.rulefit.design import Design, Line, Terms, build_for, keep
+from concilium.rulefit.design import Design, build_for, keep
 from concilium.rulefit.explanation import Explanation, explain
-from concilium.rulefit.fitting import AskFit, Coefficients, Sums, choose_places, read_sums
-from concilium.rulefit.generation import LEAST_SUPPORT, MOST_LEAVES, MOST_TREES, AskRules, Rules
-from concilium.rulefit.outcome import Outcome, probability
+from concilium.rulefit.generation import LEAST_SUPPORT, MOST_LEAVES, MOST_TREES
+from concilium.rulefit.outcome import probability
+from concilium.rulefit.path import Choice
+from concilium.rulefit.plain_fit import PlainFit, Solver
 from concilium.rulefit.private_fit import PrivateFit
-from concilium.rulefit.rates import AskRates, read_rates
-from concilium.rulefit.rules import Attribute, Rule, check_rules
 from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-# Percent of the patients of every site, to choose a penalty by.
-HELD_OUT = 30
-
-Solver = Literal["newton", "fedda"]
-
-NOT_PRIVATE = (
-    "rules, gradients and Hessians are exact: masks hide which hospital a sum comes from, and do not protect patients. "
-    "Enough sums over rules give back single outcomes"
-)
 
 
 class RuleFit(Fitted[RuleBody]):
@@ -146,8 +131,8 @@ class RuleFit(Fitted[RuleBody]):
         if solver == "fedda" and not isinstance(self.penalty, float):
             raise StudyError("a RuleFit with solver 'fedda' needs one 'penalty'; a path takes 'newton'")
         self.values = {name: list(listed) for name, listed in (values or {}).items()}
-        self._private = self._state() if release == "private" else None
-        self.path_: list[path.Choice] = []
+        self.path_: list[Choice] = []
+        _ = self._study  # a private one says at once what it lacks
 
     def fit(self, house: House) -> Self:
         """Make rules and fit the model with the sites of this house; returns itself."""
@@ -157,307 +142,34 @@ class RuleFit(Fitted[RuleBody]):
         house.converse(self.method, self.release, parameters, self._fit)
         return self
 
-    def _state(self) -> PrivateFit:
-        """The private study that these parameters state; those that say how sites make rules have no place in it."""
-        named = ("trees", "leaves", "shrinkage", "penalty", "solver", "support")
-        defaults = inspect.signature(type(self)).parameters
-        given = [name for name in named if getattr(self, name) != defaults[name].default]
-        if given:
-            raise StudyError(
-                f"a private RuleFit has no {given[0]!r}: its rules are drawn from the 'seed', and noise decides how "
-                "much coefficients shrink"
-            )
-        names = "target positive query values bins attributes cutoffs epsilon delta seed"
-        return PrivateFit(**{name: getattr(self, name) for name in names.split()})
-
-    def _fit(self, run: Run) -> None:
-        if self._private is not None:
-            self._body, told = self._private.fit(run)
-            self._card = run.finish({}, told)
-            return
-        said: list[str] = []
-        measured = self.positive is None and self.target in self.bins
-        asked = AskSchema(
-            query=self.query,
-            target=self.target,
-            bins={name: edges for name, edges in self.bins.items() if name != self.target},
-            attributes=self.attributes,
-            count_patients=self.release != "masked",
-            measured=measured,
-        )
-        seen = {site: read_schema(body) for site, body in run.gather("rulefit.schema", asked).items()}
-        classes, outcome = self._find_outcome(seen, measured)
-        attributes, left_out = unite(seen, asked.bins, self.attributes or list(asked.bins))
-        attributes, lines, constant = self._choose_cutoffs(run, attributes)
-        left_out |= dict.fromkeys(constant, "all patients are in one of its bins")
-        if not attributes:
-            raise HouseError(
-                "no attribute is left to make rules of: "
-                + "; ".join(f"{n}: {why}" for n, why in left_out.items())
-            )
-        rules = self._gather_rules(run, outcome, attributes, said)
-        terms = Terms(tuple(attributes), tuple(rules), tuple(lines))
-        w = self._solve(run, outcome, terms, said)
-        self._body, patients = self._tell(run, outcome, terms, w, classes)
-        if len(terms) > patients:
-            said.append(
-                f"there were {len(terms)} terms to choose from for {patients} patients; the penalty took "
-                f"{len(self._body.told)}"
-            )
-        said += [f"left out: {name} ({why})" for name, why in sorted(left_out.items())]
-        if self.release == "masked":
-            said.append(NOT_PRIVATE)
-        self._card = run.finish({site: schema.patients for site, schema in seen.items()}, said)
-
-    def _find_outcome(self, seen: Mapping[str, SchemaSeen], measured: bool) -> tuple[list[Value], Outcome]:
-        """What is predicted: two classes, the positive one second, or a number within its range."""
-        if measured:
-            if len(self.bins[self.target]) < 2:
-                raise StudyError(
-                    f"the 'bins' of {self.target!r} must give the range of a number: two at least"
-                )
-            return [], Outcome(low=self.bins[self.target][0], high=self.bins[self.target][-1])
-        found = [v for v in in_order(c for schema in seen.values() for c in schema.classes) if v is not None]
-        if len(found) < 2:
-            only = f"{self.target} = {label(found[0])}" if found else f"no {self.target}"
-            raise HouseError(f"all patients of the query have {only}: there is nothing to predict")
-        if self.positive is None:
-            if len(found) > 2:
-                raise StudyError(
-                    f"{self.target!r} has {len(found)} values ({', '.join(map(label, found[:5]))}, ...): say which is "
-                    f"'positive', or give its range in 'bins' if it is a number"
-                )
-            return found, Outcome(positive=found[1])
-        own = [value for value in found if label(value) == label(self.positive)]
-        if not own:
-            raise StudyError(
-                f"no patient has {self.target} = {label(self.positive)}; there are {', '.join(map(label, found[:10]))}"
-            )
-        others = [value for value in found if value is not own[0]]
-        negative = others[0] if len(others) == 1 else f"not {label(own[0])}"
-        return [negative, own[0] if len(others) == 1 else label(own[0])], Outcome(positive=own[0])
-
-    def _choose_cutoffs(
-        self, run: Run, attributes: Sequence[Attribute]
-    ) -> tuple[list[Attribute], list[Line], list[str]]:
-        """Attributes with their cutoffs, linear terms, and the attributes that are constant."""
-        edges = {a.name: list(a.edges) for a in attributes if a.numeric}
-        free = {n: e for n, e in edges.items() if self.cutoffs is None or len(e) <= self.cutoffs}
-        charged = {n: e for n, e in edges.items() if n not in free}
-        if self.release == "masked" and self.epsilon is not None and charged:
-            # One patient is in one bin of each, so that all of them together cost epsilon.
-            variance = run.masked.variance(rho_for_epsilon(self.epsilon, self.delta), len(charged))
-            histograms = self._ask_histograms(run, charged, variance)
-            histograms |= self._ask_histograms(run, free, None)
-        else:
-            histograms = self._ask_histograms(run, edges, None)
-        for name in edges:
-            if missed(histograms[name]):
-                wide = self._ask_histograms(run, {name: list(WIDE_EDGES)}, None)
-                raise refuse_bins(name, edges[name], wide[name])
-        kept: list[Attribute] = []
-        lines: list[Line] = []
-        constant: list[str] = []
-        for attribute in attributes:
-            if not attribute.numeric:
-                kept.append(attribute)
-                continue
-            with_cutoffs = cut(attribute, histograms[attribute.name], self.cutoffs)
-            if with_cutoffs is None:
-                constant.append(attribute.name)
-                continue
-            line = measure(len(kept), attribute.edges, histograms[attribute.name])
-            lines += [] if line is None else [line]
-            kept.append(with_cutoffs)
-        return kept, lines, constant
-
-    def _ask_histograms(
-        self, run: Run, edges: Mapping[str, list[float]], variance: Fraction | None
-    ) -> dict[str, NDArray[np.int64]]:
-        if not edges:
-            return {}
-        question = AskHistograms(
-            query=self.query,
-            target=self.target,
-            edges=dict(edges),
-            variance=None if variance is None else str(variance),
-        )
-        release: Release | None = None if variance is None else "private"
-        counts = run.add_up("histograms", question, (question.numbers,), release=release)
-        return question.split(counts)
-
-    def _gather_rules(
-        self, run: Run, outcome: Outcome, attributes: Sequence[Attribute], said: list[str]
-    ) -> list[Rule]:
-        """The different rules of all sites."""
-        question = AskRules(
-            query=self.query,
-            target=self.target,
-            outcome=outcome,
-            attributes=tuple(attributes),
-            trees=self.trees,
-            leaves=self.leaves,
-            shrinkage=self.shrinkage,
-            support=self.support,
-            seed=self.seed,
-        )
-        found: set[Rule] = set()
-        for site, body in run.gather("rulefit.rules", question).items():
-            try:
-                own = decode(body, Rules).rules
-                check_rules(own, attributes)
-            except MessageError as error:
-                raise HouseError(f"{site} answered with what is no set of rules: {error}") from None
-            if not own:
-                said.append(
-                    f"{site} had no rule to tell: its patients are alike, of one class, or fewer than "
-                    f"{2 * self.support}"
-                )
-            found.update(own)
-        return sorted(found)
-
-    def _solve(self, run: Run, outcome: Outcome, terms: Terms, said: list[str]) -> NDArray[np.float64]:
-        """The coefficients, intercept first."""
-        if self.solver == "fedda":
-            assert isinstance(self.penalty, float)
-            averaged = fedda.fit(self._ask_dual(run, outcome, terms, self.penalty), len(terms), self.penalty)
-            said.append(
-                f"dual averaging took {averaged.questions} questions, in steps of {averaged.step:g}; it comes near the "
-                "optimum and does not reach it"
-            )
-            return averaged.w
-        penalty = self.penalty
-        if not isinstance(penalty, float):
-            self.path_ = path.walk(
-                self._ask_fit(run, outcome, terms, Part(percent=HELD_OUT, held=False)),
-                self._ask_losses(run, outcome, terms),
-                newton.Columns.of(terms),
-                None if penalty == "auto" else list(penalty),
-            )
-            best = min(self.path_, key=lambda choice: (choice.deviance, -choice.penalty))
-            penalty = best.penalty
-            said.append(
-                f"of {len(self.path_)} penalties {penalty:.3g} had the least loss on patients held out "
-                f"({best.deviance:.4f})"
-            )
-        fitted = newton.fit(self._ask_fit(run, outcome, terms), newton.Columns.of(terms), penalty)
-        if not fitted.converged:
-            said.append(
-                f"the solver stopped after {fitted.questions} questions, about {fitted.gap:.1g} above the optimum"
-            )
-        return fitted.w
-
-    def _ask_fit(self, run: Run, outcome: Outcome, terms: Terms, part: Part | None = None) -> newton.Ask:
-        sent = encode(terms)
-
-        def ask(candidates: tuple[Coefficients, ...], working: tuple[int, ...] | None) -> Sums:
-            question = AskFit(
-                query=self.query,
-                target=self.target,
-                outcome=outcome,
-                terms=sent,
-                candidates=candidates,
-                gradient=working is not None,
-                working=working,
-                places=choose_places(run.hospitals),
-                part=part,
-            )
-            return read_sums(question, run.add_up("rulefit.fit", question, (question.numbers,)))
-
-        return ask
-
-    def _ask_losses(self, run: Run, outcome: Outcome, terms: Terms) -> Any:
-        held_out = self._ask_fit(run, outcome, terms, Part(percent=HELD_OUT, held=True))
-
-        def ask(candidates: tuple[Coefficients, ...]) -> NDArray[np.float64]:
-            sums = held_out(candidates, None)
-            if sums.patients == 0:
-                raise HouseError(
-                    "the sites have too few patients to hold some out for choosing a penalty; give one 'penalty'"
-                )
-            return sums.losses / sums.patients
-
-        return ask
-
-    def _ask_dual(self, run: Run, outcome: Outcome, terms: Terms, penalty: float) -> fedda.AskMove:
-        sent = encode(terms)
-
-        def ask(dual: NDArray[np.float64], before: float, step: float, local: int) -> NDArray[np.float64]:
-            question = fedda.AskDual(
-                query=self.query,
-                target=self.target,
-                outcome=outcome,
-                terms=sent,
-                dual=pack(dual),
-                penalty=penalty,
-                before=before,
-                step=step,
-                local=local,
-                places=choose_places(run.hospitals),
-            )
-            total = run.add_up("rulefit.dual", question, (question.numbers,))
-            return np.ldexp(total.astype(np.float64), -question.places)
-
-        return ask
-
-    def _tell(
-        self, run: Run, outcome: Outcome, terms: Terms, w: NDArray[np.float64], classes: list[Value]
-    ) -> tuple[RuleBody, int]:
-        """The model's body, with what the sites tell of the terms it has taken, and how many patients there are."""
-        taken = np.flatnonzero(w[1:]).tolist()
-        question = AskRates(
-            query=self.query,
-            target=self.target,
-            outcome=outcome,
-            terms=keep(terms, taken),
-            places=choose_places(run.hospitals),
-        )
-        rates = read_rates(question, run.add_up("rulefit.rates", question, (question.numbers,)))
-        told = [
-            Told(
-                column,
-                round(float(rates.support[index]), 12),
-                finite(rates.inside[index]),
-                finite(rates.outside[index]),
-                float(rates.deviation[index]),
-            )
-            for index, column in enumerate(taken)
-        ]
-        body = RuleBody(
-            target=self.target,
-            query=self.query,
-            outcome=outcome,
-            classes=list(classes),
-            terms=terms,
-            intercept=float(w[0]),
-            coefficients=w[1:].tolist(),
-            told=told,
-            patients=rates.patients,
-            mean=rates.mean,
-        )
-        return body, rates.patients
-
     def plan(self) -> Plan:
         """What a fit will ask, what each question costs, and all of it together."""
-        if self._private is not None:
-            return self._private.plan()
-        rho = None
-        if self.release == "masked" and self.epsilon is not None and self.cutoffs is not None:
-            rho = rho_for_epsilon(self.epsilon, self.delta)
-        questions = (
-            PlannedQuestion("rulefit.schema", None, "which attributes, values and classes there are"),
-            PlannedQuestion("histograms", rho, "histograms on the public bins, for cutoffs and scales"),
-            PlannedQuestion("rulefit.rules", None, f"rules of {self.trees} boosted trees at every site"),
-            PlannedQuestion(
-                *(
-                    ("rulefit.dual", None, f"{fedda.ROUNDS} times: how far the dual vector moves")
-                    if self.solver == "fedda"
-                    else ("rulefit.fit", None, "about ten times: loss, gradient and Hessian")
+        return self._study.plan()
+
+    def _fit(self, run: Run) -> None:
+        study = self._study
+        if isinstance(study, PrivateFit):
+            self._body, said = study.fit(run)
+            self._card = run.finish({}, said)
+            return
+        learned = study.fit(run)
+        self._body, self.path_ = learned.body, learned.path
+        self._card = run.finish(learned.patients, learned.said)
+
+    @property
+    def _study(self) -> PlainFit | PrivateFit:
+        """What these parameters state; those that say how sites make rules have no place in a private study."""
+        study = PrivateFit if self.release == "private" else PlainFit
+        if study is PrivateFit:
+            named = ("trees", "leaves", "shrinkage", "penalty", "solver", "support")
+            defaults = inspect.signature(type(self)).parameters
+            given = [name for name in named if getattr(self, name) != defaults[name].default]
+            if given:
+                raise StudyError(
+                    f"a private RuleFit has no {given[0]!r}: its rules are drawn from the 'seed', and noise decides "
+                    "how much coefficients shrink"
                 )
-            ),
-            PlannedQuestion("rulefit.rates", None, "support and subgroup rates of the model's rules"),
-        )
-        return Plan("rho", questions)
+        return study(**{each.name: getattr(self, each.name) for each in fields(study)})
 
     @property
     def classes_(self) -> list[Value]:
@@ -593,7 +305,3 @@ def read_bins(bins: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     except (TypeError, ValueError):
         raise StudyError(f"the 'bins' of a RuleFit must be lists of numbers; got {bins!r}") from None
     return read
-
-
-def finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
