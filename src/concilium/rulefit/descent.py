@@ -8,6 +8,8 @@ solved for in between (an active-set method; the objective falls with every step
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -27,59 +29,78 @@ def minimise(
     tolerance: float,
 ) -> NDArray[np.float64]:
     """The w of least g.(w - at) + (w - at).H.(w - at)/2 + sum of penalty x |w|; a penalty of 0 leaves one free."""
-    hessian = np.ascontiguousarray(hessian)
-    found = at.astype(np.float64).copy()
+    problem = Problem(gradient, np.ascontiguousarray(hessian), at, penalties)
+    w = at.astype(np.float64).copy()
     for _ in range(MOST_ROUNDS):
-        slope = gradient + hessian @ (found - at)
-        settled = _sweep(slope, hessian, found, penalties, tolerance, SWEEPS)
-        gained = _solve_all(slope, gradient, hessian, at, found, penalties)
+        settled = _sweep(problem.slope(w), problem.hessian, w, penalties, tolerance, SWEEPS)
+        gained = problem.solve_all(w)
         if settled and gained <= tolerance**2:
             break
-        if not settled and _let_in(slope, gradient, hessian, at, found, penalties, tolerance):
+        if not settled and problem.let_in(w, tolerance):
             break
-    return found
+    return w
 
 
-def _solve_all(
-    slope: NDArray[np.float64],
-    gradient: NDArray[np.float64],
-    hessian: NDArray[np.float64],
-    at: NDArray[np.float64],
-    w: NDArray[np.float64],
-    penalties: NDArray[np.float64],
-) -> float:
-    """Solve for what is not zero, without what becomes zero on the way: by how much that helped. `slope` is kept."""
-    gained = 0.0
-    for _ in range(len(w)):
-        helped, whole = _solve(slope, hessian, w, penalties)
-        gained += helped
-        slope[:] = gradient + hessian @ (w - at)
-        if whole:
-            break
-    return gained
+@dataclass(frozen=True)
+class Problem:
+    """The quadratic around `at`, and the penalties; its methods move a w in place, and only ever down."""
 
+    gradient: NDArray[np.float64]
+    hessian: NDArray[np.float64]
+    at: NDArray[np.float64]
+    penalties: NDArray[np.float64]
 
-def _let_in(
-    slope: NDArray[np.float64],
-    gradient: NDArray[np.float64],
-    hessian: NDArray[np.float64],
-    at: NDArray[np.float64],
-    w: NDArray[np.float64],
-    penalties: NDArray[np.float64],
-    tolerance: float,
-) -> bool:
-    """One coefficient after another; whether none is left that would move by more than the tolerance."""
-    curve = np.diagonal(hessian)
-    root = np.sqrt(np.where(curve > 0, curve, np.inf))
-    for _ in range(2 * len(w)):
-        pull = np.where(w == 0, np.maximum(np.abs(slope) - penalties, 0.0), 0.0) / root
-        best = int(np.argmax(pull))
-        if pull[best] <= tolerance:
-            return True
-        w[best] = -np.sign(slope[best]) * pull[best] / root[best]
-        slope += hessian[best] * w[best]
-        _solve_all(slope, gradient, hessian, at, w, penalties)
-    return False
+    def slope(self, w: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The gradient of the quadratic at w."""
+        slope: NDArray[np.float64] = self.gradient + self.hessian @ (w - self.at)
+        return slope
+
+    def let_in(self, w: NDArray[np.float64], tolerance: float) -> bool:
+        """One coefficient after another; whether none is left that would move by more than the tolerance."""
+        curve = np.diagonal(self.hessian)
+        root = np.sqrt(np.where(curve > 0, curve, np.inf))
+        for _ in range(2 * len(w)):
+            slope = self.slope(w)
+            pull = np.where(w == 0, np.maximum(np.abs(slope) - self.penalties, 0.0), 0.0) / root
+            best = int(np.argmax(pull))
+            if pull[best] <= tolerance:
+                return True
+            w[best] = -np.sign(slope[best]) * pull[best] / root[best]
+            self.solve_all(w)
+        return False
+
+    def solve_all(self, w: NDArray[np.float64]) -> float:
+        """Solve for what is not zero, without what becomes zero on the way: by how much that helped."""
+        gained = 0.0
+        for _ in range(len(w)):
+            helped, whole = self.solve(w)
+            gained += helped
+            if whole:
+                break
+        return gained
+
+    def solve(self, w: NDArray[np.float64]) -> tuple[float, bool]:
+        """Move what is not zero to where it would be best with the signs it has, or to the first zero on the way: by
+        how much that helped, and whether it went all the way. It is a parabola up to there, so that it only falls."""
+        free = np.flatnonzero((w != 0) | (self.penalties == 0))
+        pull = -(self.slope(w)[free] + self.penalties[free] * np.sign(w[free]))
+        curve = self.hessian[np.ix_(free, free)]
+        for ridge in RIDGES:
+            bent = curve + ridge * curve.max() * np.eye(len(free)) if ridge else curve
+            try:
+                step = np.linalg.solve(bent, pull)
+            except np.linalg.LinAlgError:
+                continue
+            turning = np.flatnonzero((self.penalties[free] > 0) & (w[free] * step < 0))
+            ends = -w[free][turning] / step[turning]
+            length = min(1.0, float(ends.min(initial=1.0)))
+            gained = length * float(pull @ step) - 0.5 * length**2 * float(step @ curve @ step)
+            if gained >= 0 and pull @ step >= 0:
+                moved = w[free] + length * step
+                moved[turning[ends <= length]] = 0.0
+                w[free] = moved
+                return gained, not np.any(ends <= length)
+        return 0.0, True
 
 
 @numba.njit(nogil=True, cache=True)
@@ -117,31 +138,3 @@ def _sweep(
             # What is not zero is settled first: a full sweep is only there to find what must come in.
             everything = False
     return False
-
-
-def _solve(
-    slope: NDArray[np.float64],
-    hessian: NDArray[np.float64],
-    w: NDArray[np.float64],
-    penalties: NDArray[np.float64],
-) -> tuple[float, bool]:
-    """Move what is not zero to where it would be best with the signs it has, or to the first zero on the way: by how
-    much that helped, and whether it went all the way. It is a parabola up to there, so that it only ever falls."""
-    free = np.flatnonzero((w != 0) | (penalties == 0))
-    pull = -(slope[free] + penalties[free] * np.sign(w[free]))
-    curve = hessian[np.ix_(free, free)]
-    for ridge in RIDGES:
-        try:
-            step = np.linalg.solve(curve + ridge * curve.max() * np.eye(len(free)) if ridge else curve, pull)
-        except np.linalg.LinAlgError:
-            continue
-        turning = np.flatnonzero((penalties[free] > 0) & (w[free] * step < 0))
-        ends = -w[free][turning] / step[turning]
-        length = min(1.0, float(ends.min(initial=1.0)))
-        gained = length * float(pull @ step) - 0.5 * length**2 * float(step @ curve @ step)
-        if gained >= 0 and pull @ step >= 0:
-            moved = w[free] + length * step
-            moved[turning[ends <= length]] = 0.0
-            w[free] = moved
-            return gained, not np.any(ends <= length)
-    return 0.0, True
