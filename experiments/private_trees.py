@@ -39,6 +39,8 @@ from concilium.evaluation.leave_out import hold_out
 from concilium.evaluation.metrics import auc
 from concilium.federation.patients import codes_and_names
 from concilium.records.table import Coded, Numbers
+from concilium.trees.private_growing import Budget
+from concilium.trees.settings import Settings
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
 REPETITIONS = 3
@@ -219,9 +221,16 @@ def measure(truth: NDArray[np.bool_], likely: NDArray[np.float64]) -> float:
 class EvenTree(cc.DecisionTree):
     """A private tree that knows no better: all attributes at every level, every question the same weight."""
 
-    def _budget(self) -> Any:
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.settings = EvenSettings(**vars(self.settings))
+
+
+class EvenSettings(Settings):
+    @property
+    def budget(self) -> Budget:
         every = len({*self.values, *self.bins})
-        return dataclasses.replace(super()._budget(), root_weight=1, screened=every)
+        return dataclasses.replace(super().budget, root_weight=1, screened=every)
 
 
 def try_ours(study: Study, make: Any, epsilon: float, **options: Any) -> float:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.federation.schema import stated_schema
 from concilium.trees import private_growing
+from concilium.trees.growing import finish
 from concilium.trees.private_estimates import Expected
 from concilium.trees.private_growing import Budget, grow_privately, take_largest
-from concilium.trees.tree import finish
 
 VALUES = {"a": ["0", "1"], "b": ["x", "y", "z"], "c": ["k", "l"], "y": ["n", "p", "q"]}
 LIMITLESS = Budget(Fraction(10**12), depth=3)
@@ -65,7 +65,7 @@ def test_where_noise_vanishes_a_private_tree_predicts_what_the_exact_one_does(ro
     exact = cc.DecisionTree("y", max_depth=depth, group=group).fit(house)
     budget = Budget(Fraction(10**12), depth)
     asked, grown = grow_privately(stated_schema(VALUES, {}, "y"), counter(rows), budget, group)
-    unlimited = cc.DecisionTree.of(finish(exact, asked, grown), exact.card)
+    unlimited = cc.DecisionTree.of(finish(exact.target, exact.query, asked, grown), exact.card)
     everyone = [dict(zip("abc", v, strict=True)) for v in itertools.product(*(VALUES[n] for n in "abc"))]
     ours, theirs = unlimited.predict_proba(everyone), exact.predict_proba(everyone)
     for index, outcome in enumerate(exact.classes_):

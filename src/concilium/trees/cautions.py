@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.schema import GlobalSchema, SchemaSeen
 from concilium.records.table import Value, label
 from concilium.trees.crosstables import AskedAttribute
+from concilium.trees.settings import Settings
 
 MOST_NAMED = 5
 
@@ -50,3 +52,36 @@ def say_constant(names: Sequence[str]) -> list[str]:
     listed = ", ".join(names[:MOST_NAMED])
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return [f"the same for every patient learned from, at every site, and so of no use: {listed}{more}"]
+
+
+def find_oddities(settings: Settings, schema: GlobalSchema, seen: Mapping[str, SchemaSeen]) -> list[str]:
+    """What a reader of the card must be warned of, besides what every run says."""
+    said = []
+    if schema.left_out:
+        said.append(
+            "left out: " + "; ".join(f"{name} ({why})" for name, why in sorted(schema.left_out.items()))
+        )
+    unknown = [
+        name
+        for name in (settings.attributes or settings.bins)
+        if all(name not in names(s) for s in seen.values())
+    ]
+    if unknown:
+        said.append(f"no site knows {', '.join(map(repr, unknown))}")
+    if not schema.attributes:
+        said.append("no attribute is known at every site: the model is a single leaf")
+    if len(schema.classes) == 1:
+        whose = f" of the query {settings.query!r}" if settings.query else ""
+        said.append(
+            f"every patient{whose} has {settings.target} = {label(schema.classes[0])}: there is nothing to learn"
+        )
+    floored = [site for site, known in seen.items() if known.floored]
+    if floored:
+        said.append(
+            f"{', '.join(floored)}: small counts are left out there, so the tree is not that of the pooled patients"
+        )
+    return said
+
+
+def names(schema: SchemaSeen) -> set[str]:
+    return {attribute.name for attribute in schema.attributes} | set(schema.unbinned)

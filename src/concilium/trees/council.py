@@ -14,16 +14,17 @@ from fractions import Fraction
 from concilium.errors import HouseError, nearest
 from concilium.federation.messages import decode, encode
 from concilium.federation.run import Run, together
-from concilium.federation.schema import AskSchema, GlobalSchema, SchemaSeen, in_order, merge, read_schema
+from concilium.federation.schema import GlobalSchema, in_order, merge
 from concilium.records.table import Value, label
 from concilium.trees.ballot import AskVotes, Rule, Voter, is_for_positive
 from concilium.trees.body import TreeBody
 from concilium.trees.class_counts import AskClassCounts, ClassCounts, name_rest
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
-from concilium.trees.growing import Counts, GrowingNode, grow
+from concilium.trees.growing import Counts, GrowingNode, finish, grow
 from concilium.trees.layout import Sample
+from concilium.trees.plain_tree import ask_schemas
+from concilium.trees.settings import Settings
 from concilium.trees.stopping import balanced_accuracy
-from concilium.trees.tree import DecisionTree, finish
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class Turnout:
         return Fraction(self.positives, self.patients)
 
 
-def count_classes(run: Run, tree: DecisionTree, sample: Sample) -> Turnout:
+def count_classes(run: Run, settings: Settings, sample: Sample) -> Turnout:
     """Ask for the class counts; sites that opt out are not asked again."""
-    asked = AskClassCounts(query=tree.query, target=tree.target, sample=sample)
+    asked = AskClassCounts(query=settings.query, target=settings.target, sample=sample)
     seen = {site: decode(body, ClassCounts) for site, body in run.gather("tree.classes", asked).items()}
     run.excuse({site: counts.opts_out for site, counts in seen.items() if counts.opts_out is not None})
     values = in_order(value for counts in seen.values() for value in counts.values)
@@ -61,11 +62,11 @@ def count_classes(run: Run, tree: DecisionTree, sample: Sample) -> Turnout:
     if not seen:
         names = [label(value) for value in values if value is not None]
         if names:  # only who could take part, but has no positive patient, tells values without counts
-            what = f"{tree.target} = {label(sample.positive)}"
+            what = f"{settings.target} = {label(sample.positive)}"
             known = f"; its values there are {', '.join(names[:10])}{nearest(label(sample.positive), names)}"
             raise HouseError(f"no site that could take part has a patient with {what}{known}")
         raise HouseError(f"every site opted out: {together(run.opted_out.items())}")
-    return Turnout(seen, name_classes(tree.target, sample.positive, seen))
+    return Turnout(seen, name_classes(settings.target, sample.positive, seen))
 
 
 def name_classes(target: str, positive: Value, seen: Mapping[str, ClassCounts]) -> tuple[Value, Value]:
@@ -84,14 +85,11 @@ class Council:
     """The sites that take part, with the schema they share: grows experts over them and has experts vote there."""
 
     def __init__(
-        self, run: Run, tree: DecisionTree, sample: Sample, classes: tuple[Value, Value], rule: Rule
+        self, run: Run, settings: Settings, sample: Sample, classes: tuple[Value, Value], rule: Rule
     ) -> None:
-        self._run, self._tree, self._sample, self._rule = run, tree, sample, rule
-        asked = AskSchema(query=tree.query, target=tree.target, bins=tree.bins, attributes=tree.attributes)
-        self.seen: dict[str, SchemaSeen] = {
-            site: read_schema(body) for site, body in run.gather("tree.schema", asked).items()
-        }
-        merged = merge(self.seen, tree.bins, tree.target)
+        self._run, self._settings, self._sample, self._rule = run, settings, sample, rule
+        self.seen = ask_schemas(settings, run)
+        merged = merge(self.seen, settings.bins, settings.target)
         self._templates = {site: encode(merged.conditional(known)) for site, known in self.seen.items()}
         self.schema: GlobalSchema = replace(merged, classes=classes)
         self._attributes = [AskedAttribute(a.name, a.size, list(a.edges)) for a in merged.attributes]
@@ -102,8 +100,8 @@ class Council:
 
         def count(tree: list[Split], nodes: list[int], counted: list[int]) -> Counts:
             question = AskCrosstables(
-                query=self._tree.query,
-                target=self._tree.target,
+                query=self._settings.query,
+                target=self._settings.target,
                 classes=2,
                 attributes=self._attributes,
                 tree=tree,
@@ -116,8 +114,8 @@ class Council:
         nodes, _ = grow(
             self.schema,
             count,
-            max_depth=self._tree.max_depth,
-            min_leaf=self._tree.min_leaf,
+            max_depth=self._settings.max_depth,
+            min_leaf=self._settings.min_leaf,
             subtract=not any(known.floored for known in self.seen.values()),
         )
         return nodes
@@ -125,8 +123,8 @@ class Council:
     def measure(self, experts: Sequence[list[GrowingNode]]) -> Fraction:
         """The balanced accuracy of these experts' majority over the patients of all sites that take part."""
         question = AskVotes(
-            query=self._tree.query,
-            target=self._tree.target,
+            query=self._settings.query,
+            target=self._settings.target,
             positive=self._sample.positive,
             attributes=self._attributes,
             experts=[as_voter(expert, self._rule) for expert in experts],
@@ -135,7 +133,7 @@ class Council:
 
     def body(self, expert: list[GrowingNode]) -> TreeBody:
         """A grown expert as a model."""
-        return finish(self._tree, self.schema, expert)
+        return finish(self._settings.target, self._settings.query, self.schema, expert)
 
 
 def as_voter(grown: Sequence[GrowingNode], rule: Rule) -> Voter:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.federation.schema import GlobalSchema
+from concilium.trees.body import Branch, Node, TreeBody
 from concilium.trees.crosstables import MOST_CELLS, Split, distinct
 from concilium.trees.grouping import Grouped, group_values, ungrouped
 from concilium.trees.routing import STAYS
@@ -204,3 +205,21 @@ def xlog2x(counts: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float6
     """n log2 n, and 0 at 0."""
     logarithms: NDArray[np.float64] = np.log2(np.maximum(counts, 1))
     return counts * logarithms
+
+
+def finish(target: str, query: str, schema: GlobalSchema, grown: Sequence[GrowingNode]) -> TreeBody:
+    """The model of a grown tree."""
+    bins = {attribute.name: list(attribute.edges) for attribute in schema.attributes if attribute.edges}
+    nodes = []
+    for node in grown:
+        counts = [int(count) for count in node.counts]
+        if node.attribute is None:
+            nodes.append(Node(counts))
+            continue
+        attribute = schema.attributes[node.attribute]
+        named = node.children[: len(attribute.values)]
+        pairs = zip(attribute.values, named, strict=True)
+        branches = [Branch(value, child) for value, child in pairs if child != STAYS]
+        other = node.children[-1] if attribute.other and node.children[-1] != STAYS else None
+        nodes.append(Node(counts, attribute.name, branches, other))
+    return TreeBody(target=target, classes=list(schema.classes), query=query, bins=bins, nodes=nodes)

@@ -17,22 +17,24 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import StudyError
 from concilium.federation.card import Card
 from concilium.federation.house import House
 from concilium.federation.messages import Release, encode
 from concilium.federation.patients import as_records, codes_and_names, read_patient
 from concilium.federation.run import Run
-from concilium.federation.schema import AskSchema, GlobalSchema, merge, name_of, read_schema, stated_schema
+from concilium.federation.schema import GlobalSchema, merge, name_of
 from concilium.model import Fitted
-from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
+from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.table import Records, Value, label
 from concilium.trees.body import Node, TreeBody
+from concilium.trees.cautions import find_oddities
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute
-from concilium.trees.growing import Counts, GrowingNode
+from concilium.trees.growing import Counts, GrowingNode, finish
+from concilium.trees.plain_tree import ASK_SCHEMA, ask_schemas
 from concilium.trees.private_estimates import estimate
+from concilium.trees.private_tree import say_price
 from concilium.trees.routing import STAYS
-from concilium.trees.tree import DecisionTree, cautions, finish
+from concilium.trees.settings import Stated, state
 from concilium.trees.weighing import Weighing, weigh
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ class NaiveBayesBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return evidence
 
 
-class NaiveBayes(Fitted[NaiveBayesBody]):
+class NaiveBayes(Stated, Fitted[NaiveBayesBody]):
     """`NaiveBayes(target="death", release="private", epsilon=0.1, values={...}, bins={...}).fit(house)`.
 
     target      the attribute to predict; patients for whom it is missing are left out
@@ -118,71 +120,48 @@ class NaiveBayes(Fitted[NaiveBayesBody]):
         bins: Mapping[str, Sequence[float]] | None = None,
         attributes: Sequence[str] | None = None,
     ) -> None:
-        try:
-            # What is asked of whom is asked as a tree of one level would.
-            self._tree = DecisionTree(
-                target,
-                query,
-                release,
-                epsilon=epsilon,
-                delta=delta,
-                values=values,
-                bins=bins,
-                attributes=attributes,
-                max_depth=1,
-            )
-        except StudyError as error:
-            raise StudyError(str(error).replace("DecisionTree", "NaiveBayes")) from None
+        # What is asked of whom is asked as for a tree of one level.
+        self.settings = state(
+            "a NaiveBayes",
+            target,
+            query,
+            release,
+            epsilon=epsilon,
+            delta=delta,
+            values=values,
+            bins=bins,
+            attributes=attributes,
+            max_depth=1,
+        )
         self.target, self.query, self.release = target, query, release
-        self.epsilon, self.delta = self._tree.epsilon, self._tree.delta
-        self.values, self.bins, self.attributes = self._tree.values, self._tree.bins, self._tree.attributes
 
     def fit(self, house: House) -> Self:
         """Learn with the sites of this house; returns itself."""
-        parameters = {
-            "target": self.target,
-            "query": self.query,
-            "bins": self.bins,
-            "attributes": self.attributes,
-            "values": self.values,
-            "epsilon": str(self.epsilon),
-            "delta": str(self.delta),
-        }
         learn = self._learn_privately if self.release == "private" else self._learn
-        house.converse(self.method, self.release, parameters, learn)
+        house.converse(self.method, self.release, self.settings.parameters, learn)
         return self
 
     def _learn(self, run: Run) -> None:
         masked = self.release == "masked"
-        asked = AskSchema(
-            query=self.query,
-            target=self.target,
-            bins=self.bins,
-            attributes=self.attributes,
-            count_patients=not masked,
-        )
-        seen = {site: read_schema(body) for site, body in run.gather("tree.schema", asked).items()}
-        schema = merge(seen, self.bins, self.target)
+        seen = ask_schemas(self.settings, run)
+        schema = merge(seen, self.settings.bins, self.target)
         question = self._ask(schema, schema.common if masked else None)
         templates = None if masked else {s: encode(schema.conditional(own)) for s, own in seen.items()}
         shape = (1, question.cells, question.classes)
         counts = run.add_up("tree.crosstables", question, shape, templates)[0]
         self._body = self._finish(schema, counts)
-        said = cautions(self._tree, schema, seen)
+        said = find_oddities(self.settings, schema, seen)
         self._card = run.finish({site: own.patients for site, own in seen.items()}, said)
 
     def _learn_privately(self, run: Run) -> None:
-        schema = stated_schema(*self._tree.stated, self.target)
+        schema = self.settings.stated_schema
         sizes = [attribute.size for attribute in schema.attributes]
-        variance = run.masked.variance(self._rho, len(sizes) + 1)
+        variance = run.masked.variance(self.settings.rho, len(sizes) + 1)
         question = msgspec.structs.replace(self._ask(schema, schema.common), variance=str(variance))
         noisy = run.add_up("tree.crosstables", question, (1, question.cells, question.classes))[0]
         found = estimate(noisy, sizes, float(variance))
         self._body = self._finish(schema, np.rint(found.tables).astype(np.int64))
-        shown = epsilon_from_rho(self._rho, self.delta)
-        self._card = run.finish(
-            {}, [f"differential privacy per patient: epsilon = {shown:.3g} at delta = {self.delta}"]
-        )
+        self._card = run.finish({}, [say_price(self.settings)])
 
     def _ask(self, schema: GlobalSchema, common: Any) -> AskCrosstables:
         return AskCrosstables(
@@ -208,7 +187,7 @@ class NaiveBayes(Fitted[NaiveBayesBody]):
                 if named:
                     nodes.append(GrowingNode(1, counts))
             if len(nodes) > 1:
-                trees.append(finish(self._tree, schema.keep([index]), nodes))
+                trees.append(finish(self.target, self.query, schema.keep([index]), nodes))
         return NaiveBayesBody(
             target=self.target,
             classes=list(schema.classes),
@@ -218,21 +197,13 @@ class NaiveBayes(Fitted[NaiveBayesBody]):
             attributes=[tree.nodes for tree in trees],
         )
 
-    @property
-    def _rho(self) -> Fraction:
-        assert self.epsilon is not None
-        return rho_for_epsilon(self.epsilon, self.delta)
-
     def plan(self) -> Plan:
         """What a fit will ask, what each question costs, and all of it together."""
         if self.release != "private":
-            schema = PlannedQuestion("tree.schema", None, "which attributes, values and classes there are")
-            return Plan(
-                "rho", (schema, PlannedQuestion("tree.crosstables", None, "counts of all attributes"))
-            )
-        attributes = len(stated_schema(*self._tree.stated, self.target).attributes)
-        note = f"class tables of all {attributes} attributes, once"
-        return Plan("rho", (PlannedQuestion("tree.crosstables", self._rho, note),))
+            tables = PlannedQuestion("tree.crosstables", None, "counts of all attributes")
+            return Plan("rho", (ASK_SCHEMA, tables))
+        note = f"class tables of all {len(self.settings.stated_schema.attributes)} attributes, once"
+        return Plan("rho", (PlannedQuestion("tree.crosstables", self.settings.rho, note),))
 
     @property
     def classes_(self) -> list[Value]:

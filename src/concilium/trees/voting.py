@@ -27,13 +27,15 @@ from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.table import Records, Value, label
 from concilium.trees.ballot import Rule, is_for_positive
 from concilium.trees.body import Node, TreeBody
+from concilium.trees.cautions import find_oddities
 from concilium.trees.council import Council, count_classes
 from concilium.trees.drawing import draw
 from concilium.trees.explanation import Explanation, explain
 from concilium.trees.growing import GrowingNode
 from concilium.trees.layout import MOST_NEGATIVES, Sample
+from concilium.trees.settings import Stated, state
 from concilium.trees.stopping import experts_at, grow_until_settled
-from concilium.trees.tree import DecisionTree, cautions
+from concilium.trees.tree import DecisionTree
 from concilium.trees.verdict import Verdict, pronounce
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ class VotingBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         )
 
 
-class VotingTrees(Fitted[VotingBody]):
+class VotingTrees(Stated, Fitted[VotingBody]):
     """`VotingTrees(target="bleeding", positive="yes", query="age > 20 and age < 41").fit(house)`.
 
     target      the attribute to predict; patients for whom it is missing are left out
@@ -141,7 +143,8 @@ class VotingTrees(Fitted[VotingBody]):
         self.negatives = negatives
         self.delta = as_share("delta", delta)
         # What every expert is, apart from the patients it learns from.
-        self._tree = DecisionTree(
+        self.settings = state(
+            "VotingTrees",
             target,
             query,
             release,
@@ -151,8 +154,6 @@ class VotingTrees(Fitted[VotingBody]):
             min_leaf=min_leaf,
         )
         self.target, self.query, self.release = target, query, release
-        self.bins, self.attributes = self._tree.bins, self._tree.attributes
-        self.max_depth, self.min_leaf = max_depth, min_leaf
 
     def fit(self, house: House) -> Self:
         """Grow the ensemble with the sites of this house; returns itself."""
@@ -164,20 +165,20 @@ class VotingTrees(Fitted[VotingBody]):
             "negatives": self.negatives,
             "delta": str(self.delta),
             "vote": self.vote,
-            "bins": self.bins,
-            "attributes": self.attributes,
-            "max_depth": self.max_depth,
-            "min_leaf": self.min_leaf,
+            "bins": self.settings.bins,
+            "attributes": self.settings.attributes,
+            "max_depth": self.settings.max_depth,
+            "min_leaf": self.settings.min_leaf,
         }
         house.converse(self.method, self.release, parameters, self._convene)
         return self
 
     def _convene(self, run: Run) -> None:
         sample = Sample(positive=self.positive, negatives=self.negatives)
-        turnout = count_classes(run, self._tree, sample)
+        turnout = count_classes(run, self.settings, sample)
         rare = turnout.share < self.imbalance
         everyone = Sample(positive=self.positive)
-        council = Council(run, self._tree, sample if rare else everyone, turnout.classes, self.vote)
+        council = Council(run, self.settings, sample if rare else everyone, turnout.classes, self.vote)
         grown, stages = self._grow_ensemble(council) if rare else ([council.grow(0)], [])
         bodies = [council.body(expert) for expert in grown]
         self._body = VotingBody(
@@ -192,7 +193,7 @@ class VotingTrees(Fitted[VotingBody]):
             stages=stages,
             experts=[body.nodes for body in bodies],
         )
-        said = [*self._tell(self._body), *cautions(self._tree, council.schema, council.seen)]
+        said = [*self._tell(self._body), *find_oddities(self.settings, council.schema, council.seen)]
         self._card = run.finish(turnout.patients_by_site, said)
 
     def _grow_ensemble(self, council: Council) -> tuple[list[list[GrowingNode]], list[Stage]]:
