@@ -26,7 +26,6 @@ from concilium.federation.masking import (
     Meet,
     Open,
     Opened,
-    content,
 )
 from concilium.federation.messages import Release, decode, encode
 from concilium.privacy.manifest import Participant, compose, read_manifest
@@ -85,13 +84,13 @@ class MaskedStudy:
         self, kind: str, question: msgspec.Struct, shape: tuple[int, ...], release: Release
     ) -> NDArray[np.int64]:
         """The sum over all participants of their answers to one question."""
-        body = encode(question)
+        opening = Open(kind, encode(question), ATTEMPT)
         covered = self._run.gather(kind, question, release=release)
         vectors = [decode(answer, Covered).masked for answer in covered.values()]
-        round_ = MaskedRound(self._manifest, self._keys, content(kind, body), ATTEMPT)
+        round_ = MaskedRound(self._manifest, self._keys, opening.content, ATTEMPT)
         commitments = round_.commitments(vectors)
         shown = {site: encode(Commitments(list(address(commitments, site)))) for site in covered}
-        opened = self._run.gather("mask.open", Open(kind, body, ATTEMPT), shown, release=release)
+        opened = self._run.gather("mask.open", opening, shown, release=release)
         total = round_.unmask(vectors, [decode(answer, Opened).seed for answer in opened.values()])
         if total.size != int(np.prod(shape)):
             raise HouseError(

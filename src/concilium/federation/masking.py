@@ -10,10 +10,12 @@ in privacy/seat.py.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import cached_property
 from typing import ClassVar
 
 import msgspec
@@ -29,7 +31,7 @@ from concilium.privacy.identity import Identity, statement
 from concilium.privacy.ledger import Ledger
 from concilium.privacy.manifest import read_manifest
 from concilium.privacy.mask_store import SqliteMaskStore
-from concilium.privacy.masks import WIRE, Commitment, Masked, Seed
+from concilium.privacy.masks import Commitment, Masked, Seed
 from concilium.privacy.seat import Seat
 from concilium.privacy.shares import draw_gaussian_share, price_gaussian_shares
 from concilium.privacy.study_keys import StudyKey
@@ -97,13 +99,17 @@ class Meet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Nothing to check before the seat does."""
 
 
-class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """All participants have answered the question of this content (the template holds their hashes): open yours."""
 
     releases: ClassVar[frozenset[str]] = RELEASES
     kind: str
     body: bytes
     attempt: int
+
+    @cached_property
+    def content(self) -> bytes:
+        return content(self.kind, hashlib.sha256(self.body).digest())
 
     def check(self, release: str) -> None:
         """Nothing to check before the seat does."""
@@ -202,7 +208,7 @@ class Seats:
         """
         if envelope.release == "masked" and not self._policy.other_circles:
             self._check_circle(self.at(envelope.study).manifest.names)
-        asked = content(envelope.kind, envelope.body)
+        asked = content(envelope.kind, envelope.body_digest)
         return self.at(envelope.study).recall(
             asked, envelope.attempt, comparable=envelope.release == "private"
         )
@@ -218,7 +224,7 @@ class Seats:
             vector = vector + draw_gaussian_share(vector.size, question.noise, sites, manifest.colluders)
             vector = np.clip(vector, -manifest.largest, manifest.largest)  # a refusal would tell
         return seat.mask(
-            content(envelope.kind, envelope.body),
+            content(envelope.kind, envelope.body_digest),
             envelope.attempt,
             vector.view(np.uint64),
             comparable=envelope.release == "private",
@@ -237,16 +243,15 @@ class Seats:
 
     def length(self, study: str, question: Open, release: Release) -> int:
         """How many numbers opening this answer adds to the sum."""
-        asked = content(question.kind, question.body)
-        masked = self.at(study).recall(asked, question.attempt, comparable=release == "private")
-        if masked is None:
+        found = self.at(study).measure(question.content, question.attempt, comparable=release == "private")
+        if found is None:
             raise MaskError(f"{self._site} has not answered this question yet: ask it first")
-        return len(masked.vector) // WIRE.itemsize
+        return found
 
     def open(self, study: str, question: Open, template: bytes, release: Release) -> Seed:
         """Take the site's own mask off; called inside the transaction that enters the charge."""
         shown = decode(template, Commitments).commitments
-        asked, private = content(question.kind, question.body), release == "private"
+        asked, private = question.content, release == "private"
         if not private and not self._policy.other_circles:
             self._check_circle(self.at(study).manifest.names)
             self._remember_circle(self.at(study).manifest.names)
@@ -276,6 +281,6 @@ def fitting(participants: int) -> int:
     return (HALF_RING - 1) // participants
 
 
-def content(kind: str, body: bytes) -> bytes:
+def content(kind: str, body_digest: bytes) -> bytes:
     """Everything that changes what a site computes: the same for all sites, or they would add up other things."""
-    return statement("concilium/question@1", kind.encode(), body)
+    return statement("concilium/question@2", kind.encode(), body_digest)

@@ -49,9 +49,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def digest(self) -> str:
         """What must be equal for two messages to be the same question; `seen` is not part of it."""
         named = f"{self.study}\n{self.kind}\n{self.release}\n{self.attempt}".encode()
-        parts = (named, self.body, self.template)
-        lengths = b"".join(len(part).to_bytes(8, "big") for part in parts)
-        return hashlib.sha256(lengths + b"".join(parts)).hexdigest()
+        return hashlib.sha256(
+            statement("concilium/envelope@2", named, self.body_digest, self.template)
+        ).hexdigest()
+
+    @cached_property
+    def body_digest(self) -> bytes:
+        """The body may be long: it is hashed once, and everything else is over this."""
+        return hashlib.sha256(self.body).digest()
 
 
 class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

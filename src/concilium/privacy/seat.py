@@ -23,6 +23,7 @@ from concilium.privacy.identity import Identity, statement
 from concilium.privacy.manifest import KEY_BYTES, Manifest, accept, without_dropouts
 from concilium.privacy.masks import (
     SEED_BYTES,
+    WIRE,
     Commitment,
     Masked,
     PairKey,
@@ -111,6 +112,13 @@ class Seat:
         with self._store.transaction():
             stored = self._find(asked, comparable)
         return None if stored is None else self._message(asked, stored)
+
+    def measure(self, content: bytes, attempt: int, *, comparable: bool = False) -> int | None:
+        """How many numbers the stored answer to this attempt holds; None where there is none."""
+        asked = self._round(content, attempt, ())
+        with self._store.transaction():
+            stored = self._find(asked, comparable)
+        return None if stored is None else len(stored.vector) // WIRE.itemsize
 
     def mask(
         self,
