@@ -33,7 +33,7 @@ from concilium.records.table import Records, Value, label
 from concilium.rulefit import fedda, newton, path
 from concilium.rulefit.body import RuleBody, Told
 from concilium.rulefit.charts import draw_importances, draw_rates
-from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, refuse_bins, unite
+from concilium.rulefit.cutoffs import WIDE_EDGES, check_range, cut, measure, missed, refuse_bins, unite
 from concilium.rulefit.design import Design, Line, Terms, build_for, keep
 from concilium.rulefit.explanation import Explanation, explain
 from concilium.rulefit.fitting import AskFit, Coefficients, Sums, choose_places, read_sums
@@ -187,6 +187,7 @@ class RuleFit(Fitted[RuleBody]):
         )
         seen = {site: read_schema(body) for site, body in run.gather("rulefit.schema", asked).items()}
         classes, outcome = self._find_outcome(seen, measured)
+        said += check_range(self.target, outcome, lambda edges: self._ask_histograms(run, edges, None))
         attributes, left_out = unite(seen, asked.bins, self.attributes or list(asked.bins))
         attributes, lines, constant = self._choose_cutoffs(run, attributes)
         left_out |= dict.fromkeys(constant, "all patients are in one of its bins")
@@ -526,7 +527,8 @@ class RuleFit(Fitted[RuleBody]):
         return explain(self.body, taken, design.matrix()[0], float(design.ones[0]))
 
     def table(self) -> list[Row]:
-        """Every term in the model, the most important first: rule, odds ratio, importance 0-100, support, rates."""
+        """Every term in the model, the most important first: rule, odds ratio (or what it adds to a number),
+        importance 0-100, support, rates."""
         return make_table(self.body)
 
     def importances(self) -> dict[str, float]:
@@ -545,7 +547,9 @@ class RuleFit(Fitted[RuleBody]):
         )
         if any(row.rate_in is not None for row in rows):
             outcome = f"{self.target} = {label(self.classes_[1])}" if self.classes_ else f"Mean {self.target}"
-            charts["patients inside and outside of each rule"] = draw_rates(rows, self.target, outcome)
+            charts["patients inside and outside of each rule"] = draw_rates(
+                rows, outcome, shares=self.body.outcome.binary
+            )
         return charts
 
     @classmethod
