@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -379,22 +380,30 @@ class Study(About, frozen=True, kw_only=True):
 
     def _require_outcome(self, records: Records, where: str) -> None:
         """The target is a number or it is not, as the study says."""
+        from concilium.records.coding import reads_as_number
         from concilium.records.table import Numbers, label
 
-        column = records[self.target]
-        if self.target_range is not None and not isinstance(column, Numbers):
-            text = [value for value in column.values if isinstance(value, str | bool)]
-            if text:
-                raise StudyError(
-                    f"{where}: the target {self.target!r} is a number by its range under [bins], and holds text here "
-                    f"({label(text[0])!r}); mend the column, or predict classes without the range"
+        column, problem = records[self.target], ""
+        if self.target_range is None:
+            if isinstance(column, Numbers) and self.positive is None:
+                method = "" if METHODS[self.method].numbers else ' and take method = "rulefit"'
+                problem = (
+                    f"is a number; give its range under [bins] of the study, such as {self.target} = [0, 100]{method}, "
+                    "or make classes of it"
                 )
-        if self.target_range is None and self.positive is None and isinstance(column, Numbers):
-            method = "" if METHODS[self.method].numbers else ' and take method = "rulefit"'
-            raise StudyError(
-                f"{where}: the target {self.target!r} is a number; give its range under [bins] of the study, such as "
-                f"{self.target} = [0, 100]{method}, or make classes of it"
+        elif isinstance(column, Numbers):
+            if any(map(math.isinf, column.numbers.tolist())):
+                problem = (
+                    "is infinite for some patient; mend the column, or leave it empty where it is not known"
+                )
+        elif text := [label(value) for value in column.values if isinstance(value, str | bool)]:
+            odd = next((value for value in text if not reads_as_number(value)), text[0])
+            problem = (
+                f"is a number by its range under [bins], and holds text here ({odd!r}); mend the column, or predict "
+                "classes without the range"
             )
+        if problem:
+            raise StudyError(f"{where}: the target {self.target!r} {problem}")
 
     def _require_columns(self, tables: Sequence[Records]) -> None:
         """Every column the study names is known somewhere; a column nobody has is a slip of the pen."""
@@ -451,8 +460,8 @@ class Study(About, frozen=True, kw_only=True):
 
         if self.target_range is not None and identifies(self.target, records[self.target], policy):
             raise StudyError(
-                f"site {site!r}: nearly every patient has another {self.target!r}, so that it is taken for an "
-                f'identifier and withheld; to predict it, the policy of the site must say allow = ["{self.target}"]'
+                f"site {site!r}: nearly every patient has another {self.target!r}, which is taken for an identifier"
+                f' and withheld; to predict it, give the site a policy with [release] allow = ["{self.target}"]'
             )
 
     def open_house(

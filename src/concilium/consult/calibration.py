@@ -74,7 +74,8 @@ def draw_calibration(groups: Sequence[Mapping[str, Any]], target: str) -> str:
 
 def find_ticks(low: float, high: float) -> list[float]:
     """Round numbers at even steps, from one at or below the least to one at or above the largest."""
-    width = (high - low) or abs(high) or 1.0
+    # Means that all but agree are not drawn apart further than their digits tell.
+    width = max(high - low, 1e-6 * max(abs(low), abs(high)), 1e-9)
     size = 10.0 ** math.floor(math.log10(width / TICKS))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor * TICKS >= width)
     first, last = math.floor(low / step), math.ceil(high / step)

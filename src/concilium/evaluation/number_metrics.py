@@ -7,6 +7,7 @@ True values are taken as they are, also beyond the range that the study states.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,15 +28,15 @@ def measure_numbers(truth: Sequence[float], predicted: Sequence[float]) -> Figur
     """All figures for these patients; mean and median are those of the true values."""
     if not truth:
         return dict.fromkeys(NUMBER_FIGURES)
-    # In units of the largest number, so that no square overflows.
-    unit = float(np.max(np.abs([truth, predicted]))) or 1.0
+    # In units of a power of two about as large as the largest number: no square overflows, and no digit is lost.
+    unit = 2.0 ** min(math.frexp(float(np.max(np.abs([truth, predicted]))))[1], 1023)
     true, said = np.array(truth) / unit, np.array(predicted) / unit
     off = said - true
     left, spread = float(off @ off), float(np.sum((true - true.mean()) ** 2))
     return {
         "rmse": unit * (left / len(true)) ** 0.5,
         "mae": unit * float(np.abs(off).mean()),
-        "r2": None if is_constant(true) else 1 - left / spread,
+        "r2": None if is_constant(true) or not spread else 1 - left / spread,
         "spearman": spearman(true, said),
         "mean": unit * float(true.mean()),
         "median": unit * float(np.median(true)),
