@@ -206,6 +206,15 @@ def bars_of(picture):
     return [float(rect.attrib["width"]) for rect in rects][2:]
 
 
+def test_a_range_too_wide_for_its_penalty_leaves_no_term_and_says_what_helps(measured):
+    _, records, stay = measured
+    bins = {**BINS, "stay": [0, 3000]}
+    model = cc.RuleFit("stay", bins=bins, trees=5, release="exact").fit(cc.House([cc.Site("s", records)]))
+    assert model.table() == []
+    assert "a smaller penalty, or a narrower range of the number, takes some" in model.text()
+    assert model.predict(records) == pytest.approx(np.full(300, np.clip(stay, 0, 3000).mean()), abs=0.01)
+
+
 @pytest.mark.parametrize(("inside", "outside"), [(-3.0, -1.0), (-2.0, 2.0), (0.2, 0.4), (5e4, 1e4)])
 def test_bars_of_numbers_begin_at_the_least_of_zero_and_all(inside, outside):
     row = Row("a < 1", 1.0, None, 1.0, 100.0, 0.5, inside, outside, is_rule=True)

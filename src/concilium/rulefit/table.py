@@ -84,7 +84,12 @@ def draw_table(body: RuleBody, most: int = 20) -> str:
     if len(rows) > most:
         lines.append(f"... and {len(rows) - most} more")
     if not rows:
-        lines.append("no term: every patient gets the same answer")
+        less = (
+            ""
+            if body.outcome.binary
+            else "; a smaller penalty, or a narrower range of the number, takes some"
+        )
+        lines.append(f"no term: every patient gets the same answer{less}")
     if not body.outcome.binary:
         start = say_number(float(body.outcome.unscale(np.array(body.intercept))))
         lines.append(
