@@ -163,7 +163,11 @@ WRONG_SECTIONS = [
     ("[bins]\nage = []", "[bins] age must be a list of numbers, each larger than the one before; got []"),
     ("[bins]\nage = [40, 40]", "[bins] age must be numbers in rising order; got [40.0, 40.0]"),
     ("[bins]\nage = [60, nan]", "[bins] age must be numbers in rising order; got [60.0, nan]"),
-    ("[bins]\ndeath = [1]", "[bins] 'death' is the target; bins are for attributes"),
+    (
+        "[bins]\ndeath = [1, 2]",
+        "[bins] 'death' is the target; bins are for attributes, since method = 'tree' predicts classes: a number is "
+        'predicted by method = "rulefit"',
+    ),
     ("[evaluate]", "[evaluate] takes one of leave_out, holdout, file; it has none"),
     (
         '[evaluate]\nholdout = 0.3\nfile = "test.csv"',

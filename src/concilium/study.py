@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from concilium.sections import fill, read_columns, read_section
 if TYPE_CHECKING:
     from concilium.federation.house import House
     from concilium.federation.site import Site
+    from concilium.policy.policy import Policy
     from concilium.records.table import Records
 
 Value = str | int | float | bool  # as in records.columns, which is too heavy to load for reading a study
@@ -140,6 +142,7 @@ class Method:
     needs         keys of [study] that the method cannot do without; they are given to it as well
     against_rest  whether it tells the positive class from all others together
     compares      whether [evaluate] compare makes sense: every hospital must be able to learn alone
+    numbers       whether it predicts a number, where [bins] gives the target's range
     """
 
     limits: type[msgspec.Struct]
@@ -147,11 +150,14 @@ class Method:
     needs: tuple[str, ...] = ()
     against_rest: bool = False
     compares: bool = True
+    numbers: bool = False
 
 
 # One entry for each method; where its estimator is, model.METHODS says.
 METHODS = {
-    "rulefit": Method(RuleLimits, takes=("positive", "values", "epsilon", "delta"), against_rest=True),
+    "rulefit": Method(
+        RuleLimits, takes=("positive", "values", "epsilon", "delta"), against_rest=True, numbers=True
+    ),
     "tree": Method(TreeLimits, takes=("values", "epsilon", "delta")),
     "voting-trees": Method(VotingLimits, needs=("positive",), against_rest=True, compares=False),
     "naive-bayes": Method(NaiveBayesLimits, takes=("values", "epsilon", "delta")),
@@ -247,9 +253,41 @@ class Study(About, frozen=True, kw_only=True):
                     f"{self.path}: [bins] {column} must be numbers in rising order; got {list(edges)}"
                 )
         if self.target in self.bins:
-            raise StudyError(f"{self.path}: [bins] {self.target!r} is the target; bins are for attributes")
+            self._check_range(self.bins[self.target])
         if self.evaluate is not None:
             self._check_evaluation(self.evaluate)
+
+    def _check_range(self, edges: Sequence[float]) -> None:
+        """Bins of the target say that it is a number, and between which ends."""
+        problem = ""
+        if not METHODS[self.method].numbers:
+            problem = (
+                f"is the target; bins are for attributes, since method = {self.method!r} predicts classes: a number is "
+                'predicted by method = "rulefit"'
+            )
+        elif self.privacy.release == "private":
+            problem = (
+                "is the target, and a private study predicts yes or no: take it out of [bins] and state its classes "
+                'under [values], or predict a number with release = "exact" or "masked"'
+            )
+        elif self.positive is not None:
+            problem = (
+                f"says that the target is a number, and [study] positive = {self.positive!r} that it is yes or no: "
+                "leave one of them out"
+            )
+        elif self.schema.get(self.target) == "code":
+            problem = (
+                "says that the target is a number, and [schema] that it is a code: leave one of them out"
+            )
+        elif len(edges) < 2:
+            problem = f"must give both ends of the target's range, such as [0, 100]; got {list(edges)}"
+        if problem:
+            raise StudyError(f"{self.path}: [bins] {self.target!r} {problem}")
+
+    @property
+    def target_range(self) -> tuple[float, float] | None:
+        """The ends of a target that is a number; None where classes are predicted."""
+        return (self.bins[self.target][0], self.bins[self.target][-1]) if self.target in self.bins else None
 
     def _check_query(self) -> None:
         from concilium.records.query import Query
@@ -337,6 +375,35 @@ class Study(About, frozen=True, kw_only=True):
         if self.target not in records:
             known = nearest(self.target, records.names)
             raise StudyError(f"{where}: there is no column {self.target!r}, which is the target{known}")
+        if self.privacy.release != "private":
+            self._require_outcome(records, where)
+
+    def _require_outcome(self, records: Records, where: str) -> None:
+        """The target is a number or it is not, as the study says."""
+        from concilium.records.coding import reads_as_number
+        from concilium.records.table import Numbers, label
+
+        column, problem = records[self.target], ""
+        if self.target_range is None:
+            if isinstance(column, Numbers) and self.positive is None:
+                method = "" if METHODS[self.method].numbers else ' and take method = "rulefit"'
+                problem = (
+                    f"is a number; give its range under [bins] of the study, such as {self.target} = [0, 100]{method}, "
+                    "or make classes of it"
+                )
+        elif isinstance(column, Numbers):
+            if any(map(math.isinf, column.numbers.tolist())):
+                problem = (
+                    "is infinite for some patient; mend the column, or leave it empty where it is not known"
+                )
+        elif text := [label(value) for value in column.values if isinstance(value, str | bool)]:
+            odd = next((value for value in text if not reads_as_number(value)), text[0])
+            problem = (
+                f"is a number by its range under [bins], and holds text here ({odd!r}); mend the column, or predict "
+                "classes without the range"
+            )
+        if problem:
+            raise StudyError(f"{where}: the target {self.target!r} {problem}")
 
     def _require_columns(self, tables: Sequence[Records]) -> None:
         """Every column the study names is known somewhere; a column nobody has is a slip of the pen."""
@@ -373,16 +440,29 @@ class Study(About, frozen=True, kw_only=True):
             policies = dict.fromkeys(tables, self.split.policy)
         sites = {}
         for number, (name, records) in enumerate(tables.items(), start=1):
-            policy = policies.get(name)
+            file = policies.get(name)
+            policy = Policy.read(self.locate(file)) if file else None
+            self.refuse_identifier(name, records, policy or Policy())
             sites[name] = Site(
                 name,
                 records,
-                policy=Policy.read(self.locate(policy)) if policy else None,
+                policy=policy,
                 ledger=ledgers.get(name) or (spare / f"{number}.ledger" if spare else None),
             )
             if name in ledgers:
                 sites[name].ledger.verify()  # a book that was tampered with is not written on
         return sites
+
+    def refuse_identifier(self, site: str, records: Records, policy: Policy) -> None:
+        """A whole number to predict that differs from patient to patient looks like one that names them, and would be
+        withheld."""
+        from concilium.federation.cohort import identifies
+
+        if self.target_range is not None and identifies(self.target, records[self.target], policy):
+            raise StudyError(
+                f"site {site!r}: nearly every patient has another {self.target!r}, which is taken for an identifier"
+                f' and withheld; to predict it, give the site a policy with [release] allow = ["{self.target}"]'
+            )
 
     def open_house(
         self,
@@ -418,9 +498,11 @@ class Study(About, frozen=True, kw_only=True):
             raise StudyError(f"{self.path}: {error}") from None
 
     def find_classes(self, tables: Iterable[Records]) -> list[Value]:
-        """What is told apart: all values of the target, or the positive one and the rest."""
+        """What is told apart: all values of the target, the positive one and the rest, or nothing: it is a number."""
         from concilium.evaluation.leave_out import find_classes, set_apart
 
+        if self.target_range is not None:
+            return []
         classes = find_classes(tables, self.target)
         positive = self.find_positive(classes)
         if METHODS[self.method].against_rest and positive is not None:

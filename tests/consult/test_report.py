@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from concilium.consult.report import FIGURES, figure, releases_by_site, render_report, thousands
+from concilium.consult.report import (
+    FIGURES,
+    NUMBER_FIGURES,
+    figure,
+    releases_by_site,
+    render_report,
+    thousands,
+)
 from concilium.evaluation.metrics import FIGURES as MEASURED
+from concilium.evaluation.number_metrics import NUMBER_FIGURES as MEASURED_NUMBERS
 
 
 def card(**changes: Any) -> dict[str, Any]:
@@ -148,6 +156,46 @@ def test_figures_have_the_names_of_metrics_json() -> None:
     assert "south 3 0.500 0.500 – 0.500" in text
 
 
+def number_metrics(**changes: Any) -> dict[str, Any]:
+    row = {
+        "patients": 50,
+        "rmse": 1812.7,
+        "mae": 12.345,
+        "r2": 0.87,
+        "spearman": None,
+        "mean": 1e4,
+        "median": 2,
+    }
+    groups = [{"patients": 25, "predicted": 900.0, "observed": 1100.0}] * 2
+    plain = {key: value for key, value in metrics().items() if key not in ("positive", *FIGURES)}
+    sites = {"north": row, "south": {**row, "patients": 3, "r2": None}}
+    numbers = {"range": [0.0, 50_000.0], "overall": row, "sites": sites, "calibration": groups}
+    return {**plain, **row, "target": "cost", **numbers, **changes}
+
+
+def test_a_number_has_its_errors_in_its_own_unit_and_a_picture() -> None:
+    assert tuple(NUMBER_FIGURES) == MEASURED_NUMBERS
+    outline = Outline(page(metrics=number_metrics()))
+    for words in (
+        "cost , a number between 0 and 50,000",
+        "1,813 RMSE",
+        "north 50 1,813 12.35 0.870 – 10,000 2",
+        "south 3 1,813 12.35 – – 10,000 2",
+        "Patients in tenths by their prediction",
+        "1 25 900 1,100",
+    ):
+        assert words in outline.text, words
+    assert "circle" in outline.tags
+    assert "AUC" not in outline.text
+
+
+def test_a_number_that_was_not_measured_has_no_picture() -> None:
+    bare = number_metrics(patients=0, sites={}, calibration=[], evaluation="not evaluated: no [evaluate]")
+    outline = Outline(page(metrics=bare))
+    assert "Not evaluated" in outline.text
+    assert "circle" not in outline.tags
+
+
 def test_names_cannot_write_html() -> None:
     nasty = "<script>alert(1)</script>&\"'"
     text = page(
@@ -242,6 +290,7 @@ def test_what_a_site_released_that_is_not_in_the_model_is_shown() -> None:
 
 def test_numbers_for_people() -> None:
     assert (figure(None), figure(0.12345), figure(-1.0)) == ("–", "0.123", "-1.000")
+    assert (figure(1234.5, "rmse"), figure(None, "rmse"), figure(0.5, "r2")) == ("1,234", "–", "0.500")
     assert (thousands(None), thousands(1234567)) == ("–", "1,234,567")
 
 

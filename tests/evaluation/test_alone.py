@@ -62,6 +62,30 @@ def test_every_patient_is_predicted_by_a_model_of_the_others():
     assert len(said.truth) == len(chosen)
 
 
+def test_rules_of_a_hospital_alone_are_made_of_all_its_other_patients():
+    def number():
+        return cc.RuleFit(
+            "cost",
+            bins={"cost": [0, 100], "age": [30, 50, 70]},
+            attributes=["a", "age"],
+            trees=5,
+            release="exact",
+        )
+
+    # Whole costs that all differ: at home they are no secret.
+    rows = [{**row, "cost": row["age"] + place} for place, row in enumerate(ROWS)]
+    records = cc.Records.from_rows(rows, schema={"age": "number", "cost": "number"})
+    said = cross_validate(number, "north", records, query="", target="cost", classes=[], study="s", folds=3)
+    dealt = deal_patients(records.values("cost"), 3, "s", "north")
+    expected = []
+    for fold in range(3):
+        model = fit_alone(number, "north", records.take(dealt != fold))
+        own = records.take(dealt == fold)
+        expected += zip(own.values("cost"), model.predict(own).tolist(), strict=True)
+    assert list(zip(said.truth, said.predicted, strict=True)) == expected
+    assert len({round(value, 6) for value in said.predicted}) > 3
+
+
 def test_a_hospital_with_fewer_patients_than_folds_has_no_model_of_its_own():
     few = cc.Records.from_rows(ROWS[:9])
     assert cross_validate(make, "north", few, query="", target="y", classes=[0, 1], study="s") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
@@ -16,8 +17,9 @@ import concilium as cc
 from concilium.errors import ModelError
 from concilium.records.table import Coded, Numbers, Records
 from concilium.rulefit.body import RuleBody, Told
-from concilium.rulefit.outcome import Outcome, probability
-from concilium.rulefit.table import draw_table, make_table, rank_attributes
+from concilium.rulefit.charts import NAMES, WIDTH, draw_rates
+from concilium.rulefit.outcome import Outcome, probability, say_number
+from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +165,7 @@ def test_a_number_is_predicted_and_explained_in_its_own_unit(measured):
     assert why.base + sum(reason.moved for reason in why.reasons) == pytest.approx(predicted[7])
     assert why.probability is None
     assert str(why).startswith(f"stay = {predicted[7]:.4g}; everybody starts at {why.base:.4g}.\n1. ")
+    assert f"adds {why.reasons[0].moved:+.4g}" in str(why)
 
 
 def test_the_table_of_a_number_is_in_its_own_unit(measured):
@@ -178,8 +181,64 @@ def test_the_table_of_a_number_is_in_its_own_unit(measured):
             assert row.rate_in == pytest.approx(held[inside].mean(), abs=1e-5)
             assert row.rate_out == pytest.approx(held[~inside].mean(), abs=1e-5)
     first = model.table()[0]
-    assert f"{first.adds:.2f}" in model.text().splitlines()[1]
-    assert "adds" in model.text().splitlines()[0]
+    lines = model.text().splitlines()
+    assert f"{first.adds:+.4g}" in lines[1]
+    assert "adds" in lines[0]
+    start = model.predict([dict.fromkeys("abcd")])[0] - sum(
+        reason.moved for reason in model.explain(dict.fromkeys("abcd")).reasons
+    )
+    assert lines[-1].startswith(f"everybody starts at stay = {start:.4g}; ")
+    assert "odds" not in model.text()
+
+
+def test_the_pictures_of_a_number_are_in_its_own_unit(measured):
+    model = measured[0]
+    picture = model.pictures()["patients inside and outside of each rule"]
+    row = next(row for row in model.table() if row.is_rule)
+    assert "Mean stay inside and outside of each rule" in picture
+    assert f">{row.rate_in:.4g}, {row.support:.0%} of patients<" in picture
+    assert f">{row.rate_out:.4g}<" in picture
+
+
+def bars_of(picture):
+    """The widths of the bars, without the two squares of the key."""
+    rects = ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}rect")
+    return [float(rect.attrib["width"]) for rect in rects][2:]
+
+
+def test_a_range_too_wide_for_its_penalty_leaves_no_term_and_says_what_helps(measured):
+    _, records, stay = measured
+    bins = {**BINS, "stay": [0, 3000]}
+    model = cc.RuleFit("stay", bins=bins, trees=5, release="exact").fit(cc.House([cc.Site("s", records)]))
+    assert model.table() == []
+    assert "a smaller penalty, or a narrower range of the number, takes some" in model.text()
+    assert model.predict(records) == pytest.approx(np.full(300, np.clip(stay, 0, 3000).mean()), abs=0.01)
+
+
+@pytest.mark.parametrize(("inside", "outside"), [(-3.0, -1.0), (-2.0, 2.0), (0.2, 0.4), (5e4, 1e4)])
+def test_bars_of_numbers_begin_at_the_least_of_zero_and_all(inside, outside):
+    row = Row("a < 1", 1.0, None, 1.0, 100.0, 0.5, inside, outside, is_rule=True)
+    picture = draw_rates([row], "Mean change", shares=False)
+    least, most = min(0, inside, outside), max(0, inside, outside)
+    full = WIDTH - NAMES - 150
+    expected = [max(1.0, full * (rate - least) / (most - least)) for rate in (inside, outside)]
+    assert bars_of(picture) == pytest.approx(expected, abs=0.1)
+    assert "%" not in picture.replace("50% of patients", "")
+
+
+@pytest.mark.parametrize(
+    ("number", "plain", "change"),
+    [
+        (12345.6, "12,346", "+12,346"),
+        (-1234567.0, "-1,234,567", "-1,234,567"),
+        (999.4, "999.4", "+999.4"),
+        (0.012345, "0.01235", "+0.01235"),
+        (-0.0, "0", "+0"),
+        (71, "71", "+71"),
+    ],
+)
+def test_a_number_as_people_read_it(number, plain, change):
+    assert (say_number(number), say_number(number, "+")) == (plain, change)
 
 
 def test_a_saved_number_model_is_the_same(measured, tmp_path):

@@ -154,6 +154,33 @@ def test_a_target_that_is_a_number_text_or_nowhere(patients):
         small_rulefit(query="a >")
 
 
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_a_range_that_misses_everybody_says_which_would_do(patients, release):
+    options = {"target": "cost", "release": release, "positive": None}
+    houses = [rows_with(patients, cost=lambda i: 2000 + 0.5 * i)[part::3] for part in range(3)]
+    for wrong in ([0, 100], [5000, 6000]):
+        with pytest.raises(
+            StudyError, match=r"the bins of 'cost', .* miss all patients: edges between 1000 and 10000"
+        ):
+            small_rulefit(**options, bins={**BINS, "cost": wrong}).fit(house_of(*houses))
+    partly = small_rulefit(**options, bins={**BINS, "cost": [2000, 2050]}).fit(house_of(*houses))
+    count = len(patients[1])
+    beyond = sum(2000 + 0.5 * i > 2050 for i in range(count))
+    assert f"{beyond / count:.1%} of the patients have a cost beyond its range, 2,000 to 2,050" in said(
+        partly
+    )
+    highest = 2000 + 0.5 * (count - 1)
+    whole = small_rulefit(**options, bins={**BINS, "cost": [2000, highest]}).fit(house_of(*houses))
+    assert "beyond its range" not in said(whole)
+
+
+def test_text_in_the_number_to_predict_names_the_site(patients):
+    rows = rows_with(patients, cost=lambda i: i % 7 + 0.5)
+    odd = rows_with(patients, cost=lambda i: "none" if i == 40 else i % 7 + 0.5)
+    with pytest.raises(HouseError, match="does not fit every site: s1: attribute 'cost' holds text"):
+        small_rulefit(target="cost", bins={**BINS, "cost": [0, 100]}).fit(house_of(rows[::2], odd[::2]))
+
+
 def test_patients_with_missing_values_are_fitted_like_the_others(patients):
     table, y = patients[0].copy(), patients[1]
     table[np.random.default_rng(1).random(table.shape) < 0.2] = np.nan

@@ -35,7 +35,9 @@ def hold_back(
     for name, site in sites.items():
         held = hold_out(len(tables[name]), study.evaluate.holdout, study.name, name)
         # The ledger stays that of the whole table: holding patients back opens no new account.
-        learning[name] = Site(name, tables[name].take(~held), site.policy, site.ledger, site.identity)
+        learns = tables[name].take(~held)
+        study.refuse_identifier(name, learns, site.policy)
+        learning[name] = Site(name, learns, site.policy, site.ledger, site.identity)
         held_back[name] = tables[name].take(held)
     return learning, held_back
 

@@ -58,8 +58,12 @@ def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
-def figure(number: float | None) -> str:
-    """A share or a coefficient with three digits; a dash where there is none."""
+def figure(number: float | None, unit: bool = False) -> str:
+    """A share or a coefficient with three digits, or a number with a unit; a dash where there is none."""
+    if number is not None and unit:
+        from concilium.rulefit.outcome import say_number
+
+        return say_number(number)
     return "–" if number is None else f"{number:.3f}"
 
 

@@ -28,6 +28,14 @@ SHOWN = {
     "sensitivity": "sensitivity",
     "specificity": "specificity",
 }
+SHOWN_NUMBERS = {
+    "RMSE": "rmse",
+    "mean error": "mae",
+    "R²": "r2",
+    "Spearman": "spearman",
+    "mean": "mean",
+    "median": "median",
+}
 
 
 @dataclass(frozen=True)
@@ -43,11 +51,12 @@ def tabulate(
 ) -> dict[str, Any]:
     """metrics.json: the overall figures under plain names, then the same for each site and each fold."""
     from concilium.evaluation.metrics import FIGURES
+    from concilium.evaluation.number_metrics import NUMBER_FIGURES
 
     epsilon = total_epsilon(study) if study.privacy.release == "private" else None
     overall = {
         "patients": 0,
-        **dict.fromkeys(FIGURES),
+        **dict.fromkeys(NUMBER_FIGURES if study.target_range else FIGURES),
         **measured["overall"],
         "rounds": model.card.rounds,
         "bytes": model.card.bytes,
@@ -58,7 +67,7 @@ def tabulate(
         "study": study.name,
         "method": study.method,
         "target": study.target,
-        "positive": positive,
+        **({"range": list(study.target_range)} if study.target_range else {"positive": positive}),
         "evaluation": describe_evaluation(study),
         **overall,
         "overall": overall,
@@ -155,6 +164,8 @@ def publish(finished: Path, out: Path) -> None:
 
 def tell_results(study: Study, results: Results) -> None:
     """What came out, for people: a line, the figures, and what to be warned of."""
+    from concilium.evaluation.number_metrics import IN_UNITS
+
     card, metrics = results.model.card, results.metrics
     say(
         f"{study.name}: learned from {count(len(card.sites), 'site')} in {count(card.rounds, 'round')}, "
@@ -167,28 +178,41 @@ def tell_results(study: Study, results: Results) -> None:
         say(
             f"evaluated on {metrics['evaluation']}" if not study.evaluate.leave_out else metrics["evaluation"]
         )
+        shown = SHOWN_NUMBERS if study.target_range else SHOWN
         say_table(
-            ["", "patients", *SHOWN],
+            ["", "patients", *shown],
             [
-                [name, str(row["patients"]), *(figure(row[key]) for key in SHOWN.values())]
+                [name, str(row["patients"]), *(figure(row[key], key in IN_UNITS) for key in shown.values())]
                 for name, row in rows
             ],
         )
     if "comparison" in metrics:
-        tell_comparison(metrics["comparison"])
+        tell_comparison(metrics["comparison"], study)
     for warning in card.warnings[:WARNINGS_SHOWN]:
         warn(f"warning: {warning}")
     if len(card.warnings) > WARNINGS_SHOWN:
         warn(f"and {count(len(card.warnings) - WARNINGS_SHOWN, 'more warning')}: see report.html")
 
 
-def tell_comparison(comparison: Mapping[str, Any]) -> None:
-    """How many patients each way of learning diagnoses wrongly."""
-    say("wrongly diagnosed when learned")
+def tell_comparison(comparison: Mapping[str, Any], study: Study) -> None:
+    """How many patients each way of learning diagnoses wrongly, or how far off it is."""
+    from concilium.evaluation.number_metrics import IN_UNITS
+
+    if study.target_range:
+        say(f"how far off {study.target} is when learned")
+        shown = {name: SHOWN_NUMBERS[name] for name in ("RMSE", "mean error", "R²")}
+    else:
+        say("wrongly diagnosed when learned")
+        shown = {name: SHOWN[name] for name in ("accuracy", "AUC")}
+    counted = [] if study.target_range else ["wrong"]
     say_table(
-        ["", "patients", "wrong", "accuracy", "AUC"],
+        ["", "patients", *counted, *shown],
         [
-            [way, str(row["patients"]), str(row["wrong"]), figure(row["accuracy"]), figure(row["auc"])]
+            [
+                way,
+                *(str(row[name]) for name in ("patients", *counted)),
+                *(figure(row[key], key in IN_UNITS) for key in shown.values()),
+            ]
             for way, row in ((way, row["same_patients"]) for way, row in comparison["ways"].items())
             if row["patients"]
         ],

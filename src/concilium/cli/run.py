@@ -141,7 +141,7 @@ def open_workshop(out: Path, resume: bool) -> Path:
 
 def conduct(study: Study, workshop: Path, on_round: Tell) -> Results:
     """Fit the study's method with all its sites, and evaluate it as the study says."""
-    from concilium.evaluation.leave_out import measure_model, summarise
+    from concilium.evaluation.leave_out import calibrate_all, measure_model, summarise
 
     method = study.open_method()
     tables, test = study.read_tables(), study.read_test_file()
@@ -171,10 +171,12 @@ def conduct(study: Study, workshop: Path, on_round: Tell) -> Results:
             site.ledger.close()
     measured = summarise(results, positive) if results else {"overall": {}, "sites": {}, "folds": []}
     metrics = tabulate(study, model, seconds, measured, positive)
+    if study.target_range is not None:
+        metrics["calibration"] = calibrate_all(results)
     if folds_took is not None:
         metrics["folds_took"] = folds_took
     if study.evaluate is not None and study.evaluate.compare:
-        on_round("comparing with local, pooled and donor models")
+        on_round(f"comparing with local{', pooled and donor' if classes else ' and pooled'} models")
         metrics["comparison"] = compare_ways(study, tables, results, classes, positive)
     return Results(model, metrics)
 

@@ -10,7 +10,10 @@ from typing import Any
 import jinja2
 import markupsafe
 
+from concilium.consult.calibration import draw_calibration
+from concilium.evaluation.number_metrics import IN_UNITS
 from concilium.privacy.accounting import shown
+from concilium.rulefit.outcome import say_number
 
 FIGURES = {
     "accuracy": "Accuracy",
@@ -20,6 +23,15 @@ FIGURES = {
     "mcc": "MCC",
     "sensitivity": "Sensitivity",
     "specificity": "Specificity",
+}
+
+NUMBER_FIGURES = {
+    "rmse": "RMSE",
+    "mae": "Mean abs. error",
+    "r2": "R²",
+    "spearman": "Spearman",
+    "mean": "Mean outcome",
+    "median": "Median outcome",
 }
 
 METHODS = {
@@ -52,7 +64,8 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"figure": figure, "thousands": thousands}
+    environment.filters |= {"figure": figure, "thousands": thousands, "amount": say_number}
+    numeric = "range" in metrics
     patients = [site["patients"] for site in card["sites"] if site["patients"] is not None]
     return environment.get_template("report.html.jinja").render(
         metrics=metrics,
@@ -61,7 +74,11 @@ def render_report(
         pictures={name: markupsafe.Markup(picture) for name, picture in (pictures or {}).items()},
         methods=METHODS,
         query=query,
-        figures=FIGURES,
+        figures=NUMBER_FIGURES if numeric else FIGURES,
+        numeric=numeric,
+        calibration=markupsafe.Markup(draw_calibration(metrics["calibration"], metrics["target"]))
+        if metrics.get("calibration")
+        else None,
         patients=sum(patients),
         releases=releases_by_site(card),
         long_list=LONG_LIST,
@@ -95,8 +112,10 @@ def releases_by_site(card: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def figure(number: float | None) -> str:
-    """A figure with three digits; a dash where the patients cannot tell."""
+def figure(number: float | None, key: str = "") -> str:
+    """A figure with three digits, or as a number with a unit reads; a dash where the patients cannot tell."""
+    if number is not None and key in IN_UNITS:
+        return say_number(number)
     return "–" if number is None else f"{number:.3f}"
 
 

@@ -3,7 +3,8 @@
 `local` is ten-fold cross-validation inside each hospital, `federated` the model of all other hospitals without their
 records, `pooled` the model of the table that nobody holds, `donor` the model borrowed from one other hospital.
 Hospitals too small for a model of their own are told apart, as in the thesis' tables: their patients are not
-counted under `local`. Only what is measured on the same patients is compared.
+counted under `local`. Only what is measured on the same patients is compared. A number that is predicted is never
+quite right: there the mean absolute error takes the place of the patients who are wrongly diagnosed.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ def learn_in_every_way(
         site: predict(site, fit_alone(make, "everyone else", everyone.take(home != number)))
         for number, site in enumerate(tables)
     }
+    if not next(iter(federated.values())).classes:
+        return (
+            ways,
+            "donors are ranked by how many patients their model diagnoses rightly, and a number is no diagnosis",
+        )
     if positive is None:
         return ways, "donors are ranked by positive patients, and the study names no positive class"
     donors = Donors(make, target=target, positive=positive, query=query, study=study).fit(tables, local)
@@ -68,7 +74,8 @@ def learn_in_every_way(
 
 def compare(ways: Ways, positive: Value | None) -> dict[str, Any]:
     """The ways side by side, as plain JSON values: overall, on the same patients, by site, and each against
-    `federated` as a difference of error rates with its interval (above zero: federated is wrong less often)."""
+    `federated` as a difference of error rates (or of mean absolute errors) with its interval: above zero, federated
+    is wrong less often."""
     sites = list(ways["federated"])
     same = [site for site in sites if all(said.get(site) is not None for said in ways.values())]
     return {
@@ -85,7 +92,7 @@ def compare(ways: Ways, positive: Value | None) -> dict[str, Any]:
         "sites": {
             site: {
                 "patients": max(len(o.truth) for said in ways.values() if (o := said.get(site)) is not None),
-                **{way: None if (o := said.get(site)) is None else wrong(o) for way, said in ways.items()},
+                **{way: None if (o := said.get(site)) is None else miss(o) for way, said in ways.items()},
             }
             for site in sites
             if any(said.get(site) is not None for said in ways.values())
@@ -97,10 +104,22 @@ def compare(ways: Ways, positive: Value | None) -> dict[str, Any]:
 
 
 def tally(outcomes: Sequence[Outcome], positive: Value | None) -> dict[str, Any]:
-    """How many patients, how many of them wrongly diagnosed, and the figures."""
+    """How many patients, how many of them wrongly diagnosed (of classes only), and the figures."""
     patients = sum(len(outcome.truth) for outcome in outcomes)
     measured = figures(outcomes, positive) if outcomes else {}
+    if outcomes and not outcomes[0].classes:
+        return {"patients": patients, **measured}
     return {"patients": patients, "wrong": sum(map(wrong, outcomes)), **measured}
+
+
+def miss(outcome: Outcome) -> int | float | None:
+    """By what a site's patients are missed: how many wrongly diagnosed, or the mean absolute error."""
+    return wrong(outcome) if outcome.classes else figures([outcome], None)["mae"]
+
+
+def error(outcome: Outcome) -> float:
+    """The share of patients wrongly diagnosed, or the mean absolute error."""
+    return wrong(outcome) / len(outcome.truth) if outcome.classes else figures([outcome], None)["mae"] or 0.0
 
 
 def wrong(outcome: Outcome) -> int:
@@ -111,12 +130,12 @@ def wrong(outcome: Outcome) -> int:
 def contrast(
     said: Mapping[str, Outcome | None], beside: Mapping[str, Outcome | None]
 ) -> dict[str, Any] | None:
-    """The difference of error rates, site by site, weighted by patients; None where fewer than two sites tell."""
+    """The difference of errors, site by site, weighted by patients; None where fewer than two sites tell."""
     differences, patients = [], []
     for site, outcome in said.items():
         other = beside.get(site)
         if outcome is not None and other is not None and outcome.truth:
-            differences.append((wrong(outcome) - wrong(other)) / len(outcome.truth))
+            differences.append(error(outcome) - error(other))
             patients.append(len(outcome.truth))
     if len(patients) < 2:
         return None

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.evaluation.metrics import Figures, measure
+from concilium.evaluation.number_metrics import calibrate, measure_numbers
 from concilium.federation.card import Card
+from concilium.federation.cohort import numbers
 from concilium.records.query import Query
 from concilium.records.table import Coded, Records, Value, label
 from concilium.trees.class_counts import name_rest
@@ -48,7 +50,8 @@ class Fold:
 
 
 class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a model said of the patients of one site, beside what happened; probabilities follow `classes`."""
+    """What a model said of the patients of one site, beside what happened; probabilities follow `classes`, of which
+    there are none where a number is predicted."""
 
     site: str
     classes: tuple[Value, ...]
@@ -157,12 +160,15 @@ def predict_at(
 
     Where the model tells one value from all others, these two are the classes, whatever values the target has.
     """
-    if is_set_apart(model.classes_) and not is_set_apart(classes):
-        classes = model.classes_
-    column = find_column(classes)
     everyone = records.values(target)
     known = np.array([value is not None for value in everyone], dtype=np.bool_)
     patients = records.take(Query.parse(query).mask(records) & known)
+    if not model.classes_:
+        said = model.predict(patients).tolist() if len(patients) else []
+        return Outcome(site, (), numbers(patients, target).tolist(), said, [])
+    if is_set_apart(model.classes_) and not is_set_apart(classes):
+        classes = model.classes_
+    column = find_column(classes)
     probabilities = np.zeros((len(patients), len(classes)))
     if len(patients):
         probabilities[:, [column(value) for value in model.classes_]] = model.predict_proba(patients)
@@ -222,7 +228,20 @@ def took(result: FoldResult) -> dict[str, float]:
 def figures(outcomes: Sequence[Outcome], positive: Value | None) -> Figures:
     """The figures over the patients of these sites taken together: pooled predictions, no mean of means."""
     classes = outcomes[0].classes
+    if not classes:
+        return measure_numbers(*join_numbers(outcomes))
     truth = [value for outcome in outcomes for value in outcome.truth]
     predicted = [value for outcome in outcomes for value in outcome.predicted]
     rows = [row for outcome in outcomes for row in outcome.probabilities]
     return measure(truth, predicted, np.array(rows).reshape(len(truth), len(classes)), classes, positive)
+
+
+def join_numbers(outcomes: Iterable[Outcome]) -> tuple[list[float], list[float]]:
+    """What happened to the patients of all these sites and what was predicted, where that is a number."""
+    pairs = [pair for outcome in outcomes for pair in zip(outcome.truth, outcome.predicted, strict=True)]
+    return [float(true) for true, _ in pairs], [float(said) for _, said in pairs]
+
+
+def calibrate_all(results: Iterable[FoldResult]) -> list[dict[str, Any]]:
+    """Predicted numbers beside observed ones in tenths of the prediction, over all patients measured."""
+    return calibrate(*join_numbers(outcome for result in results for outcome in result.outcomes))

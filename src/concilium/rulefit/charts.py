@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
+from concilium.rulefit.outcome import say_number
 from concilium.rulefit.table import Row
 
 WIDTH, NAMES, BAR, BETWEEN, LINE = 780, 330, 14, 14, 16
@@ -31,13 +32,13 @@ def draw_importances(importances: Mapping[str, float], target: str) -> str:
     return _frame(f"What weighs most in the rules for {target}, the largest 100", parts, top)
 
 
-def draw_rates(rows: Sequence[Row], target: str, outcome: str) -> str:
-    """For each rule two bars: the rate inside and the rate outside."""
+def draw_rates(rows: Sequence[Row], outcome: str, *, shares: bool = True) -> str:
+    """For each rule two bars: the rate inside and the rate outside, or (not `shares`) the mean of a number; bars of
+    numbers below zero begin at the least of them."""
     rules = [row for row in rows if row.rate_in is not None and row.rate_out is not None][:MOST_BARS]
-    largest = max(
-        (abs(rate) for row in rules for rate in (row.rate_in, row.rate_out) if rate is not None), default=1.0
-    )
-    scale = 1.0 if largest <= 1 else largest
+    rates = [rate for row in rules for rate in (row.rate_in, row.rate_out) if rate is not None]
+    least = min([0.0, *rates])
+    scale = 1.0 if shares else (max([0.0, *rates]) - least) or 1.0
     parts = [
         f'<rect x="{NAMES}" y="2" width="10" height="10" fill="{INSIDE}"/>'
         f'<text x="{NAMES + 16}" y="12">patients for whom the rule holds</text>'
@@ -51,9 +52,9 @@ def draw_rates(rows: Sequence[Row], target: str, outcome: str) -> str:
         parts += _name(row.rule, top)
         for rate, colour in ((row.rate_in, INSIDE), (row.rate_out, OUTSIDE)):
             assert rate is not None
-            parts.append(_bar(max(rate, 0) / scale, top, colour))
-            shown = f"{rate:.0%}" if scale == 1.0 else f"{rate:.3g}"
-            parts.append(_figure(max(rate, 0) / scale, top, shown + (support if colour == INSIDE else "")))
+            parts.append(_bar((rate - least) / scale, top, colour))
+            shown = f"{rate:.0%}" if shares else say_number(rate)
+            parts.append(_figure((rate - least) / scale, top, shown + (support if colour == INSIDE else "")))
             top += BAR + 2
         top += max(0, len(lines) - 2) * LINE + BETWEEN
     return _frame(f"{outcome} inside and outside of each rule", parts, top)

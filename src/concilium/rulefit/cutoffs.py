@@ -7,7 +7,7 @@ none, so that the distribution function never falls, and a quantile is the right
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from concilium.errors import StudyError
 from concilium.federation.histograms import MOST_EDGES, choose_cutoffs
 from concilium.federation.schema import SchemaSeen, in_order
 from concilium.rulefit.design import WIDEST, Line
+from concilium.rulefit.outcome import Outcome, say_number
 from concilium.rulefit.rules import Attribute
 
 # Friedman and Popescu (2008): values beyond the 2.5 % quantiles are held there; 0.4 is the deviation of a rule.
@@ -116,3 +117,26 @@ def refuse_bins(name: str, edges: Sequence[float], wide: NDArray[np.int64]) -> S
     if held.size:  # a site that leaves small counts out does not say where its patients are
         would = f"edges between {ends[held[0]]:g} and {ends[held[-1] + 1]:g} would do"
     return StudyError(f"the bins of {name!r}, {edges[0]:g} to {edges[-1]:g}, miss all patients: {would}")
+
+
+def check_range(
+    target: str,
+    outcome: Outcome,
+    ask: Callable[[Mapping[str, list[float]]], Mapping[str, NDArray[np.int64]]],
+) -> list[str]:
+    """StudyError where no patient's number lies in the range that the study states; what to say where some do not."""
+    if outcome.low is None or outcome.high is None:
+        return []
+    # The upper end itself is in the range, and a bin would begin with it.
+    edges = [outcome.low, float(np.nextafter(outcome.high, np.inf))]
+    histogram = ask({target: edges})[target]
+    if missed(histogram):
+        raise refuse_bins(target, edges, ask({target: list(WIDE_EDGES)})[target])
+    below, within, above = np.maximum(histogram[1:], 0).tolist()
+    if not below + above:
+        return []
+    share = (below + above) / (below + within + above)
+    return [
+        f"{share:.1%} of the patients have a {target} beyond its range, {say_number(outcome.low)} to "
+        f"{say_number(outcome.high)}, and count as its ends"
+    ]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from concilium.records.table import Value, label
 from concilium.rulefit.body import RuleBody
-from concilium.rulefit.outcome import probability
+from concilium.rulefit.outcome import probability, say_number
 from concilium.rulefit.table import LARGEST
 
 MOST_SHOWN = 10
@@ -38,7 +38,8 @@ class Explanation:
 
     def __str__(self) -> str:
         if self.probability is None:
-            lines = [f"{self.target} = {self.prediction:.4g}; everybody starts at {self.base:.4g}."]
+            said, base = say_number(float(self.prediction)), say_number(self.base)
+            lines = [f"{self.target} = {said}; everybody starts at {base}."]
         else:
             lines = [
                 f"{self.target} = {label(self.prediction)} ({label(self.positive)}: {self.probability:.0%}; "
@@ -48,7 +49,7 @@ class Explanation:
             lines.append("No rule of the model holds for this patient.")
         for number, reason in enumerate(self.reasons[:MOST_SHOWN], start=1):
             if self.probability is None:
-                effect = f"adds {reason.moved:+.4g}"
+                effect = f"adds {say_number(reason.moved, '+')}"
             else:
                 effect = f"multiplies the odds by {math.exp(min(reason.moved, LARGEST)):.2f}"
             about = "" if reason.support is None else f" (holds for {reason.support:.0%} of patients)"
@@ -56,7 +57,7 @@ class Explanation:
         if len(self.reasons) > MOST_SHOWN:
             rest = sum(reason.moved for reason in self.reasons[MOST_SHOWN:])
             effect = (
-                f"add {rest:+.4g}"
+                f"add {say_number(rest, '+')}"
                 if self.probability is None
                 else f"multiply the odds by {math.exp(min(rest, LARGEST)):.2f}"
             )

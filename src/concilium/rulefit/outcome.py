@@ -89,3 +89,8 @@ def probability(predictor: NDArray[np.float64]) -> NDArray[np.float64]:
     """The logistic function, without overflow."""
     half: NDArray[np.float64] = 0.5 * (1 + np.tanh(0.5 * predictor))
     return half
+
+
+def say_number(value: float, sign: str = "") -> str:
+    """A number as people read it: four digits, or whole with its thousands set apart; `sign="+"` for a change."""
+    return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value + 0.0:{sign}.4g}"

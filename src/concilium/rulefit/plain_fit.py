@@ -25,7 +25,7 @@ from concilium.records.table import Value, label
 from concilium.rulefit import fedda, newton, path
 from concilium.rulefit.asking import Asking
 from concilium.rulefit.body import RuleBody, Told
-from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, refuse_bins, unite
+from concilium.rulefit.cutoffs import WIDE_EDGES, check_range, cut, measure, missed, refuse_bins, unite
 from concilium.rulefit.design import Line, Terms
 from concilium.rulefit.generation import AskRules, Rules
 from concilium.rulefit.outcome import Outcome
@@ -104,6 +104,7 @@ class PlainFit:
         )
         seen = {site: read_schema(body) for site, body in run.gather("rulefit.schema", asked).items()}
         classes, outcome = self._find_outcome(seen, measured)
+        said += check_range(self.target, outcome, lambda edges: self._ask_histograms(run, edges, None))
         attributes, left_out = unite(seen, asked.bins, self.attributes or list(asked.bins))
         attributes, lines, constant = self._choose_cutoffs(run, attributes)
         left_out |= dict.fromkeys(constant, "all patients are in one of its bins")

@@ -238,7 +238,8 @@ class RuleFit(Fitted[RuleBody]):
         return explain(self.body, taken, design.matrix()[0], float(design.ones[0]))
 
     def table(self) -> list[Row]:
-        """Every term in the model, the most important first: rule, odds ratio, importance 0-100, support, rates."""
+        """Every term in the model, the most important first: rule, odds ratio (or what it adds to a number),
+        importance 0-100, support, rates."""
         return make_table(self.body)
 
     def importances(self) -> dict[str, float]:
@@ -257,7 +258,9 @@ class RuleFit(Fitted[RuleBody]):
         )
         if any(row.rate_in is not None for row in rows):
             outcome = f"{self.target} = {label(self.classes_[1])}" if self.classes_ else f"Mean {self.target}"
-            charts["patients inside and outside of each rule"] = draw_rates(rows, self.target, outcome)
+            charts["patients inside and outside of each rule"] = draw_rates(
+                rows, outcome, shares=self.body.outcome.binary
+            )
         return charts
 
     @classmethod

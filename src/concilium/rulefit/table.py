@@ -1,4 +1,4 @@
-"""The model as a table to read: odds ratio, importance and support of every term, and importances of attributes.
+"""The model as a table to read: odds ratio (or what is added to a number), importance and support of every term.
 
 Section 2.3 of federated RuleFit: the importance of a term is |coefficient| x its pooled standard deviation, on a scale
 where the most important is 100; an attribute's is that of its linear term and its share in every rule it is part of.
@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from concilium.rulefit.body import RuleBody
+from concilium.rulefit.outcome import say_number
 
 LARGEST = 700.0  # of a logarithm of odds: exp of more is no number
 
@@ -75,11 +78,22 @@ def draw_table(body: RuleBody, most: int = 20) -> str:
     effect = "odds x" if body.outcome.binary else "adds"
     lines = [f"{'importance':>10}  {effect:>8}  {'support':>7}  term"]
     for row in rows[:most]:
-        change = row.odds_ratio if row.odds_ratio is not None else row.adds
+        change = f"{row.odds_ratio:.2f}" if row.adds is None else say_number(row.adds, "+")
         support = "" if row.support is None else f"{row.support:.2f}"
-        lines.append(f"{row.importance:>10.0f}  {change:>8.2f}  {support:>7}  {row.rule}")
+        lines.append(f"{row.importance:>10.0f}  {change:>8}  {support:>7}  {row.rule}")
     if len(rows) > most:
         lines.append(f"... and {len(rows) - most} more")
     if not rows:
-        lines.append("no term: every patient gets the same answer")
+        less = (
+            ""
+            if body.outcome.binary
+            else "; a smaller penalty, or a narrower range of the number, takes some"
+        )
+        lines.append(f"no term: every patient gets the same answer{less}")
+    if not body.outcome.binary:
+        start = say_number(float(body.outcome.unscale(np.array(body.intercept))))
+        lines.append(
+            f"everybody starts at {body.target} = {start}; a linear term adds so much for each standard deviation "
+            "above the middle"
+        )
     return "\n".join(lines)
