@@ -14,17 +14,9 @@ from concilium.errors import MessageError
 from concilium.federation.cohort import View
 from concilium.federation.messages import encode
 from concilium.records.table import Coded, Numbers, Records, label
-from concilium.rulefit.design import (
-    MOST_COLUMNS,
-    Line,
-    Steps,
-    Terms,
-    build_at_site,
-    build_for,
-    keep,
-    read_terms,
-)
+from concilium.rulefit.design import build_at_site, build_for
 from concilium.rulefit.rules import Attribute, write_rule
+from concilium.rulefit.terms import MOST_COLUMNS, Line, Sent, Steps, Terms, keep, read_terms, write_terms
 
 AGE = Attribute("age", (40.0, 60.0, 80.0))
 LAB = Attribute("lab", (-1.0, 0.0, 2.5))
@@ -139,7 +131,7 @@ def test_a_site_and_a_model_make_the_same_matrix_of_a_patient(terms, rows):
     view = View(records, cc.Policy(allow=("age", "lab", "sex", "code", "y")))
     for query in ("", "sex = 'f'"):
         cohort = view.select(query, "y")
-        there = build_at_site(encode(terms), cohort, (query, "y"))
+        there = build_at_site(write_terms(terms), cohort, (query, "y"))
         here = build_for(terms, records.take(cohort.rows))
         assert np.array_equal(there.matrix(), here.matrix())
 
@@ -147,7 +139,7 @@ def test_a_site_and_a_model_make_the_same_matrix_of_a_patient(terms, rows):
 def test_a_site_remembers_the_last_matrix_and_no_other():
     rows = [{"age": float(age), "y": age % 2} for age in range(30, 90)]
     view = View(Records.from_rows(rows, schema={"age": "number"}), cc.Policy(allow=("age",)))
-    one, other = (encode(Terms((AGE,), (((0, code, code),),))) for code in (1, 2))
+    one, other = (write_terms(Terms((AGE,), (((0, code, code),),))) for code in (1, 2))
     everyone, old = view.select("", "y"), view.select("age >= 60", "y")
     first = build_at_site(one, everyone, ("", "y"))
     assert build_at_site(one, view.select("", "y"), ("", "y")) is first
@@ -210,4 +202,33 @@ def test_terms_that_do_not_fit_together_are_refused(terms, said):
     with pytest.raises(MessageError, match=said):
         terms.check()
     with pytest.raises(MessageError, match=said):
-        read_terms(encode(terms))
+        read_terms(write_terms(terms))
+
+
+def test_terms_are_sent_with_each_condition_once():
+    old, young, women = (0, 3, 4), (0, 1, 2), (1, 1, 1)
+    rules = ((old,), (old, women), (young,), (young, women), (women,))
+    terms = Terms(
+        (AGE, SEX), rules, (Line(0, 30.0, 90.0, 60.0, 0.1),), (Steps(1, (0.0, 0.5, -0.5, 0.0)),), 2.0
+    )
+    sent = write_terms(terms)
+    read = read_terms(sent)
+    assert read == terms
+    assert read.rules[0][0] is read.rules[1][0]
+    assert sent.count(bytes([0x93, *old])) == sent.count(bytes([0x93, *women])) == 1
+    many = Terms((AGE, SEX), rules * 10)
+    assert len(write_terms(many)) < len(encode(many)) * 0.7
+
+
+@pytest.mark.parametrize("rules", [((2,),), ((-1,),), ((0, 5),)])
+def test_a_condition_that_is_not_listed_is_refused(rules):
+    sent = Sent((AGE, SEX), ((0, 1, 2), (1, 1, 1)), rules, (), (), None)
+    with pytest.raises(MessageError, match="condition that is not listed"):
+        read_terms(encode(sent))
+
+
+def test_a_listed_condition_must_be_one():
+    for condition in ((0, 9, 9), (7, 1, 1), (0,), (0, 0, 4)):
+        sent = Sent((AGE, SEX), (condition, (1, 1, 1)), ((0,), (0, 1)), (), (), None)
+        with pytest.raises(MessageError, match="condition"):
+            read_terms(encode(sent))

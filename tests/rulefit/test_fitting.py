@@ -16,8 +16,7 @@ import concilium as cc
 from concilium.errors import MessageError
 from concilium.federation.arrays import pack
 from concilium.federation.cohort import View
-from concilium.federation.messages import encode
-from concilium.rulefit.design import Line, Terms, build_for
+from concilium.rulefit.design import build_for
 from concilium.rulefit.fedda import AskDual, recover
 from concilium.rulefit.fitting import (
     BOUND,
@@ -33,6 +32,7 @@ from concilium.rulefit.generation import AskRules
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates, read_rates
 from concilium.rulefit.rules import Attribute
+from concilium.rulefit.terms import Line, Terms, write_terms
 
 ATTRIBUTES = tuple(Attribute(name, tuple(edges)) for name, edges in sorted(BINS.items()))
 TERMS = Terms(
@@ -51,7 +51,7 @@ def cohort_of(table, outcome, query="", target="y"):
 
 def ask(**changes):
     first = Coefficients(-0.3, (0, 1, 4), (0.5, -1.25, 0.75))
-    asked = {"query": "", "target": "y", "outcome": YES, "terms": encode(TERMS), "candidates": (first,)}
+    asked = {"query": "", "target": "y", "outcome": YES, "terms": write_terms(TERMS), "candidates": (first,)}
     return AskFit(**{**asked, "places": 30, **changes})
 
 
@@ -180,7 +180,9 @@ def test_fits_that_lie_are_refused(changes):
 
 def test_a_fit_works_on_so_many_columns_at_most():
     wide = Terms(ATTRIBUTES, (((0, 1, 20),),) * (MOST_WORKING + 1))
-    question = ask(terms=encode(wide), candidates=(Coefficients(),), working=tuple(range(MOST_WORKING + 1)))
+    question = ask(
+        terms=write_terms(wide), candidates=(Coefficients(),), working=tuple(range(MOST_WORKING + 1))
+    )
     with pytest.raises(MessageError, match="at most 2000 columns"):
         question.check("exact")
 
@@ -236,7 +238,7 @@ def ask_dual(**changes):
         "query": "",
         "target": "y",
         "outcome": YES,
-        "terms": encode(TERMS),
+        "terms": write_terms(TERMS),
         "penalty": 0.01,
         "before": 0.0,
     }

@@ -10,10 +10,10 @@ from pooled_lasso import Pooled, find_optimum, objective
 
 from concilium.errors import HouseError
 from concilium.rulefit import newton, path
-from concilium.rulefit.design import Line, Terms
 from concilium.rulefit.fitting import Sums, read_sums, write_reals
 from concilium.rulefit.newton import Columns
 from concilium.rulefit.rules import Attribute
+from concilium.rulefit.terms import Line, Terms
 
 
 def rules(draws, patients, columns):
@@ -317,3 +317,22 @@ def test_sums_are_read_as_they_were_written():
     assert sums.losses.tolist() == [1.5, 2.5]
     assert sums.gradient.tolist() == (np.arange(5) - 2.25).tolist()
     assert np.array_equal(sums.hessian, hessian)
+
+
+def test_the_path_ends_where_nobody_would_read_on(monkeypatch):
+    design, y = realistic()
+    columns = Columns.unlike(design.shape[1])
+
+    def walk(penalties=None):
+        return path.walk(Pooled(design, y), lambda c: np.zeros(len(c)), columns, penalties)
+
+    monkeypatch.setattr(path, "MOST_TERMS", 10**6)
+    whole = walk()
+    monkeypatch.setattr(path, "MOST_TERMS", 12)
+    short = walk()
+    assert 1 < len(short) < len(whole) == path.LENGTH
+    assert [choice.penalty for choice in short] == [choice.penalty for choice in whole[: len(short)]]
+    assert max(choice.terms for choice in short) <= 12 < whole[len(short)].terms
+    assert len(walk([0.01, 0.001, 0.0005])) == 3
+    monkeypatch.setattr(path, "MOST_TERMS", 0)
+    assert len(walk()) == 1

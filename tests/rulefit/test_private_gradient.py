@@ -14,15 +14,14 @@ from scipy import stats
 import concilium as cc
 from concilium.errors import HouseError, MessageError
 from concilium.federation.cohort import View
-from concilium.federation.messages import encode
 from concilium.policy.policy import Policy
 from concilium.privacy.fixed_point import widen_sensitivity
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
-from concilium.rulefit.design import Line, Steps, Terms
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rules import Attribute
+from concilium.rulefit.terms import Line, Steps, Terms, write_terms
 
 ATTRIBUTES = (Attribute("age", (40.0, 60.0)), Attribute("sex", (), ("f", "m")))
 RULES = (((0, 2, 3),), ((0, 0, 1), (1, 1, 1)))
@@ -48,7 +47,7 @@ def make_question(terms, w, places, variance="100"):
         query="",
         target="y",
         outcome=Outcome(positive="p"),
-        terms=encode(terms),
+        terms=write_terms(terms),
         at=Coefficients(w[0], columns, tuple(w[1:])),
         places=places,
         variance=variance,
@@ -146,7 +145,7 @@ def test_the_noise_of_the_sum_is_gaussian_of_the_stated_variance(monkeypatch):
         query="",
         target="y",
         outcome=Outcome(positive="p"),
-        terms=encode(wide),
+        terms=write_terms(wide),
         at=Coefficients(),
         places=8,
         variance="250000",
@@ -170,8 +169,8 @@ def test_the_site_charges_what_it_works_out_itself():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"terms": encode(make_terms(None))}, "needs the norm"),
-        ({"terms": encode(make_terms(1e9))}, "out of range"),
+        ({"terms": write_terms(make_terms(None))}, "needs the norm"),
+        ({"terms": write_terms(make_terms(1e9))}, "out of range"),
         ({"outcome": Outcome(low=0.0, high=1.0)}, "yes or no"),
         ({"places": 25}, "0 to 24 binary places"),
         ({"places": -1}, "0 to 24 binary places"),

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concilium.rulefit.design import Line, Steps, Terms, build
+from concilium.rulefit.design import build
 from concilium.rulefit.drawing import LEAST_SHARE, LEAST_SUPPORT, draw_rules, hash_uniform, list_conditions
 from concilium.rulefit.moments import find_products, multiply
 from concilium.rulefit.rules import Attribute, check_rules, read_codes
 from concilium.rulefit.shapes import Shape
+from concilium.rulefit.terms import Line, Steps, Terms
 
 ATTRIBUTES = (
     Attribute("age", (30.0, 50.0, 70.0)),

@@ -19,8 +19,8 @@ from concilium.rulefit.cutoffs import (
     refuse_bins,
     unite,
 )
-from concilium.rulefit.design import Terms
 from concilium.rulefit.rules import Attribute
+from concilium.rulefit.terms import Terms
 
 EDGES = (10.0, 20.0, 30.0)
 

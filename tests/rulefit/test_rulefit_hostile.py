@@ -16,13 +16,13 @@ from rule_patients import BINS, draw, records_of
 import concilium as cc
 from concilium.federation.arrays import pack
 from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, encode, open_reply
-from concilium.rulefit.design import Line, Steps, Terms
 from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.fitting import AskFit, Coefficients, Part
 from concilium.rulefit.generation import AskRules
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates
 from concilium.rulefit.rules import Attribute
+from concilium.rulefit.terms import Line, Steps, Terms, write_terms
 
 NUMBERS = tuple(Attribute(name, tuple(edges)) for name, edges in sorted(BINS.items()))
 TERMS = Terms(
@@ -39,13 +39,13 @@ QUESTIONS = {
     ),
     "rulefit.fit": AskFit(
         **BASE,
-        terms=encode(TERMS),
+        terms=write_terms(TERMS),
         candidates=(Coefficients(0.1, (0, 3), (1.0, -1.0)), Coefficients()),
         working=(0, 4),
         part=Part(percent=30, held=False),
     ),
     "rulefit.dual": AskDual(
-        **BASE, terms=encode(TERMS), dual=pack(np.zeros(6)), penalty=0.01, before=0.0, step=0.1, local=2
+        **BASE, terms=write_terms(TERMS), dual=pack(np.zeros(6)), penalty=0.01, before=0.0, step=0.1, local=2
     ),
     "rulefit.rates": AskRates(**BASE, terms=TERMS),
 }
@@ -173,9 +173,9 @@ def test_well_formed_lies_are_answered_or_refused(site, terms, outcome, target, 
     match kind:
         case "rulefit.fit":
             candidates = (Coefficients(values[0] if values else 0.0, tuple(columns), tuple(values)),)
-            whole |= {"terms": encode(terms), "candidates": candidates, "working": tuple(columns)}
+            whole |= {"terms": write_terms(terms), "candidates": candidates, "working": tuple(columns)}
         case "rulefit.dual":
-            whole |= {"terms": encode(terms), "dual": pack(np.array(values or [0.0])), "step": 0.9}
+            whole |= {"terms": write_terms(terms), "dual": pack(np.array(values or [0.0])), "step": 0.9}
         case _:
             whole |= {"terms": terms}
     reply = ask(site, kind, encode(msgspec.structs.replace(QUESTIONS[kind], **whole)))
@@ -188,7 +188,7 @@ def test_a_small_message_cannot_ask_for_a_matrix_out_of_proportion(site):
     columns = tuple(range(50_000))
     fit = msgspec.structs.replace(
         QUESTIONS["rulefit.fit"],
-        terms=encode(terms),
+        terms=write_terms(terms),
         candidates=(Coefficients(0.0, columns, (1e-3,) * 50_000),),
         working=None,
     )

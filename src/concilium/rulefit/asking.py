@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError
 from concilium.federation.arrays import pack
 from concilium.federation.held_out import Part
-from concilium.federation.messages import encode
 from concilium.federation.run import Run
 from concilium.rulefit import fedda, newton
-from concilium.rulefit.design import Terms, keep
 from concilium.rulefit.fitting import AskFit, Coefficients, Sums, choose_places, read_sums
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates, Rates, read_rates
+from concilium.rulefit.terms import Terms, keep, write_terms
 
 # Percent of the patients of every site, to choose a penalty by.
 HELD_OUT = 30
@@ -36,7 +35,7 @@ class Asking:
 
     @cached_property
     def sent(self) -> bytes:
-        return encode(self.terms)
+        return write_terms(self.terms)
 
     @property
     def places(self) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from concilium.errors import MessageError
-from concilium.rulefit.design import Terms
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rules import say_rule
+from concilium.rulefit.terms import Terms
 
 
 class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.rulefit.nodes import list_rules
-from concilium.rulefit.packed import pack_rules
+from concilium.rulefit.packed import list_conditions, pack_rules
 from concilium.rulefit.rules import MISSING, Attribute, Rule
 
 
@@ -120,6 +120,7 @@ def count_patients(
     rules: Sequence[Rule], codes: Sequence[NDArray[np.unsignedinteger]], attributes: Sequence[Attribute]
 ) -> NDArray[np.intp]:
     """How many patients fulfil each rule."""
-    bits = pack_rules(rules, attributes, codes.__getitem__, len(codes[0]))
+    conditions = list_conditions(rules, [attribute.size for attribute in attributes])
+    bits = pack_rules(conditions, codes.__getitem__, len(codes[0]))
     counts: NDArray[np.intp] = np.bitwise_count(bits).sum(axis=0, dtype=np.intp)
     return counts

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from concilium.errors import StudyError
 from concilium.federation.histograms import MOST_EDGES, choose_cutoffs
 from concilium.federation.schema import SchemaSeen, in_order
-from concilium.rulefit.design import WIDEST, Line
 from concilium.rulefit.outcome import Outcome, say_number
 from concilium.rulefit.rules import Attribute
+from concilium.rulefit.terms import WIDEST, Line
 
 # Friedman and Popescu (2008): values beyond the 2.5 % quantiles are held there; 0.4 is the deviation of a rule.
 TAIL = 0.025

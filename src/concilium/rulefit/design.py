@@ -1,92 +1,20 @@
-"""The terms of a rule model and the matrix they make of patients (section 2.1 of federated RuleFit).
-
-Columns are, in this order: rules (0 or 1), linear terms (winsorised, as multiples of a shared scale, 0 where missing)
-and steps (one height for each code of an attribute). `coef_` multiplies exactly these.
-"""
+"""The matrix that the terms of a rule model make of patients: rules as bits, everything else as numbers."""
 
 from __future__ import annotations
 
-import functools
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort, View, bin_codes, numbers
 from concilium.federation.histograms import find_codes
-from concilium.federation.messages import decode
 from concilium.records.table import Coded, Records
 from concilium.rulefit.packed import Bits, add_up, combine, cross, pack_rules, unpack
-from concilium.rulefit.rules import Attribute, Rule, check_rules
-
-MOST_COLUMNS = 100_000
-# Winsorising bounds are this far apart at most, in units of the scale, so that sums keep their precision.
-WIDEST = 1000.0
-
-
-class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A number held between `low` and `high`, as the distance from `center` in units of 1/`scale`."""
-
-    attribute: int
-    low: float
-    high: float
-    center: float
-    scale: float
-
-
-class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A height for each code of an attribute: a shape function, learned before."""
-
-    attribute: int
-    heights: tuple[float, ...]
-
-
-class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the columns of a model are, over which attributes. `norm` scales each patient's row down to that length
-    where it is longer, as a private fit needs it."""
-
-    attributes: tuple[Attribute, ...]
-    rules: tuple[Rule, ...] = ()
-    lines: tuple[Line, ...] = ()
-    steps: tuple[Steps, ...] = ()
-    norm: float | None = None
-
-    def __len__(self) -> int:
-        return len(self.rules) + len(self.lines) + len(self.steps)
-
-    def check(self) -> None:
-        """MessageError unless all of it fits together."""
-        if len(self) > MOST_COLUMNS:
-            raise MessageError(f"a model may have at most {MOST_COLUMNS} terms; this one has {len(self)}")
-        if len({attribute.name for attribute in self.attributes}) != len(self.attributes):
-            raise MessageError("an attribute is named twice")
-        for attribute in self.attributes:
-            attribute.check()
-        check_rules(self.rules, self.attributes)
-        for line in self.lines:
-            self._check_line(line)
-        for steps in self.steps:
-            if not 0 <= steps.attribute < len(self.attributes):
-                raise MessageError("a shape is of no attribute of the model")
-            if len(steps.heights) != self.attributes[steps.attribute].size or not _tame(steps.heights):
-                raise MessageError("a shape does not fit its attribute")
-        if self.norm is not None and not 0 < self.norm <= WIDEST:
-            raise MessageError("the norm of a patient's row is out of range")
-
-    def _check_line(self, line: Line) -> None:
-        if not 0 <= line.attribute < len(self.attributes) or not self.attributes[line.attribute].numeric:
-            raise MessageError("a linear term needs a number")
-        span = [line.scale * (end - line.center) for end in (line.low, line.high)]
-        if not (line.low <= line.center <= line.high and line.scale > 0 and _tame(span)):
-            raise MessageError("the bounds of a linear term are out of range")
-
-
-def _tame(heights: Sequence[float]) -> bool:
-    return all(-WIDEST <= height <= WIDEST for height in heights)
+from concilium.rulefit.rules import Attribute
+from concilium.rulefit.terms import Terms, read_terms
 
 
 @dataclass(frozen=True)
@@ -162,7 +90,7 @@ def build(terms: Terms, patients: int, codes_of: CodesOf, numbers_of: NumbersOf)
     """The design of these terms, from each attribute's codes and numbers."""
     used = {condition[0] for rule in terms.rules for condition in rule} | {s.attribute for s in terms.steps}
     codes = {index: codes_of(terms.attributes[index]) for index in sorted(used)}
-    bits = pack_rules(terms.rules, terms.attributes, codes.__getitem__, patients)
+    bits = pack_rules(terms.conditions, codes.__getitem__, patients)
     dense = np.empty((patients, len(terms.lines) + len(terms.steps)), order="F")
     for column, line in enumerate(terms.lines):
         values = numbers_of(terms.attributes[line.attribute].name)
@@ -183,15 +111,6 @@ def _count_bits(bits: Bits, patients: int) -> NDArray[np.float64]:
     for start in range(0, bits.shape[1], 256):
         total += unpack(bits, np.arange(start, min(start + 256, bits.shape[1])), patients).sum(axis=1)
     return total
-
-
-@functools.lru_cache(maxsize=8)
-def read_terms(data: bytes) -> Terms:
-    """The terms that a question carries, checked. Every question of a fit carries the same ones, so that a site needs
-    no memory of earlier questions; what is remembered here only saves the time to read them again."""
-    terms = decode(data, Terms)
-    terms.check()
-    return terms
 
 
 LAST: weakref.WeakKeyDictionary[View, tuple[tuple[bytes, Hashable], Design]] = weakref.WeakKeyDictionary()
@@ -243,24 +162,3 @@ def build_for(terms: Terms, records: Records) -> Design:
         return np.take(place_codes(coded, attribute), coded.codes)
 
     return build(terms, len(records), codes_of, lambda name: numbers(records, name))
-
-
-def keep(terms: Terms, columns: Sequence[int]) -> Terms:
-    """The terms with these columns only, and the attributes that they need."""
-    rules, lines = len(terms.rules), len(terms.lines)
-    kept_rules = [terms.rules[c] for c in columns if c < rules]
-    kept_lines = [terms.lines[c - rules] for c in columns if rules <= c < rules + lines]
-    kept_steps = [terms.steps[c - rules - lines] for c in columns if c >= rules + lines]
-    used = sorted(
-        {condition[0] for rule in kept_rules for condition in rule}
-        | {line.attribute for line in kept_lines}
-        | {steps.attribute for steps in kept_steps}
-    )
-    place: Mapping[int, int] = {attribute: index for index, attribute in enumerate(used)}
-    return Terms(
-        attributes=tuple(terms.attributes[index] for index in used),
-        rules=tuple(tuple((place[c[0]], *c[1:]) for c in rule) for rule in kept_rules),
-        lines=tuple(msgspec.structs.replace(t, attribute=place[t.attribute]) for t in kept_lines),
-        steps=tuple(msgspec.structs.replace(t, attribute=place[t.attribute]) for t in kept_steps),
-        norm=terms.norm,
-    )

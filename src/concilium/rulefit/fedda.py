@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.arrays import Array, unpack
 from concilium.federation.cohort import Cohort
-from concilium.rulefit.design import build_at_site, read_terms
+from concilium.rulefit.design import build_at_site
 from concilium.rulefit.fitting import MOST_PLACES, predict, refuse_floored, write_reals
 from concilium.rulefit.newton import write
 from concilium.rulefit.outcome import Outcome
+from concilium.rulefit.terms import read_terms
 
 MOST_LOCAL = 1000
 LARGEST = 1e12

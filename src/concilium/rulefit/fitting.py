@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
 from concilium.federation.held_out import Part
-from concilium.rulefit.design import Design, Terms, build_at_site, read_terms
+from concilium.rulefit.design import Design, build_at_site
 from concilium.rulefit.outcome import Outcome
+from concilium.rulefit.terms import Terms, read_terms
 
 MOST_CANDIDATES = 100
 MOST_WORKING = 2000

@@ -22,10 +22,11 @@ from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
 from concilium.federation.histograms import check_variance
 from concilium.privacy.fixed_point import widen_sensitivity
-from concilium.rulefit.design import Design, Terms, build_at_site, read_terms
+from concilium.rulefit.design import Design, build_at_site
 from concilium.rulefit.fitting import Coefficients, check_coefficients
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.packed import Bits
+from concilium.rulefit.terms import Terms, read_terms
 
 # With the widest norm, the sum over a hundred million patients fits 63 bits.
 MOST_PLACES = 24

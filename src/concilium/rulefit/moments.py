@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.rulefit.design import Terms
 from concilium.rulefit.rules import tabulate
+from concilium.rulefit.terms import Terms
 
 # A column as a product of functions of single attributes; an attribute that it does not look at has no factor.
 Product = dict[int, NDArray[np.float64]]

@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError
 from concilium.rulefit.descent import minimise
-from concilium.rulefit.design import Terms
 from concilium.rulefit.fitting import MOST_WORKING, Coefficients, Sums
+from concilium.rulefit.terms import Terms
 
 Ask = Callable[[tuple[Coefficients, ...], tuple[int, ...] | None], Sums]
 
 STEPS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 MOST_QUESTIONS = 100
-# By how many columns the working set may grow at a time; as many as the model has by then, where those are more.
+# By how many columns the working set may grow at a time: as many as the model has by then, within these bounds.
 GROWTH = 50
+MOST_GROWTH = 150
 # A working column whose gradient is below this share of the penalty, and that is not in the model, is let go.
 NEAR = 0.97
 # The violation of the k-th worst of a family counts for itself over k to this power.
@@ -119,7 +120,8 @@ def fit(
         gap = promised + float(outside.max(initial=0.0)) * now / penalty
         if gap <= tolerance * max(1e-3, now):
             return Fitted(point.w, now, gap, asked, True, point)
-        worst = find_worst(outside, columns.families, max(GROWTH, int(np.count_nonzero(target[1:]))))
+        growth = int(np.clip(np.count_nonzero(target[1:]), GROWTH, MOST_GROWTH))
+        worst = find_worst(outside, columns.families, growth)
         working = grow(point, target, worst, penalty, MOST_WORKING)
         step = target - point.w
         losses, found = look([point.w + length * step for length in STEPS], working)

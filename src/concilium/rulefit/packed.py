@@ -6,7 +6,6 @@ Russians): one look-up does the work of eight additions.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,26 +13,22 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.rulefit.rules import Attribute, Condition, Rule, tabulate
+from concilium.rulefit.rules import Condition, Rule, tabulate
 
 Bits = NDArray[np.uint8]
 
 
 def pack_rules(
-    rules: Sequence[Rule],
-    attributes: Sequence[Attribute],
-    codes_of: Callable[[int], NDArray[np.unsignedinteger]],
-    patients: int,
+    conditions: Conditions, codes_of: Callable[[int], NDArray[np.unsignedinteger]], patients: int
 ) -> Bits:
     """The columns of rules as bits, [eight patients, rule]; each condition is looked up only once."""
-    found = list_conditions(tuple(rules), tuple(attribute.size for attribute in attributes))
     groups = (patients + 7) // 8
-    fulfilled = np.empty((found.count, groups), dtype=np.uint8)
-    for index, (rows, tables) in found.of.items():
+    fulfilled = np.empty((conditions.count, groups), dtype=np.uint8)
+    for index, (rows, tables) in conditions.of.items():
         fulfilled[rows] = np.packbits(tables[:, codes_of(index)], axis=1, bitorder="little")
-    bits = np.empty((groups, len(rules)), dtype=np.uint8)
-    if len(rules):
-        _conjoin(fulfilled, found.listed, found.ends, bits)
+    bits = np.empty((groups, len(conditions.ends)), dtype=np.uint8)
+    if len(conditions.ends):
+        _conjoin(fulfilled, conditions.listed, conditions.ends, bits)
     return bits
 
 
@@ -48,11 +43,18 @@ class Conditions:
     ends: NDArray[np.int64]
 
 
-@functools.lru_cache(maxsize=4)
-def list_conditions(rules: tuple[Rule, ...], sizes: tuple[int, ...]) -> Conditions:
+def list_conditions(rules: Sequence[Rule], sizes: Sequence[int]) -> Conditions:
     """The conditions of these rules, over attributes with so many codes."""
     place: dict[Condition, int] = {}
-    listed = [place.setdefault(condition, len(place)) for rule in rules for condition in rule]
+    # Rules that were sent share their conditions, and to hash a long one again for each of them would take long.
+    known: dict[int, int] = {}
+    listed = []
+    for rule in rules:
+        for condition in rule:
+            at = known.get(id(condition))
+            if at is None:
+                at = known[id(condition)] = place.setdefault(condition, len(place))
+            listed.append(at)
     own: dict[int, list[Condition]] = {}
     for condition in place:
         own.setdefault(condition[0], []).append(condition)

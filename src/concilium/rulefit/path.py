@@ -1,8 +1,9 @@
 """A path over penalties, and the choice of one by held-out deviance.
 
 Three in ten patients of every site are held out; the path is fitted to the others, from the largest penalty at which a
-model has a term down to a hundredth of it, each from where the last ended; one question then asks for the loss of all
-these models on the patients held out. The model is fitted to everyone with the penalty that was best.
+model has a term down to a hundredth of it, or to where models have more terms than anybody reads, each from where the
+last ended; one question then asks for the loss of all these models on the patients held out. The model is fitted to
+everyone with the penalty that was best.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from concilium.rulefit.newton import Ask, Columns
 
 LENGTH = 12
 SHORTEST = 0.01
+MOST_TERMS = 200
 # No data are so strong that a term would pay this.
 NO_TERM = 1e9
 
@@ -39,14 +41,19 @@ def walk(
     penalties: list[float] | None,
     length: int = LENGTH,
 ) -> list[Choice]:
-    """The models along the path, with their mean loss on the patients held out."""
+    """The models along the path, with their mean loss on the patients held out. A path that is not given ends before
+    the first model with more than MOST_TERMS terms."""
+    given = penalties is not None
     start = newton.fit(ask, columns, NO_TERM if penalties is None else max(penalties), tolerance=1e-6)
     if penalties is None:
         largest = float(np.abs(start.point.gradient[1:]).max(initial=0.0)) or 1.0
         penalties = np.geomspace(largest, SHORTEST * largest, length + 1)[1:].tolist()
-    models, point = [], start.point
+    models: list[tuple[float, NDArray[np.float64]]] = []
+    point = start.point
     for penalty in sorted(penalties, reverse=True):
         fitted = newton.fit(ask, columns, penalty, tolerance=1e-5, start=point)
+        if models and not given and np.count_nonzero(fitted.w[1:]) > MOST_TERMS:
+            break
         models.append((penalty, fitted.w))
         point = fitted.point
     losses = ask_held_out(tuple(newton.write(w) for _, w in models))

@@ -26,10 +26,10 @@ from concilium.rulefit import fedda, newton, path
 from concilium.rulefit.asking import Asking
 from concilium.rulefit.body import RuleBody, Told
 from concilium.rulefit.cutoffs import WIDE_EDGES, check_range, cut, measure, missed, refuse_bins, unite
-from concilium.rulefit.design import Line, Terms
 from concilium.rulefit.generation import AskRules, Rules
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rules import Attribute, Rule, check_rules
+from concilium.rulefit.terms import Line, Terms
 
 Solver = Literal["newton", "fedda"]
 
@@ -261,6 +261,11 @@ class PlainFit:
                 f"of {len(choices)} penalties {penalty:.3g} had the least loss on patients held out "
                 f"({best.deviance:.4f})"
             )
+            if self.penalty == "auto" and len(choices) < path.LENGTH:
+                said.append(
+                    f"smaller penalties were not tried: their models have more than {path.MOST_TERMS} terms, which "
+                    "nobody reads; a list of penalties is tried whole"
+                )
         fitted = newton.fit(asking.sums(), columns, penalty)
         if not fitted.converged:
             said.append(

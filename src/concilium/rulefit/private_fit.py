@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.federation.histograms import AskHistograms, choose_cutoffs
-from concilium.federation.messages import encode
 from concilium.federation.run import Run
 from concilium.federation.schema import in_order
 from concilium.federation.stated import canonical
@@ -34,7 +33,6 @@ from concilium.records.table import Value, label
 from concilium.rulefit import newton
 from concilium.rulefit.body import RuleBody, Told
 from concilium.rulefit.cutoffs import RULE_DEVIATION, measure
-from concilium.rulefit.design import Line, Steps, Terms
 from concilium.rulefit.drawing import draw_rules
 from concilium.rulefit.gradient import AskGradient
 from concilium.rulefit.moments import find_products, multiply
@@ -42,6 +40,7 @@ from concilium.rulefit.noisy_descent import descend
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rules import Attribute
 from concilium.rulefit.shapes import Patients, Shape, count_patients, shape
+from concilium.rulefit.terms import Line, Steps, Terms, write_terms
 
 SHARE_OF_TABLES = Fraction(3, 10)
 GRADIENTS = 40
@@ -214,7 +213,7 @@ class PrivateFit:
         assert terms.norm is not None
         widened = widen_sensitivity(Fraction(terms.norm) ** 2, len(terms) + 1, PLACES)
         variance = run.masked.variance(self.budget.gradient, widened)
-        sent = encode(terms)
+        sent = write_terms(terms)
 
         def ask(w: NDArray[np.float64]) -> NDArray[np.float64]:
             question = AskGradient(

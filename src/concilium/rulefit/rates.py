@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
-from concilium.rulefit.design import Terms, build, codes_at_site
+from concilium.rulefit.design import build, codes_at_site
 from concilium.rulefit.fitting import MOST_PLACES, refuse_floored, write_reals
 from concilium.rulefit.outcome import Outcome
+from concilium.rulefit.terms import Terms
 
 # So many columns at a time are held as numbers: bits take a sixty-fourth of the memory.
 BLOCK = 500

@@ -30,7 +30,7 @@ from concilium.records.query import Query
 from concilium.records.table import Records, Value, label
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.charts import draw_importances, draw_rates
-from concilium.rulefit.design import Design, build_for, keep
+from concilium.rulefit.design import Design, build_for
 from concilium.rulefit.explanation import Explanation, explain
 from concilium.rulefit.generation import LEAST_SUPPORT, MOST_LEAVES, MOST_TREES
 from concilium.rulefit.outcome import probability
@@ -38,6 +38,7 @@ from concilium.rulefit.path import Choice
 from concilium.rulefit.plain_fit import PlainFit, Solver
 from concilium.rulefit.private_fit import PrivateFit
 from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
+from concilium.rulefit.terms import keep
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -80,18 +80,22 @@ def write_rule(allowed: Mapping[int, set[int]], sizes: Sequence[int]) -> Rule:
     )
 
 
-def check_rules(rules: Iterable[Rule], attributes: Sequence[Attribute]) -> None:
+def check_rules(rules: Sequence[Rule], attributes: Sequence[Attribute]) -> None:
     """MessageError unless every rule is in canonical form over these attributes."""
     lasts = [attribute.size - 1 for attribute in attributes]
+    # Rules that were sent share their conditions, and to hash a long one again for each of them would take long.
+    known: set[int] = set()
     fine: set[Condition] = set()
     for rule in rules:
         if not rule:
             raise MessageError("a rule needs a condition")
         before = -1
         for condition in rule:
-            if condition not in fine:
-                check_condition(condition, lasts)
-                fine.add(condition)
+            if id(condition) not in known:
+                if condition not in fine:
+                    check_condition(condition, lasts)
+                    fine.add(condition)
+                known.add(id(condition))
             if condition[0] <= before:
                 raise MessageError("a rule is not in canonical form: its conditions are out of order")
             before = condition[0]
