@@ -41,6 +41,7 @@ from concilium.federation.messages import (
     Envelope,
     LedgerHead,
     Refusal,
+    Release,
     encode,
     open_envelope,
 )
@@ -56,6 +57,10 @@ log.addHandler(logging.NullHandler())
 # One text for all of it: which of them it was would tell something about the patients.
 TOO_FEW = "too few patients match this question, or too few tell it apart from what was asked before"
 ENDED = "this study was refused too often for too few patients; nothing more is answered to it"
+TOO_MANY = (
+    "more numbers were asked for than this hospital's cap leaves; the cap is by patients, so that what is left is not "
+    "told under masks"
+)
 LEDGER_SAYS_NO = (
     "the site's ledger does not allow this answer (an id used before for something else, or a ledger that cannot be "
     "written or trusted); the site's own log says which"
@@ -240,7 +245,7 @@ class Site:
 
         def seal(head: Head) -> bytes:
             if price is None:
-                self._check_numbers(numbers)
+                self._check_numbers(numbers, envelope.release)
             return self._sign(envelope, protect(), charge, head)
 
         return self.ledger.charge(
@@ -255,8 +260,12 @@ class Site:
             seal=seal,
         )
 
-    def _check_numbers(self, numbers: int) -> None:
-        """Inside the transaction of a charge, which is counted already: no more exact numbers than policy allows."""
+    def _check_numbers(self, numbers: int, release: Release) -> None:
+        """Inside the transaction of a charge, which is counted already: no more exact numbers than policy allows.
+
+        The cap is so many for each patient, so that what is left of it tells how many there are: under masks the
+        refusal does not say it.
+        """
         cap = self.policy.numbers_per_patient
         if cap is None:
             return
@@ -265,6 +274,8 @@ class Site:
                 "SELECT sum(numbers) FROM entries WHERE mode IN ('exact', 'masked')"
             ).fetchone()
         most, before = int(cap * self._patients), row[0] - numbers
+        if row[0] > most and release == "masked":
+            raise Refused("numbers", TOO_MANY, asked=str(numbers))
         if row[0] > most:
             raise Refused(
                 "numbers",

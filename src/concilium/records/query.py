@@ -154,7 +154,8 @@ def _judge_numbers(predicate: Predicate, numbers: NDArray[np.float64]) -> NDArra
 def _require_order(predicate: Predicate, column: Coded) -> None:
     """Comparing by size needs a column that has an order, and values of its kind."""
     name, compared = predicate.name, bounds(predicate)
-    if not compared or not column.values:
+    # A code has no order even where nobody has a value: otherwise a refusal would tell that somebody has one.
+    if not compared or not (column.values or column.stated):
         return
     texts = all(isinstance(value, str) for value in column.values)
     if column.stated or not (column.numeric or texts):

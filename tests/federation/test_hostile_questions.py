@@ -1,0 +1,136 @@
+"""A house that reads refusals, charges and memory instead of answers: what each would tell, and that none does."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from conversation import wrap
+
+import concilium as cc
+from concilium.federation.histograms import AskHistograms
+from concilium.federation.masking import Commitments, Covered, Join, Joined, Meet, Open
+from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
+from concilium.federation.schema import AskSchema, ConditionalSchema, Known
+from concilium.privacy.manifest import Participant, compose
+from concilium.privacy.masks import address
+from concilium.trees.class_counts import AskClassCounts, ClassCounts
+from concilium.trees.crosstables import AskCrosstables, AskedAttribute
+from concilium.trees.layout import Sample
+
+NAMES = itertools.count()
+CODES = {"hiv": "code", "y": "code"}
+PEOPLE = [{"hiv": None, "y": "np"[i % 2]} for i in range(20)]
+
+
+def ask(site, kind, question, *, study="study-x", release="exact", template=b""):
+    name = f"reader-{next(NAMES):06d}"
+    envelope = wrap(kind, question, name=name, study=study, release=release, template=template)
+    return open_reply(site.answer(encode(envelope)))
+
+
+def said(reply):
+    """All that a reply says besides what is random in it."""
+    if isinstance(reply, Refusal):
+        return reply.rule, reply.reason, reply.asked, reply.spent, reply.left, reply.would_fit
+    return "answer", len(reply.body), reply.charge
+
+
+def gather_circle(sites, release):
+    """A masked study of these sites, set up by hand."""
+    peers = {site.name: site.identity.fingerprint for site in sites}
+    for site in sites:
+        site.introduce(peers)
+    manifest = compose("x", [Participant(s.name, s.identity.public) for s in sites])
+    study = manifest.study_id.hex()
+    joined = [ask(s, "mask.join", Join(manifest.encoded), study=study, release=release) for s in sites]
+    keys = [decode(reply.body, Joined).key for reply in joined]
+    for site in sites:
+        assert isinstance(ask(site, "mask.meet", Meet(keys), study=study, release=release), Answer)
+    return study
+
+
+def circle_of(records, release, policy=None):
+    """A site of these records, two more, and the study they take part in."""
+    site = cc.Site("a", records, policy)
+    others = [cc.Site(name, cc.Records.from_rows(PEOPLE, schema=CODES)) for name in "bc"]
+    return [site, *others], gather_circle([site, *others], release)
+
+
+def ask_privately(records, question, kind="histograms", policy=None):
+    sites, study = circle_of(records, "private", policy)
+    return said(ask(sites[0], kind, question, study=study, release="private"))
+
+
+def open_masked(sites, study, kind, question):
+    """The first site's reply to opening what all have answered."""
+    covered = [ask(site, kind, question, study=study, release="masked") for site in sites]
+    shown = [decode(reply.body, Covered).masked.commitment for reply in covered]
+    template = encode(Commitments(list(address(shown, sites[0].name))))
+    opening = Open(kind, encode(question), 1)
+    return ask(sites[0], "mask.open", opening, study=study, release="masked", template=template)
+
+
+@pytest.mark.parametrize("query", ["hiv < 'm'", "hiv >= 'm'", "hiv between 'a' and 'z'", "not hiv > 'a'"])
+def test_a_private_query_is_refused_or_not_whoever_has_a_value(query):
+    """The one patient who has a value in a column must not be why comparing it by size is refused."""
+    question = AskHistograms(query=query, target="y", edges={}, values={"y": ["n", "p"]}, variance="100")
+    somebody = [*PEOPLE, {"hiv": "positive", "y": "n"}]
+    replies = [ask_privately(cc.Records.from_rows(r, schema=CODES), question) for r in (PEOPLE, somebody)]
+    assert replies[0] == replies[1]
+    assert replies[0][0] == "query"
+
+
+@pytest.mark.parametrize("graph", ["node p + eliminate p.hiv;", "node p ? eliminate p.hiv;"])
+def test_an_eliminated_attribute_does_not_come_back_with_the_last_patient_gone(graph):
+    policy = cc.Policy(constraints=f"graph g {{ {graph} }}")
+    question = AskHistograms(query="", target="y", edges={}, values={"hiv": ["x"]}, variance="100")
+    table = cc.Records.from_rows([{"hiv": "x", "y": "n"}] * 2, schema=CODES)
+    replies = {ask_privately(table.take(range(count)), question, policy=policy) for count in (2, 1, 0)}
+    assert len(replies) == 1
+    assert next(iter(replies))[0] == "attribute"
+
+
+def test_the_cap_on_numbers_does_not_tell_how_many_patients_there_are_under_masks():
+    replies = set()
+    for patients in (30, 34):
+        rows = [{"hiv": "nyu"[i % 3], "y": "np"[i % 2]} for i in range(patients)]
+        records = cc.Records.from_rows(rows, schema=CODES)
+        sites, study = circle_of(records, "masked", cc.Policy(numbers_per_patient=0.1))
+        counted = AskCrosstables(
+            query="",
+            target="y",
+            classes=2,
+            attributes=[AskedAttribute("hiv", 3, [])],
+            tree=[],
+            nodes=[0],
+            schema=ConditionalSchema(Known([0, 1], ["n", "p"]), [Known([0, 1, 2], ["n", "y", "u"])]),
+        )
+        reply = open_masked(sites, study, "tree.crosstables", counted)
+        assert isinstance(reply, Refusal)
+        replies.add(said(reply))
+    assert len(replies) == 1
+    rule, reason, *receipt = replies.pop()
+    assert rule == "numbers"
+    assert receipt == ["8", None, None, None]
+    assert not any(digit in reason for digit in "0123456789")
+
+
+def test_each_value_that_class_counts_tell_is_charged():
+    rows = [{"job": f"job {i % 30}", "y": "np"[i % 2]} for i in range(90)]
+    question = AskClassCounts(query="", target="job", sample=Sample(positive="job 1"))
+    reply = ask(cc.Site("a", cc.Records.from_rows(rows)), "tree.classes", question)
+    assert len(decode(reply.body, ClassCounts).values) == 30
+    assert reply.charge.numbers == 32
+    capped = cc.Site("a", cc.Records.from_rows(rows), cc.Policy(numbers_per_patient=0.1))
+    assert ask(capped, "tree.classes", question).rule == "numbers"
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_about_one_value_per_patient_is_not_listed_by_calling_it_the_target(release):
+    site = cc.Site("a", cc.Records.from_rows([{"age": 20 + i, "y": "np"[i % 2]} for i in range(40)]))
+    listing = AskSchema(query="", target="age", count_patients=False)
+    assert ask(site, "tree.schema", listing, release=release).rule == "attribute"
+    counting = AskClassCounts(query="", target="age", sample=Sample(positive=21, negatives=100))
+    assert ask(site, "tree.classes", counting).rule == "attribute"
+    assert isinstance(ask(site, "tree.schema", AskSchema(query="", target="y")), Answer)
