@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import pytest
 from conversation import wrap
 
 import concilium as cc
+from concilium.federation.arrays import Counts, unpack
 from concilium.federation.histograms import AskHistograms
 from concilium.federation.masking import Commitments, Covered, Join, Joined, Meet, Open
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
@@ -134,3 +136,55 @@ def test_about_one_value_per_patient_is_not_listed_by_calling_it_the_target(rele
     counting = AskClassCounts(query="", target="age", sample=Sample(positive=21, negatives=100))
     assert ask(site, "tree.classes", counting).rule == "attribute"
     assert isinstance(ask(site, "tree.schema", AskSchema(query="", target="y")), Answer)
+
+
+def crosstables_of(column, values, *, size=2, classes=2, variance=None, other=None):
+    """A table of one attribute by class, and what a site must be told for it."""
+    schema = ConditionalSchema(
+        Known([0, 1], ["n", "p"]), [Known(list(range(len(values))), list(values), other)]
+    )
+    question = AskCrosstables(
+        query="",
+        target="y",
+        classes=classes,
+        attributes=[AskedAttribute(column, size, [])],
+        tree=[],
+        nodes=[0],
+        schema=None if variance is None else schema,
+        variance=variance,
+    )
+    return question, encode(schema)
+
+
+def test_values_that_python_holds_to_be_equal_are_counted_as_asked():
+    rows = [{"flag": i % 3 == 0, "y": "np"[i % 2]} for i in range(30)]
+    site = cc.Site("a", cc.Records.from_rows(rows))
+    seen = []
+    for values in ([0, 1], [False, True]):
+        question, template = crosstables_of("flag", values)
+        reply = ask(site, "tree.crosstables", question, template=template)
+        seen.append(unpack(decode(reply.body, Counts).counts)[0, 1:].sum(axis=1).tolist())
+    assert seen == [[0, 0], [20, 10]]
+
+
+@pytest.mark.parametrize(("size", "other"), [(0, None), (1, 0), (3, 2), (3, None)])
+def test_a_table_takes_no_more_memory_than_its_answer_whatever_the_patients_have(size, other):
+    """Under private a measurement has a label for every patient: none of them has a row of its own for every class."""
+    rows = [{"lab": i / 7, "y": "np"[i % 2]} for i in range(4000)]
+    sites, study = circle_of(cc.Records.from_rows(rows), "private")
+    values = [0, 1 / 7][: max(0, size - 1)]
+    question, _ = crosstables_of("lab", values, size=size, classes=1000, variance="100", other=other)
+    first = AskHistograms(query="", target="y", edges={"lab": [1.0]}, variance="100")
+    assert isinstance(ask(sites[0], "histograms", first, study=study, release="private"), Answer)
+    tracemalloc.start()
+    reply = ask(sites[0], "tree.crosstables", question, study=study, release="private")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(reply, Answer)
+    assert len(decode(reply.body, Covered).masked.vector) == 8 * 1000 * (1 + size)
+    assert peak < 4_000_000  # a row for every label would be sixteen million
+    cohort = sites[0]._view.stated.select("", "y").under("private")
+    counts = question.count(cohort, question.schema)[0, 1:]
+    expected = [[int(i % 2 == 0), int(i % 2)] for i in range(len(values))]
+    assert counts[: len(values), :2].tolist() == expected
+    assert counts.sum() == (4000 if other is not None else len(values))
