@@ -55,11 +55,11 @@ def terms_of(draw):
     )
     rules = {write_rule(one, SIZES) for one in draw(st.lists(allowed, max_size=20))} - {()}
     lines = []
-    for attribute in draw(st.lists(st.sampled_from([0, 1]), max_size=2)):
+    for attribute in draw(st.lists(st.sampled_from([0, 1]), max_size=2, unique=True)):
         low, center, high = sorted(draw(st.lists(st.floats(-100, 100), min_size=3, max_size=3)))
         lines.append(Line(attribute, low, high, center, draw(st.floats(0.01, 4))))
     steps = []
-    for attribute in draw(st.lists(st.integers(0, 3), max_size=2)):
+    for attribute in draw(st.lists(st.integers(0, 3), max_size=2, unique=True)):
         size = SIZES[attribute]
         heights = draw(st.lists(st.floats(-5, 5), min_size=size, max_size=size))
         steps.append(Steps(attribute, tuple(heights)))
@@ -201,6 +201,8 @@ def test_numbers_at_the_edges_belong_to_the_right():
         (Terms((AGE,), steps=(Steps(0, (0.0,) * 4),)), "does not fit"),
         (Terms((AGE,), steps=(Steps(0, (0.0, 0, 0, 0, math.nan)),)), "does not fit"),
         (Terms((AGE,), steps=(Steps(0, (0.0, 0, 0, 0, 2000.0)),)), "does not fit"),
+        (Terms((AGE,), lines=(Line(0, 0, 1, 0, 1),) * 2), "two linear terms"),
+        (Terms((AGE,), steps=(Steps(0, (0.0,) * 5),) * 2), "two shapes"),
         (Terms((AGE,), norm=0.0), "norm"),
         (Terms((AGE,), norm=math.nan), "norm"),
         (Terms((AGE,), (((0, 1, 1),),) * (MOST_COLUMNS + 1)), "at most 100000 terms"),

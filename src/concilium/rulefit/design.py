@@ -67,6 +67,10 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for attribute in self.attributes:
             attribute.check()
         check_rules(self.rules, self.attributes)
+        for terms in (self.lines, self.steps):
+            # What is no bit is a number for every patient: there are no more of those than the table has.
+            if len({term.attribute for term in terms}) != len(terms):
+                raise MessageError("an attribute has two linear terms, or two shapes")
         for line in self.lines:
             self._check_line(line)
         for steps in self.steps:

@@ -18,6 +18,9 @@ from concilium.rulefit.rules import Attribute, Condition, Rule, tabulate
 
 Bits = NDArray[np.uint8]
 
+# So many conditions at a time are looked up for every patient, before they are packed.
+BLOCK = 256
+
 
 def pack_rules(
     rules: Sequence[Rule],
@@ -30,7 +33,10 @@ def pack_rules(
     groups = (patients + 7) // 8
     fulfilled = np.empty((found.count, groups), dtype=np.uint8)
     for index, (rows, tables) in found.of.items():
-        fulfilled[rows] = np.packbits(tables[:, codes_of(index)], axis=1, bitorder="little")
+        codes = codes_of(index)
+        for start in range(0, len(rows), BLOCK):
+            block = slice(start, start + BLOCK)
+            fulfilled[rows[block]] = np.packbits(tables[block][:, codes], axis=1, bitorder="little")
     bits = np.empty((groups, len(rules)), dtype=np.uint8)
     if len(rules):
         _conjoin(fulfilled, found.listed, found.ends, bits)
