@@ -14,6 +14,7 @@ from concilium.federation.histograms import AskHistograms
 from concilium.federation.masking import Commitments, Covered, Join, Joined, Meet, Open
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
 from concilium.federation.schema import AskSchema, ConditionalSchema, Known
+from concilium.privacy import mask_store
 from concilium.privacy.manifest import Participant, compose
 from concilium.privacy.masks import address
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
@@ -188,3 +189,38 @@ def test_a_table_takes_no_more_memory_than_its_answer_whatever_the_patients_have
     expected = [[int(i % 2 == 0), int(i % 2)] for i in range(len(values))]
     assert counts[: len(values), :2].tolist() == expected
     assert counts.sum() == (4000 if other is not None else len(values))
+
+
+def test_asking_without_opening_does_not_fill_the_disk(tmp_path, monkeypatch):
+    """A hundred bytes ask for a vector of millions, which costs nothing until it is opened: the oldest are dropped."""
+    monkeypatch.setattr(mask_store, "MOST_BYTES", 1 << 20)
+    rows = [{"lab": i / 7, "y": "np"[i % 2]} for i in range(40)]
+    site = cc.Site("a", cc.Records.from_rows(rows), ledger=tmp_path / "a.ledger")
+    sites = [site, *(cc.Site(name, cc.Records.from_rows(rows)) for name in "bc")]
+    study = gather_circle(sites, "masked")
+    schema = ConditionalSchema(Known([0, 1], ["n", "p"]), [Known([], [])])
+
+    def question(number):
+        return AskCrosstables(
+            query=f"lab < {number}",
+            target="y",
+            classes=1000,
+            attributes=[AskedAttribute("lab", 22, [float(edge) for edge in range(20)])],
+            tree=[],
+            nodes=[0],
+            schema=schema,
+        )
+
+    vectors = []
+    for number in (*range(100, 180), 100, 179):
+        reply = ask(site, "tree.crosstables", question(number), study=study, release="masked")
+        vectors.append(decode(reply.body, Covered).masked.vector)
+    assert len(vectors[0]) == 8 * 23_000
+    with site.ledger.sharing() as connection:
+        kept = connection.execute("SELECT count(*), sum(length(vector)) FROM mask_attempt").fetchone()
+    assert kept == (5, 5 * 8 * 23_000)
+    assert vectors[-1] == vectors[-3]  # the newest are there still
+    assert vectors[-2] != vectors[0]  # the oldest is answered anew
+    assert not [entry for entry in site.ledger.entries() if entry.mode == "masked"]
+    # What was dropped and is asked for again is opened as any other.
+    assert isinstance(open_masked(sites, study, "tree.crosstables", question(100)), Answer)
