@@ -25,7 +25,7 @@ from concilium.federation.patients import as_records, codes_and_names, read_pati
 from concilium.federation.run import Run
 from concilium.federation.schema import AskSchema, GlobalSchema, merge, name_of, read_schema, stated_schema
 from concilium.model import Fitted
-from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
+from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon, say_epsilon
 from concilium.records.table import Records, Value, label
 from concilium.trees.body import Node, TreeBody
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute
@@ -179,9 +179,9 @@ class NaiveBayes(Fitted[NaiveBayesBody]):
         noisy = run.add_up("tree.crosstables", question, (1, question.cells, question.classes))[0]
         found = estimate(noisy, sizes, float(variance))
         self._body = self._finish(schema, np.rint(found.tables).astype(np.int64))
-        shown = epsilon_from_rho(self._rho, self.delta)
+        shown = say_epsilon(epsilon_from_rho(self._rho, self.delta))
         self._card = run.finish(
-            {}, [f"differential privacy per patient: epsilon = {shown:.3g} at delta = {self.delta}"]
+            {}, [f"differential privacy per patient: epsilon = {shown} at delta = {self.delta}"]
         )
 
     def _ask(self, schema: GlobalSchema, common: Any) -> AskCrosstables:

@@ -33,7 +33,7 @@ from concilium.federation.schema import (
     stated_schema,
 )
 from concilium.model import Fitted
-from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
+from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon, say_epsilon
 from concilium.records.query import Query
 from concilium.records.table import Records, Value, label
 from concilium.trees.body import Branch, Node, TreeBody
@@ -355,9 +355,9 @@ class DecisionTree(Fitted[TreeBody]):
             return run.add_up("tree.crosstables", question, (len(nodes), question.cells, question.classes))
 
         asked, grown = grow_privately(schema, count, budget, self.group)
-        shown = epsilon_from_rho(budget.rho, self.delta)
-        said = [f"differential privacy per patient: epsilon = {shown:.3g} at delta = {self.delta}"]
-        if shown < TINY_EPSILON:
+        epsilon = epsilon_from_rho(budget.rho, self.delta)
+        said = [f"differential privacy per patient: epsilon = {say_epsilon(epsilon)} at delta = {self.delta}"]
+        if epsilon < TINY_EPSILON:
             said.append(ONE_LEVEL)
         if self.prune is not None:
             variance = budget.variance_of_pruning
