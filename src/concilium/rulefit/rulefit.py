@@ -53,9 +53,9 @@ HELD_OUT = 30
 Solver = Literal["newton", "fedda"]
 
 NOT_PRIVATE = (
-    "the house saw the rules of each site's own trees, and which site sent them. They, gradients and Hessians are exact: "
-    "masks hide which hospital a sum comes from, and do not protect patients. Enough sums over rules give back single "
-    "outcomes"
+    "the house saw the rules of each site's own trees, and which site sent them. Rules, gradients and Hessians are "
+    "exact: masks hide which hospital a sum comes from, and do not protect patients. Enough sums over rules give back "
+    "single outcomes"
 )
 
 
