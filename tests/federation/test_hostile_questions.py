@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tracemalloc
 
+import msgspec
 import pytest
 from conversation import wrap
 
@@ -17,6 +18,11 @@ from concilium.federation.schema import AskSchema, ConditionalSchema, Known
 from concilium.privacy import mask_store
 from concilium.privacy.manifest import Participant, compose
 from concilium.privacy.masks import address
+from concilium.rulefit.design import Steps, Terms
+from concilium.rulefit.fitting import AskFit, Coefficients
+from concilium.rulefit.outcome import Outcome
+from concilium.rulefit.rates import AskRates
+from concilium.rulefit.rules import Attribute
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute
 from concilium.trees.layout import Sample
@@ -224,3 +230,45 @@ def test_asking_without_opening_does_not_fill_the_disk(tmp_path, monkeypatch):
     assert not [entry for entry in site.ledger.entries() if entry.mode == "masked"]
     # What was dropped and is asked for again is opened as any other.
     assert isinstance(open_masked(sites, study, "tree.crosstables", question(100)), Answer)
+
+
+def test_what_a_site_covers_does_not_tell_how_many_of_its_patients_match():
+    """Nothing is charged before it is opened, so that nothing may be told: not even whether there are enough of them."""
+    replies, opened = set(), []
+    for matching in (0, 1, 3, 4, 30):
+        rows = [{"hiv": "y" if i < matching else "n", "y": "np"[i % 2]} for i in range(60)]
+        sites, study = circle_of(cc.Records.from_rows(rows, schema=CODES), "masked")
+        question, _ = crosstables_of("hiv", ["n", "y"], variance="1")
+        question = msgspec.structs.replace(question, query="hiv = 'y'", variance=None)
+        reply = ask(sites[0], "tree.crosstables", question, study=study, release="masked")
+        replies.add(said(reply))
+        assert not [entry for entry in sites[0].ledger.entries() if entry.mode == "masked"]
+        others = [cc.Site(name, cc.Records.from_rows(rows, schema=CODES)) for name in "bc"]
+        again = gather_circle([sites[0], *others], "masked")
+        opened.append(said(open_masked([sites[0], *others], again, "tree.crosstables", question)))
+    assert len(replies) == 1
+    assert replies.pop()[0] == "answer"
+    assert [reply[0] for reply in opened] == ["patients"] * 3 + ["answer"] * 2
+
+
+@pytest.mark.parametrize(("places", "rule"), [(30, "answer"), (31, "answer"), (32, "mask")])
+def test_a_sum_too_large_for_the_ring_is_no_oracle(places, rule):
+    """With so many binary places that one large loss does not fit, a refusal would tell that somebody has it."""
+    terms = Terms((Attribute("hiv", (), ("y",)),), steps=(Steps(0, (0.0, 1000.0, 0.0)),))
+    question = AskFit(
+        query="",
+        target="y",
+        outcome=Outcome(positive="p"),
+        terms=encode(terms),
+        candidates=(Coefficients(0.0, (0,), (1e6,)),),
+        gradient=False,
+        places=places,
+    )
+    rates = AskRates(query="", target="y", outcome=Outcome(positive="p"), terms=terms, places=places)
+    replies = set()
+    for somebody in ([], [{"hiv": "y", "y": "n"}]):
+        rows = [*({"hiv": "n", "y": "np"[i % 2]} for i in range(60)), *somebody]
+        sites, study = circle_of(cc.Records.from_rows(rows, schema=CODES), "masked")
+        for kind, asked in (("rulefit.fit", question), ("rulefit.rates", rates)):
+            replies.add(said(ask(sites[0], kind, asked, study=study, release="masked"))[0])
+    assert replies == {rule}

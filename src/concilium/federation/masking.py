@@ -217,6 +217,12 @@ class Seats:
             sites = len(manifest.participants)
             vector = vector + draw_gaussian_share(vector.size, question.noise, sites, manifest.colluders)
             vector = np.clip(vector, -manifest.largest, manifest.largest)  # a refusal would tell
+        elif question.largest > seat.manifest.largest:
+            # By what could be, not by what is: a refusal of the numbers themselves would tell how large they are.
+            raise MaskError(
+                f"this question may have numbers of up to {question.largest}, and sums over so many sites hold "
+                f"{seat.manifest.largest} of each: ask with fewer binary places"
+            )
         return seat.mask(
             content(envelope.kind, envelope.body),
             envelope.attempt,

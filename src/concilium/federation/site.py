@@ -130,8 +130,9 @@ class Site:
             private = envelope.release == "private"
             view = self._view.stated if private else self._view
             cohort = view.select(question.query, question.target).under(envelope.release)
-            if not private and len(cohort) < self.policy.minimum_patients:  # enough patients?
-                raise Refused("patients", TOO_FEW)
+            plain = envelope.release == "exact" or (envelope.release == "masked" and not question.additive)
+            if plain:  # enough patients? (of a masked sum when it is opened)
+                self._check_patients(cohort)
             part: Part | None = getattr(question, "part", None)
             if part is not None:  # those who are held out, or all but those
                 least = 0 if private else self.policy.minimum_patients
@@ -185,6 +186,10 @@ class Site:
         if self.ledger.count_refused(study) >= MOST_REFUSALS:
             raise Refused("ended", ENDED)
 
+    def _check_patients(self, cohort: Cohort) -> None:
+        if len(cohort) < self.policy.minimum_patients:
+            raise Refused("patients", TOO_FEW)
+
     def _release(self, envelope: Envelope, question: Statistic, cohort: Cohort) -> bytes:
         """A statistic as its release says: charged and plain, or under masks (with noise if private), and then not
         charged before it is opened."""
@@ -218,6 +223,10 @@ class Site:
         opened = cast(Statistic, open_question(asked))
         price = self._seats.price(envelope.study, opened) if envelope.release == "private" else None
         numbers = self._seats.length(envelope.study, question, envelope.release)
+        if envelope.release == "masked":
+            # Not before: what is covered is not charged, so that it must not tell whether there are enough.
+            self._check_study(envelope.study)
+            self._check_patients(self._view.select(opened.query, opened.target))
         seats, study, shown = self._seats, envelope.study, envelope.template
         release = envelope.release
         return self._charge(

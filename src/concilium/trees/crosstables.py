@@ -66,6 +66,7 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     releases: ClassVar[frozenset[str]] = frozenset({"exact", "masked", "private"})
     additive: ClassVar[bool] = True
+    largest: ClassVar[int] = np.iinfo(np.uint32).max
 
     query: str
     target: str
