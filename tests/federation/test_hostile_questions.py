@@ -233,7 +233,7 @@ def test_asking_without_opening_does_not_fill_the_disk(tmp_path, monkeypatch):
 
 
 def test_what_a_site_covers_does_not_tell_how_many_of_its_patients_match():
-    """Nothing is charged before it is opened, so that nothing may be told: not even whether there are enough of them."""
+    """Nothing is charged before it is opened, so that nothing may be told: not even whether there are enough."""
     replies, opened = set(), []
     for matching in (0, 1, 3, 4, 30):
         rows = [{"hiv": "y" if i < matching else "n", "y": "np"[i % 2]} for i in range(60)]
