@@ -23,6 +23,7 @@ from concilium.rulefit.fitting import AskFit, Coefficients
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates
 from concilium.rulefit.rules import Attribute
+from concilium.trees.ballot import AskVotes, Voter
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute
 from concilium.trees.layout import Sample
@@ -272,3 +273,19 @@ def test_a_sum_too_large_for_the_ring_is_no_oracle(places, rule):
         for kind, asked in (("rulefit.fit", question), ("rulefit.rates", rates)):
             replies.add(said(ask(sites[0], kind, asked, study=study, release="masked"))[0])
     assert replies == {rule}
+
+
+@pytest.mark.parametrize(
+    ("experts", "reason"),
+    [
+        ([Voter([], [0])] * 20_001, "at most 1001 experts can vote at a time"),
+        ([Voter([], [0, 0])], "an expert votes at a node that its tree does not have, or twice at one"),
+        ([Voter([], [1])], "an expert votes at a node that its tree does not have, or twice at one"),
+    ],
+)
+def test_an_expert_has_one_vote_for_a_patient_and_there_are_not_too_many(experts, reason):
+    question = AskVotes(query="", target="y", positive="p", attributes=[], experts=experts)
+    template = encode(ConditionalSchema(Known([0, 1], ["n", "p"]), []))
+    site = cc.Site("a", cc.Records.from_rows(PEOPLE, schema=CODES))
+    reply = ask(site, "tree.votes", question, template=template)
+    assert (reply.rule, reply.reason) == ("message", reason)
