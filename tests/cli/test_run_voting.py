@@ -122,7 +122,7 @@ def test_who_opted_out_is_on_the_card_and_in_the_report_with_its_charge(
     card = json.loads((folder / "out" / "card.json").read_text())
     assert [site["name"] for site in card["sites"]] == sorted(NAMES)
     assert [(r["kind"], r["numbers"]) for r in card["releases"] if r["site"] == "clinic"] == [
-        ("tree.classes", 2)
+        ("tree.classes", 4)
     ]
     assert "opted out: clinic: no positive patient" in card["warnings"]
     report = (folder / "out" / "report.html").read_text()

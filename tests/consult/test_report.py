@@ -288,6 +288,15 @@ def test_what_a_site_released_that_is_not_in_the_model_is_shown() -> None:
     assert "away (not in the model)" in Outline(text).text
 
 
+@pytest.mark.parametrize("kind", ["tree.schema", "rulefit.rules"])
+def test_the_page_says_what_masks_did_not_cover(kind: str) -> None:
+    told = {"site": "north", "kind": kind, "release": "masked", "answers": 1, "numbers": 2, "cost": None}
+    text = " ".join(Outline(page(card=card(release="masked", releases=[told]))).text.split())
+    assert "saw only sums over sites" in text
+    assert "which values occur there" in text
+    assert ("the rules of its own trees" in text) == (kind == "rulefit.rules")
+
+
 def test_numbers_for_people() -> None:
     assert (figure(None), figure(0.12345), figure(-1.0)) == ("–", "0.123", "-1.000")
     assert (figure(1234.5, "rmse"), figure(None, "rmse"), figure(0.5, "r2")) == ("1,234", "–", "0.500")

@@ -149,6 +149,26 @@ def test_masked_sums_of_two_circles_cannot_be_compared_however_the_question_is_w
     cc.DecisionTree("death", "age > 30", release="masked", max_depth=1).fit(cc.House(sites))
 
 
+def test_a_table_that_changed_is_no_way_to_another_circle(tmp_path):
+    """One patient more at every hospital, and the two sums would still differ by the answer of a."""
+
+    def sites(rows):
+        return [site_of(n, rows[i::4], ledger=tmp_path / f"{n}.ledger") for i, n in enumerate("abcd")]
+
+    def study(circle):
+        cc.DecisionTree("death", release="masked", max_depth=1).fit(cc.House(circle))
+
+    before = sites(ROWS[:-4])
+    study(before)
+    for site, rows in zip(before, (ROWS[i::4] for i in range(4)), strict=True):
+        site.ledger.rebind(cc.Records.from_rows(rows).digest)
+        site.ledger.close()
+    after = sites(ROWS)
+    with pytest.raises(HouseError, match="opens none with another circle of hospitals"):
+        study(after[1:])
+    study(after)
+
+
 def test_a_policy_may_allow_other_circles():
     sites = [site_of(n, ROWS[i::4], policy=cc.Policy(other_circles=True)) for i, n in enumerate("abcd")]
     cc.DecisionTree("death", release="masked", max_depth=1).fit(cc.House(sites))

@@ -19,6 +19,7 @@ from concilium.privacy.accounting import (
     rho_from_pure,
     rho_of_gaussian,
     round_up,
+    say_epsilon,
     shown,
     sigma_squared_for,
     warn_of_delta,
@@ -300,3 +301,15 @@ def test_a_plan_reads_as_a_table():
         ("as charged", "rho ~0.462117", ""),
         ("left", "no limit", "fits"),
     ]
+
+
+@given(st.floats(1e-12, 1e12), st.integers(1, 8))
+def test_an_epsilon_is_never_shown_smaller_than_it_is(epsilon: float, digits: int) -> None:
+    said = float(say_epsilon(epsilon, digits))
+    assert epsilon <= said <= epsilon * (1 + 10.0 ** (1 - digits)) * (1 + 1e-12)
+
+
+def test_an_epsilon_that_needs_no_rounding_is_shown_as_it_is() -> None:
+    assert [say_epsilon(e) for e in (0.1, 1.0, 1.004, 50.0, math.inf)] == ["0.1", "1", "1.01", "50", "inf"]
+    assert say_epsilon(0.0) == "0"
+    assert say_epsilon(epsilon_from_rho(rho_for_epsilon("0.7", "1e-6"), "1e-6")) == "0.7"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from concilium.privacy import mask_store
 from concilium.privacy.mask_store import MemoryMaskStore, SqliteMaskStore
 from concilium.privacy.opening import Attempt, MaskStore, Opening
 
@@ -109,6 +110,26 @@ def test_a_transaction_that_fails_leaves_nothing(make: Make) -> None:
         fail_half_way()
     assert store.study_key(b"study") is None
     assert store.latest(b"study", b"content") is None
+
+
+@pytest.mark.parametrize(("count", "size"), [(3, 1 << 20), (1000, 3 * len(FIRST.vector))])
+def test_of_too_many_unopened_attempts_the_oldest_are_dropped(
+    count: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mask_store, "MOST_UNOPENED", count)
+    monkeypatch.setattr(mask_store, "MOST_BYTES", size)
+    store = on_sqlite()
+    contents = [f"content {number}".encode() for number in range(8)]
+    for number, content in enumerate(contents):
+        with store.transaction():
+            store.keep(replace(FIRST, content=content, study=b"study" if number % 2 else b"another"))
+            if number == 1:
+                store.mark_opened(b"study", content, b"transcript")
+    kept = [c for c in contents if store.latest(b"study", c) or store.latest(b"another", c)]
+    assert kept == [contents[1], *contents[5:]]
+    with store.transaction():
+        store.keep(replace(FIRST, content=b"large", vector=b"x" * 100))
+    assert store.latest(b"study", b"large") is not None
 
 
 def test_what_is_stored_is_on_disk_when_the_transaction_ends(tmp_path: Path) -> None:

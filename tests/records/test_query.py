@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import QueryError
+from concilium.records import expression as expression_module
+from concilium.records import query as query_module
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.query import Query
 from concilium.records.table import Records
@@ -149,6 +151,30 @@ def test_a_column_without_values_is_missing_throughout() -> None:
     empty = Records({"n": Coded(np.zeros(3, dtype=np.uint8), ())})
     assert Query.parse("n > 5 or n < 'a' or n = 1").mask(empty).tolist() == [False] * 3
     assert Query.parse("n is missing").mask(empty).all()
+
+
+def test_many_conditions_on_a_column_of_many_values_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A house may write thousands of conditions, and a column may have a value for every patient."""
+    calls = []
+
+    def counting(value: Value | None) -> str:
+        calls.append(value)
+        return label(value)
+
+    for module in (query_module, expression_module):
+        monkeypatch.setattr(module, "label", counting)
+    values = tuple(f"v{number:04d}" for number in range(1000))
+    records = Records(
+        {"ward": Coded(np.arange(1, 1001), values), "sex": Coded(np.arange(1000) % 3, ("f", "m"))}
+    )
+    chosen = [f"ward = '{value}'" for value in values[::5]]
+    text = (
+        f"({' or '.join(chosen)} or ward in {{'v0001', 'v0002', 'x'}}) and not ward != 'v0005' or sex != 'f'"
+    )
+    mask = Query.parse(text).mask(records)
+    expected = [number == 5 or number % 3 == 2 for number in range(1000)]
+    assert mask.tolist() == expected
+    assert len(calls) < 3 * 1000
 
 
 def test_attributes_are_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -47,11 +48,11 @@ def terms_of(draw):
     )
     rules = {write_rule(one, SIZES) for one in draw(st.lists(allowed, max_size=20))} - {()}
     lines = []
-    for attribute in draw(st.lists(st.sampled_from([0, 1]), max_size=2)):
+    for attribute in draw(st.lists(st.sampled_from([0, 1]), max_size=2, unique=True)):
         low, center, high = sorted(draw(st.lists(st.floats(-100, 100), min_size=3, max_size=3)))
         lines.append(Line(attribute, low, high, center, draw(st.floats(0.01, 4))))
     steps = []
-    for attribute in draw(st.lists(st.integers(0, 3), max_size=2)):
+    for attribute in draw(st.lists(st.integers(0, 3), max_size=2, unique=True)):
         size = SIZES[attribute]
         heights = draw(st.lists(st.floats(-5, 5), min_size=size, max_size=size))
         steps.append(Steps(attribute, tuple(heights)))
@@ -193,6 +194,8 @@ def test_numbers_at_the_edges_belong_to_the_right():
         (Terms((AGE,), steps=(Steps(0, (0.0,) * 4),)), "does not fit"),
         (Terms((AGE,), steps=(Steps(0, (0.0, 0, 0, 0, math.nan)),)), "does not fit"),
         (Terms((AGE,), steps=(Steps(0, (0.0, 0, 0, 0, 2000.0)),)), "does not fit"),
+        (Terms((AGE,), lines=(Line(0, 0, 1, 0, 1),) * 2), "two linear terms"),
+        (Terms((AGE,), steps=(Steps(0, (0.0,) * 5),) * 2), "two shapes"),
         (Terms((AGE,), norm=0.0), "norm"),
         (Terms((AGE,), norm=math.nan), "norm"),
         (Terms((AGE,), (((0, 1, 1),),) * (MOST_COLUMNS + 1)), "at most 100000 terms"),
@@ -201,7 +204,7 @@ def test_numbers_at_the_edges_belong_to_the_right():
 def test_terms_that_do_not_fit_together_are_refused(terms, said):
     with pytest.raises(MessageError, match=said):
         terms.check()
-    with pytest.raises(MessageError, match=said):
+    with pytest.raises(MessageError, match=f"{said}|length <= {MOST_COLUMNS}"):
         read_terms(write_terms(terms))
 
 
@@ -232,3 +235,15 @@ def test_a_listed_condition_must_be_one():
         sent = Sent((AGE, SEX), (condition, (1, 1, 1)), ((0,), (0, 1)), (), (), None)
         with pytest.raises(MessageError, match="condition"):
             read_terms(encode(sent))
+
+
+@pytest.mark.parametrize("field", ["conditions", "rules"])
+def test_a_list_that_is_too_long_is_refused_before_memory_is_taken_for_it(field):
+    many = {"conditions": (), "rules": (), field: ((0,),) * 1_000_000}
+    message = encode(Sent((AGE,), lines=(), steps=(), norm=None, **many))
+    tracemalloc.start()
+    with pytest.raises(MessageError, match="Expected `array` of length <="):
+        read_terms(message)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < len(message)

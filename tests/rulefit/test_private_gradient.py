@@ -140,7 +140,7 @@ def ask(question, sites, numbers=5):
 
 def test_the_noise_of_the_sum_is_gaussian_of_the_stated_variance(monkeypatch):
     monkeypatch.setenv(SWITCH, SWITCHED_ON)
-    wide = Terms(ATTRIBUTES, steps=(Steps(1, (0.0, 1.0, -1.0, 0.0)),) * 3000, norm=1.0)
+    wide = Terms(ATTRIBUTES, (((1, 1, 1),),) * 3000, norm=1.0)
     question = AskGradient(
         query="",
         target="y",

@@ -43,6 +43,10 @@ def test_masked_and_exact_are_one_model_to_the_last_bit(patients):
     assert masked.body == exact.body
     assert masked.release == "masked"
     assert any("do not protect patients" in warning for warning in masked.card.warnings)
+    # What it says of rules is so: they are told by each site in plain, under masks as well.
+    told = {release.kind for release in masked.card.releases if release.kind != "mask.open"}
+    assert told == {"rulefit.schema", "rulefit.rules"}
+    assert any("saw the rules of each site's own trees" in warning for warning in masked.card.warnings)
 
 
 def test_a_saved_model_predicts_the_same(patients, tmp_path):

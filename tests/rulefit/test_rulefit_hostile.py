@@ -203,6 +203,43 @@ def test_a_small_message_cannot_ask_for_a_matrix_out_of_proportion(site):
         assert peak < 100 * len(message)
 
 
+@pytest.mark.parametrize(
+    ("terms", "reason"),
+    [
+        (
+            Terms(NUMBERS[:1], lines=(Line(0, 0.0, 0.0, 0.0, 1.0),) * 20_000),
+            "an attribute has two linear terms, or two shapes",
+        ),
+        (
+            Terms(NUMBERS[:1], steps=(Steps(0, (0.0,) * NUMBERS[0].size),) * 2),
+            "an attribute has two linear terms, or two shapes",
+        ),
+        (
+            Terms(
+                (Attribute("a", (), tuple(range(10_000))),),
+                tuple(((0, low, high),) for low in range(100) for high in range(low + 1, low + 101)),
+            ),
+            "the rules have too many different conditions on attributes with many values",
+        ),
+    ],
+)
+def test_a_small_message_cannot_ask_for_a_table_out_of_proportion(site, terms, reason):
+    """Twenty thousand lines are a few bytes each, and would be a number for every patient each; ten thousand conditions
+    would be looked up among ten thousand values each."""
+    fit = msgspec.structs.replace(
+        QUESTIONS["rulefit.fit"], terms=write_terms(terms), candidates=(Coefficients(),)
+    )
+    rates = msgspec.structs.replace(QUESTIONS["rulefit.rates"], terms=terms)
+    for kind, question in (("rulefit.fit", fit), ("rulefit.rates", rates)):
+        message = encode(envelope(kind, encode(question)))
+        tracemalloc.start()
+        reply = open_reply(site.answer(message))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (reply.rule, reply.reason) == ("message", reason)
+        assert peak < 100 * len(message) + 1_000_000
+
+
 def test_one_attribute_cannot_be_named_a_thousand_times(site):
     question = msgspec.structs.replace(QUESTIONS["rulefit.rules"], attributes=NUMBERS[:1] * 1000)
     reply = ask(site, "rulefit.rules", encode(question))

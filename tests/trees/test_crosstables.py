@@ -80,14 +80,24 @@ def test_counts_by_code_become_counts_by_cell(data):
         counted = data.draw(st.lists(st.integers(0, len(found.columns) - 1), unique=True))
         width = data.draw(st.integers(1, 3))
         made = [
-            np.arange(len(found.columns[index][1]) * width, dtype=np.uint32).reshape(-1, width) + 1
+            np.arange(len(found.folded[index][1]) * width, dtype=np.uint32).reshape(-1, width) + 1
             for index in counted
         ]
         expected = [[0] * width]
         for index, table in zip(counted, made, strict=True):
             cells = [[0] * width for _ in range(found.attributes[index].size)]
-            for place, by_key in zip(found.columns[index][1], table.tolist(), strict=True):
+            for place, by_key in zip(found.folded[index][1], table.tolist(), strict=True):
                 if place != STAYS:
                     cells[place] = [a + b for a, b in zip(cells[place], by_key, strict=True)]
             expected += cells
         assert found.arrange(made, counted, width).tolist() == expected
+
+
+@given(data=st.data())
+def test_folding_a_column_leaves_every_patient_in_place(data):
+    found, _ = data.draw(tables())
+    for (codes, place), (narrow, cells), asked in zip(
+        found.columns, found.folded, found.attributes, strict=True
+    ):
+        assert place[codes].tolist() == cells[narrow].tolist()
+        assert len(cells) <= asked.size + 1

@@ -97,7 +97,8 @@ holdout = 0.3
 """
 
 RULES = """\
-# The same question as the second study, answered by rules. Hospitals add up under masks: the house sees sums only.
+# The same question as the second study, answered by rules. Hospitals add up under masks: the house sees
+# each one's rules, and otherwise sums only.
 [study]
 name = "thirty days after intensive care"
 method = "rulefit"

@@ -158,7 +158,7 @@ def list_entry(entry: Entry) -> list[str]:
 
 def summarise(book: Ledger) -> str:
     """What was released, what is spent and what is left, in sentences."""
-    from concilium.privacy.accounting import epsilon_from_rho, shown
+    from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, shown
 
     releases = [entry for entry in book.entries() if entry.mode != "settings"]
     refusals = len(book.refusals())
@@ -169,7 +169,8 @@ def summarise(book: Ledger) -> str:
     spent, left = book.spent(), book.remaining()
     balance = f"{book.currency} = {shown(spent)} is spent"
     if book.currency == "rho" and spent:
-        balance += f" (epsilon = {epsilon_from_rho(spent, book.delta):.4g} at delta = {shown(book.delta)})"
+        epsilon = say_epsilon(epsilon_from_rho(spent, book.delta), digits=4)
+        balance += f" (epsilon = {epsilon} at delta = {shown(book.delta)})"
     lines.append(balance + ("; no budget is set" if left is None else f"; {shown(left)} is left"))
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def tell_plan(study: Study, as_json: bool) -> None:
     """The plan of one fit, how often it is charged, and what each hospital has left. Nothing is asked or spent."""
-    from concilium.privacy.accounting import epsilon_from_rho, shown
+    from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, shown
 
     plan = study.open_method().plan()
     fits, total = count_fits(study), Fraction(0)
@@ -35,8 +35,9 @@ def tell_plan(study: Study, as_json: bool) -> None:
     if study.privacy.release != "private":
         say(f"{study.privacy.release} releases have no bound: epsilon is unlimited, whatever the budget")
         return
+    epsilon = say_epsilon(epsilon_from_rho(plan.total, study.privacy.delta))
     say(
-        f"in all rho = {shown(plan.total)}: epsilon = {epsilon_from_rho(plan.total, study.privacy.delta):.3g} "
+        f"in all rho = {shown(plan.total)}: epsilon = {epsilon} "
         f"at delta = {study.privacy.delta} for every patient"
     )
     if fits > 1:

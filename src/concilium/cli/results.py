@@ -79,12 +79,13 @@ def tabulate(
 def total_epsilon(study: Study) -> float | None:
     """What the study spends per patient: that of its model, and of every fold a site takes part in."""
     from concilium.cli.plan import count_fits
-    from concilium.privacy.accounting import epsilon_from_rho
+    from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
 
     fits = count_fits(study)
     if fits == 1:
         return study.privacy.epsilon
-    return round(epsilon_from_rho(study.open_method().plan().total * fits, study.privacy.delta), 6)
+    epsilon = epsilon_from_rho(study.open_method().plan().total * fits, study.privacy.delta)
+    return float(say_epsilon(epsilon, digits=7))
 
 
 def describe_evaluation(study: Study) -> str:

@@ -34,6 +34,7 @@ class AskHistograms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     releases: ClassVar[frozenset[str]] = frozenset({"exact", "masked", "private"})
     additive: ClassVar[bool] = True
+    largest: ClassVar[int] = np.iinfo(np.uint32).max
 
     query: str
     target: str

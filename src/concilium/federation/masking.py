@@ -223,6 +223,12 @@ class Seats:
             sites = len(manifest.participants)
             vector = vector + draw_gaussian_share(vector.size, question.noise, sites, manifest.colluders)
             vector = np.clip(vector, -manifest.largest, manifest.largest)  # a refusal would tell
+        elif question.largest > seat.manifest.largest:
+            # By what could be, not by what is: a refusal of the numbers themselves would tell how large they are.
+            raise MaskError(
+                f"this question may have numbers of up to {question.largest}, and sums over so many sites hold "
+                f"{seat.manifest.largest} of each: ask with fewer binary places"
+            )
         return seat.mask(
             content(envelope.kind, envelope.body_digest),
             envelope.attempt,
@@ -258,10 +264,9 @@ class Seats:
         return self.at(study).reveal(asked, question.attempt, shown, charge_on_disk=True, comparable=private)
 
     def _check_circle(self, names: tuple[str, ...]) -> None:
+        # Whatever the records were then: a table that changes by a patient a day hides no other hospital's answer.
         with self._ledger.sharing() as connection:
-            rows = connection.execute(
-                "SELECT names FROM mask_circle WHERE records = ?", (self._records,)
-            ).fetchall()
+            rows = connection.execute("SELECT DISTINCT names FROM mask_circle").fetchall()
         for (before,) in rows:
             if before != json.dumps(names):
                 raise MaskError(

@@ -79,6 +79,10 @@ class Statistic(Question, Protocol):
     def numbers(self) -> int:
         """How many numbers an additive answer holds."""
 
+    @property
+    def largest(self) -> int:
+        """Masked only: no number of an additive answer is beyond this, whoever the patients are."""
+
     def compute(self, cohort: Cohort, template: bytes) -> Gathered | NDArray[np.unsignedinteger]:
         """The statistic: an array of counts, which the house adds up over sites, or a struct it gathers."""
 

@@ -78,7 +78,7 @@ class AskSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def compute(self, cohort: Cohort, template: bytes) -> SchemaSeen:
         records = cohort.view.records
-        classes = [] if self.measured else self._find_classes(cohort)
+        classes = [] if self.measured else list_classes(cohort, self.target)
         wanted = records.names if self.attributes is None else set(self.attributes) & set(records.names)
         seen, unbinned = [], []
         for name in sorted(wanted):
@@ -95,12 +95,6 @@ class AskSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return SchemaSeen(
             seen, classes, len(cohort) if self.count_patients else None, unbinned, cohort.floored
         )
-
-    def _find_classes(self, cohort: Cohort) -> list[str | int | float | bool]:
-        target = cohort.view.records[self.target]
-        if isinstance(target, Numbers):
-            raise RecordsError(f"the target {self.target!r} is a number; here categories are predicted")
-        return [value for value in observed(target, cohort) if value is not None]
 
 
 @dataclass(frozen=True)
@@ -265,6 +259,15 @@ def find_positions(place: Mapping[str | None, int], own: Sequence[Value | None])
 def name_of(value: Value | None) -> str | None:
     """What makes two values of two sites the same: their label; missing is its own (None)."""
     return None if value is None else label(value)
+
+
+def list_classes(cohort: Cohort, target: str) -> list[str | int | float | bool]:
+    """The values of the target that occur among the cohort's patients; RecordsError where it is a number."""
+    column = cohort.view.records[target]
+    # As of any other attribute: to list about one value per patient is to list the patients.
+    if isinstance(column, Numbers) or (column.numeric and near_unique(column)):
+        raise RecordsError(f"the target {target!r} is a number; here categories are predicted")
+    return [value for value in observed(column, cohort) if value is not None]
 
 
 def observed(column: Coded, cohort: Cohort) -> list[str | int | float | bool | None]:

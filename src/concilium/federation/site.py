@@ -41,6 +41,7 @@ from concilium.federation.messages import (
     Envelope,
     LedgerHead,
     Refusal,
+    Release,
     encode,
     open_envelope,
 )
@@ -56,6 +57,10 @@ log.addHandler(logging.NullHandler())
 # One text for all of it: which of them it was would tell something about the patients.
 TOO_FEW = "too few patients match this question, or too few tell it apart from what was asked before"
 ENDED = "this study was refused too often for too few patients; nothing more is answered to it"
+TOO_MANY = (
+    "more numbers were asked for than this hospital's cap leaves; the cap is by patients, so that what is left is not "
+    "told under masks"
+)
 LEDGER_SAYS_NO = (
     "the site's ledger does not allow this answer (an id used before for something else, or a ledger that cannot be "
     "written or trusted); the site's own log says which"
@@ -125,8 +130,9 @@ class Site:
             private = envelope.release == "private"
             view = self._view.stated if private else self._view
             cohort = view.select(question.query, question.target).under(envelope.release)
-            if not private and len(cohort) < self.policy.minimum_patients:  # enough patients?
-                raise Refused("patients", TOO_FEW)
+            plain = envelope.release == "exact" or (envelope.release == "masked" and not question.additive)
+            if plain:  # enough patients? (of a masked sum when it is opened)
+                self._check_patients(cohort)
             part: Part | None = getattr(question, "part", None)
             if part is not None:  # those who are held out, or all but those
                 least = 0 if private else self.policy.minimum_patients
@@ -180,6 +186,10 @@ class Site:
         if self.ledger.count_refused(study) >= MOST_REFUSALS:
             raise Refused("ended", ENDED)
 
+    def _check_patients(self, cohort: Cohort) -> None:
+        if len(cohort) < self.policy.minimum_patients:
+            raise Refused("patients", TOO_FEW)
+
     def _release(self, envelope: Envelope, question: Statistic, cohort: Cohort) -> bytes:
         """A statistic as its release says: charged and plain, or under masks (with noise if private), and then not
         charged before it is opened."""
@@ -213,6 +223,10 @@ class Site:
         opened = cast(Statistic, open_question(asked))
         price = self._seats.price(envelope.study, opened) if envelope.release == "private" else None
         numbers = self._seats.length(envelope.study, question, envelope.release)
+        if envelope.release == "masked":
+            # Not before: what is covered is not charged, so that it must not tell whether there are enough.
+            self._check_study(envelope.study)
+            self._check_patients(self._view.select(opened.query, opened.target))
         seats, study, shown = self._seats, envelope.study, envelope.template
         release = envelope.release
         return self._charge(
@@ -240,7 +254,7 @@ class Site:
 
         def seal(head: Head) -> bytes:
             if price is None:
-                self._check_numbers(numbers)
+                self._check_numbers(numbers, envelope.release)
             return self._sign(envelope, protect(), charge, head)
 
         return self.ledger.charge(
@@ -255,8 +269,12 @@ class Site:
             seal=seal,
         )
 
-    def _check_numbers(self, numbers: int) -> None:
-        """Inside the transaction of a charge, which is counted already: no more exact numbers than policy allows."""
+    def _check_numbers(self, numbers: int, release: Release) -> None:
+        """Inside the transaction of a charge, which is counted already: no more exact numbers than policy allows.
+
+        The cap is so many for each patient, so that what is left of it tells how many there are: under masks the
+        refusal does not say it.
+        """
         cap = self.policy.numbers_per_patient
         if cap is None:
             return
@@ -265,6 +283,8 @@ class Site:
                 "SELECT sum(numbers) FROM entries WHERE mode IN ('exact', 'masked')"
             ).fetchone()
         most, before = int(cap * self._patients), row[0] - numbers
+        if row[0] > most and release == "masked":
+            raise Refused("numbers", TOO_MANY, asked=str(numbers))
         if row[0] > most:
             raise Refused(
                 "numbers",

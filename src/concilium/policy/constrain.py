@@ -258,7 +258,12 @@ class _Look:
     def reach(self, rule: str, step: Step) -> list[tuple[Deed, Reach]]:
         """The step's actions with the patients that they reach."""
         fits, everyone = self._fits(rule, step)
-        return [(deed, Reach(fits[tag], everyone)) for tag, deed in step.actions if fits[tag].any()]
+        # Decided for everyone, it holds for nobody as well: an empty table has no more attributes than a full one.
+        return [
+            (deed, Reach(fits[tag], everyone is not None))
+            for tag, deed in step.actions
+            if (fits[tag].any() if everyone is None else everyone[tag])
+        ]
 
     def all_exist(self, rule: str, step: Step) -> Mask:
         """The patients for whom the motif is found and every `exists` holds."""
@@ -273,15 +278,17 @@ class _Look:
             ),
         )
 
-    def _fits(self, rule: str, step: Step) -> tuple[list[Mask], bool]:
-        """For each tag the patients who fit it where the motif matches; and whether no patient had to be looked at.
+    def _fits(self, rule: str, step: Step) -> tuple[list[Mask], list[bool] | None]:
+        """For each tag the patients who fit it where the motif matches; and whether everyone does, where no patient had
+        to be looked at.
 
         The tags a patient can stand for are one number, a bit for each tag: the matcher decides once per number.
         """
         conditions = [self._fulfil(rule, node) for node in step.nodes]
         if all(fulfilled is None for fulfilled in conditions):
             fits = match(step.motif, [1] * len(conditions), (0,)) or [0] * len(conditions)
-            return [np.full(len(self._records), bool(fit)) for fit in fits], True
+            everyone = [bool(fit) for fit in fits]
+            return [np.full(len(self._records), fit) for fit in everyone], everyone
         key = np.zeros(len(self._records), dtype=np.uint16)
         for tag, fulfilled in enumerate(conditions):
             key |= (
@@ -292,7 +299,7 @@ class _Look:
             found = match(step.motif, [pattern >> tag & 1 for tag in range(len(conditions))], (0,))
             if found is not None:
                 table[:, pattern] = np.array(found, dtype=np.bool_)
-        return [row[key] for row in table], False
+        return [row[key] for row in table], None
 
     def _fulfil(self, rule: str, node: Node) -> Mask | None:
         """For whom the tag's condition is definitely true; None where it has none."""

@@ -203,6 +203,12 @@ def float_above(value: Fraction) -> float:
     return nearest if nearest >= value else math.nextafter(nearest, math.inf)
 
 
+def say_epsilon(epsilon: float, digits: int = 3) -> str:
+    """An epsilon as it is shown, with so many digits at most: rounded up, as everything that is spent."""
+    up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(epsilon))
+    return f"{float(up):.{digits}g}"
+
+
 def convert(cost: Number, currency: str, into: str) -> Fraction:
     """A cost stated in one currency, in another: pure epsilon enters rho, the way back does not exist."""
     value = exact(cost, f"cost in {currency}")

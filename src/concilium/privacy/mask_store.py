@@ -6,6 +6,10 @@ difference would show, masks cancelled). At what price: one row per question and
 a caller commits before it sends; the file is readable by the site alone, since the study key and the seeds
 of unopened attempts are in it until the study ends. What ends is overwritten (`secure_delete`); copies in a
 write-ahead log vanish with its next checkpoint.
+
+To answer under masks is free until it is opened, so that a house could fill the disk by asking. Of more unopened
+answers than MOST_UNOPENED, or MOST_BYTES of them, the oldest are deleted. One that is asked for again gets another
+vector under the same label, and that tells nothing: the seed of the first was shown to nobody and is gone.
 """
 
 from __future__ import annotations
@@ -27,7 +31,11 @@ TABLES = (
         participants BLOB NOT NULL, names BLOB NOT NULL, seed BLOB, vector BLOB, opened BLOB,
         PRIMARY KEY (study, content))""",
     "CREATE INDEX IF NOT EXISTS mask_attempt_content ON mask_attempt (content)",
+    "CREATE INDEX IF NOT EXISTS mask_attempt_unopened ON mask_attempt (length(vector)) WHERE opened IS NULL",
 )
+
+MOST_UNOPENED = 1000
+MOST_BYTES = 1 << 28
 
 
 class MemoryMaskStore:
@@ -159,6 +167,17 @@ class SqliteMaskStore:
                 attempt.opened,
             ),
         )
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        unopened = self._connection.execute(
+            "SELECT rowid, length(vector) FROM mask_attempt INDEXED BY mask_attempt_unopened WHERE opened IS NULL"
+        ).fetchall()
+        held = 0
+        for count, (row, size) in enumerate(sorted(unopened, reverse=True), start=1):
+            held += size
+            if count > 1 and (count > MOST_UNOPENED or held > MOST_BYTES):
+                self._connection.execute("DELETE FROM mask_attempt WHERE rowid = ?", (row,))
 
     def mark_opened(self, study: bytes, content: bytes, transcript: bytes) -> None:
         self._connection.execute(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import QueryError, nearest
-from concilium.records.columns import Coded, Column, Numbers
+from concilium.records.columns import Coded, Column, Numbers, label
 from concilium.records.expression import (
     LONGEST_TEXT,
     And,
@@ -49,6 +49,10 @@ if TYPE_CHECKING:
 # Kleene's three values as numbers, so that "and" is the minimum, "or" the maximum and "not" the mirror image.
 FALSE, UNKNOWN, TRUE = 0, 1, 2
 
+# For each column of categories, the codes of each label: found once for all conditions of a query, of which a house may
+# write thousands.
+Labels = dict[str, dict[str, list[int]]]
+
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -79,7 +83,7 @@ class Query:
         if self.condition is None:
             return np.ones(len(records), dtype=np.bool_)
         try:
-            return np.asarray(_truth(self.condition, records) == TRUE)
+            return np.asarray(_truth(self.condition, records, {}) == TRUE)
         except Mistake as mistake:
             raise _error(mistake, self.text or str(self)) from None
 
@@ -105,23 +109,23 @@ def _error(mistake: Mistake, text: str) -> QueryError:
     return QueryError(mistake.problem, shown, *locate(shown, mistake.place))
 
 
-def _truth(expression: Expression, records: Records) -> NDArray[np.uint8]:
+def _truth(expression: Expression, records: Records, labels: Labels) -> NDArray[np.uint8]:
     match expression:
         case Not(inner):
-            return np.subtract(TRUE, _truth(inner, records), dtype=np.uint8)
+            return np.subtract(TRUE, _truth(inner, records, labels), dtype=np.uint8)
         case And(parts):
-            return functools.reduce(np.minimum, (_truth(part, records) for part in parts))
+            return functools.reduce(np.minimum, (_truth(part, records, labels) for part in parts))
         case Or(parts):
-            return functools.reduce(np.maximum, (_truth(part, records) for part in parts))
+            return functools.reduce(np.maximum, (_truth(part, records, labels) for part in parts))
         case _:
             name = expression.name
             if name.attribute not in records:
                 problem = f"there is no attribute {name}{nearest(name.attribute, records.names)}"
                 raise Mistake(problem, name.place)
-            return _judge(expression, records[name.attribute])
+            return _judge(expression, records[name.attribute], labels)
 
 
-def _judge(predicate: Predicate, column: Column) -> NDArray[np.uint8]:
+def _judge(predicate: Predicate, column: Column, labels: Labels) -> NDArray[np.uint8]:
     """The predicate's truth for every row of the column."""
     if isinstance(column, Numbers):
         return _judge_numbers(predicate, column.numbers)
@@ -129,9 +133,22 @@ def _judge(predicate: Predicate, column: Column) -> NDArray[np.uint8]:
         return np.where(column.codes == 0, TRUE, FALSE).astype(np.uint8)
     _require_order(predicate, column)
     # Decided once per category and then looked up, whatever the number of rows.
-    holds = tester(predicate)
-    verdicts = [UNKNOWN, *(TRUE if holds(value) else FALSE for value in column.values)]
-    return np.take(np.array(verdicts, dtype=np.uint8), column.codes)
+    if bounds(predicate):
+        holds = tester(predicate)
+        verdicts = np.array(
+            [UNKNOWN, *(TRUE if holds(value) else FALSE for value in column.values)], np.uint8
+        )
+        return np.take(verdicts, column.codes)
+    denied = isinstance(predicate, Comparison) and predicate.operator == "!="
+    verdicts = np.full(len(column.values) + 1, TRUE if denied else FALSE, dtype=np.uint8)
+    known = labels.setdefault(predicate.name.attribute, {})
+    if not known:
+        for code, value in enumerate(column.values, start=1):
+            known.setdefault(label(value), []).append(code)
+    for literal in literals(predicate):
+        verdicts[known.get(label(literal.value), [])] = FALSE if denied else TRUE
+    verdicts[0] = UNKNOWN
+    return np.take(verdicts, column.codes)
 
 
 def _judge_numbers(predicate: Predicate, numbers: NDArray[np.float64]) -> NDArray[np.uint8]:
@@ -154,7 +171,8 @@ def _judge_numbers(predicate: Predicate, numbers: NDArray[np.float64]) -> NDArra
 def _require_order(predicate: Predicate, column: Coded) -> None:
     """Comparing by size needs a column that has an order, and values of its kind."""
     name, compared = predicate.name, bounds(predicate)
-    if not compared or not column.values:
+    # A code has no order even where nobody has a value: otherwise a refusal would tell that somebody has one.
+    if not compared or not (column.values or column.stated):
         return
     texts = all(isinstance(value, str) for value in column.values)
     if column.stated or not (column.numeric or texts):

@@ -20,7 +20,7 @@ from concilium.errors import MessageError
 from concilium.federation.arrays import Array, unpack
 from concilium.federation.cohort import Cohort
 from concilium.rulefit.design import build_at_site
-from concilium.rulefit.fitting import MOST_PLACES, predict, refuse_floored, write_reals
+from concilium.rulefit.fitting import MOST_PLACES, bound_reals, predict, refuse_floored, write_reals
 from concilium.rulefit.newton import write
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import read_terms
@@ -53,6 +53,10 @@ class AskDual(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def numbers(self) -> int:
         return 2 + len(read_terms(self.terms)) + 1
+
+    @property
+    def largest(self) -> int:
+        return bound_reals(self.places)
 
     def check(self, release: str) -> None:
         self.outcome.check()

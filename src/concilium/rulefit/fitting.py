@@ -70,6 +70,10 @@ class AskFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             + working * (working + 1) // 2
         )
 
+    @property
+    def largest(self) -> int:
+        return bound_reals(self.places)
+
     def check(self, release: str) -> None:
         terms = len(self.columns)
         self.outcome.check()
@@ -157,6 +161,11 @@ def write_reals(reals: NDArray[np.float64], places: int) -> NDArray[np.unsignedi
     """Reals in fixed point, as words modulo 2^64."""
     held = np.clip(np.nan_to_num(reals, nan=BOUND, posinf=BOUND, neginf=-BOUND), -BOUND, BOUND)
     return np.rint(np.ldexp(held, places)).astype(np.int64).view(np.uint64)
+
+
+def bound_reals(places: int) -> int:
+    """The largest number that `write_reals` writes."""
+    return int(BOUND) << places
 
 
 def choose_places(sites: int) -> int:

@@ -17,6 +17,9 @@ from concilium.rulefit.rules import Condition, Rule, tabulate
 
 Bits = NDArray[np.uint8]
 
+# So many conditions at a time are looked up for every patient, before they are packed.
+BLOCK = 256
+
 
 def pack_rules(
     conditions: Conditions, codes_of: Callable[[int], NDArray[np.unsignedinteger]], patients: int
@@ -25,7 +28,10 @@ def pack_rules(
     groups = (patients + 7) // 8
     fulfilled = np.empty((conditions.count, groups), dtype=np.uint8)
     for index, (rows, tables) in conditions.of.items():
-        fulfilled[rows] = np.packbits(tables[:, codes_of(index)], axis=1, bitorder="little")
+        codes = codes_of(index)
+        for start in range(0, len(rows), BLOCK):
+            block = slice(start, start + BLOCK)
+            fulfilled[rows[block]] = np.packbits(tables[block][:, codes], axis=1, bitorder="little")
     bits = np.empty((groups, len(conditions.ends)), dtype=np.uint8)
     if len(conditions.ends):
         _conjoin(fulfilled, conditions.listed, conditions.ends, bits)

@@ -34,8 +34,9 @@ from concilium.rulefit.terms import Line, Terms
 Solver = Literal["newton", "fedda"]
 
 NOT_PRIVATE = (
-    "rules, gradients and Hessians are exact: masks hide which hospital a sum comes from, and do not protect patients. "
-    "Enough sums over rules give back single outcomes"
+    "the house saw the rules of each site's own trees, and which site sent them. Rules, gradients and Hessians are "
+    "exact: masks hide which hospital a sum comes from, and do not protect patients. Enough sums over rules give back "
+    "single outcomes"
 )
 
 

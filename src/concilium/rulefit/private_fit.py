@@ -26,7 +26,7 @@ from concilium.federation.histograms import AskHistograms, choose_cutoffs
 from concilium.federation.run import Run
 from concilium.federation.schema import in_order
 from concilium.federation.stated import canonical
-from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
+from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon, say_epsilon
 from concilium.privacy.fixed_point import widen_sensitivity
 from concilium.privacy.shares import PRICE_STEP, RESERVE
 from concilium.records.table import Value, label
@@ -183,9 +183,9 @@ class PrivateFit:
             patients=None,
             mean=None,
         )
+        epsilon = say_epsilon(epsilon_from_rho(self.budget.rho, self.delta))
         return body, [
-            f"differential privacy per patient: epsilon = {epsilon_from_rho(self.budget.rho, self.delta):.3g} at "
-            f"delta = {self.delta}",
+            f"differential privacy per patient: epsilon = {epsilon} at delta = {self.delta}",
             f"by the noisy tables there are about {patients.total:.0f} patients, {patients.positive:.0f} of them "
             f"{self.target} = {label(positive)}; supports and rates are withheld, importances are those of independent "
             "attributes",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
 from concilium.rulefit.design import build, codes_at_site
-from concilium.rulefit.fitting import MOST_PLACES, refuse_floored, write_reals
+from concilium.rulefit.fitting import MOST_PLACES, bound_reals, refuse_floored, write_reals
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import Terms
 
@@ -40,6 +40,10 @@ class AskRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def numbers(self) -> int:
         return 3 + 3 * len(self.terms)
+
+    @property
+    def largest(self) -> int:
+        return bound_reals(self.places)
 
     def check(self, release: str) -> None:
         self.terms.check()

@@ -24,6 +24,8 @@ Rule = tuple[Condition, ...]
 
 MISSING = 0
 MOST_VALUES = 10_000
+# Each different condition is looked up in a table of its attribute's codes.
+MOST_CELLS = 1 << 26
 
 
 class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -99,6 +101,8 @@ def check_rules(rules: Sequence[Rule], attributes: Sequence[Attribute]) -> None:
             if condition[0] <= before:
                 raise MessageError("a rule is not in canonical form: its conditions are out of order")
             before = condition[0]
+    if sum(lasts[condition[0]] + 1 for condition in fine) > MOST_CELLS:
+        raise MessageError("the rules have too many different conditions on attributes with many values")
 
 
 def check_condition(condition: Condition, lasts: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -17,6 +18,7 @@ from concilium.rulefit.packed import Conditions, list_conditions
 from concilium.rulefit.rules import Attribute, Condition, Rule, check_rules
 
 MOST_COLUMNS = 100_000
+MOST_CONDITIONS = 4 * MOST_COLUMNS
 # Winsorising bounds are this far apart at most, in units of the scale, so that sums keep their precision.
 WIDEST = 1000.0
 
@@ -65,6 +67,10 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         for attribute in self.attributes:
             attribute.check()
         check_rules(self.rules, self.attributes)
+        for terms in (self.lines, self.steps):
+            # What is no bit is a number for every patient: there are no more of those than the table has.
+            if len({term.attribute for term in terms}) != len(terms):
+                raise MessageError("an attribute has two linear terms, or two shapes")
         for line in self.lines:
             self._check_line(line)
         for steps in self.steps:
@@ -91,8 +97,9 @@ class Sent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Terms on their way: thousands of rules share few conditions, which are listed once; a rule is their places."""
 
     attributes: tuple[Attribute, ...]
-    conditions: tuple[Condition, ...]
-    rules: tuple[tuple[int, ...], ...]
+    # Lengths are refused before anything is made of them: a rule may be two bytes here, and takes sixty in memory.
+    conditions: Annotated[tuple[Condition, ...], msgspec.Meta(max_length=MOST_CONDITIONS)]
+    rules: Annotated[tuple[tuple[int, ...], ...], msgspec.Meta(max_length=MOST_COLUMNS)]
     lines: tuple[Line, ...]
     steps: tuple[Steps, ...]
     norm: float | None

@@ -35,6 +35,8 @@ from concilium.trees.layout import is_positive
 from concilium.trees.routing import route
 
 Rule = Literal["balanced", "majority"]
+# Each goes over all patients; an ensemble stops long before.
+MOST_EXPERTS = 1001
 # Patients by class, negative first.
 Counted = Sequence[int] | NDArray[np.int64]
 
@@ -83,10 +85,13 @@ class AskVotes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def check(self, release: str) -> None:
         if len(self.experts) % 2 == 0:
             raise MessageError("the number of experts must be odd, so that no vote is a tie")
+        if len(self.experts) > MOST_EXPERTS:
+            raise MessageError(f"at most {MOST_EXPERTS} experts can vote at a time")
         check_attributes(self.attributes)
         for expert in self.experts:
-            if not set(expert.positive) <= check_tree(expert.tree, self.attributes):
-                raise MessageError("an expert votes at a node that its tree does not have")
+            votes = set(expert.positive)
+            if len(votes) != len(expert.positive) or not votes <= check_tree(expert.tree, self.attributes):
+                raise MessageError("an expert votes at a node that its tree does not have, or twice at one")
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
         """The counts of this site, [class, vote], negative first."""

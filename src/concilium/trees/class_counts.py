@@ -14,9 +14,9 @@ import numpy as np
 
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import Gathered
-from concilium.federation.schema import observed
+from concilium.federation.schema import list_classes
 from concilium.records.table import Value, label
-from concilium.trees.layout import LEAST_PATIENTS, Sample, coded, is_positive
+from concilium.trees.layout import LEAST_PATIENTS, Sample, is_positive
 
 TOO_FEW = f"fewer than {LEAST_PATIENTS} patients to learn from"
 NO_POSITIVE = "no positive patient"
@@ -31,12 +31,15 @@ def name_rest(positive: Value) -> str:
 class ClassCounts(Gathered, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A site's patients by class, or why it opts out. `values` are those of the target that occur."""
 
-    numbers: ClassVar[int] = 2
-
     negatives: Annotated[int, msgspec.Meta(ge=0)] = 0
     positives: Annotated[int, msgspec.Meta(ge=0)] = 0
     values: tuple[str | int | float | bool, ...] = ()
     opts_out: str | None = None
+
+    @property
+    def numbers(self) -> int:
+        """Two counts, and each value that is told to occur."""
+        return 2 + len(self.values)
 
 
 class AskClassCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,8 +63,7 @@ class AskClassCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             return ClassCounts(opts_out=TOO_FEW)
         if cohort.guard.on and cohort.guard.withholds_classes(np.array([negatives, positives])):
             return ClassCounts(opts_out=WITHHELD)
-        values = observed(coded(cohort, self.target), cohort)
-        present = tuple(value for value in values if value is not None)
+        present = tuple(list_classes(cohort, self.target))
         if not positives:
             return ClassCounts(values=present, opts_out=NO_POSITIVE)
         return ClassCounts(negatives=negatives, positives=positives, values=present)

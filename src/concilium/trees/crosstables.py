@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
@@ -22,7 +23,7 @@ from concilium.federation.cohort import Cohort, View
 from concilium.federation.disclosure import Family, withhold
 from concilium.federation.held_out import Part
 from concilium.federation.histograms import check_edges, check_variance
-from concilium.federation.messages import decode
+from concilium.federation.messages import decode, encode
 from concilium.federation.schema import ConditionalSchema, Known, name_of
 from concilium.records.table import Coded
 from concilium.trees.counting import count
@@ -65,6 +66,7 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     releases: ClassVar[frozenset[str]] = frozenset({"exact", "masked", "private"})
     additive: ClassVar[bool] = True
+    largest: ClassVar[int] = np.iinfo(np.uint32).max
 
     query: str
     target: str
@@ -140,7 +142,7 @@ class AskCrosstables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         asked = {node: place for place, node in enumerate(self.nodes)}
         rows, keys = self._keys(cohort, found, known.classes, asked)
         width = len(self.nodes) * self.classes
-        counted = [found.columns[index] for index in self.counting]
+        counted = [found.folded[index] for index in self.counting]
         tables = count(
             [codes for codes, _ in counted],
             [len(place) for _, place in counted],
@@ -237,6 +239,12 @@ class AskedColumns:
     _routed: tuple[NDArray[np.int32], Sequence[Split], dict[int, NDArray[np.int32]]] | None = None
     _cells: tuple[list[int], NDArray[np.intp], NDArray[np.intp], bool] | None = None
 
+    @cached_property
+    def folded(self) -> list[Column]:
+        """The same columns for counting: one with more codes than the question has cells for has one code per cell, so
+        that a table is never larger than the answer, however many values the site's patients have."""
+        return [fold(column, a.size) for column, a in zip(self.columns, self.attributes, strict=True)]
+
     def route(self, rows: NDArray[np.int32], tree: Sequence[Split]) -> dict[int, NDArray[np.int32]]:
         """Rows by the node of the tree where they come to rest, going on from the last tree where this grew from it."""
         start, splits = {0: rows}, tree
@@ -268,7 +276,7 @@ class AskedColumns:
         share one."""
         last = self._cells
         if last is None or last[0] != counted:
-            own = [self.columns[index][1] for index in counted]
+            own = [self.folded[index][1] for index in counted]
             first = np.cumsum([1, *(self.attributes[index].size for index in counted)])
             place = np.concatenate(own).astype(np.intp)
             code = np.flatnonzero(place != STAYS)
@@ -331,11 +339,22 @@ def find_columns(
     if len(known.attributes) != len(attributes):
         raise MessageError("the conditional schema does not fit the question")
     last = LAST_ASKED.get(cohort.view)
-    if last is not None and last.attributes == attributes and last.known == known:
+    # As they are written: Python takes 1 for true, but they are two values.
+    if last is not None and last.attributes == attributes and encode(last.known) == encode(known):
         return last
     columns = [find_column(cohort, a, own) for a, own in zip(attributes, known.attributes, strict=True)]
     found = LAST_ASKED[cohort.view] = AskedColumns(list(attributes), known, columns)
     return found
+
+
+def fold(column: Column, size: int) -> Column:
+    """A column of an attribute with so many global values, with one code for each and one for what has no place, where
+    it has more."""
+    codes, place = column
+    if len(place) <= size + 1:
+        return column
+    narrow = np.where(place == STAYS, size, place).astype(np.min_scalar_type(size))
+    return narrow[codes], np.array([*range(size), STAYS], dtype=np.int32)
 
 
 def find_column(cohort: Cohort, attribute: AskedAttribute, known: Known) -> Column:

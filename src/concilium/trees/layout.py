@@ -4,7 +4,10 @@ Every expert has all positives of the site and `negatives` times as many negativ
 in an order that hashing gives, and each expert takes the next ones: none is used again before all were used, and
 the last turn is filled up from the first. The thesis draws at random; here the order follows from the question (query,
 target and positive value) and from the row in the site's table, so that a repeated question finds the same patients, a
-site needs no memory of earlier ones, and the house cannot aim at anyone: all it can do is ask in other words.
+site needs no memory of earlier ones, and the house cannot aim at anyone: all it can do is ask in other words. It can
+ask for two turns that differ by one patient, though, and differencing (federation/disclosure.py) does not look at
+samples, since honest turns of a site with few positives differ by few patients as well: a sample is told as `exact`
+only, which protects nobody.
 """
 
 from __future__ import annotations

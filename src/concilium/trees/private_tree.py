@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from concilium.federation.run import Run
 from concilium.federation.schema import GlobalSchema, stated_schema
-from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho
+from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, say_epsilon
 from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
 from concilium.trees.growing import Counts, finish
 from concilium.trees.plain_tree import HELD_OUT, Learned, ask_cutoffs
@@ -93,5 +93,5 @@ def learn(settings: Settings, run: Run) -> Learned:
 
 def say_price(settings: Settings) -> str:
     """What the card says first of a private model."""
-    shown = epsilon_from_rho(settings.rho, settings.delta)
-    return f"differential privacy per patient: epsilon = {shown:.3g} at delta = {settings.delta}"
+    epsilon = say_epsilon(epsilon_from_rho(settings.rho, settings.delta))
+    return f"differential privacy per patient: epsilon = {epsilon} at delta = {settings.delta}"

@@ -1,0 +1,291 @@
+"""A house that reads refusals, charges and memory instead of answers: what each would tell, and that none does."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+
+import msgspec
+import pytest
+from conversation import wrap
+
+import concilium as cc
+from concilium.federation.arrays import Counts, unpack
+from concilium.federation.histograms import AskHistograms
+from concilium.federation.masking import Commitments, Covered, Join, Joined, Meet, Open
+from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
+from concilium.federation.schema import AskSchema, ConditionalSchema, Known
+from concilium.privacy import mask_store
+from concilium.privacy.manifest import Participant, compose
+from concilium.privacy.masks import address
+from concilium.rulefit.fitting import AskFit, Coefficients
+from concilium.rulefit.outcome import Outcome
+from concilium.rulefit.rates import AskRates
+from concilium.rulefit.rules import Attribute
+from concilium.rulefit.terms import Steps, Terms, write_terms
+from concilium.trees.ballot import AskVotes, Voter
+from concilium.trees.class_counts import AskClassCounts, ClassCounts
+from concilium.trees.crosstables import AskCrosstables, AskedAttribute
+from concilium.trees.layout import Sample
+
+NAMES = itertools.count()
+CODES = {"hiv": "code", "y": "code"}
+PEOPLE = [{"hiv": None, "y": "np"[i % 2]} for i in range(20)]
+
+
+def ask(site, kind, question, *, study="study-x", release="exact", template=b""):
+    name = f"reader-{next(NAMES):06d}"
+    envelope = wrap(kind, question, name=name, study=study, release=release, template=template)
+    return open_reply(site.answer(encode(envelope)))
+
+
+def said(reply):
+    """All that a reply says besides what is random in it."""
+    if isinstance(reply, Refusal):
+        return reply.rule, reply.reason, reply.asked, reply.spent, reply.left, reply.would_fit
+    return "answer", len(reply.body), reply.charge
+
+
+def gather_circle(sites, release):
+    """A masked study of these sites, set up by hand."""
+    peers = {site.name: site.identity.fingerprint for site in sites}
+    for site in sites:
+        site.introduce(peers)
+    manifest = compose("x", [Participant(s.name, s.identity.public) for s in sites])
+    study = manifest.study_id.hex()
+    joined = [ask(s, "mask.join", Join(manifest.encoded), study=study, release=release) for s in sites]
+    keys = [decode(reply.body, Joined).key for reply in joined]
+    for site in sites:
+        assert isinstance(ask(site, "mask.meet", Meet(keys), study=study, release=release), Answer)
+    return study
+
+
+def circle_of(records, release, policy=None):
+    """A site of these records, two more, and the study they take part in."""
+    site = cc.Site("a", records, policy)
+    others = [cc.Site(name, cc.Records.from_rows(PEOPLE, schema=CODES)) for name in "bc"]
+    return [site, *others], gather_circle([site, *others], release)
+
+
+def ask_privately(records, question, kind="histograms", policy=None):
+    sites, study = circle_of(records, "private", policy)
+    return said(ask(sites[0], kind, question, study=study, release="private"))
+
+
+def open_masked(sites, study, kind, question):
+    """The first site's reply to opening what all have answered."""
+    covered = [ask(site, kind, question, study=study, release="masked") for site in sites]
+    shown = [decode(reply.body, Covered).masked.commitment for reply in covered]
+    template = encode(Commitments(list(address(shown, sites[0].name))))
+    opening = Open(kind, encode(question), 1)
+    return ask(sites[0], "mask.open", opening, study=study, release="masked", template=template)
+
+
+@pytest.mark.parametrize("query", ["hiv < 'm'", "hiv >= 'm'", "hiv between 'a' and 'z'", "not hiv > 'a'"])
+def test_a_private_query_is_refused_or_not_whoever_has_a_value(query):
+    """The one patient who has a value in a column must not be why comparing it by size is refused."""
+    question = AskHistograms(query=query, target="y", edges={}, values={"y": ["n", "p"]}, variance="100")
+    somebody = [*PEOPLE, {"hiv": "positive", "y": "n"}]
+    replies = [ask_privately(cc.Records.from_rows(r, schema=CODES), question) for r in (PEOPLE, somebody)]
+    assert replies[0] == replies[1]
+    assert replies[0][0] == "query"
+
+
+@pytest.mark.parametrize("graph", ["node p + eliminate p.hiv;", "node p ? eliminate p.hiv;"])
+def test_an_eliminated_attribute_does_not_come_back_with_the_last_patient_gone(graph):
+    policy = cc.Policy(constraints=f"graph g {{ {graph} }}")
+    question = AskHistograms(query="", target="y", edges={}, values={"hiv": ["x"]}, variance="100")
+    table = cc.Records.from_rows([{"hiv": "x", "y": "n"}] * 2, schema=CODES)
+    replies = {ask_privately(table.take(range(count)), question, policy=policy) for count in (2, 1, 0)}
+    assert len(replies) == 1
+    assert next(iter(replies))[0] == "attribute"
+
+
+def test_the_cap_on_numbers_does_not_tell_how_many_patients_there_are_under_masks():
+    replies = set()
+    for patients in (30, 34):
+        rows = [{"hiv": "nyu"[i % 3], "y": "np"[i % 2]} for i in range(patients)]
+        records = cc.Records.from_rows(rows, schema=CODES)
+        sites, study = circle_of(records, "masked", cc.Policy(numbers_per_patient=0.1))
+        counted = AskCrosstables(
+            query="",
+            target="y",
+            classes=2,
+            attributes=[AskedAttribute("hiv", 3, [])],
+            tree=[],
+            nodes=[0],
+            schema=ConditionalSchema(Known([0, 1], ["n", "p"]), [Known([0, 1, 2], ["n", "y", "u"])]),
+        )
+        reply = open_masked(sites, study, "tree.crosstables", counted)
+        assert isinstance(reply, Refusal)
+        replies.add(said(reply))
+    assert len(replies) == 1
+    rule, reason, *receipt = replies.pop()
+    assert rule == "numbers"
+    assert receipt == ["8", None, None, None]
+    assert not any(digit in reason for digit in "0123456789")
+
+
+def test_each_value_that_class_counts_tell_is_charged():
+    rows = [{"job": f"job {i % 30}", "y": "np"[i % 2]} for i in range(90)]
+    question = AskClassCounts(query="", target="job", sample=Sample(positive="job 1"))
+    reply = ask(cc.Site("a", cc.Records.from_rows(rows)), "tree.classes", question)
+    assert len(decode(reply.body, ClassCounts).values) == 30
+    assert reply.charge.numbers == 32
+    capped = cc.Site("a", cc.Records.from_rows(rows), cc.Policy(numbers_per_patient=0.1))
+    assert ask(capped, "tree.classes", question).rule == "numbers"
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_about_one_value_per_patient_is_not_listed_by_calling_it_the_target(release):
+    site = cc.Site("a", cc.Records.from_rows([{"age": 20 + i, "y": "np"[i % 2]} for i in range(40)]))
+    listing = AskSchema(query="", target="age", count_patients=False)
+    assert ask(site, "tree.schema", listing, release=release).rule == "attribute"
+    counting = AskClassCounts(query="", target="age", sample=Sample(positive=21, negatives=100))
+    assert ask(site, "tree.classes", counting).rule == "attribute"
+    assert isinstance(ask(site, "tree.schema", AskSchema(query="", target="y")), Answer)
+
+
+def crosstables_of(column, values, *, size=2, classes=2, variance=None, other=None):
+    """A table of one attribute by class, and what a site must be told for it."""
+    schema = ConditionalSchema(
+        Known([0, 1], ["n", "p"]), [Known(list(range(len(values))), list(values), other)]
+    )
+    question = AskCrosstables(
+        query="",
+        target="y",
+        classes=classes,
+        attributes=[AskedAttribute(column, size, [])],
+        tree=[],
+        nodes=[0],
+        schema=None if variance is None else schema,
+        variance=variance,
+    )
+    return question, encode(schema)
+
+
+def test_values_that_python_holds_to_be_equal_are_counted_as_asked():
+    rows = [{"flag": i % 3 == 0, "y": "np"[i % 2]} for i in range(30)]
+    site = cc.Site("a", cc.Records.from_rows(rows))
+    seen = []
+    for values in ([0, 1], [False, True]):
+        question, template = crosstables_of("flag", values)
+        reply = ask(site, "tree.crosstables", question, template=template)
+        seen.append(unpack(decode(reply.body, Counts).counts)[0, 1:].sum(axis=1).tolist())
+    assert seen == [[0, 0], [20, 10]]
+
+
+@pytest.mark.parametrize(("size", "other"), [(0, None), (1, 0), (3, 2), (3, None)])
+def test_a_table_takes_no_more_memory_than_its_answer_whatever_the_patients_have(size, other):
+    """Under private a measurement has a label for every patient: none of them has a row of its own for every class."""
+    rows = [{"lab": i / 7, "y": "np"[i % 2]} for i in range(4000)]
+    sites, study = circle_of(cc.Records.from_rows(rows), "private")
+    values = [0, 1 / 7][: max(0, size - 1)]
+    question, _ = crosstables_of("lab", values, size=size, classes=1000, variance="100", other=other)
+    first = AskHistograms(query="", target="y", edges={"lab": [1.0]}, variance="100")
+    assert isinstance(ask(sites[0], "histograms", first, study=study, release="private"), Answer)
+    tracemalloc.start()
+    reply = ask(sites[0], "tree.crosstables", question, study=study, release="private")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(reply, Answer)
+    assert len(decode(reply.body, Covered).masked.vector) == 8 * 1000 * (1 + size)
+    assert peak < 4_000_000  # a row for every label would be sixteen million
+    cohort = sites[0]._view.stated.select("", "y").under("private")
+    counts = question.count(cohort, question.schema)[0, 1:]
+    expected = [[int(i % 2 == 0), int(i % 2)] for i in range(len(values))]
+    assert counts[: len(values), :2].tolist() == expected
+    assert counts.sum() == (4000 if other is not None else len(values))
+
+
+def test_asking_without_opening_does_not_fill_the_disk(tmp_path, monkeypatch):
+    """A hundred bytes ask for a vector of millions, which costs nothing until it is opened: the oldest are dropped."""
+    monkeypatch.setattr(mask_store, "MOST_BYTES", 1 << 20)
+    rows = [{"lab": i / 7, "y": "np"[i % 2]} for i in range(40)]
+    site = cc.Site("a", cc.Records.from_rows(rows), ledger=tmp_path / "a.ledger")
+    sites = [site, *(cc.Site(name, cc.Records.from_rows(rows)) for name in "bc")]
+    study = gather_circle(sites, "masked")
+    schema = ConditionalSchema(Known([0, 1], ["n", "p"]), [Known([], [])])
+
+    def question(number):
+        return AskCrosstables(
+            query=f"lab < {number}",
+            target="y",
+            classes=1000,
+            attributes=[AskedAttribute("lab", 22, [float(edge) for edge in range(20)])],
+            tree=[],
+            nodes=[0],
+            schema=schema,
+        )
+
+    vectors = []
+    for number in (*range(100, 180), 100, 179):
+        reply = ask(site, "tree.crosstables", question(number), study=study, release="masked")
+        vectors.append(decode(reply.body, Covered).masked.vector)
+    assert len(vectors[0]) == 8 * 23_000
+    with site.ledger.sharing() as connection:
+        kept = connection.execute("SELECT count(*), sum(length(vector)) FROM mask_attempt").fetchone()
+    assert kept == (5, 5 * 8 * 23_000)
+    assert vectors[-1] == vectors[-3]  # the newest are there still
+    assert vectors[-2] != vectors[0]  # the oldest is answered anew
+    assert not [entry for entry in site.ledger.entries() if entry.mode == "masked"]
+    # What was dropped and is asked for again is opened as any other.
+    assert isinstance(open_masked(sites, study, "tree.crosstables", question(100)), Answer)
+
+
+def test_what_a_site_covers_does_not_tell_how_many_of_its_patients_match():
+    """Nothing is charged before it is opened, so that nothing may be told: not even whether there are enough."""
+    replies, opened = set(), []
+    for matching in (0, 1, 3, 4, 30):
+        rows = [{"hiv": "y" if i < matching else "n", "y": "np"[i % 2]} for i in range(60)]
+        sites, study = circle_of(cc.Records.from_rows(rows, schema=CODES), "masked")
+        question, _ = crosstables_of("hiv", ["n", "y"], variance="1")
+        question = msgspec.structs.replace(question, query="hiv = 'y'", variance=None)
+        reply = ask(sites[0], "tree.crosstables", question, study=study, release="masked")
+        replies.add(said(reply))
+        assert not [entry for entry in sites[0].ledger.entries() if entry.mode == "masked"]
+        others = [cc.Site(name, cc.Records.from_rows(rows, schema=CODES)) for name in "bc"]
+        again = gather_circle([sites[0], *others], "masked")
+        opened.append(said(open_masked([sites[0], *others], again, "tree.crosstables", question)))
+    assert len(replies) == 1
+    assert replies.pop()[0] == "answer"
+    assert [reply[0] for reply in opened] == ["patients"] * 3 + ["answer"] * 2
+
+
+@pytest.mark.parametrize(("places", "rule"), [(30, "answer"), (31, "answer"), (32, "mask")])
+def test_a_sum_too_large_for_the_ring_is_no_oracle(places, rule):
+    """With so many binary places that one large loss does not fit, a refusal would tell that somebody has it."""
+    terms = Terms((Attribute("hiv", (), ("y",)),), steps=(Steps(0, (0.0, 1000.0, 0.0)),))
+    question = AskFit(
+        query="",
+        target="y",
+        outcome=Outcome(positive="p"),
+        terms=write_terms(terms),
+        candidates=(Coefficients(0.0, (0,), (1e6,)),),
+        gradient=False,
+        places=places,
+    )
+    rates = AskRates(query="", target="y", outcome=Outcome(positive="p"), terms=terms, places=places)
+    replies = set()
+    for somebody in ([], [{"hiv": "y", "y": "n"}]):
+        rows = [*({"hiv": "n", "y": "np"[i % 2]} for i in range(60)), *somebody]
+        sites, study = circle_of(cc.Records.from_rows(rows, schema=CODES), "masked")
+        for kind, asked in (("rulefit.fit", question), ("rulefit.rates", rates)):
+            replies.add(said(ask(sites[0], kind, asked, study=study, release="masked"))[0])
+    assert replies == {rule}
+
+
+@pytest.mark.parametrize(
+    ("experts", "reason"),
+    [
+        ([Voter([], [0])] * 20_001, "at most 1001 experts can vote at a time"),
+        ([Voter([], [0, 0])], "an expert votes at a node that its tree does not have, or twice at one"),
+        ([Voter([], [1])], "an expert votes at a node that its tree does not have, or twice at one"),
+    ],
+)
+def test_an_expert_has_one_vote_for_a_patient_and_there_are_not_too_many(experts, reason):
+    question = AskVotes(query="", target="y", positive="p", attributes=[], experts=experts)
+    template = encode(ConditionalSchema(Known([0, 1], ["n", "p"]), []))
+    site = cc.Site("a", cc.Records.from_rows(PEOPLE, schema=CODES))
+    reply = ask(site, "tree.votes", question, template=template)
+    assert (reply.rule, reply.reason) == ("message", reason)
