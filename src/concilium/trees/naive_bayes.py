@@ -133,7 +133,7 @@ class NaiveBayes(Stated, Fitted[NaiveBayesBody]):
             attributes=attributes,
             max_depth=1,
         )
-        self.target, self.query, self.release = target, query, release
+        self.release = release
 
     def fit(self, house: House) -> Self:
         """Learn with the sites of this house; returns itself."""

@@ -138,14 +138,23 @@ class Settings:
 
 
 class Stated:
-    """A model whose parameters are read as its attributes, such as `tree.max_depth`."""
+    """A model whose parameters are read as its attributes, such as `tree.max_depth`. They are not set: what was checked
+    together stays together. `release` is that of the model, which a file may bring."""
 
     settings: Settings
+    release: Release
+    target: str
+    query: str
 
     def __getattr__(self, name: str) -> Any:
         if name in Settings.__dataclass_fields__ and "settings" in vars(self):
             return getattr(self.settings, name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in Settings.__dataclass_fields__ and "settings" in vars(self) and name != "release":
+            raise AttributeError(f"the {name!r} of a {type(self).__name__} is settled: make another with it")
+        super().__setattr__(name, value)
 
 
 def state(

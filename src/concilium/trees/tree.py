@@ -104,7 +104,7 @@ class DecisionTree(Stated, Fitted[TreeBody]):
             prune=prune,
             group=group,
         )
-        self.target, self.query, self.release = target, query, release
+        self.release = release
 
     def fit(self, house: House) -> Self:
         """Grow the tree with the sites of this house; returns itself."""

@@ -153,7 +153,7 @@ class VotingTrees(Stated, Fitted[VotingBody]):
             max_depth=max_depth,
             min_leaf=min_leaf,
         )
-        self.target, self.query, self.release = target, query, release
+        self.release = release
 
     def fit(self, house: House) -> Self:
         """Grow the ensemble with the sites of this house; returns itself."""
