@@ -23,6 +23,7 @@ LAYERS = [
     {"model"},
     {"trees", "rulefit", "temporal", "codes", "experts"},
     {"evaluation", "consult"},
+    {"study_sections"},
     {"study"},
     {"console", "cli"},
 ]

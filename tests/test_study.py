@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from concilium import model
 from concilium.errors import StudyError
 from concilium.records.table import Records
-from concilium.study import GIVEN, LATER, METHODS, SECTIONS, Study, TreeLimits
+from concilium.study import Study
+from concilium.study_sections import GIVEN, LATER, METHODS, SECTIONS, TreeLimits
 from concilium.trees.voting import VotingTrees
 
 SMALLEST = """

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 import concilium as cc
 from concilium.cli.main import app
-from concilium.study import LATER, METHODS, SECTIONS, Study
+from concilium.study import Study
+from concilium.study_sections import LATER, METHODS, SECTIONS
 
 REPOSITORY = Path(__file__).parents[2]
 COMMANDS_PAGE = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")

@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, xlogy
 
 from concilium.rulefit.fitting import Sums, check_coefficients, write_reals
+from concilium.rulefit.newton import Columns
 
 
 def objective(design, outcome, intercept, coefficients, penalty, *, binary=True):
@@ -89,6 +90,11 @@ def find_optimum(design, outcome, penalty, *, binary=True, precision=1e-9):
         if length >= 0.5:
             t = max(t, min(2 * t, 2 * columns / gap) if length < 1 else min(10 * t, 20 * columns / gap))
     raise AssertionError(f"the oracle came no nearer than {gap:.1e}")
+
+
+def unlike(count):
+    """Columns of which nothing is known: each is a family of its own."""
+    return Columns(count, np.arange(count))
 
 
 PLACES = 30

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_lasso import Pooled, find_optimum, objective
+from pooled_lasso import Pooled, find_optimum, objective, unlike
 
 from concilium.errors import HouseError
 from concilium.rulefit import newton, path
@@ -112,7 +112,7 @@ def test_no_step_is_taken_uphill(kind):
             stands.append(objective(design, y, w[0], w[1:], 0.002))
         return pooled(candidates, working)
 
-    newton.fit(watch, Columns.unlike(30), 0.002)
+    newton.fit(watch, unlike(30), 0.002)
     assert len(stands) > 3
     assert np.all(np.diff(stands) <= 1e-8)
 
@@ -142,7 +142,7 @@ def realistic(patients=600, columns=400, seed=3):
 @pytest.mark.parametrize("penalty", [0.03, 0.01, 0.003, 0.001, 0.0003])
 def test_fifteen_questions_do_on_rules(penalty):
     design, y = realistic()
-    fitted = newton.fit(Pooled(design, y), Columns.unlike(design.shape[1]), penalty)
+    fitted = newton.fit(Pooled(design, y), unlike(design.shape[1]), penalty)
     assert fitted.converged
     assert fitted.questions <= 15
     reached = objective(design, y, fitted.w[0], fitted.w[1:], penalty)
@@ -154,7 +154,7 @@ def test_a_column_about_few_patients_cannot_be_forgotten():
     design, y = realistic(columns=900, seed=5)
     design = design[:, design.mean(axis=0) < 0.08]
     for penalty in (0.001, 0.0007):
-        fitted = newton.fit(Pooled(design, y), Columns.unlike(design.shape[1]), penalty)
+        fitted = newton.fit(Pooled(design, y), unlike(design.shape[1]), penalty)
         slope = fitted.point.gradient[1:]
         inside = fitted.w[1:] != 0
         asleep = np.setdiff1d(np.arange(design.shape[1]), fitted.point.working)
@@ -169,21 +169,21 @@ def test_more_columns_than_patients():
     draws = np.random.default_rng(2)
     design = rules(draws, 20, 300)
     y = (draws.random(20) < 0.5).astype(float)
-    fitted = newton.fit(Pooled(design, y), Columns.unlike(300), 0.01)
+    fitted = newton.fit(Pooled(design, y), unlike(300), 0.01)
     assert objective(design, y, fitted.w[0], fitted.w[1:], 0.01) <= find_optimum(design, y, 0.01) + 1e-7
     assert np.count_nonzero(fitted.w[1:]) <= 40
 
 
 def test_without_columns_the_intercept_is_the_log_odds():
     y = np.repeat([0.0, 1.0], [30, 10])
-    fitted = newton.fit(Pooled(np.zeros((40, 0)), y), Columns.unlike(0), 0.1)
+    fitted = newton.fit(Pooled(np.zeros((40, 0)), y), unlike(0), 0.1)
     assert fitted.w == pytest.approx([np.log(1 / 3)], abs=1e-5)
-    mean = newton.fit(Pooled(np.zeros((40, 0)), y - 0.5, binary=False), Columns.unlike(0), 0.1)
+    mean = newton.fit(Pooled(np.zeros((40, 0)), y - 0.5, binary=False), unlike(0), 0.1)
     assert mean.w == pytest.approx([-0.25], abs=1e-8)
 
 
 def test_one_class_does_not_run_away():
-    fitted = newton.fit(Pooled(rules(np.random.default_rng(1), 30, 5), np.ones(30)), Columns.unlike(5), 0.01)
+    fitted = newton.fit(Pooled(rules(np.random.default_rng(1), 30, 5), np.ones(30)), unlike(5), 0.01)
     assert 0 < fitted.objective < 1e-6
     assert np.all(np.abs(fitted.w) < 50)
 
@@ -191,9 +191,9 @@ def test_one_class_does_not_run_away():
 def test_a_warm_start_ends_at_the_same_optimum_sooner():
     design, y = realistic()
     columns = design.shape[1]
-    near = newton.fit(Pooled(design, y), Columns.unlike(columns), 0.012)
-    cold = newton.fit(Pooled(design, y), Columns.unlike(columns), 0.01)
-    warm = newton.fit(Pooled(design, y), Columns.unlike(columns), 0.01, start=near.point)
+    near = newton.fit(Pooled(design, y), unlike(columns), 0.012)
+    cold = newton.fit(Pooled(design, y), unlike(columns), 0.01)
+    warm = newton.fit(Pooled(design, y), unlike(columns), 0.01, start=near.point)
     assert warm.objective == pytest.approx(cold.objective, abs=1e-8)
     assert warm.questions < cold.questions
 
@@ -201,13 +201,13 @@ def test_a_warm_start_ends_at_the_same_optimum_sooner():
 def test_a_large_enough_penalty_leaves_no_term():
     design, y = realistic()
     at_mean = np.abs(design.T @ (y.mean() - y)).max() / len(y)
-    assert not np.any(newton.fit(Pooled(design, y), Columns.unlike(design.shape[1]), at_mean * 1.001).w[1:])
-    assert np.any(newton.fit(Pooled(design, y), Columns.unlike(design.shape[1]), at_mean * 0.98).w[1:])
+    assert not np.any(newton.fit(Pooled(design, y), unlike(design.shape[1]), at_mean * 1.001).w[1:])
+    assert np.any(newton.fit(Pooled(design, y), unlike(design.shape[1]), at_mean * 0.98).w[1:])
 
 
 def test_no_patients_are_nothing_to_fit():
     with pytest.raises(HouseError, match="no patients to fit"):
-        newton.fit(lambda *_: Sums(0.0, np.zeros(1), np.zeros(2), np.zeros((1, 1))), Columns.unlike(1), 0.1)
+        newton.fit(lambda *_: Sums(0.0, np.zeros(1), np.zeros(2), np.zeros((1, 1))), unlike(1), 0.1)
 
 
 def test_the_working_set_stays_within_bounds_and_keeps_what_is_in_the_model():
@@ -281,7 +281,7 @@ def test_the_path_ends_at_a_hundredth_and_chooses_by_loss_on_others():
         models.extend(newton_vector(c, design.shape[1]) for c in candidates)
         return np.array([objective(design[held], y[held], w[0], w[1:], 0.0) for w in models])
 
-    found = path.walk(Pooled(design[learn], y[learn]), ask_held_out, Columns.unlike(design.shape[1]), None)
+    found = path.walk(Pooled(design[learn], y[learn]), ask_held_out, unlike(design.shape[1]), None)
     largest = np.abs(design[learn].T @ (y[learn].mean() - y[learn])).max() / 420
     assert len(found) == path.LENGTH
     assert found[-1].penalty == pytest.approx(0.01 * largest, rel=1e-3)
@@ -299,7 +299,7 @@ def test_the_path_over_no_columns_has_no_terms():
     found = path.walk(
         Pooled(np.zeros((20, 0)), np.repeat([0.0, 1.0], 10)),
         lambda c: np.ones(len(c)),
-        Columns.unlike(0),
+        unlike(0),
         None,
     )
     assert {choice.terms for choice in found} == {0}
@@ -321,7 +321,7 @@ def test_sums_are_read_as_they_were_written():
 
 def test_the_path_ends_where_nobody_would_read_on(monkeypatch):
     design, y = realistic()
-    columns = Columns.unlike(design.shape[1])
+    columns = unlike(design.shape[1])
 
     def walk(penalties=None):
         return path.walk(Pooled(design, y), lambda c: np.zeros(len(c)), columns, penalties)

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import numpy as np
 import pytest
-from pooled_lasso import Pooled, find_optimum, objective
+from pooled_lasso import Pooled, find_optimum, objective, unlike
 from rule_patients import BINS, deal, draw, open_house, records_of, rows_of, site_of, small_rulefit
 
 import concilium as cc
@@ -288,7 +288,7 @@ def test_the_penalty_is_chosen_by_loss_on_patients_held_out(patients):
     for choice in model.path_:
         # Each model of the path again, by an oracle's bound: the solver's is within its coarse tolerance of it.
         asked = Pooled(design[~held], y[~held].astype(float))
-        w = path.newton.fit(asked, path.Columns.unlike(design.shape[1]), choice.penalty).w
+        w = path.newton.fit(asked, unlike(design.shape[1]), choice.penalty).w
         losses[choice.penalty] = objective(design[held], y[held], w[0], w[1:], 0.0)
         assert choice.deviance == pytest.approx(losses[choice.penalty], abs=5e-3)
         assert 0 <= choice.terms <= design.shape[1]

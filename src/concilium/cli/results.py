@@ -15,7 +15,8 @@ from concilium.errors import StudyError
 if TYPE_CHECKING:
     from concilium.model import Estimator
     from concilium.records.table import Value
-    from concilium.study import Evaluate, Study
+    from concilium.study import Study
+    from concilium.study_sections import Evaluate
 
 # All files that a run may leave; `tree.svg` only where the model is one picture.
 RESULTS = ("model.json", "metrics.json", "card.json", "tree.svg", "report.html")

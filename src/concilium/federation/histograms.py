@@ -8,7 +8,7 @@ classes may have these counted in the same way, and everything by class: that is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import ClassVar
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MessageError
+from concilium.errors import MessageError, StudyError
 from concilium.federation.cohort import Cohort
 from concilium.records.table import Coded, label
 
@@ -130,6 +130,20 @@ def choose_cutoffs(histogram: NDArray[np.int64], edges: Sequence[float], count: 
     return sorted(
         {float(edges[index]) for index in at.tolist() if index < len(edges) and reached[index] < reached[-1]}
     )
+
+
+def read_bins(model: str, bins: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """The public edges that a model ("a RuleFit") is given, as lists of numbers; StudyError where they are not rising
+    numbers."""
+    try:
+        read = {name: [float(edge) for edge in edges] for name, edges in bins.items()}
+        for name, edges in read.items():
+            check_edges(name, edges)
+    except MessageError as error:
+        raise StudyError(str(error)) from None
+    except (TypeError, ValueError):
+        raise StudyError(f"the 'bins' of {model} must be lists of numbers; got {bins!r}") from None
+    return read
 
 
 def check_edges(name: str, edges: Sequence[float]) -> None:

@@ -20,7 +20,7 @@ from concilium.federation.histograms import check_edges
 from concilium.federation.messages import decode
 from concilium.federation.questions import Gathered
 from concilium.federation.stated import canonical
-from concilium.records.table import Coded, Numbers, Value, label
+from concilium.records.table import Coded, Column, Numbers, Value, label
 
 # An integer attribute with more values than this over all sites is a number, not a category: it needs bins.
 MOST_INTEGER_VALUES = 32
@@ -82,16 +82,15 @@ class AskSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         wanted = records.names if self.attributes is None else set(self.attributes) & set(records.names)
         seen, unbinned = [], []
         for name in sorted(wanted):
-            column = records[name]
             if name == self.target:
                 continue
             if name in self.bins:
                 cohort.view.binned(name, tuple(self.bins[name]))
                 seen.append(AttributeSeen(name, [], True))
-            elif isinstance(column, Numbers) or (column.numeric and near_unique(column)):
+            elif (listed := as_listed(records[name])) is None:
                 unbinned.append(name)
             else:
-                seen.append(AttributeSeen(name, observed(column, cohort), column.numeric))
+                seen.append(AttributeSeen(name, observed(listed, cohort), listed.numeric))
         return SchemaSeen(
             seen, classes, len(cohort) if self.count_patients else None, unbinned, cohort.floored
         )
@@ -263,11 +262,16 @@ def name_of(value: Value | None) -> str | None:
 
 def list_classes(cohort: Cohort, target: str) -> list[str | int | float | bool]:
     """The values of the target that occur among the cohort's patients; RecordsError where it is a number."""
-    column = cohort.view.records[target]
-    # As of any other attribute: to list about one value per patient is to list the patients.
-    if isinstance(column, Numbers) or (column.numeric and near_unique(column)):
+    column = as_listed(cohort.view.records[target])
+    if column is None:
         raise RecordsError(f"the target {target!r} is a number; here categories are predicted")
     return [value for value in observed(column, cohort) if value is not None]
+
+
+def as_listed(column: Column) -> Coded | None:
+    """A column whose values may be listed; None for numbers, and where to list about one value per patient would be to
+    list the patients."""
+    return None if isinstance(column, Numbers) or (column.numeric and near_unique(column)) else column
 
 
 def observed(column: Coded, cohort: Cohort) -> list[str | int | float | bool | None]:

@@ -58,11 +58,6 @@ class Columns:
             tuple(first),
         )
 
-    @classmethod
-    def unlike(cls, count: int) -> Columns:
-        """Columns of which nothing is known."""
-        return cls(count, np.arange(count))
-
 
 @dataclass
 class Point:

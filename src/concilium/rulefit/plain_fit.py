@@ -40,7 +40,7 @@ NOT_PRIVATE = (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Learned:
     """A model, how many patients each site says it has, the path over penalties, and what the card has to say."""
 

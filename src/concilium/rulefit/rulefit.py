@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MessageError, ModelError, StudyError
+from concilium.errors import ModelError, StudyError
 from concilium.federation.card import Card
-from concilium.federation.histograms import check_edges
+from concilium.federation.histograms import read_bins
 from concilium.federation.house import House
 from concilium.federation.messages import Release
 from concilium.federation.patients import as_records, known, read_patient
@@ -119,7 +119,7 @@ class RuleFit(Fitted[RuleBody]):
         self.target, self.positive, self.query = target, known(positive), query
         self.trees, self.leaves, self.shrinkage = trees, float(leaves), float(shrinkage)
         self.penalty = read_penalty(penalty)
-        self.bins = read_bins(bins or {})
+        self.bins = read_bins("a RuleFit", bins or {})
         self.cutoffs, self.solver, self.support, self.seed = cutoffs, solver, support, seed
         self.release: Release = release
         self.attributes = None if attributes is None else list(attributes)
@@ -296,16 +296,3 @@ def read_penalty(penalty: Any) -> float | list[float] | Literal["auto"]:
             f"the 'penalty' of a RuleFit must be above 0, a list of such numbers, or 'auto'; got {penalty!r}"
         )
     return sorted(set(values), reverse=True) if several else values[0]
-
-
-def read_bins(bins: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Public edges as lists of numbers; StudyError where they are not rising numbers."""
-    try:
-        read = {name: [float(edge) for edge in edges] for name, edges in bins.items()}
-        for name, edges in read.items():
-            check_edges(name, edges)
-    except MessageError as error:
-        raise StudyError(str(error)) from None
-    except (TypeError, ValueError):
-        raise StudyError(f"the 'bins' of a RuleFit must be lists of numbers; got {bins!r}") from None
-    return read

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from concilium.errors import MessageError, StudyError
+from concilium.errors import StudyError
 from concilium.federation.held_out import MOST_PERCENT, Part
-from concilium.federation.histograms import check_edges
+from concilium.federation.histograms import read_bins
 from concilium.federation.messages import Release
 from concilium.federation.schema import GlobalSchema, stated_schema
 from concilium.privacy.accounting import rho_for_epsilon
@@ -200,18 +200,6 @@ def state(
     )
 
 
-def read_bins(model: str, bins: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    try:
-        read = {name: [float(edge) for edge in edges] for name, edges in bins.items()}
-        for name, edges in read.items():
-            check_edges(name, edges)
-    except MessageError as error:
-        raise StudyError(str(error)) from None
-    except (TypeError, ValueError):
-        raise wrong(model, "bins", bins, "must be lists of numbers") from None
-    return read
-
-
 def read_share(model: str, prune: Any) -> float:
     """The share of patients to hold out; in whole percent, for there to be few ways to divide the same patients."""
     number = isinstance(prune, int | float | np.number) and not isinstance(prune, bool)
@@ -232,5 +220,5 @@ def plain(count: T) -> T | int:
 
 
 def is_count(value: Any) -> bool:
-    """Whether this is a whole number, numpy's among them, and not a truth value."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    """Whether this is a whole number, and not a truth value."""
+    return isinstance(value, int) and not isinstance(value, bool)

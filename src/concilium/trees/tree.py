@@ -19,9 +19,7 @@ from concilium.federation.house import House
 from concilium.federation.messages import Release
 from concilium.federation.patients import as_records, codes_and_names, read_patient
 from concilium.federation.run import Run
-from concilium.federation.schema import (
-    name_of,
-)
+from concilium.federation.schema import name_of
 from concilium.model import Fitted
 from concilium.privacy.accounting import Plan
 from concilium.records.table import Records, Value
