@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from pooled_lasso import find_optimum, objective
-from rule_patients import BINS, draw, open_house, records_of
+from rule_patients import BINS, draw, open_house, records_of, small_rulefit
 
 import concilium as cc
 from concilium.errors import HouseError, ModelError, StudyError
@@ -94,3 +94,25 @@ def test_hospitals_behind_regions_make_the_model_that_they_make_in_one_house(pat
     tiered = cc.RuleFit("y", 1, bins=BINS, trees=20, release="exact").fit(cc.House(regions))
     assert tiered.body == flat.body
     assert {site.name for site in tiered.card.sites} == {"north", "south"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"release": "exact"}, "about ten times"),
+        ({"release": "exact", "penalty": [0.01, 0.03]}, "for a path"),
+        ({"release": "masked", "cutoffs": 3}, "about ten times"),
+        ({"release": "exact", "solver": "fedda"}, "times: how far"),
+    ],
+)
+def test_the_plan_names_every_question_that_is_asked_and_its_price(patients, options, said):
+    table, y = patients
+    model = small_rulefit(**options)
+    plan = model.plan()
+    assert said in plan.render()
+    released = model.fit(open_house(table, y, 3)).card.releases
+    assert {one.kind for one in released} - {"mask.open"} <= {one.kind for one in plan.questions}
+    sites = {one.site for one in released}
+    spent = [sum(Fraction(one.cost) for one in released if one.site == site and one.cost) for site in sites]
+    assert max(spent) <= plan.total
+    assert bool(plan.total) == (options["release"] == "masked") == bool(max(spent))

@@ -76,17 +76,20 @@ class PlainFit:
         rho = None
         if self.release == "masked" and self.epsilon is not None and self.cutoffs is not None:
             rho = rho_for_epsilon(self.epsilon, self.delta)
+        if self.solver == "fedda":
+            solving = PlannedQuestion(
+                "rulefit.dual", None, f"{fedda.ROUNDS} times: how far the dual vector moves"
+            )
+        else:
+            often = (
+                "about ten times" if isinstance(self.penalty, float) else "some dozens of times, for a path"
+            )
+            solving = PlannedQuestion("rulefit.fit", None, f"{often}: loss, gradient and Hessian")
         questions = (
             PlannedQuestion("rulefit.schema", None, "which attributes, values and classes there are"),
             PlannedQuestion("histograms", rho, "histograms on the public bins, for cutoffs and scales"),
             PlannedQuestion("rulefit.rules", None, f"rules of {self.trees} boosted trees at every site"),
-            PlannedQuestion(
-                *(
-                    ("rulefit.dual", None, f"{fedda.ROUNDS} times: how far the dual vector moves")
-                    if self.solver == "fedda"
-                    else ("rulefit.fit", None, "about ten times: loss, gradient and Hessian")
-                )
-            ),
+            solving,
             PlannedQuestion("rulefit.rates", None, "support and subgroup rates of the model's rules"),
         )
         return Plan("rho", questions)
