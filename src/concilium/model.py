@@ -5,12 +5,13 @@ JSON only: loading a model runs no code, refuses unknown fields and methods, and
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
+from concilium import closed_lists
+from concilium.closed_lists import METHODS
 from concilium.errors import ModelError, QueryError, StudyError, nearest
 from concilium.federation.card import Card
 
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
     from concilium.records.table import Value
 
 FORMAT = "concilium/model@1"
-
-METHODS = {
-    "rulefit": "concilium.rulefit.rulefit:RuleFit",
-    "tree": "concilium.trees.tree:DecisionTree",
-    "voting-trees": "concilium.trees.voting:VotingTrees",
-    "naive-bayes": "concilium.trees.naive_bayes:NaiveBayes",
-}
 
 B = TypeVar("B", bound=msgspec.Struct)
 
@@ -127,8 +121,7 @@ def load(path: str | Path) -> Any:
             raise ModelError(
                 f"{path}: there is no method {document.method!r}{known}; known: {', '.join(METHODS)}"
             )
-        module, name = METHODS[document.method].split(":")
-        return getattr(importlib.import_module(module), name).from_body(document.body, document.card)
+        return closed_lists.load(METHODS[document.method]).from_body(document.body, document.card)
     except (msgspec.ValidationError, StudyError, QueryError, RecursionError) as error:
         said = getattr(error, "problem", error)
         raise ModelError(f"{path}: this is not a model file: {said}") from None

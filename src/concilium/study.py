@@ -6,7 +6,6 @@ The file is checked whole before any record is read; every key, with what it mea
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from concilium import model
+from concilium import closed_lists, model
 from concilium.errors import ConciliumError, QueryError, RecordsError, StudyError, nearest
 from concilium.sections import fill, read_columns, read_section
 from concilium.study_sections import (
@@ -348,9 +347,8 @@ class Study(About, frozen=True, kw_only=True):
         asked = METHODS[self.method]
         said = {**msgspec.structs.asdict(self), **msgspec.structs.asdict(self.privacy)}
         given = {name: said[name] for name in (*GIVEN, *asked.takes, *asked.needs)}
-        module, name = model.METHODS[self.method].split(":")
         try:
-            estimator: model.Estimator = getattr(importlib.import_module(module), name)(
+            estimator: model.Estimator = closed_lists.load(closed_lists.METHODS[self.method])(
                 **given, **msgspec.structs.asdict(self.limits)
             )
             return estimator

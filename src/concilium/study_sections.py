@@ -133,7 +133,7 @@ class Method:
     numbers: bool = False
 
 
-# One entry for each method; where its estimator is, model.METHODS says.
+# One entry for each method; where its estimator is, closed_lists.METHODS says.
 METHODS = {
     "rulefit": Method(
         RuleLimits, takes=("positive", "values", "epsilon", "delta"), against_rest=True, numbers=True

@@ -6,7 +6,6 @@ method, and is named here so that a site can list, load and refuse it without kn
 
 from __future__ import annotations
 
-import importlib
 from fractions import Fraction
 from functools import lru_cache
 from typing import ClassVar, Protocol, cast
@@ -15,29 +14,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.closed_lists import KINDS, load
 from concilium.errors import MessageError, nearest
 from concilium.federation.cohort import Cohort
 from concilium.federation.messages import Envelope, decode
-
-KINDS = {
-    "histograms": "concilium.federation.histograms:AskHistograms",
-    "mask.hello": "concilium.federation.masking:Hello",
-    "mask.join": "concilium.federation.masking:Join",
-    "mask.meet": "concilium.federation.masking:Meet",
-    "mask.open": "concilium.federation.masking:Open",
-    "mask.end": "concilium.federation.masking:End",
-    "rulefit.schema": "concilium.federation.schema:AskSchema",
-    "rulefit.rules": "concilium.rulefit.generation:AskRules",
-    "rulefit.fit": "concilium.rulefit.fitting:AskFit",
-    "rulefit.gradient": "concilium.rulefit.gradient:AskGradient",
-    "rulefit.dual": "concilium.rulefit.fedda:AskDual",
-    "rulefit.rates": "concilium.rulefit.rates:AskRates",
-    "tree.schema": "concilium.federation.schema:AskSchema",
-    "tree.crosstables": "concilium.trees.crosstables:AskCrosstables",
-    "tree.classes": "concilium.trees.class_counts:AskClassCounts",
-    "tree.votes": "concilium.trees.ballot:AskVotes",
-}
-
 
 MOST_CHARACTERS = 1000
 MOST_REMEMBERED = 1 << 16  # bytes of a question
@@ -99,8 +79,7 @@ def read_question(kind: str, release: str, body: bytes) -> Question:
     place = KINDS.get(kind)
     if place is None:
         raise MessageError(f"there is no kind of question {kind[:60]!r}{nearest(kind[:60], KINDS)}")
-    module, name = place.split(":")
-    question = cast(Question, decode(body, getattr(importlib.import_module(module), name)))
+    question = cast(Question, decode(body, load(place)))
     if release not in question.releases:
         raise MessageError(f"a question of kind {kind!r} cannot be released as {release!r}")
     if len(getattr(question, "target", "")) > MOST_CHARACTERS:

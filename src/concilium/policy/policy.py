@@ -47,32 +47,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from concilium.closed_lists import KINDS, RELEASES
 from concilium.errors import LedgerError, PolicyError, nearest
 from concilium.policy.functions import Secret
 from concilium.privacy.accounting import exact_delta, exact_positive
 
 if TYPE_CHECKING:
     from concilium.policy.actions import ConstraintGraphs
-
-ALL_KINDS = (
-    "histograms",
-    "mask.hello",
-    "mask.join",
-    "mask.meet",
-    "mask.open",
-    "mask.end",
-    "rulefit.schema",
-    "rulefit.rules",
-    "rulefit.fit",
-    "rulefit.gradient",
-    "rulefit.dual",
-    "rulefit.rates",
-    "tree.schema",
-    "tree.crosstables",
-    "tree.classes",
-    "tree.votes",
-)
-ALL_MODES = ("exact", "masked", "private")
 
 
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,8 +75,8 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What this hospital lets out. `Policy()` is the default; `Policy.read` takes a file."""
 
-    kinds: tuple[str, ...] = ALL_KINDS
-    modes: tuple[str, ...] = ALL_MODES
+    kinds: tuple[str, ...] = tuple(KINDS)
+    modes: tuple[str, ...] = tuple(RELEASES)
     minimum_patients: int = 4
     differencing: bool = True
     branch_floor: int = 0
@@ -114,7 +95,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
-        for listed, known, what in ((self.kinds, ALL_KINDS, "kind"), (self.modes, ALL_MODES, "mode")):
+        for listed, known, what in ((self.kinds, KINDS, "kind"), (self.modes, RELEASES, "mode")):
             for name in listed:
                 if name not in known:
                     raise PolicyError(f"there is no {what} {name!r} to allow{nearest(name, known)}")

@@ -1,0 +1,57 @@
+"""The three closed lists: what a house may ask, how an answer may leave a hospital, what can be learned.
+
+Whoever adds a kind of question, a release or a method writes one file (a method: a package) and one line here. A name
+that is not listed is refused, wherever it comes from: a message, a policy, a study file, a model file. Places are
+`module:name` and are loaded when they are first needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple
+
+
+class ListedRelease(NamedTuple):
+    """Where a release is, and whether what it lets out has a price that bounds it (differential privacy)."""
+
+    place: str
+    bounded: bool
+
+
+KINDS = {
+    "histograms": "concilium.federation.histograms:AskHistograms",
+    "mask.hello": "concilium.federation.masking:Hello",
+    "mask.join": "concilium.federation.masking:Join",
+    "mask.meet": "concilium.federation.masking:Meet",
+    "mask.open": "concilium.federation.masking:Open",
+    "mask.end": "concilium.federation.masking:End",
+    "rulefit.schema": "concilium.federation.schema:AskSchema",
+    "rulefit.rules": "concilium.rulefit.generation:AskRules",
+    "rulefit.fit": "concilium.rulefit.fitting:AskFit",
+    "rulefit.gradient": "concilium.rulefit.gradient:AskGradient",
+    "rulefit.dual": "concilium.rulefit.fedda:AskDual",
+    "rulefit.rates": "concilium.rulefit.rates:AskRates",
+    "tree.schema": "concilium.federation.schema:AskSchema",
+    "tree.crosstables": "concilium.trees.crosstables:AskCrosstables",
+    "tree.classes": "concilium.trees.class_counts:AskClassCounts",
+    "tree.votes": "concilium.trees.ballot:AskVotes",
+}
+
+RELEASES = {
+    "exact": ListedRelease("concilium.federation.releases.exact:Exact", bounded=False),
+    "masked": ListedRelease("concilium.federation.releases.masked:Masked", bounded=False),
+    "private": ListedRelease("concilium.federation.releases.private:Private", bounded=True),
+}
+
+METHODS = {
+    "tree": "concilium.trees.tree:DecisionTree",
+    "voting-trees": "concilium.trees.voting:VotingTrees",
+    "rulefit": "concilium.rulefit.rulefit:RuleFit",
+    "naive-bayes": "concilium.trees.naive_bayes:NaiveBayes",
+}
+
+
+def load(place: str) -> Any:
+    """What stands at a place."""
+    module, name = place.split(":")
+    return getattr(importlib.import_module(module), name)
