@@ -13,10 +13,13 @@ import numba
 import numpy as np
 
 import concilium as cc
+from concilium.federation.attributes import Attribute, OwnValues
 from concilium.federation.cohort import View
-from concilium.federation.schema import ConditionalSchema, Known
+from concilium.federation.messages import encode
+from concilium.federation.schema import ConditionalSchema, name_classes
 from concilium.records.table import Coded, Records
-from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
+from concilium.trees.crosstables import AskCrosstables
+from concilium.trees.splits import Split
 
 ATTRIBUTES, NODES, REPEATS = 262, 16, 7
 
@@ -36,13 +39,13 @@ def main(patients: int) -> None:
     columns = {f"x{i:03d}": Coded(codes[i], ("a", "b", "c", "d")) for i in range(ATTRIBUTES)}
     records = Records({**columns, "y": Coded(outcome, ("no", "yes"))})
     cohort = View(records, cc.Policy()).select("", "y")
-    known = Known([0, 1, 2, 3], ["a", "b", "c", "d"])
-    schema = ConditionalSchema(Known([0, 1], ["no", "yes"]), [known] * ATTRIBUTES)
+    own = OwnValues([0, 1, 2, 3], ["a", "b", "c", "d"])
+    template = encode(ConditionalSchema(OwnValues([0, 1], ["no", "yes"]), [own] * ATTRIBUTES))
     question = AskCrosstables(
         query="",
         target="y",
-        classes=2,
-        attributes=[AskedAttribute(name, 4, []) for name in columns],
+        classes=name_classes("y", ("no", "yes")).hide(),
+        attributes=tuple(Attribute(name, hidden=4, missing=False, other=False) for name in columns),
         tree=[
             Split(0, 0, [1, 2, 3, 4]),
             *(Split(i, 1, [4 * i + j for j in range(1, 5)]) for i in range(1, 5)),
@@ -52,7 +55,7 @@ def main(patients: int) -> None:
     keys = ((codes[0] - 1) * 8 + (codes[1] - 1) * 2 + (outcome - 1)).astype(np.uint8)
     table = np.zeros((ATTRIBUTES, 5 * NODES * 2), dtype=np.uint32)
     bare(codes[:, :10], keys[:10], NODES * 2, table)
-    question.count(cohort, schema)
+    question.compute(cohort, template)
 
     def timed(work) -> float:
         start = time.perf_counter()
@@ -63,8 +66,8 @@ def main(patients: int) -> None:
     for _ in range(REPEATS):
         table[:] = 0
         peer.append(timed(lambda: bare(codes, keys, NODES * 2, table)))
-        ours.append(timed(lambda: question.count(cohort, schema)))
-    counts = question.count(cohort, schema)
+        ours.append(timed(lambda: question.compute(cohort, template)))
+    counts = question.compute(cohort, template)
     expected = table.reshape(ATTRIBUTES, 5, NODES, 2)[:, 1:].transpose(2, 0, 1, 3).reshape(NODES, -1, 2)
     assert (counts[:, 1:] == expected).all()
     print(f"one level, {patients:,} patients x {ATTRIBUTES} attributes x {NODES} nodes, median of {REPEATS}")

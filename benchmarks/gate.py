@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 
 import concilium as cc
-from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
-from concilium.federation.schema import ConditionalSchema, Known
+from concilium.federation.attributes import Attribute, OwnValues
+from concilium.federation.messages import VERSION, Answer, Envelope, encode, open_reply
+from concilium.federation.schema import ConditionalSchema, name_classes
 from concilium.records.table import Coded, Records
-from concilium.trees.crosstables import AskCrosstables, AskedAttribute
+from concilium.trees.crosstables import AskCrosstables
 
 PATIENTS, ATTRIBUTES = 10_000, 40
 
@@ -29,12 +30,19 @@ def main(questions: int) -> None:
         for i in range(ATTRIBUTES)
     }
     records = Records({**columns, "y": Coded(draw.integers(1, 3, PATIENTS).astype(np.uint8), ("n", "p"))})
-    schema = ConditionalSchema(Known([0, 1], ["n", "p"]), [Known([0, 1, 2], ["a", "b", "c"])] * ATTRIBUTES)
-    attributes = [AskedAttribute(name, 3, []) for name in columns]
-    question = AskCrosstables(query="", target="y", classes=2, attributes=attributes, tree=[], nodes=[0])
+    own = OwnValues([0, 1, 2], ["a", "b", "c"])
+    template = encode(ConditionalSchema(OwnValues([0, 1], ["n", "p"]), [own] * ATTRIBUTES))
+    question = AskCrosstables(
+        query="",
+        target="y",
+        classes=name_classes("y", ("n", "p")).hide(),
+        attributes=tuple(Attribute(name, hidden=3, missing=False, other=False) for name in columns),
+        tree=[],
+        nodes=[0],
+    )
     with tempfile.TemporaryDirectory() as folder:
         site = cc.Site("a", records, ledger=Path(folder) / "a.ledger")
-        cohort = site._view.select("", "y")
+        cohort = site._desk.view.select("", "y")
         messages = [
             encode(
                 Envelope(
@@ -44,17 +52,16 @@ def main(questions: int) -> None:
                     kind="tree.crosstables",
                     release="exact",
                     body=encode(question),
-                    template=encode(schema),
+                    template=template,
                 )
             )
             for number in range(questions)
         ]
         assert isinstance(open_reply(site.answer(messages[0])), Answer)
-        decode(encode(schema), ConditionalSchema)
         whole, bare = [], []
         for message in messages[1:]:
             start = time.perf_counter()
-            question.count(cohort, schema)
+            question.compute(cohort, template)
             middle = time.perf_counter()
             site.answer(message)
             whole.append(time.perf_counter() - middle)

@@ -17,8 +17,8 @@ from collections.abc import Callable
 import numpy as np
 
 import concilium as cc
+from concilium.evaluation.folds import learn_folds
 from concilium.evaluation.leave_out import leave_bands_out
-from concilium.evaluation.shared_folds import learn_folds
 from concilium.records.table import Coded, Records
 
 ATTRIBUTES, BANDS, DEPTH, REPEATS = 262, 10, 8, 5

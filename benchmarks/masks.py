@@ -9,6 +9,7 @@ unmasking. The network and the disk are not in it. Bytes are what the sites send
 
 from __future__ import annotations
 
+import sqlite3
 import statistics
 import sys
 import time
@@ -19,9 +20,9 @@ import numpy as np
 
 from concilium.privacy.identity import Identity
 from concilium.privacy.manifest import Participant, compose
-from concilium.privacy.mask_store import MemoryMaskStore
+from concilium.privacy.mask_store import SqliteMaskStore
 from concilium.privacy.masks import address
-from concilium.privacy.seat import Seat
+from concilium.privacy.membership import Membership
 from concilium.privacy.study_keys import verify_study_keys
 from concilium.privacy.unmasking import MaskedRound
 
@@ -48,26 +49,31 @@ def main(sites: int, counts: int) -> None:
     manifest = compose("benchmark", [Participant(name, identities[name].public) for name in names])
     phases: dict[str, list[float]] = {"mask": [], "reveal": [], "unmask": []}
 
-    def join() -> tuple[dict[str, Seat], dict[str, bytes]]:
-        seats = {name: Seat(manifest, name, identities[name], peers, MemoryMaskStore()) for name in names}
-        keys = [seat.key for seat in seats.values()]
-        for seat in seats.values():
-            seat.meet(keys)
-        return seats, verify_study_keys(manifest, keys)
+    def join() -> tuple[dict[str, Membership], dict[str, bytes]]:
+        members = {
+            name: Membership(
+                manifest, name, identities[name], peers, SqliteMaskStore(sqlite3.connect(":memory:"))
+            )
+            for name in names
+        }
+        keys = [member.key for member in members.values()]
+        for member in members.values():
+            member.meet(keys)
+        return members, verify_study_keys(manifest, keys)
 
-    seats, keys = join()
+    members, keys = join()
     sent = 0
 
     def masked(turn: int) -> np.ndarray:
         nonlocal sent
         content = b"question %d" % turn
         started = time.process_time()
-        answers = [seat.mask(content, 1, vectors[name]) for name, seat in seats.items()]
+        answers = [member.mask(content, vectors[name]) for name, member in members.items()]
         answered = time.process_time()
         asked = MaskedRound(manifest, keys, content)
         commitments = asked.commitments(answers)
         shown = {name: address(commitments, name) for name in names}
-        seeds = [seat.reveal(content, 1, shown[name], charge_on_disk=True) for name, seat in seats.items()]
+        seeds = [member.reveal(content, shown[name], charge_on_disk=True) for name, member in members.items()]
         revealed = time.process_time()
         total = asked.unmask(answers, seeds)
         ended = time.process_time()

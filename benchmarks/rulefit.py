@@ -20,22 +20,17 @@ import time
 import warnings
 from collections.abc import Callable
 from operator import truediv
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import concilium as cc
 from concilium.evaluation.metrics import auc
-from concilium.evaluation.simulation import (
-    PATIENTS,
-    TARGET,
-    Cell,
-    Site,
-    as_records,
-    deal,
-    draw_patients,
-    pool,
-)
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+
+from simulation import PATIENTS, TARGET, Cell, Site, as_records, deal, draw_patients, pool
 
 REPEATS, TREES, PENALTY, SEED = 3, 333, 0.01, 7
 SMALL = Cell("nonlinear", 1, "M = 5", (PATIENTS // 5,) * 5)

@@ -23,15 +23,15 @@ from typing import Any
 import concilium as cc
 from concilium.evaluation.alone import cross_validate
 from concilium.evaluation.comparison import compare, learn_in_every_way, tally
+from concilium.evaluation.folds import learn_folds
 from concilium.evaluation.leave_out import (
     Fold,
-    Outcome,
+    Predictions,
     find_classes,
     leave_bands_out,
     leave_sites_out,
     predict_at,
 )
-from concilium.evaluation.shared_folds import learn_folds
 
 Tables = Mapping[str, cc.Records]
 Make = Callable[[], cc.DecisionTree]
@@ -88,7 +88,7 @@ def read_dialysis() -> Study:
 
 def leave_out(
     tables: Tables, folds: Sequence[Fold], make: Make, study: Study
-) -> tuple[dict[str, Outcome], float]:
+) -> tuple[dict[str, Predictions], float]:
     """What the models of the others say at every site, and how long learning them took."""
     sites = {name: cc.Site(name, table) for name, table in tables.items()}
     classes = find_classes(study.tables.values(), study.target)
@@ -143,7 +143,7 @@ def show(study: Study, depth: str, limits: dict[str, int]) -> None:
         )
 
 
-def show_spread(local: Mapping[str, Outcome | None], study: Study) -> None:
+def show_spread(local: Mapping[str, Predictions | None], study: Study) -> None:
     """Table 6.1: how good hospitals are alone."""
     accuracies = [tally([said], study.positive)["accuracy"] for said in local.values() if said is not None]
     spread = [f"no model {sum(said is None for said in local.values())}"]

@@ -37,10 +37,10 @@ from numpy.typing import NDArray
 import concilium as cc
 from concilium.evaluation.leave_out import hold_out
 from concilium.evaluation.metrics import auc
-from concilium.federation.patients import codes_and_names
+from concilium.federation.attributes import NOWHERE, Attribute, recode
+from concilium.federation.prediction import NewPatients
 from concilium.records.table import Coded, Numbers
-from concilium.trees.private_growing import Budget
-from concilium.trees.settings import Settings
+from concilium.trees.private_growing import TreeBudget
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
 REPETITIONS = 3
@@ -221,14 +221,8 @@ def measure(truth: NDArray[np.bool_], likely: NDArray[np.float64]) -> float:
 class EvenTree(cc.DecisionTree):
     """A private tree that knows no better: all attributes at every level, every question the same weight."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.settings = EvenSettings(**vars(self.settings))
-
-
-class EvenSettings(Settings):
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> TreeBudget:
         every = len({*self.values, *self.bins})
         return dataclasses.replace(super().budget, root_weight=1, screened=every)
 
@@ -307,17 +301,15 @@ def try_peer(study: Study, python: str) -> dict[str, list[float]] | str:
 
 
 def as_matrix(study: Study, table: cc.Records) -> NDArray[np.float64]:
-    """Patients as numbers: the place of each value among those stated (the last: any other), or of its bin."""
+    """Patients as numbers: the place of each value among those stated, or of its bin; the last is any other, or
+    missing."""
     columns = []
     for name in study.names:
-        codes, names = codes_and_names(table, name, study.bins.get(name))
-        if name in study.bins:
-            place = {None: len(study.bins[name]) + 1}
-        else:
-            place = {str(value): index for index, value in enumerate(study.values[name])}
-        rest = len(study.values.get(name, ()))
-        places = [place.get(one, one if name in study.bins else rest) for one in names]
-        columns.append(np.array(places, dtype=np.float64)[codes])
+        attribute = Attribute(
+            name, tuple(study.bins.get(name, ())), tuple(study.values.get(name, ())), missing=False
+        )
+        codes, cells = recode(attribute, NewPatients(table))
+        columns.append(np.where(cells == NOWHERE, attribute.inner, cells)[codes].astype(np.float64))
     return np.column_stack(columns)
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rulefit_simulation import FIGURES, SEED, judge
 
 import concilium as cc
-from concilium.evaluation.simulation import COVARIATES, SHAPES, TARGET, Cell, as_records, deal, list_cells
+from rulefit_simulation import FIGURES, SEED, judge
+from simulation import COVARIATES, SHAPES, TARGET, Cell, as_records, deal, list_cells
 
 FINE = 240
 

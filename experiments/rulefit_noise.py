@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rulefit_simulation import SEED, judge
 
 import concilium as cc
-from concilium.evaluation.simulation import COVARIATES, SHAPES, TARGET, Dealt, as_records, deal, list_cells
 from concilium.federation.histograms import choose_cutoffs
 from concilium.privacy.mechanisms import add_laplace
+from rulefit_simulation import SEED, judge
+from simulation import COVARIATES, SHAPES, TARGET, Dealt, as_records, deal, list_cells
 
 CUTOFFS = 20
 NAMES = [f"x{place}" for place in range(1, COVARIATES + 1)]

@@ -3,11 +3,10 @@
 python experiments/rulefit_simulation.py [--repetitions 20] [--scenarios 1 2 3] [--shapes linear nonlinear]
                                          [--methods federated local BFI forest] [--jobs 2]
 
-Simulated hospitals as in `concilium.evaluation.simulation`. Every figure is measured on the test patients of all
-hospitals together; `local` is the mean over the hospitals' own models. Shown are differences to pooled RuleFit on the
-same patients, median and (mean) over repetitions. RuleFit has its default settings and public edges every 0.06 from -3
-to 3, of which it chooses 20 cutoffs; BFI has the prior precision 1, its package's default; the forest has a
-hundred trees.
+Simulated hospitals as in `simulation.py`. Every figure is measured on the test patients of all hospitals together;
+`local` is the mean over the hospitals' own models. Shown are differences to pooled RuleFit on the same patients, median
+and (mean) over repetitions. RuleFit has its default settings and public edges every 0.06 from -3 to 3, of which it
+chooses 20 cutoffs; BFI has the prior precision 1, its package's default; the forest has a hundred trees.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+import bfi
 import concilium as cc
-from concilium.evaluation import bfi, forest
+import forest
 from concilium.evaluation.metrics import measure
-from concilium.evaluation.simulation import (
+from simulation import (
     COVARIATES,
     SHAPES,
     TARGET,

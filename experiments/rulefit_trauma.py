@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import bfi
 import concilium as cc
-from concilium.evaluation import bfi
 from concilium.evaluation.leave_out import hold_out
 from concilium.evaluation.metrics import auc
 

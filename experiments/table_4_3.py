@@ -1,4 +1,4 @@
-"""Table 4.3 of the thesis: what constraining an attribute at some sites does to the tree of all (didt.txt, 4.4).
+"""Table 4.3 of the thesis: what constraining an attribute at some sites does to the tree of all (docs/methods.md, 3.4).
 
 python experiments/table_4_3.py DATA [--deals 30]      DATA is a folder with SPECT.train and SPECT.test (UCI)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,15 +16,12 @@ SOURCE = Path(cc.__file__).parent
 
 # A layer may import from itself and from those before it.
 LAYERS = [
-    {"errors", "closed_lists"},
-    {"sections"},
+    {"errors", "closed_lists", "parameters"},
     {"records", "privacy"},
     {"policy"},
     {"federation"},
-    {"model"},
     {"trees", "rulefit", "temporal", "codes", "experts"},
     {"evaluation", "consult"},
-    {"study_sections"},
     {"study"},
     {"console", "cli"},
 ]
@@ -100,3 +98,42 @@ def test_starting_up_loads_nothing_heavy(code):
     check = f"\nimport sys; print('LOADED', [m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+METHODS_PAGE = (SOURCE.parents[1] / "docs" / "methods.md").read_text(encoding="utf-8")
+
+
+def test_references_lead_somewhere():
+    """The sections of docs/methods.md that the code cites are there, and so are the files that it names."""
+    sections = set(re.findall(r"^#+ (\d+(?:\.\d+)?)[ .]", METHODS_PAGE, flags=re.MULTILINE))
+    for path in sorted(SOURCE.rglob("*.py")):
+        text = " ".join(path.read_text(encoding="utf-8").split())
+        for citation in re.findall(
+            r"docs/methods\.md(?:, (?:sections?|parts?) |, )((?:\d+(?:\.\d+)?(?:, | and | to )?)+)", text
+        ):
+            assert set(re.findall(r"\d+(?:\.\d+)?", citation)) <= sections, f"{path}: {citation}"
+        assert not re.search(r"\bMETHODS\.md|\bMETHODS,? section|\bDIDT\b", text), path
+    for name in re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", METHODS_PAGE):
+        assert (SOURCE / name).exists() or (SOURCE.parents[1] / name).exists(), name
+
+
+def test_every_class_has_a_name_of_its_own():
+    names = [
+        node.name
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert not {name for name in names if names.count(name) > 1}
+
+
+def test_nobody_outside_privacy_writes_to_the_ledger_s_tables():
+    wrong = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        if "privacy" in path.relative_to(SOURCE).parts or path.name == "journal.py":
+            continue  # the house's journal is a file of its own
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if "sqlite3" in names or (isinstance(node, ast.ImportFrom) and node.module == "sqlite3"):
+                wrong.append(path)
+    assert not wrong

@@ -13,16 +13,17 @@ if TYPE_CHECKING:
     from concilium import policy as policy
     from concilium import privacy as privacy
     from concilium.federation.house import House as House
+    from concilium.federation.model_file import load as load
     from concilium.federation.region import Region as Region
     from concilium.federation.site import Site as Site
-    from concilium.model import load as load
     from concilium.policy.policy import Budget as Budget
     from concilium.policy.policy import Policy as Policy
     from concilium.privacy.ledger import Ledger as Ledger
+    from concilium.records.patients import Patients as Patients
     from concilium.records.query import Query as Query
     from concilium.records.table import Records as Records
     from concilium.rulefit.rulefit import RuleFit as RuleFit
-    from concilium.study import Study as Study
+    from concilium.study.study import Study as Study
     from concilium.trees.naive_bayes import NaiveBayes as NaiveBayes
     from concilium.trees.tree import DecisionTree as DecisionTree
     from concilium.trees.voting import VotingTrees as VotingTrees
@@ -35,15 +36,16 @@ _PLACES = {
     "House": "concilium.federation.house",
     "Ledger": "concilium.privacy.ledger",
     "NaiveBayes": "concilium.trees.naive_bayes",
+    "Patients": "concilium.records.patients",
     "Policy": "concilium.policy.policy",
     "Query": "concilium.records.query",
     "Records": "concilium.records.table",
     "Region": "concilium.federation.region",
     "RuleFit": "concilium.rulefit.rulefit",
     "Site": "concilium.federation.site",
-    "Study": "concilium.study",
+    "Study": "concilium.study.study",
     "VotingTrees": "concilium.trees.voting",
-    "load": "concilium.model",
+    "load": "concilium.federation.model_file",
 }
 _PACKAGES = ("errors", "policy", "privacy")
 

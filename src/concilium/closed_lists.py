@@ -20,12 +20,13 @@ class ListedRelease(NamedTuple):
 
 KINDS = {
     "histograms": "concilium.federation.histograms:AskHistograms",
+    "histograms.noisy": "concilium.federation.histograms:AskNoisyHistograms",
     "mask.hello": "concilium.federation.masking:Hello",
     "mask.join": "concilium.federation.masking:Join",
     "mask.meet": "concilium.federation.masking:Meet",
     "mask.open": "concilium.federation.masking:Open",
     "mask.end": "concilium.federation.masking:End",
-    "rulefit.schema": "concilium.federation.schema:AskSchema",
+    "rulefit.schema": "concilium.rulefit.schema:AskRuleSchema",
     "rulefit.rules": "concilium.rulefit.generation:AskRules",
     "rulefit.fit": "concilium.rulefit.fitting:AskFit",
     "rulefit.gradient": "concilium.rulefit.gradient:AskGradient",
@@ -33,8 +34,10 @@ KINDS = {
     "rulefit.rates": "concilium.rulefit.rates:AskRates",
     "tree.schema": "concilium.federation.schema:AskSchema",
     "tree.crosstables": "concilium.trees.crosstables:AskCrosstables",
+    "tree.sample": "concilium.trees.sample_crosstables:AskSampleCrosstables",
+    "tree.noisy": "concilium.trees.noisy_crosstables:AskNoisyCrosstables",
     "tree.classes": "concilium.trees.class_counts:AskClassCounts",
-    "tree.votes": "concilium.trees.ballot:AskVotes",
+    "tree.votes": "concilium.trees.votes:AskVotes",
 }
 
 RELEASES = {

@@ -5,12 +5,14 @@ ConciliumError
 ├── QueryError        a query (or a predicate of a policy) that does not parse or names something unknown
 ├── PolicyError       a policy file that is wrong
 ├── StudyError        a study file that is wrong, or a method's parameter out of range
+│   └── CannotResume  work in progress that is of another study or of other records
 ├── ModelError        a model file that is not one, or a patient it cannot be asked about
 ├── LedgerError       a ledger that cannot be opened, written or trusted
 │   └── BudgetError   a charge that does not fit; carries asked, spent and left
 ├── MessageError      bytes that are not a message we know
 ├── MaskError         a masked round that must not or cannot be opened
 ├── HouseError        a round that cannot end well: sites silent, refusing or too few
+│   └── RunStopped    a study's run that such a round ended, and that can be resumed
 └── MissingExtra      an optional part is not installed; says the command that installs it
 
 One sentence each: what is wrong, where (file, line, column, site), what to do. The command line prints the
@@ -49,6 +51,14 @@ class StudyError(ConciliumError):
     """A study file that is wrong, or a method's parameter out of range."""
 
 
+class CannotResume(StudyError):
+    """Work in progress that is of another study or of other records; `reason` says so without the advice."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{reason}; run it again without resume=True")
+
+
 class ModelError(ConciliumError):
     """A model file that is not one, or a patient it cannot be asked about."""
 
@@ -78,6 +88,14 @@ class MaskError(ConciliumError):
 
 class HouseError(ConciliumError):
     """A round that cannot end well: sites are silent, refuse or are too few."""
+
+
+class RunStopped(HouseError):
+    """A study's run that its house stopped, and that can be resumed; `reason` says why without the advice."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{reason}; to go on from the last finished round, run it again with resume=True")
 
 
 class MissingExtra(ConciliumError):

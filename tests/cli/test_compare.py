@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from small_study import SPLIT, lay_out
 from typer.testing import CliRunner
 
 import concilium as cc
@@ -15,6 +14,7 @@ from concilium.errors import StudyError
 from concilium.evaluation.alone import cross_validate
 from concilium.evaluation.comparison import wrong
 from concilium.study import Study
+from small_study import SPLIT, lay_out
 
 COMPARED = SPLIT + '[evaluate]\nleave_out = "site"\ncompare = true\n'
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_study import make_patients
 from typer.testing import CliRunner
 
 import concilium as cc
 from concilium.cli.consult import read_value
 from concilium.cli.main import app
+from small_study import make_patients
 
 PATIENT = {"age": 71, "sex": "f", "smoker": "yes"}
 
@@ -57,7 +57,11 @@ def test_json_holds_prediction_and_reasons(model: Path) -> None:
     explanation = cc.load(model).explain(PATIENT)
     assert plain["prediction"] == explanation.prediction
     assert plain["probability"] == explanation.probability
-    assert [reason["attribute"] for reason in plain["reasons"]] == [r.attribute for r in explanation.reasons]
+    assert [reason["attributes"] for reason in plain["reasons"]] == [
+        list(reason.attributes) for reason in explanation.reasons
+    ]
+    assert plain["reasons"]
+    assert plain["sentences"] == str(explanation).splitlines()
 
 
 def test_several_patients_are_numbered_and_listed(model: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_study import HOSPITALS, SEVERAL, lay_out, make_patients, write_csv
 from typer.testing import CliRunner
 
 from concilium.cli.main import app
+from small_study import HOSPITALS, SEVERAL, lay_out, make_patients, write_csv
 
 STUDY = SEVERAL.replace("ledger", "#ledger")
 
@@ -69,8 +69,8 @@ def test_pruning_and_grouping_are_keys_of_a_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("prune = 1.5", "[tree] prune must be a number between 0 and 1"),
-        ("prune = 0.125", "'prune' of a DecisionTree must be a share in whole percent"),
+        ("prune = 1.5", "[tree] prune must be a share in whole percent, from 0.01 to 0.9; got 1.5"),
+        ("prune = 0.125", "[tree] prune must be a share in whole percent, from 0.01 to 0.9; got 0.125"),
         ('group = "yes"', "[tree] group must be true or false"),
     ],
 )

@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_plan_says_every_question_its_cost_and_what_is_left(folder: Path) -> None:
     result = ask("run", str(folder / "private.toml"), "--plan")
     assert result.exit_code == 0, result.output
-    assert result.stdout.count("tree.crosstables") == 3
+    assert result.stdout.count("tree.noisy") == 3
     assert "epsilon = 1 at delta = 1e-6 for every patient" in result.stdout
     assert result.stdout.count("rho 1/10 is left; fits") == 3
     assert not list(folder.glob("*.ledger"))

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_study import HOSPITALS, SEVERAL, SPLIT, lay_out, make_patients, write_csv
 from typer.testing import CliRunner
 
 import concilium as cc
-from concilium.cli import run as run_module
 from concilium.cli.main import app
 from concilium.evaluation.leave_out import hold_out
 from concilium.federation.site import Site
 from concilium.records.table import Coded
+from concilium.study import running
+from concilium.study.sources import read_tables
+from small_study import HOSPITALS, SEVERAL, SPLIT, lay_out, make_patients, write_csv
 
 FIGURES = ("accuracy", "balanced_accuracy", "auc", "f1", "mcc", "sensitivity", "specificity")
 LEAVE_OUT = '[evaluate]\nleave_out = "site"'
@@ -286,7 +287,7 @@ def test_a_fault_of_ours_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest
     def fail(*arguments: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(run_module, "write_results", fail)
+    monkeypatch.setattr(running, "write_results", fail)
     result = run(lay_out(tmp_path), tmp_path / "out")
     assert result.exit_code == 1
     assert isinstance(result.exception, ZeroDivisionError)
@@ -473,7 +474,7 @@ def test_a_stated_column_may_be_absent_from_some_hospitals_but_not_from_all(tmp_
     lines = (tmp_path / "south.csv").read_text().splitlines()
     extended = [f"{line},{'ward' if row == 0 else row % 3}" for row, line in enumerate(lines)]
     (tmp_path / "south.csv").write_text("\n".join(extended) + "\n")
-    tables = cc.Study.read(study).read_tables()
+    tables = read_tables(cc.Study.read(study))
     assert ["ward" in table for table in tables.values()] == [False, True, False]
     column = tables["south"]["ward"]
     assert isinstance(column, Coded)

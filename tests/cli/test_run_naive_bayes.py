@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_study import SEVERAL, SPLIT, lay_out
 from typer.testing import CliRunner
 
 import concilium as cc
 from concilium.cli.main import app
+from small_study import SEVERAL, SPLIT, lay_out
 
 
 def ask(*arguments: str | Path) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_study import HOSPITALS, write_csv
 from typer.testing import CliRunner
 
 import concilium as cc
@@ -18,12 +17,15 @@ from concilium.cli.main import app
 from concilium.evaluation.alone import cross_validate
 from concilium.evaluation.leave_out import hold_out
 from concilium.study import Study
+from small_study import HOSPITALS, write_csv
 
 STUDY = """
 [study]
 name = "cost of a stay"
 method = "rulefit"
 target = "cost"
+[privacy]
+release = "exact"
 [sites]
 records = "all.csv"
 by = "hospital"
@@ -108,7 +110,7 @@ def check(row: dict[str, Any], truth: Any, predicted: Any) -> None:
 
 @pytest.mark.parametrize("release", ["exact", "masked"])
 def test_patients_held_back_measure_the_model(tmp_path: Path, release: str) -> None:
-    study = lay_out(tmp_path, STUDY + f'[privacy]\nrelease = "{release}"\n[evaluate]\nholdout = 0.3\n')
+    study = lay_out(tmp_path, STUDY.replace('"exact"', f'"{release}"') + "[evaluate]\nholdout = 0.3\n")
     result = run(study)
     assert result.exit_code == 0, result.output
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
@@ -232,11 +234,7 @@ BAD = {
         "[bins] 'cost' says that the target is a number, and",
     ),
     "a code": ("[rulefit]", '[schema]\ncost = "code"\n[rulefit]', "and [schema] that it is a code"),
-    "private": (
-        "[rulefit]",
-        '[privacy]\nrelease = "private"\n[rulefit]',
-        "a private study predicts yes or no",
-    ),
+    "private": ('"exact"', '"private"', "a private study predicts yes or no"),
     "a tree": (
         STUDY[STUDY.index("[rulefit]") :],
         "",

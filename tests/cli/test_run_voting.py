@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_study import write_csv
 from typer.testing import CliRunner
 
 import concilium as cc
 from concilium.cli.main import app
 from concilium.evaluation.leave_out import hold_out
 from concilium.evaluation.metrics import measure
+from small_study import write_csv
 
 NAMES = ("north", "south", "coast")
 STUDY = """
@@ -179,7 +179,7 @@ def test_a_class_that_is_not_rare_gets_one_tree_and_its_picture(tmp_path: Path) 
 
 def test_a_plan_names_the_four_kinds_of_question(tmp_path: Path) -> None:
     said = ask("run", lay_out(tmp_path), "--plan").stdout
-    for kind in ("tree.classes", "tree.schema", "tree.crosstables", "tree.votes"):
+    for kind in ("tree.classes", "tree.schema", "tree.sample", "tree.votes"):
         assert kind in said
     assert "exact releases have no bound" in said
     assert not (tmp_path / "out").exists()

@@ -21,7 +21,7 @@ import pytest
 
 from concilium import policy
 from concilium.console import gateway as web
-from concilium.console.gateway import MOST_BYTES, Gateway, Reply, read_message
+from concilium.console.gateway import MOST_BYTES, Gateway, GatewayReply, read_message
 from concilium.errors import ConciliumError, MissingExtra, PolicyError
 
 RULES = """
@@ -235,7 +235,7 @@ def test_a_fault_of_ours_lets_nothing_out_and_logs_only_its_name(
     monkeypatch.setattr(type(gateway.graphs), "decide", fail)
     with caplog.at_level("INFO", logger="concilium.gateway"):
         reply = gateway.handle(json.dumps(GRAPH).encode())
-    assert reply == Reply(500, {"error": web.FAILED})
+    assert reply == GatewayReply(500, {"error": web.FAILED})
     assert "MRN-7" not in caplog.text
     assert "ZeroDivisionError" in caplog.text
 

@@ -16,7 +16,7 @@ from concilium.evaluation.alone import (
     pool,
     select_patients,
 )
-from concilium.evaluation.leave_out import Outcome
+from concilium.evaluation.leave_out import Predictions
 from concilium.records.table import Coded, Numbers
 
 ROWS = [
@@ -107,9 +107,9 @@ def test_selected_patients_match_and_have_a_known_outcome():
 
 
 def test_groups_of_one_site_are_joined():
-    one = Outcome("n", (0, 1), [0], [1], [[0.1, 0.9]])
-    other = Outcome("n", (0, 1), [1, 1], [1, 0], [[0.4, 0.6], [0.7, 0.3]])
-    assert join("n", [one, other]) == Outcome(
+    one = Predictions("n", (0, 1), [0], [1], [[0.1, 0.9]])
+    other = Predictions("n", (0, 1), [1, 1], [1, 0], [[0.4, 0.6], [0.7, 0.3]])
+    assert join("n", [one, other]) == Predictions(
         "n", (0, 1), [0, 1, 1], [1, 1, 0], [[0.1, 0.9], [0.4, 0.6], [0.7, 0.3]]
     )
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.evaluation.comparison import compare, contrast, learn_in_every_way, tally, wrong
+from concilium.evaluation.folds import learn_folds
 from concilium.evaluation.intervals import estimate_difference
-from concilium.evaluation.leave_out import Outcome, find_classes, leave_sites_out, predict_at
-from concilium.evaluation.shared_folds import learn_folds
+from concilium.evaluation.leave_out import Predictions, find_classes, leave_sites_out, predict_at
 
 
 def said(site, truth, predicted):
-    return Outcome(site, (0, 1), truth, predicted, [[1 - p, p] for p in predicted])
+    return Predictions(site, (0, 1), truth, predicted, [[1 - p, p] for p in predicted])
 
 
 LOCAL = {"a": said("a", [0, 1, 1, 0], [1, 0, 1, 0]), "b": said("b", [1, 1], [0, 1]), "c": None}
@@ -115,7 +115,7 @@ def test_pooled_says_what_federated_says(tables):
 def test_without_a_positive_class_there_are_no_donors():
     rows = [{"x": i % 3, "y": "abc"[i % 3]} for i in range(30)]
     tables = {"one": cc.Records.from_rows(rows), "two": cc.Records.from_rows(rows[::2])}
-    federated = {name: Outcome(name, ("a", "b", "c"), [], [], []) for name in tables}
+    federated = {name: Predictions(name, ("a", "b", "c"), [], [], []) for name in tables}
     ways, donors = learn_in_every_way(
         lambda: cc.DecisionTree("y"),
         tables,

@@ -10,7 +10,7 @@ import concilium as cc
 from concilium.errors import StudyError
 from concilium.evaluation.alone import fit_alone
 from concilium.evaluation.donors import Candidate, Donors, describe, rank_donors, weigh
-from concilium.evaluation.leave_out import Outcome
+from concilium.evaluation.leave_out import Predictions
 
 TABLE_6_9 = [
     Candidate("12323", 0.9643, 549, 0.67),
@@ -119,13 +119,16 @@ def test_the_only_donor_has_nobody_to_borrow_from():
 
 
 def test_what_cross_validation_said_already_is_not_done_again():
-    own = {"large": Outcome("large", (0, 1), [0, 1, 1], [0, 1, 1], [[1, 0], [0, 1], [0, 1]]), "tiny": None}
+    own = {
+        "large": Predictions("large", (0, 1), [0, 1, 1], [0, 1, 1], [[1, 0], [0, 1], [0, 1]]),
+        "tiny": None,
+    }
     donors = Donors(make, target="y", positive=1).fit(TABLES, own)
     assert [(d.site, d.positives, d.accuracy, d.auc) for d in donors.donors_] == [("large", 2, 1.0, 1.0)]
 
 
 def test_a_hospital_without_positives_has_no_auc_to_show():
-    said = describe(Outcome("n", (0, 1), [0, 0], [0, 1], [[1, 0], [0, 1]]), 1)
+    said = describe(Predictions("n", (0, 1), [0, 0], [0, 1], [[1, 0], [0, 1]]), 1)
     assert said == Candidate("n", 0.5, 0, 0.0)
 
 

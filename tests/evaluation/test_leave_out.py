@@ -16,7 +16,7 @@ import concilium as cc
 from concilium.errors import StudyError
 from concilium.evaluation.leave_out import (
     FoldResult,
-    Outcome,
+    Predictions,
     complete,
     figures,
     find_classes,
@@ -189,15 +189,15 @@ def test_a_summary_pools_patients_and_keeps_sites_and_folds_apart() -> None:
 
 
 def test_pooled_figures_are_no_mean_of_means() -> None:
-    large = Outcome("a", (0, 1), [1, 1, 0, 0], [1, 1, 0, 0], [[0.0, 1.0]] * 2 + [[1.0, 0.0]] * 2)
-    small = Outcome("b", (0, 1), [1], [0], [[1.0, 0.0]])
+    large = Predictions("a", (0, 1), [1, 1, 0, 0], [1, 1, 0, 0], [[0.0, 1.0]] * 2 + [[1.0, 0.0]] * 2)
+    small = Predictions("b", (0, 1), [1], [0], [[1.0, 0.0]])
     assert figures([large, small], 1)["accuracy"] == 0.8
     assert figures([large, small], 1)["sensitivity"] == pytest.approx(2 / 3)
 
 
 def test_a_fold_survives_being_written() -> None:
     fold = FoldResult(
-        ("a",), [Outcome("a", (0, "x"), [0, "x"], [0, 0], [[0.1, 0.9], [0.3, 0.7]])], 3, 500, 1.5
+        ("a",), [Predictions("a", (0, "x"), [0, "x"], [0, 0], [[0.1, 0.9], [0.3, 0.7]])], 3, 500, 1.5
     )
     assert msgspec.json.decode(msgspec.json.encode(fold), type=FoldResult) == fold
 

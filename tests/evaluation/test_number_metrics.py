@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from concilium.evaluation.leave_out import FoldResult, Outcome, calibrate_all, figures, summarise
+from concilium.evaluation.leave_out import FoldResult, Predictions, calibrate_all, figures, summarise
 from concilium.evaluation.number_metrics import IN_UNITS, NUMBER_FIGURES, calibrate, measure_numbers, rank
 
 # Few different values, so that ties and constants are common.
@@ -123,8 +123,8 @@ def test_equal_predictions_are_one_group_and_nobody_is_none():
 
 
 def test_sites_are_pooled_patient_by_patient():
-    north = Outcome("north", (), [1.0, 2.0, 3.0], [1.0, 2.5, 2.0], [])
-    south = Outcome("south", (), [10.0], [14.0], [])
+    north = Predictions("north", (), [1.0, 2.0, 3.0], [1.0, 2.5, 2.0], [])
+    south = Predictions("south", (), [10.0], [14.0], [])
     assert figures([north, south], None) == measure_numbers([1.0, 2.0, 3.0, 10.0], [1.0, 2.5, 2.0, 14.0])
     results = [
         FoldResult(("north",), [north], rounds=2, bytes=10, seconds=0.1),

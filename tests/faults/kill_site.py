@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 
 import concilium as cc
-from concilium.federation.messages import VERSION, Answer, Envelope, encode, open_reply
-from concilium.federation.schema import AskSchema, merge, read_schema
+from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
+from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
 from concilium.trees.crosstables import AskCrosstables
 
 ROWS = [{"a": i % 3, "b": "xyz"[i * 7 % 3], "y": i * i % 5 % 2} for i in range(300)]
@@ -73,17 +73,11 @@ def questions() -> tuple[bytes, bytes]:
     site = cc.Site("a", cc.Records.from_rows(ROWS))
     reply = open_reply(site.answer(envelope("warm-up-1", "tree.schema", encode(asked))))
     assert isinstance(reply, Answer)
-    seen = read_schema(reply.body)
-    schema = merge({"a": seen}, {}, "y")
-    from concilium.trees.crosstables import AskedAttribute
-
+    seen = decode(reply.body, SchemaSeen)
+    schema = share_schema({"a": seen}, {}, "y")
+    hidden = schema.hidden
     count = AskCrosstables(
-        query="",
-        target="y",
-        classes=2,
-        attributes=[AskedAttribute(a.name, a.size, []) for a in schema.attributes],
-        tree=[],
-        nodes=[0],
+        query="", target="y", classes=hidden.classes, attributes=hidden.attributes, tree=[], nodes=[0]
     )
     template = encode(schema.conditional(seen))
     assert isinstance(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import concilium as cc
-from concilium.federation.messages import VERSION, Answer, Envelope, LedgerHead, encode, open_reply
-from concilium.federation.schema import AskSchema, merge, read_schema
-from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
+from concilium.federation.messages import VERSION, Answer, Envelope, LedgerHead, decode, encode, open_reply
+from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
+from concilium.trees.crosstables import AskCrosstables
+from concilium.trees.splits import Split
 
 ROWS = [{"a": i % 3, "b": "xyz"[i % 7 % 3], "age": 20 + i % 60 + 0.5, "y": i * i % 5 % 2} for i in range(60)]
 
@@ -33,16 +34,24 @@ def schema_message(name="question-1", **changes):
     return encode(wrap("tree.schema", AskSchema(**{"query": "", "target": "y", **changes}), name=name))
 
 
+def read_schema(site, name="question-1", **changes):
+    """What a site tells of its schema."""
+    reply = open_reply(site.answer(schema_message(name, **changes)))
+    assert isinstance(reply, Answer), reply
+    return decode(reply.body, SchemaSeen)
+
+
+def crosstables(seen, bins=None, **changes):
+    """A question of a house with this one site, and what it tells the site."""
+    schema = share_schema({"a": seen}, bins or {}, "y")
+    asked = {"query": "", "target": "y", "tree": [], "nodes": [0], **changes}
+    hidden = schema.hidden
+    question = AskCrosstables(classes=hidden.classes, attributes=hidden.attributes, **asked)
+    return question, encode(schema.conditional(seen))
+
+
 def crosstable_envelope(site=None, name="question-2", bins=None):
     """The root's question and, below it, a level of a partial tree, as a house would ask them."""
-    site = site or site_of()
-    bins = bins or {}
-    reply = open_reply(site.answer(schema_message("schema-for-" + name, bins=bins)))
-    assert isinstance(reply, Answer), reply
-    seen = read_schema(reply.body)
-    schema = merge({"a": seen}, bins, "y")
-    attributes = [AskedAttribute(a.name, a.size, list(a.edges)) for a in schema.attributes]
-    question = AskCrosstables(
-        query="", target="y", classes=2, attributes=attributes, tree=[Split(0, 0, [1, 2, 3])], nodes=[1, 3]
-    )
-    return wrap("tree.crosstables", question, name=name, template=encode(schema.conditional(seen)))
+    seen = read_schema(site or site_of(), "schema-for-" + name, bins=bins or {})
+    question, template = crosstables(seen, bins, tree=[Split(0, 0, [1, 2, 3])], nodes=[1, 3])
+    return wrap("tree.crosstables", question, name=name, template=template)

@@ -7,17 +7,17 @@ import random
 
 import numpy as np
 import pytest
-from conversation import ROWS, schema_message, site_of, wrap
+from conversation import ROWS, read_schema, schema_message, site_of, wrap
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
 import concilium as cc
-from concilium.federation.arrays import Counts, unpack
+from concilium.federation.desk import ENDED, TOO_FEW
 from concilium.federation.disclosure import MOST_REFUSALS, Family, Guard, Population, Populations, withhold
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_envelope, open_reply
-from concilium.federation.schema import AskSchema, read_schema
-from concilium.federation.site import ENDED, TOO_FEW
+from concilium.federation.schema import AskSchema
+from concilium.federation.sums import read_sum
 from concilium.privacy.ledger import Ledger
 from concilium.trees.crosstables import AskCrosstables
 from strategies import tables
@@ -88,9 +88,8 @@ class Overheard(cc.Site):
         envelope, opened = open_envelope(message), open_reply(reply)
         if envelope.kind == "tree.crosstables" and isinstance(opened, Answer):
             question = decode(envelope.body, AskCrosstables)
-            shape = (len(question.nodes), question.cells, question.classes)
             self.asked.append(question)
-            self.said.append(unpack(decode(opened.body, Counts).counts, shape))
+            self.said.append(read_sum(opened.body, question))
         return reply
 
 
@@ -225,7 +224,7 @@ def test_a_small_cell_costs_the_attribute_only_where_it_is_small():
 
 @pytest.mark.parametrize("policy", [{"minimum_cell": 3}, {"dominance": 0.9}, {"branch_floor": 3}])
 def test_the_house_is_told_that_sums_are_not_exact_and_does_not_subtract(policy):
-    seen = read_schema(ask(site_of(policy=cc.Policy(**policy)), schema_message()).body)
+    seen = read_schema(site_of(policy=cc.Policy(**policy)))
     assert seen.floored
 
 
@@ -336,9 +335,7 @@ def test_what_was_asked_is_remembered_across_a_restart_and_only_with_an_answer(t
     # The refused population was never told, so it does not stand in the way of others.
     assert isinstance(ask(site, schema_message("question-4", query="age < 60")), Answer)
     assert isinstance(ask(site, schema_message("question-5", query="age < 50")), Answer)
-    with site.ledger.sharing() as connection:
-        (kept,) = connection.execute("SELECT count(*) FROM disclosure_population").fetchone()
-    assert kept == 2
+    assert len(site.ledger.populations(cc.Records.from_rows(ROWS).digest, 0)) == 2
     assert site.ledger.verify() == len(site.ledger.entries())
 
 
@@ -370,8 +367,7 @@ def test_a_population_that_failed_before_is_remembered_once_it_is_let_out():
         for number in range(3):
             assert admit(populations, ledger, set(range(20)), f"question {number}")
         assert not admit(populations, ledger, set(range(19)), "question 4")
-        with ledger.sharing() as connection:
-            assert connection.execute("SELECT count(*) FROM disclosure_population").fetchone() == (1,)
+        assert len(ledger.populations("records", 0)) == 1
 
 
 def test_another_table_of_the_hospital_has_a_memory_of_its_own(tmp_path):
@@ -417,8 +413,7 @@ def test_patients_whom_policy_takes_out_are_not_in_the_population():
     policy = cc.Policy(constraints=constraints, minimum_patients=4)
     site = site_of(rows, policy=policy)
     assert isinstance(ask(site, schema_message("question-1")), Answer)
-    with site.ledger.sharing() as connection:
-        (stored,) = connection.execute("SELECT patients FROM disclosure_population").fetchone()
+    ((_, _, stored),) = site.ledger.populations(cc.Records.from_rows(rows).digest, 0)
     assert list(BitMap.deserialize(stored)) == list(range(3, len(ROWS)))
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from conversation import schema_message, wrap
+from conversation import crosstables, read_schema, wrap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,21 +15,14 @@ from concilium.errors import MessageError
 from concilium.federation.cohort import View
 from concilium.federation.held_out import Part, find_tickets
 from concilium.federation.messages import Answer, encode, open_reply
-from concilium.federation.schema import merge, read_schema
-from concilium.trees.crosstables import AskCrosstables, AskedAttribute
 
 
 def ask_parts(site, *parts):
     """What a site replies to the root's question about each of these parts."""
-    seen = read_schema(open_reply(site.answer(schema_message())).body)
-    schema = merge({"s": seen}, {}, "y")
-    attributes = [AskedAttribute(a.name, a.size, list(a.edges)) for a in schema.attributes]
+    seen = read_schema(site)
     replies = []
     for number, part in enumerate(parts):
-        question = AskCrosstables(
-            query="", target="y", classes=2, attributes=attributes, tree=[], nodes=[0], part=part
-        )
-        template = encode(schema.conditional(seen))
+        question, template = crosstables(seen, part=part)
         message = wrap("tree.crosstables", question, name=f"question-{number}-of-parts", template=template)
         replies.append(open_reply(site.answer(encode(message))))
     return replies
@@ -43,8 +36,9 @@ def records(rows, **schema):
     return cc.Records.from_rows(rows, schema={"a": "code", "b": "code", "y": "code", **schema})
 
 
-def view(rows, stated=True, policy=None, **schema):
-    return View(records(rows, **schema), policy or cc.Policy(), stated=stated)
+def view(rows, by_itself=True, policy=None, **schema):
+    plain = View(records(rows, **schema), policy or cc.Policy())
+    return plain.each_by_itself if by_itself else plain
 
 
 def held_out(view, percent=50, query="", least=0):
@@ -161,7 +155,7 @@ def test_a_site_that_leaves_small_counts_out_tells_no_part(policy):
 def test_differencing_sees_the_part_that_was_asked_about():
     """Two parts of other shares differ by some; a site that keeps such differences larger refuses the second."""
     rows = [{"a": "ab"[i % 2], "b": f"{i % 11}", "y": "np"[i // 2 % 2]} for i in range(100)]
-    both = [set(held_out(view(rows, stated=False, b="code"), percent)[1]) for percent in (30, 40)]
+    both = [set(held_out(view(rows, by_itself=False, b="code"), percent)[1]) for percent in (30, 40)]
     closest = min(len(one - other) for one, other in (both, both[::-1]))
     assert 4 < closest < 40
     for least, told in ((closest, True), (closest + 1, False)):

@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import MessageError, StudyError
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
-from concilium.federation.histograms import AskHistograms, choose_cutoffs
+from concilium.federation.edges import choose_cutoffs
+from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, split_histograms
+from concilium.federation.releases import find_release
+from concilium.federation.site import Site
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON
 from side_door import find_side_doors
 
@@ -96,50 +100,62 @@ def test_a_tree_on_shared_cutoffs_is_the_tree_on_the_pooled_quantiles():
 
 
 def test_histograms_are_split_by_attribute():
-    edges = {"a": [1.0, 2.0], "b": [5.0]}
-    question = AskHistograms(query="", target="y", edges=edges)
-    parts = question.split(np.arange(7))
+    attributes = (Attribute("a", (1.0, 2.0)), Attribute("b", (5.0,)))
+    question = AskHistograms(query="", target="y", attributes=attributes)
+    parts = split_histograms(attributes, np.arange(7))
     assert {name: part.tolist() for name, part in parts.items()} == {"a": [0, 1, 2, 3], "b": [4, 5, 6]}
     assert question.numbers == 7
+    by_class = split_histograms(attributes, np.arange(14).reshape(7, 2))
+    assert {name: part.shape for name, part in by_class.items()} == {"a": (4, 2), "b": (3, 2)}
 
 
 PATIENTS = st.fixed_dictionaries(
-    {"age": AGES, "sex": st.sampled_from(["f", "m", "x", None]), "y": st.sampled_from(["n", "p", "q"])}
+    {
+        "age": AGES,
+        "sex": st.sampled_from(["f", "m", "x", None]),
+        "race": st.sampled_from(["f", "g", None]),
+        "y": st.sampled_from(["n", "p", "q"]),
+    }
 )
 
 
 def count_tables(patients, classes):
-    """Each cell by looking at each patient: ages by bin, sexes by value, both by class."""
+    """Each cell by looking at each patient: ages by bin, sexes by value (with and without a cell for missing), all by
+    class."""
     width = len(classes) + 1 if classes else 1
-    ages, sexes = np.zeros((len(EDGES) + 2, width)), np.zeros((4, width))
+    ages, sexes, coarse = np.zeros((len(EDGES) + 2, width)), np.zeros((4, width)), np.zeros((2, width))
     for one in patients:
         column = ([*classes, "other"].index(one["y"] if one["y"] in classes else "other")) if classes else 0
         ages[0 if one["age"] is None else 1 + bisect.bisect_right(EDGES, one["age"]), column] += 1
         sexes[[None, "f", "m", "x"].index(one["sex"]), column] += 1
-    tables = {"age": ages, "sex": sexes}
-    return {name: (table if classes else table[:, 0]).tolist() for name, table in tables.items()}
+        coarse[0 if one["race"] == "f" else 1, column] += 1
+    return {"age": ages.tolist(), "sex": sexes.tolist(), "race": coarse.tolist()}
 
 
 @given(st.lists(PATIENTS, min_size=1, max_size=40), st.sampled_from([[], ["p"], ["n", "p"]]))
 def test_tables_by_class_are_those_of_the_patients_and_one_patient_is_in_one_cell_of_each(patients, classes):
-    question = AskHistograms(
+    attributes = (
+        Attribute("age", tuple(EDGES)),
+        Attribute("sex", (), ("f", "m")),
+        Attribute("race", (), ("f",), missing=False),
+    )
+    question = AskNoisyHistograms(
         query="",
         target="y",
-        edges={"age": EDGES},
-        values={"sex": ["f", "m"]},
-        classes=classes,
+        attributes=attributes,
+        classes=Attribute("y", (), tuple(classes), missing=False) if classes else None,
         variance="4",
     )
     question.check("private")
-    schema = {"age": "number", "sex": "code", "y": "code"}
-    view = View(cc.Records.from_rows(patients, schema=schema), cc.Policy(), stated=True)
-    counts = question.compute(view.select("", "y").under("private"), b"").astype(np.int64)
-    assert counts.size == question.numbers
-    tables = question.split(counts)
+    schema = {"age": "number", "sex": "code", "race": "code", "y": "code"}
+    view = View(cc.Records.from_rows(patients, schema=schema), cc.Policy()).each_by_itself
+    counts = question.compute(view.select("", "y").telling_all(), b"").astype(np.int64)
+    assert counts.shape == question.shape
+    tables = split_histograms(attributes, counts)
     assert {name: table.tolist() for name, table in tables.items()} == count_tables(patients, classes)
     without = count_tables(patients[:-1], classes)
     change = sum(((table - np.array(without[name])) ** 2).sum() for name, table in tables.items())
-    assert change == question.sensitivity_squared == 2
+    assert change == question.sensitivity_squared == 3
 
 
 @pytest.mark.parametrize("leave_out", [("a", 3), ("d", 0), ("d", 4)])
@@ -168,7 +184,7 @@ def test_private_cutoffs_are_planned_and_charged():
     sites = [cc.Site(name, cc.Records.from_rows(r, schema={"age": "number"})) for name, r in PARTS.items()]
     tree = cc.DecisionTree("y", release="private", epsilon=2, max_depth=2, **options)
     plan = tree.plan()
-    assert [question.kind for question in plan.questions] == ["histograms", *["tree.crosstables"] * 3]
+    assert [question.kind for question in plan.questions] == ["histograms.noisy", *["tree.noisy"] * 3]
     tree.fit(cc.House(sites))
     opened = [entry for entry in sites[0].ledger.entries() if entry.kind == "mask.open"]
     assert opened[0].numbers == len(EDGES) + 2
@@ -177,42 +193,59 @@ def test_private_cutoffs_are_planned_and_charged():
     assert len(tree.body.bins["age"]) <= 3
 
 
+AGE = Attribute("a", (1.0,))
+
+
+def plain(*attributes):
+    return AskHistograms(query="", target="y", attributes=attributes)
+
+
+def noisy(*attributes, variance="4", classes=None):
+    return AskNoisyHistograms(query="", target="y", attributes=attributes, classes=classes, variance=variance)
+
+
 @pytest.mark.parametrize(
-    ("question", "release", "said"),
+    ("question", "said"),
     [
-        (AskHistograms(query="", target="y", edges={}), "exact", "must name an attribute"),
-        (AskHistograms(query="", target="y", edges={"a": [2.0, 1.0]}), "exact", "must rise"),
-        (AskHistograms(query="", target="y", edges={}, values={"a": [5, "5"]}), "exact", "'a' must differ"),
-        (AskHistograms(query="", target="y", edges={"a": [1.0]}, classes=[1, 1]), "exact", "'y' must differ"),
+        (plain(), "must name an attribute"),
+        (noisy(), "must name an attribute"),
+        (plain(Attribute("a", (2.0, 1.0))), "must rise"),
+        (noisy(Attribute("a", (), (5, "5"))), "'a' must have different values"),
+        (noisy(AGE, classes=Attribute("y", (), (1, 1), missing=False)), "'y' must have different values"),
+        (plain(Attribute("a", (1.0,), (1,))), "both a number and a category"),
+        (noisy(Attribute("a", (1.0,), (1,))), "both a number and a category"),
+        (plain(AGE, AGE), "named twice"),
+        (noisy(AGE, Attribute("a", (), ("x",))), "named twice"),
         (
-            AskHistograms(query="", target="y", edges={"a": [1.0]}, values={"a": [1]}),
-            "exact",
-            "either edges or values",
-        ),
-        (
-            AskHistograms(query="", target="y", edges={"a": [1.0]}, classes=list(range(400_000))),
-            "exact",
+            noisy(AGE, classes=Attribute("y", (), tuple(range(400_000)), missing=False)),
             "at most 1048576 numbers",
         ),
-        (AskHistograms(query="", target="y", edges={"a": [1.0]}), "private", "says the variance"),
         (
-            AskHistograms(query="", target="y", edges={"a": [1.0]}, variance="4"),
-            "masked",
-            "says the variance",
+            plain(*(Attribute(f"a{i}", tuple(map(float, range(1000)))) for i in range(1100))),
+            "1048576 numbers",
         ),
+        (noisy(AGE, variance=""), "says the variance"),
+        (noisy(AGE, variance="0"), "says the variance"),
+        (noisy(AGE, variance="1e9"), "says the variance"),
+        (noisy(AGE, variance="1E9"), "says the variance"),
+        (noisy(AGE, variance="-1"), "says the variance"),
+        (noisy(AGE, variance="1/0"), "says the variance"),
+        (noisy(AGE, variance="nan"), "says the variance"),
+        (noisy(AGE, variance="1" * 201), "says the variance"),
+        (noisy(Attribute("a", hidden=3)), "says all that it counts"),
+        (noisy(AGE, classes=Attribute("y", missing=False, hidden=2)), "says all that it counts"),
+        # Where somebody has no cell, a refusal, or a count in somebody else's cell, would tell who.
+        (noisy(Attribute("a", (1.0,), missing=False)), "a cell for every patient"),
+        (noisy(Attribute("a", (), ("x",), missing=True, other=False)), "a cell for every patient"),
+        (noisy(Attribute("a", (), ("x",), missing=False, other=False)), "a cell for every patient"),
         (
-            AskHistograms(query="", target="y", edges={"a": [1.0]}, variance="1e9"),
-            "private",
-            "says the variance",
-        ),
-        (
-            AskHistograms(query="", target="y", edges={"a": [1.0]}, variance="-1"),
-            "private",
-            "says the variance",
+            noisy(AGE, classes=Attribute("y", (), ("x",), missing=True, other=False)),
+            "a cell for every patient",
         ),
     ],
 )
-def test_questions_that_do_not_fit_are_refused(question, release, said):
+def test_questions_that_do_not_fit_are_refused(question, said):
+    (release,) = question.releases if isinstance(question, AskNoisyHistograms) else ("exact",)
     with pytest.raises(MessageError, match=said):
         question.check(release)
 
@@ -224,22 +257,39 @@ def test_cutoffs_need_bins():
         cc.DecisionTree("y", cutoffs=0, bins={"age": [1]})
 
 
-def test_values_and_classes_are_no_second_way_to_tables_that_a_site_leaves_out():
-    for more in ({"values": {"sex": ["f", "m"]}}, {"classes": ["p"]}):
-        question = AskHistograms(query="", target="y", edges={"age": EDGES}, **more)
-        for release in ("exact", "masked"):
-            with pytest.raises(MessageError, match="under 'private' only"):
-                question.check(release)
+@pytest.mark.parametrize("release", ["exact", "masked"])
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        Attribute("sex", (), ("f", "m")),
+        Attribute("sex", hidden=2),
+        Attribute("sex"),
+        Attribute("age", (1.0,), missing=False),
+    ],
+)
+def test_values_are_no_second_way_to_tables_that_a_site_leaves_out(release, attribute):
+    with pytest.raises(MessageError, match="under 'private' only"):
+        plain(Attribute("other", (1.0,)), attribute).check(release)
+
+
+def test_nor_are_classes():
+    """A plain histogram has no classes at all, and noise does not come with a plain one."""
+    assert {"classes", "variance"}.isdisjoint(AskHistograms.__struct_fields__)
+    assert "private" not in AskHistograms.releases
+    assert AskNoisyHistograms.releases == {"private"}
 
 
 def test_a_histogram_with_a_small_bin_is_left_out_where_the_policy_says_so():
     patients = [{"age": 10.5, "y": "n"}] * 9 + [{"age": 70.5, "y": "p"}] * 2
-    question = AskHistograms(query="", target="y", edges={"age": [40.0]})
+    question = plain(Attribute("age", (40.0,)))
     records = cc.Records.from_rows(patients, schema={"age": "number"})
 
     def told(release, **rules):
-        view = View(records, cc.Policy(**rules))
-        return question.compute(view.select("", "y").under(release), b"").tolist()
+        desk = Site("a", records, cc.Policy(**rules))._desk
+        cohort = (
+            desk.view.select("", "y") if release == "exact" else find_release(release).select(desk, question)
+        )
+        return question.compute(cohort, b"").tolist()
 
     assert told("exact") == told("exact", minimum_cell=2) == [0, 9, 2]
     assert told("exact", minimum_cell=3) == [0, 0, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import threading
 
 import numpy as np
@@ -11,13 +12,17 @@ from conversation import wrap
 
 import concilium as cc
 from concilium.errors import HouseError
-from concilium.federation.arrays import Counts, unpack
+from concilium.federation.attributes import Attribute, OwnValues
+from concilium.federation.masked_study import MaskedStudy
 from concilium.federation.masking import Join, Joined, Meet
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
-from concilium.federation.schema import AskSchema, ConditionalSchema, Known
+from concilium.federation.schema import AskSchema, ConditionalSchema
+from concilium.federation.sums import read_sum
 from concilium.privacy.manifest import Participant, compose
-from concilium.privacy.randomness import SWITCH, SWITCHED_ON
-from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
+from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.trees.crosstables import AskCrosstables
+from concilium.trees.routing import STAYS, Branching, route
+from concilium.trees.splits import Split
 from side_door import find_side_doors
 
 NAMES = itertools.count()
@@ -44,20 +49,18 @@ def seat(sites, release="masked", **limits):
         site.introduce(peers)
     manifest = compose("x", [Participant(s.name, s.identity.public) for s in sites], **limits)
     study = manifest.study_id.hex()
-    replies = [ask(s, "mask.join", Join(manifest.encoded), study=study, release=release) for s in sites]
+    replies = [
+        ask(s, "mask.join", Join(manifest=manifest.encoded), study=study, release=release) for s in sites
+    ]
     if all(isinstance(reply, Answer) for reply in replies):
         keys = [decode(reply.body, Joined).key for reply in replies]
         for site in sites:
-            assert isinstance(ask(site, "mask.meet", Meet(keys), study=study, release=release), Answer)
+            assert isinstance(ask(site, "mask.meet", Meet(keys=keys), study=study, release=release), Answer)
     return study, replies
 
 
-def count(classes=("no", "yes"), tree=(), nodes=(0,), attributes=(), known=(), **options):
-    schema = ConditionalSchema(Known(list(range(len(classes))), list(classes)), list(known))
-    settings = {"query": "", "target": "death", "classes": len(classes), **options}
-    return AskCrosstables(
-        **settings, attributes=list(attributes), tree=list(tree), nodes=list(nodes), schema=schema
-    )
+def classes(*values, hidden=0, target="death"):
+    return Attribute(target, (), values, missing=False, other=False, hidden=hidden)
 
 
 @pytest.mark.parametrize("release", ["masked", "private"])
@@ -74,14 +77,13 @@ def test_a_limit_of_the_houses_choosing_is_no_oracle(release):
 def test_leaving_a_class_out_does_not_tell_whether_somebody_is_of_it():
     sites = [site_of(name) for name in "abc"]
     study, _ = seat(sites)
-    edges = [30.0, 31.0]
-    bins = AskedAttribute("age", 4, edges)
     replies = set()
     for node in (1, 2, 3, 4):
-        question = count(
-            classes=("no",),
-            attributes=[bins],
-            known=[Known([], [])],
+        question = AskCrosstables(
+            query="",
+            target="death",
+            classes=classes("no"),
+            attributes=(Attribute("age", (30.0, 31.0)),),
             tree=[Split(0, 0, [1, 2, 3, 4])],
             nodes=[node],
             counted=[],
@@ -117,14 +119,11 @@ def test_how_a_column_is_read_does_not_hang_on_one_patient(monkeypatch, query, n
 
 
 def test_one_odd_value_changes_no_other_patients_count(monkeypatch):
-    from concilium.federation.masked_study import MaskedStudy
-    from concilium.privacy.randomness import zero_noise
-
     monkeypatch.setenv(SWITCH, SWITCHED_ON)
     add_up, seen = MaskedStudy.add_up, []
 
-    def listen(study, kind, question, shape, release):
-        seen.append((question.sensitivity_squared, add_up(study, kind, question, shape, release)))
+    def listen(study, question, release):
+        seen.append((question.sensitivity_squared, add_up(study, question, release)))
         return seen[-1][1]
 
     monkeypatch.setattr(MaskedStudy, "add_up", listen)
@@ -204,34 +203,25 @@ def test_whole_numbers_that_number_the_patients_are_not_released():
     assert b"age" in seen.body
 
 
-def big(**options):
-    return count(**{"classes": ("no", "yes"), **options})
+def crosstables(classes, *attributes, **options):
+    asked = {"query": "", "target": "death", "tree": [], "nodes": [0], **options}
+    return AskCrosstables(classes=classes, attributes=attributes, **asked)
 
 
 @pytest.mark.parametrize(
-    ("question", "release"),
+    "question",
     [
-        (AskCrosstables(query="", target="death", classes=2**20, attributes=[], tree=[], nodes=[0]), "exact"),
-        (AskCrosstables(query="", target="death", classes=2**24, attributes=[], tree=[], nodes=[0]), "exact"),
-        (
-            AskCrosstables(
-                query="",
-                target="death",
-                classes=2,
-                attributes=[AskedAttribute("age", 3, [float(i)]) for i in range(4000)],
-                tree=[],
-                nodes=[0],
-                counted=[],
-            ),
-            "exact",
-        ),
-        (AskSchema(query="", target="d" * 20_000_000), "exact"),
+        crosstables(classes(hidden=2**20)),
+        crosstables(classes(hidden=2**24)),
+        crosstables(classes(hidden=2), *(Attribute("age", (float(i),)) for i in range(4000)), counted=[]),
+        crosstables(classes(hidden=2), Attribute("sex", hidden=2**40), counted=[]),
+        crosstables(classes(hidden=2), *(Attribute(f"x{i}", hidden=2**20) for i in range(5))),
+        AskSchema(query="", target="d" * 20_000_000),
     ],
 )
-def test_a_small_message_costs_little(question, release):
-    site = site_of("a")
-    kind = "tree.schema" if isinstance(question, AskSchema) else "tree.crosstables"
-    reply = ask(site, kind, question, release=release, template=encode(ConditionalSchema(Known([], []), [])))
+def test_a_small_message_costs_little(question):
+    template = encode(ConditionalSchema(OwnValues(), []))
+    reply = ask(site_of("a"), question.kind, question, template=template)
     assert isinstance(reply, Refusal)
     assert len(reply.reason) < 500
 
@@ -243,8 +233,6 @@ def test_an_attribute_asked_for_many_times_is_told_once():
 
 
 def test_a_wide_split_is_routed_in_one_go():
-    from concilium.trees.routing import STAYS, Branching, route
-
     draw = np.random.default_rng(0)
     codes = draw.integers(0, 1000, 5000).astype(np.uint16)
     child = np.array([STAYS, *range(1, 1000)], dtype=np.int32)
@@ -267,8 +255,8 @@ def test_a_policys_colluders_are_counted_on_by_all():
 
 def test_the_cap_on_numbers_holds_for_threads_that_ask_at_once():
     site = site_of("a", policy=cc.Policy(numbers_per_patient=0.05))
-    schema = encode(ConditionalSchema(Known([0, 1], ["no", "yes"]), []))
-    question = AskCrosstables(query="", target="death", classes=2, attributes=[], tree=[], nodes=[0])
+    schema = encode(ConditionalSchema(OwnValues([0, 1], ["no", "yes"]), []))
+    question = crosstables(classes(hidden=2))
     replies = []
 
     def work():
@@ -281,13 +269,11 @@ def test_the_cap_on_numbers_holds_for_threads_that_ask_at_once():
         thread.join()
     answers = [reply for reply in replies if isinstance(reply, Answer)]
     assert len(answers) == 3
-    assert sum(unpack(decode(answer.body, Counts).counts).sum() for answer in answers) == 3 * len(ROWS)
+    assert sum(read_sum(answer.body, question).sum() for answer in answers) == 3 * len(ROWS)
     assert site.ledger.numbers() == 6
 
 
 def test_a_house_with_a_memory_notices_a_ledger_put_back(tmp_path):
-    import shutil
-
     def house():
         sites = [site_of(n, ROWS[i::2], ledger=tmp_path / f"{n}.ledger") for i, n in enumerate("ab")]
         return cc.House(sites, memory=tmp_path / "house.json"), sites

@@ -11,9 +11,11 @@ from conversation import crosstable_envelope, schema_message, site_of, wrap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from concilium.federation.attributes import Attribute
 from concilium.federation.messages import MAX_MESSAGE, Answer, Refusal, encode, open_reply
 from concilium.federation.schema import AskSchema
-from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
+from concilium.trees.crosstables import AskCrosstables
+from concilium.trees.splits import Split
 
 SITE = site_of()
 VALID = [
@@ -109,15 +111,20 @@ def test_any_value_in_any_field_is_answered_or_refused(kind, field, value):
 
 def big(count):
     """Questions that are small for what they ask: many nodes times many cells, wide trees, huge sizes."""
-    attributes = [AskedAttribute("a", count, [])] * 50
+    wide = tuple(Attribute(f"a{number}", other=False, missing=False, hidden=count) for number in range(50))
     tree = [Split(0, 0, list(range(1, count + 1)))]
-    ask = {"query": "", "target": "y", "classes": 2}
+    ask = {"query": "", "target": "y", "classes": classes(2)}
     return [
-        AskCrosstables(**ask, attributes=attributes, tree=tree, nodes=list(range(1, count + 1))),
-        AskCrosstables(**ask, attributes=[AskedAttribute("a", 2**60, [])], tree=[], nodes=[0]),
-        AskCrosstables(**{**ask, "classes": 2**60}, attributes=[], tree=[], nodes=[0]),
-        AskCrosstables(**ask, attributes=[], tree=[], nodes=list(range(count))),
+        AskCrosstables(**ask, attributes=wide, tree=tree, nodes=list(range(1, count + 1))),
+        AskCrosstables(**ask, attributes=(Attribute("a", hidden=2**60),), tree=[], nodes=[0]),
+        AskCrosstables(**{**ask, "classes": classes(2**60)}, attributes=(), tree=[], nodes=[0]),
+        AskCrosstables(**ask, attributes=(), tree=[], nodes=list(range(count))),
+        AskCrosstables(**ask, attributes=(Attribute("a", hidden=2**20),), tree=[], nodes=[0], counted=[]),
     ]
+
+
+def classes(count):
+    return Attribute("y", missing=False, other=False, hidden=count)
 
 
 @pytest.mark.parametrize("question", big(20_000))

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 import tracemalloc
 
-import msgspec
 import pytest
 from conversation import wrap
 
 import concilium as cc
-from concilium.federation.arrays import Counts, unpack
-from concilium.federation.histograms import AskHistograms
+from concilium.federation.attributes import Attribute, OwnValues
+from concilium.federation.histograms import AskNoisyHistograms
 from concilium.federation.masking import Commitments, Covered, Join, Joined, Meet, Open
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
-from concilium.federation.schema import AskSchema, ConditionalSchema, Known
+from concilium.federation.releases import find_release
+from concilium.federation.schema import AskSchema, ConditionalSchema
+from concilium.federation.sums import read_sum
 from concilium.privacy import mask_store
 from concilium.privacy.manifest import Participant, compose
 from concilium.privacy.masks import address
 from concilium.rulefit.fitting import AskFit, Coefficients
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates
-from concilium.rulefit.rules import Attribute
-from concilium.rulefit.terms import Steps, Terms, write_terms
-from concilium.trees.ballot import AskVotes, Voter
+from concilium.rulefit.terms import RuleTerms, Steps, write_terms
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
-from concilium.trees.crosstables import AskCrosstables, AskedAttribute
+from concilium.trees.crosstables import AskCrosstables
 from concilium.trees.layout import Sample
+from concilium.trees.noisy_crosstables import AskNoisyCrosstables
+from concilium.trees.votes import AskVotes, Voter
 
 NAMES = itertools.count()
 CODES = {"hiv": "code", "y": "code"}
@@ -53,10 +55,12 @@ def gather_circle(sites, release):
         site.introduce(peers)
     manifest = compose("x", [Participant(s.name, s.identity.public) for s in sites])
     study = manifest.study_id.hex()
-    joined = [ask(s, "mask.join", Join(manifest.encoded), study=study, release=release) for s in sites]
+    joined = [
+        ask(s, "mask.join", Join(manifest=manifest.encoded), study=study, release=release) for s in sites
+    ]
     keys = [decode(reply.body, Joined).key for reply in joined]
     for site in sites:
-        assert isinstance(ask(site, "mask.meet", Meet(keys), study=study, release=release), Answer)
+        assert isinstance(ask(site, "mask.meet", Meet(keys=keys), study=study, release=release), Answer)
     return study
 
 
@@ -67,9 +71,9 @@ def circle_of(records, release, policy=None):
     return [site, *others], gather_circle([site, *others], release)
 
 
-def ask_privately(records, question, kind="histograms", policy=None):
+def ask_privately(records, question, policy=None):
     sites, study = circle_of(records, "private", policy)
-    return said(ask(sites[0], kind, question, study=study, release="private"))
+    return said(ask(sites[0], question.kind, question, study=study, release="private"))
 
 
 def open_masked(sites, study, kind, question):
@@ -77,14 +81,15 @@ def open_masked(sites, study, kind, question):
     covered = [ask(site, kind, question, study=study, release="masked") for site in sites]
     shown = [decode(reply.body, Covered).masked.commitment for reply in covered]
     template = encode(Commitments(list(address(shown, sites[0].name))))
-    opening = Open(kind, encode(question), 1)
+    opening = Open(kind_asked=kind, body=encode(question))
     return ask(sites[0], "mask.open", opening, study=study, release="masked", template=template)
 
 
 @pytest.mark.parametrize("query", ["hiv < 'm'", "hiv >= 'm'", "hiv between 'a' and 'z'", "not hiv > 'a'"])
 def test_a_private_query_is_refused_or_not_whoever_has_a_value(query):
     """The one patient who has a value in a column must not be why comparing it by size is refused."""
-    question = AskHistograms(query=query, target="y", edges={}, values={"y": ["n", "p"]}, variance="100")
+    asked = (Attribute("y", (), ("n", "p")),)
+    question = AskNoisyHistograms(query=query, target="y", attributes=asked, variance="100")
     somebody = [*PEOPLE, {"hiv": "positive", "y": "n"}]
     replies = [ask_privately(cc.Records.from_rows(r, schema=CODES), question) for r in (PEOPLE, somebody)]
     assert replies[0] == replies[1]
@@ -94,7 +99,8 @@ def test_a_private_query_is_refused_or_not_whoever_has_a_value(query):
 @pytest.mark.parametrize("graph", ["node p + eliminate p.hiv;", "node p ? eliminate p.hiv;"])
 def test_an_eliminated_attribute_does_not_come_back_with_the_last_patient_gone(graph):
     policy = cc.Policy(constraints=f"graph g {{ {graph} }}")
-    question = AskHistograms(query="", target="y", edges={}, values={"hiv": ["x"]}, variance="100")
+    asked = (Attribute("hiv", (), ("x",)),)
+    question = AskNoisyHistograms(query="", target="y", attributes=asked, variance="100")
     table = cc.Records.from_rows([{"hiv": "x", "y": "n"}] * 2, schema=CODES)
     replies = {ask_privately(table.take(range(count)), question, policy=policy) for count in (2, 1, 0)}
     assert len(replies) == 1
@@ -107,15 +113,7 @@ def test_the_cap_on_numbers_does_not_tell_how_many_patients_there_are_under_mask
         rows = [{"hiv": "nyu"[i % 3], "y": "np"[i % 2]} for i in range(patients)]
         records = cc.Records.from_rows(rows, schema=CODES)
         sites, study = circle_of(records, "masked", cc.Policy(numbers_per_patient=0.1))
-        counted = AskCrosstables(
-            query="",
-            target="y",
-            classes=2,
-            attributes=[AskedAttribute("hiv", 3, [])],
-            tree=[],
-            nodes=[0],
-            schema=ConditionalSchema(Known([0, 1], ["n", "p"]), [Known([0, 1, 2], ["n", "y", "u"])]),
-        )
+        counted = crosstables_of(named("hiv", "n", "y", "u"))
         reply = open_masked(sites, study, "tree.crosstables", counted)
         assert isinstance(reply, Refusal)
         replies.add(said(reply))
@@ -146,22 +144,15 @@ def test_about_one_value_per_patient_is_not_listed_by_calling_it_the_target(rele
     assert isinstance(ask(site, "tree.schema", AskSchema(query="", target="y")), Answer)
 
 
-def crosstables_of(column, values, *, size=2, classes=2, variance=None, other=None):
-    """A table of one attribute by class, and what a site must be told for it."""
-    schema = ConditionalSchema(
-        Known([0, 1], ["n", "p"]), [Known(list(range(len(values))), list(values), other)]
-    )
-    question = AskCrosstables(
-        query="",
-        target="y",
-        classes=classes,
-        attributes=[AskedAttribute(column, size, [])],
-        tree=[],
-        nodes=[0],
-        schema=None if variance is None else schema,
-        variance=variance,
-    )
-    return question, encode(schema)
+def named(name, *values, **cells):
+    """A category with a cell for each of these values, and for nothing else unless it is said."""
+    return Attribute(name, (), values, **{"missing": False, "other": False, **cells})
+
+
+def crosstables_of(*attributes, **options):
+    """Tables of these attributes by class, at the root."""
+    asked = {"query": "", "target": "y", "classes": named("y", "n", "p"), **options}
+    return AskCrosstables(attributes=attributes, tree=[], nodes=[0], **asked)
 
 
 def test_values_that_python_holds_to_be_equal_are_counted_as_asked():
@@ -169,33 +160,83 @@ def test_values_that_python_holds_to_be_equal_are_counted_as_asked():
     site = cc.Site("a", cc.Records.from_rows(rows))
     seen = []
     for values in ([0, 1], [False, True]):
-        question, template = crosstables_of("flag", values)
-        reply = ask(site, "tree.crosstables", question, template=template)
-        seen.append(unpack(decode(reply.body, Counts).counts)[0, 1:].sum(axis=1).tolist())
+        question = crosstables_of(named("flag", hidden=2), classes=named("y", hidden=2))
+        template = ConditionalSchema(OwnValues([0, 1], ["n", "p"]), [OwnValues([0, 1], values)])
+        reply = ask(site, "tree.crosstables", question, template=encode(template))
+        seen.append(read_sum(reply.body, question)[0, 1:].sum(axis=1).tolist())
     assert seen == [[0, 0], [20, 10]]
 
 
-@pytest.mark.parametrize(("size", "other"), [(0, None), (1, 0), (3, 2), (3, None)])
-def test_a_table_takes_no_more_memory_than_its_answer_whatever_the_patients_have(size, other):
+LABS = [{"lab": i / 7, "y": "np"[i % 2]} for i in range(4000)]
+
+
+def noisy_table(attribute, **options):
+    """A private table of one attribute by a thousand classes, of which two occur."""
+    classes = named("y", "n", "p", *range(998))
+    asked = {"query": "", "target": "y", "tree": [], "nodes": [0], "counted": [0], **options}
+    return AskNoisyCrosstables(attributes=(attribute,), classes=classes, variance="100", **asked)
+
+
+@pytest.mark.parametrize("values", [[], [0], [0, 1 / 7]])
+def test_a_table_takes_no_more_memory_than_its_answer_whatever_the_patients_have(values):
     """Under private a measurement has a label for every patient: none of them has a row of its own for every class."""
-    rows = [{"lab": i / 7, "y": "np"[i % 2]} for i in range(4000)]
-    sites, study = circle_of(cc.Records.from_rows(rows), "private")
-    values = [0, 1 / 7][: max(0, size - 1)]
-    question, _ = crosstables_of("lab", values, size=size, classes=1000, variance="100", other=other)
-    first = AskHistograms(query="", target="y", edges={"lab": [1.0]}, variance="100")
-    assert isinstance(ask(sites[0], "histograms", first, study=study, release="private"), Answer)
+    sites, study = circle_of(cc.Records.from_rows(LABS), "private")
+    question = noisy_table(named("lab", *values, other=True))
+    first = AskNoisyHistograms(query="", target="y", attributes=(Attribute("lab", (1.0,)),), variance="100")
+    assert isinstance(ask(sites[0], first.kind, first, study=study, release="private"), Answer)
     tracemalloc.start()
-    reply = ask(sites[0], "tree.crosstables", question, study=study, release="private")
+    reply = ask(sites[0], question.kind, question, study=study, release="private")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(reply, Answer)
-    assert len(decode(reply.body, Covered).masked.vector) == 8 * 1000 * (1 + size)
+    assert len(decode(reply.body, Covered).masked.vector) == 8 * 1000 * (2 + len(values))
     assert peak < 4_000_000  # a row for every label would be sixteen million
-    cohort = sites[0]._view.stated.select("", "y").under("private")
-    counts = question.count(cohort, question.schema)[0, 1:]
+    cohort = find_release("private").select(sites[0]._desk, question)
+    counts = question.compute(cohort, b"")[0, 1:]
     expected = [[int(i % 2 == 0), int(i % 2)] for i in range(len(values))]
     assert counts[: len(values), :2].tolist() == expected
-    assert counts.sum() == (4000 if other is not None else len(values))
+    assert counts.sum() == 4000
+
+
+@pytest.mark.parametrize("cells", [{"missing": True}, {"hidden": 2}, {}])
+def test_a_private_table_in_which_somebody_has_no_cell_is_refused(cells):
+    """Whether it would go wrong depends on who is there: it is refused before anybody is looked at."""
+    sites, study = circle_of(cc.Records.from_rows(LABS[:40]), "private")
+    question = noisy_table(named("lab", **cells))
+    reply = ask(sites[0], question.kind, question, study=study, release="private")
+    assert reply.rule == "message"
+    assert "every patient" in reply.reason or "says all that it counts" in reply.reason
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_nor_does_a_plain_table(release, size):
+    """A code for every patient, and a thousand classes: the table has as many rows as the question has cells."""
+    rows = [{"lab": f"code {i}", "y": "np"[i % 2]} for i in range(4000)]
+    policy = cc.Policy(allow=("lab",))
+    sites, study = (
+        circle_of(cc.Records.from_rows(rows), release, policy) if release == "masked" else ([], "s")
+    )
+    site = sites[0] if sites else cc.Site("a", cc.Records.from_rows(rows), policy)
+    values = [f"code {i}" for i in range(size)]
+    known = ConditionalSchema(OwnValues([0, 1], ["n", "p"]), [OwnValues(list(range(size)), values)])
+    if release == "exact":
+        asked = crosstables_of(named("lab", hidden=size), classes=named("y", hidden=1000))
+    else:
+        asked = crosstables_of(named("lab", *values), classes=named("y", "n", "p", *range(998)))
+    template = encode(known) if release == "exact" else b""
+    warm = ask(site, "tree.schema", AskSchema(query="", target="y", count_patients=False), study=study)
+    assert isinstance(warm, Answer)
+    tracemalloc.start()
+    reply = ask(site, "tree.crosstables", asked, study=study, release=release, template=template)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(reply, Answer), reply
+    assert peak < 4_000_000
+    if release == "exact":
+        counts = read_sum(reply.body, asked)
+        assert counts[0, 0, :2].tolist() == [2000, 2000]
+        assert counts[0, 1:, :2].tolist() == [[int(i % 2 == 0), int(i % 2)] for i in range(size)]
 
 
 def test_asking_without_opening_does_not_fill_the_disk(tmp_path, monkeypatch):
@@ -205,26 +246,20 @@ def test_asking_without_opening_does_not_fill_the_disk(tmp_path, monkeypatch):
     site = cc.Site("a", cc.Records.from_rows(rows), ledger=tmp_path / "a.ledger")
     sites = [site, *(cc.Site(name, cc.Records.from_rows(rows)) for name in "bc")]
     study = gather_circle(sites, "masked")
-    schema = ConditionalSchema(Known([0, 1], ["n", "p"]), [Known([], [])])
+    wide = named("y", "n", "p", *range(998))
 
     def question(number):
-        return AskCrosstables(
-            query=f"lab < {number}",
-            target="y",
-            classes=1000,
-            attributes=[AskedAttribute("lab", 22, [float(edge) for edge in range(20)])],
-            tree=[],
-            nodes=[0],
-            schema=schema,
-        )
+        edges = tuple(float(edge) for edge in range(20))
+        return crosstables_of(Attribute("lab", edges), query=f"lab < {number}", classes=wide)
 
     vectors = []
     for number in (*range(100, 180), 100, 179):
         reply = ask(site, "tree.crosstables", question(number), study=study, release="masked")
         vectors.append(decode(reply.body, Covered).masked.vector)
     assert len(vectors[0]) == 8 * 23_000
-    with site.ledger.sharing() as connection:
+    with sqlite3.connect(tmp_path / "a.ledger") as connection:
         kept = connection.execute("SELECT count(*), sum(length(vector)) FROM mask_attempt").fetchone()
+    connection.close()
     assert kept == (5, 5 * 8 * 23_000)
     assert vectors[-1] == vectors[-3]  # the newest are there still
     assert vectors[-2] != vectors[0]  # the oldest is answered anew
@@ -239,8 +274,7 @@ def test_what_a_site_covers_does_not_tell_how_many_of_its_patients_match():
     for matching in (0, 1, 3, 4, 30):
         rows = [{"hiv": "y" if i < matching else "n", "y": "np"[i % 2]} for i in range(60)]
         sites, study = circle_of(cc.Records.from_rows(rows, schema=CODES), "masked")
-        question, _ = crosstables_of("hiv", ["n", "y"], variance="1")
-        question = msgspec.structs.replace(question, query="hiv = 'y'", variance=None)
+        question = crosstables_of(named("hiv", "n", "y"), query="hiv = 'y'")
         reply = ask(sites[0], "tree.crosstables", question, study=study, release="masked")
         replies.add(said(reply))
         assert not [entry for entry in sites[0].ledger.entries() if entry.mode == "masked"]
@@ -255,7 +289,7 @@ def test_what_a_site_covers_does_not_tell_how_many_of_its_patients_match():
 @pytest.mark.parametrize(("places", "rule"), [(30, "answer"), (31, "answer"), (32, "mask")])
 def test_a_sum_too_large_for_the_ring_is_no_oracle(places, rule):
     """With so many binary places that one large loss does not fit, a refusal would tell that somebody has it."""
-    terms = Terms((Attribute("hiv", (), ("y",)),), steps=(Steps(0, (0.0, 1000.0, 0.0)),))
+    terms = RuleTerms((Attribute("hiv", (), ("y",)),), steps=(Steps(0, (0.0, 1000.0, 0.0)),))
     question = AskFit(
         query="",
         target="y",
@@ -284,8 +318,8 @@ def test_a_sum_too_large_for_the_ring_is_no_oracle(places, rule):
     ],
 )
 def test_an_expert_has_one_vote_for_a_patient_and_there_are_not_too_many(experts, reason):
-    question = AskVotes(query="", target="y", positive="p", attributes=[], experts=experts)
-    template = encode(ConditionalSchema(Known([0, 1], ["n", "p"]), []))
+    question = AskVotes(query="", target="y", positive="p", attributes=(), experts=experts)
+    template = encode(ConditionalSchema(OwnValues([0, 1], ["n", "p"]), []))
     site = cc.Site("a", cc.Records.from_rows(PEOPLE, schema=CODES))
     reply = ask(site, "tree.votes", question, template=template)
     assert (reply.rule, reply.reason) == ("message", reason)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
-from conversation import ROWS, site_of
+from conversation import ROWS, site_of, wrap
 from hypothesis import given, settings
 
 import concilium as cc
-from concilium.errors import HouseError, MaskError
-from concilium.federation.arrays import Counts
+from concilium.errors import HouseError, MaskError, MessageError
 from concilium.federation.masking import Covered
-from concilium.federation.messages import Answer, Refusal, decode, open_envelope, open_reply
+from concilium.federation.messages import Answer, Refusal, decode, encode, open_envelope, open_reply
+from concilium.federation.schema import AskSchema
+from concilium.federation.sums import Sum
+from concilium.trees.crosstables import AskCrosstables
 from strategies import federations
 
 
@@ -141,11 +144,6 @@ def test_pinned_peers_stand_and_an_unpinned_one_stops_the_study():
 
 
 def test_under_masks_a_site_tells_no_house_how_many_patients_it_has():
-    from conversation import wrap
-
-    from concilium.federation.messages import encode
-    from concilium.federation.schema import AskSchema
-
     site = site_of()
     reply = open_reply(
         site.answer(encode(wrap("tree.schema", AskSchema(query="", target="y"), release="masked")))
@@ -159,22 +157,37 @@ def test_a_masked_question_never_leaves_as_plain_counts():
     tree([site, *parts()[1:]])
     for message, reply in zip(site.heard, site.said, strict=True):
         if open_envelope(message).kind == "tree.crosstables":
-            with pytest.raises(Exception, match="Counts"):
-                decode(open_reply(reply).body, Counts)
+            with pytest.raises(Exception, match="Sum"):
+                decode(open_reply(reply).body, Sum)
 
 
 def test_a_template_of_one_site_alone_is_refused_under_masks():
-    import msgspec
-
-    from concilium.federation.messages import encode
-
     sites = [Listening(site) for site in parts()]
     tree(sites)
     message = next(m for m in sites[0].heard if open_envelope(m).kind == "tree.crosstables")
     envelope = open_envelope(message)
-    body = msgspec.msgpack.decode(envelope.body)
-    body["schema"] = None
-    changed = msgspec.structs.replace(envelope, id="another-id", body=msgspec.msgpack.encode(body), seen=None)
-    reply = open_reply(sites[0].site.answer(encode(changed)))
-    assert isinstance(reply, Refusal)
-    assert "one common schema" in reply.reason
+    assert envelope.template == b""
+    question = decode(envelope.body, AskCrosstables)
+    hidden = [attribute.hide() for attribute in question.attributes]
+    for changed in (
+        msgspec.structs.replace(question, classes=question.classes.hide()),
+        msgspec.structs.replace(question, attributes=(*hidden[:1], *question.attributes[1:])),
+        msgspec.structs.replace(question, attributes=tuple(hidden), classes=question.classes.hide()),
+    ):
+        other = msgspec.structs.replace(envelope, id="another-id", body=encode(changed), seen=None)
+        reply = open_reply(sites[0].site.answer(encode(other)))
+        assert isinstance(reply, Refusal)
+        assert "one common schema" in reply.reason
+
+
+def test_a_house_does_not_tell_one_site_something_else_under_masks():
+    site = Listening(site_of(ROWS[::4], name="s0"))
+    others = parts()[1:]
+    tree([site, *others])
+    envelope = next(e for e in map(open_envelope, site.heard) if e.kind == "tree.crosstables")
+    question = decode(envelope.body, AskCrosstables)
+    with (
+        cc.House([site, *others]).open("tree", "masked", {}) as run,
+        pytest.raises(MessageError, match="all sites are told the same"),
+    ):
+        run.add_up(question, {"s0": b"something"})

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from conversation import schema_message
+from conversation import read_schema, schema_message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import PolicyError
 from concilium.federation.messages import Answer, Refusal, open_reply
-from concilium.federation.schema import read_schema
 from concilium.policy.functions import Secret
 from strategies import tables
 
@@ -46,9 +45,7 @@ def site_of(constraints, rows=PATIENTS, **policy):
 
 
 def schema_of(site, **question):
-    reply = open_reply(site.answer(schema_message(**question)))
-    assert isinstance(reply, Answer), reply
-    seen = read_schema(reply.body)
+    seen = read_schema(site, **question)
     return {attribute.name: attribute.values for attribute in seen.attributes}, seen
 
 

@@ -5,8 +5,8 @@ The two answers differ by no more than what the site works out and charges for, 
 
 from __future__ import annotations
 
-import importlib
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,19 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
+from concilium.closed_lists import KINDS, load
 from concilium.errors import ConciliumError, MessageError
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
 from concilium.federation.held_out import Part
-from concilium.federation.histograms import AskHistograms
-from concilium.federation.questions import KINDS
-from concilium.federation.schema import ConditionalSchema, Known
+from concilium.federation.histograms import AskNoisyHistograms
+from concilium.federation.questions import Noisy
+from concilium.federation.releases import find_release
 from concilium.records.table import label
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
 from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.rules import Attribute
-from concilium.rulefit.terms import Line, Steps, Terms, write_terms
-from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
+from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
+from concilium.trees.noisy_crosstables import AskNoisyCrosstables
+from concilium.trees.splits import Split
 
 # Values that are alike, odd, or of several kinds in one column, which is then read in one way or another.
 POOL = {
@@ -88,29 +90,36 @@ def draw_query(dice: Random) -> str:
     return dice.choice([" and ", " or "]).join(said)
 
 
-def draw_histograms(dice: Random) -> AskHistograms:
-    edges, values, target = {}, {}, dice.choice(list(POOL))
-    for name in dice.sample(list(POOL), dice.randrange(1, 4)):
-        if dice.random() < 0.5:
-            edges[name] = draw_edges(dice)
-        else:
-            values[name] = draw_values(dice, name)
-    classes = draw_values(dice, target)
-    return AskHistograms(
-        query=draw_query(dice), target=target, edges=edges, values=values, classes=classes, variance="9"
+def draw_attribute(dice: Random, name: str) -> Attribute:
+    """An attribute of any form; now and then one in which somebody has no cell, which is to be refused."""
+    odd = dice.random() < 0.05
+    if dice.random() < 0.5:
+        return Attribute(name, tuple(draw_edges(dice)), (), not odd, dice.random() < 0.5)
+    return Attribute(name, (), tuple(draw_values(dice, name)), dice.random() < 0.5, not odd)
+
+
+def draw_attributes(dice: Random, least: int) -> tuple[Attribute, ...]:
+    names = dice.sample(list(POOL), dice.randrange(least, 4))
+    return tuple(draw_attribute(dice, name) for name in names)
+
+
+def draw_histograms(dice: Random) -> AskNoisyHistograms:
+    target = dice.choice(list(POOL))
+    classes = draw_attribute(dice, dice.choice([target, *POOL]))
+    return AskNoisyHistograms(
+        query=draw_query(dice),
+        target=target,
+        attributes=draw_attributes(dice, 1),
+        classes=dice.choice([None, classes, classes]),
+        variance="9",
     )
 
 
-def draw_crosstables(dice: Random) -> AskCrosstables:
-    target, attributes, known = dice.choice(list(POOL)), [], []
-    for name in dice.sample(list(POOL), dice.randrange(4)):
-        edges, values = draw_edges(dice), [*draw_values(dice, name), *dice.choice([[], [None]])]
-        if dice.random() < 0.4:
-            attributes.append(AskedAttribute(name, len(edges) + 2, edges))
-            known.append(Known([], []))
-        else:
-            attributes.append(AskedAttribute(name, len(values) + 1 + dice.randrange(2), []))
-            known.append(Known(list(range(len(values))), values, dice.choice([None, len(values)])))
+def draw_crosstables(dice: Random) -> AskNoisyCrosstables:
+    target, attributes = dice.choice(list(POOL)), draw_attributes(dice, 0)
+    # Often all classes, so that most patients are counted; otherwise whoever is of another is left out.
+    everybody = {label(value): value for value in POOL[target] if value != float("inf")}
+    classes = dice.choice([list(everybody.values()), draw_values(dice, target)])
     tree, leaves, born = [], [0], 1
     for _ in range(dice.randrange(4) if attributes else 0):
         node, index, children = leaves.pop(dice.randrange(len(leaves))), dice.randrange(len(attributes)), []
@@ -121,18 +130,14 @@ def draw_crosstables(dice: Random) -> AskCrosstables:
         leaves += sorted({child for child in children if child > 0})
         if not leaves:
             break
-    classes = draw_values(dice, target)
-    return AskCrosstables(
+    return AskNoisyCrosstables(
         query=draw_query(dice),
         target=target,
-        classes=len(classes) + 1,
+        classes=Attribute(target, (), tuple(classes), missing=False, other=False),
         attributes=attributes,
         tree=tree,
         nodes=dice.sample(leaves, dice.randrange(1, len(leaves) + 1)) if leaves else [0],
         counted=dice.sample(range(len(attributes)), dice.randrange(len(attributes) + 1)),
-        schema=ConditionalSchema(
-            Known(list(range(len(classes))), classes, dice.choice([None, len(classes)])), known
-        ),
         variance="9",
         part=dice.choice([None, Part(percent=30, held=True), Part(percent=90, held=False)]),
     )
@@ -160,7 +165,7 @@ def draw_gradient(dice: Random) -> AskGradient:
     heights = [-1000.0, 0.0, 1.0, 0.3, 1e-9, 999.9]
     steps = [Steps(i, tuple(dice.choices(heights, k=a.size))) for i, a in enumerate(attributes)]
     norm = dice.choice([0.001, 1.0, 5.0, 1000.0])
-    terms = Terms(tuple(attributes), tuple(rules), tuple(lines), tuple(steps[: dice.randrange(4)]), norm)
+    terms = RuleTerms(tuple(attributes), tuple(rules), tuple(lines), tuple(steps[: dice.randrange(4)]), norm)
     target, columns = dice.choice(list(POOL)), tuple(range(dice.randrange(len(terms) + 1)))
     values = tuple(dice.choices([0.0, 1.0, -1e6, 1e6, 0.3], k=len(columns)))
     return AskGradient(
@@ -175,33 +180,52 @@ def draw_gradient(dice: Random) -> AskGradient:
 
 
 DRAWN = {
-    "histograms": draw_histograms,
-    "tree.crosstables": draw_crosstables,
+    "histograms.noisy": draw_histograms,
+    "tree.noisy": draw_crosstables,
     "rulefit.gradient": draw_gradient,
 }
 
 
-def load(kind: str) -> type:
-    module, name = KINDS[kind].split(":")
-    return getattr(importlib.import_module(module), name)
+def look(records: cc.Records, policy: cc.Policy) -> View:
+    return View(records, policy, b"a secret of these tests")
 
 
-def answer(records: cc.Records, policy: cc.Policy, question) -> np.ndarray | str:
-    view = View(records, policy, b"a secret of these tests").stated
+def answer(view: View, question: Noisy) -> np.ndarray | str:
+    """What a site would add noise to: with the patients that the release itself selects."""
     try:
-        cohort = view.select(question.query, question.target).under("private")
-        part = getattr(question, "part", None)
-        if part is not None:
-            cohort = part.choose(cohort, question.query, question.target, 0)
-        found = question.compute(cohort, b"")
+        cohort = find_release("private").select(SimpleNamespace(view=view), question)
+        counts = question.compute(cohort, b"")
     except ConciliumError as error:
         return f"{type(error).__name__}: {error}"
-    return found.astype(np.int64).reshape(-1)
+    assert counts.shape == question.shape
+    return counts.astype(np.int64).reshape(-1)
+
+
+def draw_checked(dice: Random, kind: str) -> Noisy | None:
+    """A question of this kind, if it is one that a site would look at."""
+    question = DRAWN[kind](dice)
+    try:
+        question.check("private")
+    except MessageError:
+        return None
+    return question
 
 
 def test_every_kind_that_may_be_private_is_drawn_here():
-    additive = [kind for kind in KINDS if getattr(load(kind), "additive", None) is not None]
-    assert {kind for kind in additive if "private" in load(kind).releases} == set(DRAWN)
+    assert {kind for kind, place in KINDS.items() if issubclass(load(place), Noisy)} == set(DRAWN)
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_most_of_what_is_drawn_is_looked_at_and_counted(kind):
+    """So that the tests below are not about refusals."""
+    dice, seen = Random(kind), []
+    for _ in range(200):
+        question = draw_checked(dice, kind)
+        if question is not None:
+            view = look(cc.Records.from_rows(draw_rows(dice, 30)), cc.Policy())
+            seen.append(isinstance(answer(view, question), np.ndarray))
+    assert len(seen) > 100
+    assert sum(seen) > len(seen) / 2
 
 
 @pytest.mark.parametrize("kind", DRAWN)
@@ -209,10 +233,8 @@ def test_every_kind_that_may_be_private_is_drawn_here():
 @given(seed=st.integers(0, 2**64))
 def test_one_patient_changes_no_more_than_is_charged_for(kind, seed):
     dice = Random(seed)
-    question = DRAWN[kind](dice)
-    try:
-        question.check("private")
-    except MessageError:
+    question = draw_checked(dice, kind)
+    if question is None:
         return
     rows = draw_rows(dice, dice.choice([1, 2, 5, 12, 30]))
     stated = {name: "number" if name == "real" else "code" for name in POOL}
@@ -222,10 +244,34 @@ def test_one_patient_changes_no_more_than_is_charged_for(kind, seed):
     left = [row for index, row in enumerate(rows) if index != leave_out]
     # Read anew without the patient, so that how a column is read may differ as well.
     neighbour = cc.Records.from_rows(left, schema=schema) if left else table.take([])
-    one, other = answer(table, policy, question), answer(neighbour, policy, question)
+    one, other = answer(look(table, policy), question), answer(look(neighbour, policy), question)
     if isinstance(one, str) or isinstance(other, str):
         assert one == other
         return
     assert one.size == other.size == question.numbers
     moved = sum(int(change) ** 2 for change in (one - other).tolist())
     assert moved <= question.sensitivity_squared
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**64))
+def test_what_was_asked_before_changes_nothing(kind, seed):
+    """Nothing is remembered from question to question but what saves time."""
+    dice = Random(seed)
+    asked = [one for one in (draw_checked(dice, dice.choice(list(DRAWN))) for _ in range(4)) if one]
+    question = draw_checked(dice, kind)
+    if question is None:
+        return
+    table = cc.Records.from_rows(draw_rows(dice, dice.choice([2, 12, 30])))
+    policy = dice.choice(POLICIES)
+    used = look(table, policy)
+    for before in asked:
+        answer(used, before)
+    first, again, fresh = (
+        answer(used, question),
+        answer(used, question),
+        answer(look(table, policy), question),
+    )
+    np.testing.assert_array_equal(first, fresh)
+    np.testing.assert_array_equal(again, fresh)

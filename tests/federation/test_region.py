@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conversation import ROWS, crosstable_envelope, schema_message, site_of, wrap
+from conversation import ROWS, crosstable_envelope, read_schema, schema_message, site_of, wrap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import ConciliumError, HouseError, MaskError, StudyError
-from concilium.federation.arrays import Counts, unpack
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
-from concilium.federation.region import UNITED, Region
-from concilium.federation.schema import AskSchema, ConditionalSchema, read_schema
+from concilium.federation.questions import cannot_be_united
+from concilium.federation.region import Region
+from concilium.federation.schema import AskSchema, ConditionalSchema
+from concilium.federation.sums import read_sum
 from concilium.privacy.identity import Identity, is_signed
+from concilium.trees.crosstables import AskCrosstables
 from strategies import deal_tiers, federations
 
 
@@ -104,8 +106,8 @@ def test_many_regions_are_told_in_one_sentence():
 
 def test_a_region_answers_what_its_sites_answer_together():
     region, (one, other) = regions(parts(2))[0], parts(2)
-    seen = read_schema(open_reply(region.answer(schema_message())).body)
-    apart = [read_schema(open_reply(site.answer(schema_message())).body) for site in (one, other)]
+    seen = read_schema(region)
+    apart = [read_schema(site) for site in (one, other)]
     assert seen.patients == sum(schema.patients for schema in apart)
     assert {a.name: set(a.values) for a in seen.attributes} == {
         name: {v for s in apart for a in s.attributes if a.name == name for v in a.values}
@@ -113,8 +115,10 @@ def test_a_region_answers_what_its_sites_answer_together():
     }
     assert seen.unbinned == ["age"]
     question = crosstable_envelope(region)
-    total = unpack(decode(open_reply(region.answer(encode(question))).body, Counts).counts)
-    below = [unpack(decode(open_reply(s.answer(encode(question))).body, Counts).counts) for s in (one, other)]
+    asked = decode(question.body, AskCrosstables)
+    total, *below = (
+        read_sum(open_reply(member.answer(encode(question))).body, asked) for member in (region, one, other)
+    )
     np.testing.assert_array_equal(total, below[0] + below[1])
 
 
@@ -263,7 +267,7 @@ def test_a_restarted_region_goes_on_with_the_same_sites_or_not_at_all(tmp_path):
 def test_what_a_region_cannot_pass_on_is_refused(monkeypatch):
     region = regions(parts())[0]
     with monkeypatch.context() as patch:
-        patch.delitem(UNITED, "tree.schema")
+        patch.setattr(AskSchema, "unite", lambda question, replies: cannot_be_united(question.kind))
         refusal = open_reply(region.answer(schema_message("question-7")))
     assert refusal.rule == "kind"
     assert "ask the hospitals themselves" in refusal.reason

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from conversation import ROWS, crosstable_envelope, schema_message, site_of, wrap
+from conversation import ROWS, crosstable_envelope, read_schema, schema_message, site_of, wrap
 
 import concilium as cc
 from concilium.errors import LedgerError, PolicyError, StudyError
 from concilium.federation.messages import Answer, Refusal, encode, open_reply
-from concilium.federation.schema import AskSchema, read_schema
+from concilium.federation.schema import AskSchema
 
 
 def ask(site, message):
@@ -150,7 +150,7 @@ def test_what_is_hidden_cannot_be_asked_about_either(query):
 
 def test_a_branch_floor_empties_small_branches_and_says_so():
     site = site_of(policy=cc.Policy(branch_floor=21))
-    seen = read_schema(ask(site, schema_message()).body)
+    seen = read_schema(site)
     assert seen.floored
     tree = cc.DecisionTree("y").fit(cc.House([site_of(policy=cc.Policy(branch_floor=21))]))
     assert any("not that of the pooled patients" in warning for warning in tree.card.warnings)

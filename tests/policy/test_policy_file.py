@@ -28,7 +28,7 @@ withhold = ["religion"]
 identifiers = ["mrn"]
 allow = ["admitted"]
 colluders = 2
-reveal_on_dropout = true
+other_circles = true
 [constraints]
 text = '''
 graph old { node x + where x.age > 89 eliminate x.zip; }
@@ -109,6 +109,7 @@ def test_the_policy_s_own_secret_comes_before_the_site_s() -> None:
     ("text", "words"),
     [
         ("[release]\nminimum_cel = 5", r"no key 'minimum_cel'; did you mean 'minimum_cell'"),
+        ("[release]\nreveal_on_dropout = false", "no key 'reveal_on_dropout' any more: a lost site halts"),
         ("[release]\nsecret = 'x'", "no key 'secret'"),
         ("[release]\nconstraints = 'x'", "no key 'constraints'"),
         ("[constraint]\ntext = 'x'", r"no section \[constraint\]; did you mean 'constraints'"),
@@ -173,7 +174,7 @@ def test_every_key_of_a_policy_is_on_the_page_with_its_default() -> None:
     assert set(documented) == set(cc.Policy.__struct_fields__) - elsewhere
     for name in ("minimum_patients", "branch_floor", "minimum_cell", "colluders"):
         assert documented[name] == str(getattr(cc.Policy(), name))
-    for name in ("differencing", "reveal_on_dropout"):
+    for name in ("differencing", "other_circles"):
         assert documented[name] == str(getattr(cc.Policy(), name)).lower()
     section = PAGE.split("## [constraints]\n")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `(text|file|secret)` \|", section, flags=re.MULTILINE)) == set(CONSTRAINTS)

@@ -7,14 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from scipy.stats import binom
 from taylor import bound_exponential
 
 from concilium.errors import StudyError
 from concilium.privacy import randomness
 from concilium.privacy.bits import (
-    estimate_count,
-    estimate_counts,
     find_flip_threshold,
     find_replacement_threshold,
     randomize_bits,
@@ -82,8 +79,6 @@ def test_a_bad_epsilon_is_refused(epsilon):
     for use in (
         lambda: randomize_bits([0, 1], epsilon),
         lambda: randomize_codes([0, 1], 3, epsilon),
-        lambda: estimate_count(3, 10, epsilon),
-        lambda: estimate_counts([3, 4], epsilon),
     ):
         with pytest.raises(StudyError, match="epsilon must be a finite number above 0"):
             use()
@@ -181,48 +176,3 @@ def test_fixed_noise_reaches_bits_and_codes(fixable):
     assert drawn[0] == drawn[1]
     assert drawn[0][0] != bits.tolist()
     assert drawn[0][1] != codes.tolist()
-
-
-@given(st.integers(1, 60), st.data(), st.floats(0.05, 8))
-def test_the_estimate_is_unbiased_and_its_sd_is_true(n, data, epsilon):
-    """Against the exact distribution of the number of yes: two binomials added up."""
-    true = data.draw(st.integers(0, n))
-    p = 1 / (1 + math.exp(-epsilon))
-    stay, flip = binom.pmf(np.arange(true + 1), true, p), binom.pmf(np.arange(n - true + 1), n - true, 1 - p)
-    chance = np.convolve(stay, flip)
-    estimate = estimate_count(np.arange(n + 1), n, epsilon)
-    mean = chance @ estimate.count
-    assert mean == pytest.approx(true, abs=1e-7)
-    assert math.sqrt(chance @ (estimate.count - mean) ** 2) == pytest.approx(estimate.sd[0], rel=1e-6)
-    assert np.allclose(estimate.count, (np.arange(n + 1) - n * (1 - p)) / (2 * p - 1))
-
-
-def test_the_estimate_is_not_clipped():
-    assert estimate_count(0, 1000, 1).count < -500
-    assert estimate_count(1000, 1000, 1).count > 1500
-    assert estimate_counts([0, 0, 30], 1).count[0] < 0
-
-
-@given(st.integers(2, 6), st.data(), st.floats(0.1, 6))
-def test_the_k_ary_estimate_undoes_the_expected_change(k, data, epsilon):
-    true = np.array(data.draw(st.lists(st.integers(0, 500), min_size=k, max_size=k)), dtype=float)
-    n, p = true.sum(), math.exp(epsilon) / (k - 1 + math.exp(epsilon))
-    q = (1 - p) / (k - 1)
-    estimate = estimate_counts(true * p + (n - true) * q, epsilon)
-    assert np.allclose(estimate.count, true, atol=1e-6)
-    variance = true * p * (1 - p) + (n - true) * q * (1 - q)
-    assert np.allclose(estimate.sd, np.sqrt(variance) / (p - q), atol=1e-4)
-
-
-@pytest.mark.parametrize(("yes", "n"), [(11, 10), (-1, 10), (math.nan, 10), (0, -1)])
-def test_impossible_counts_have_no_estimate(yes, n):
-    with pytest.raises(StudyError):
-        estimate_count(yes, n, 1)
-
-
-def test_answers_that_say_nothing_have_no_estimate():
-    for use in (lambda: estimate_count(5, 10, 1e-300), lambda: estimate_counts([5, 5], 1e-300)):
-        with pytest.raises(StudyError, match="say nothing"):
-            use()
-    with pytest.raises(StudyError):
-        estimate_counts([[1, 2]], 1)

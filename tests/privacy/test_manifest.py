@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mask_council import hospitals
+from mask_circle import hospitals
 
 from concilium.errors import MaskError
 from concilium.privacy.identity import Identity
@@ -18,7 +18,6 @@ from concilium.privacy.manifest import (
     accept,
     compose,
     read_manifest,
-    without_dropouts,
 )
 
 KEYS = [bytes([place]) * 32 for place in range(12)]
@@ -57,12 +56,6 @@ def test_two_runs_of_one_study_are_two_studies() -> None:
                 Participant("c", KEYS[9]),
             )
         },
-        {
-            "participants": (
-                *(Participant(n, k) for n, k in zip("ab", KEYS, strict=False)),
-                Participant("c", KEYS[2], reveal_on_dropout=True),
-            )
-        },
     ],
 )
 def test_every_field_is_part_of_the_study(fields: dict[str, object]) -> None:
@@ -75,9 +68,7 @@ def test_every_field_is_part_of_the_study(fields: dict[str, object]) -> None:
     [
         lambda data: data + b" ",
         lambda data: data.replace(b'"study":"s"', b'"study":"\\u0073"'),
-        lambda data: data.replace(b'"reveal_on_dropout":false,', b"").replace(
-            b',"reveal_on_dropout":false', b""
-        ),
+        lambda data: data.replace(b'"format":"concilium/manifest@2",', b""),
         lambda data: data.replace(b'"colluders":1', b'"colluders":1,"colluders":1'),
     ],
 )
@@ -88,7 +79,7 @@ def test_only_the_one_way_to_write_it_is_read(spoil: Callable[[bytes], bytes]) -
         read_manifest(spoil(data))
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff\xfe", b'{"format":"concilium/manifest@2"}'])
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff\xfe", b'{"format":"concilium/manifest@3"}'])
 def test_what_is_no_manifest_is_refused(data: bytes) -> None:
     with pytest.raises(MaskError, match="not a manifest"):
         read_manifest(data)
@@ -98,6 +89,10 @@ def test_unknown_fields_and_huge_manifests_are_refused() -> None:
     data = three().encoded
     with pytest.raises(MaskError, match="not a manifest"):
         read_manifest(data[:-1] + b',"x":1}')
+    with pytest.raises(MaskError, match="not a manifest"):
+        read_manifest(data.replace(b'"identity":', b'"reveal_on_dropout":true,"identity":'))
+    with pytest.raises(MaskError, match=r"not a manifest.*manifest@1"):
+        read_manifest(data.replace(b"manifest@2", b"manifest@1"))
     with pytest.raises(MaskError, match="at most"):
         read_manifest(b" " * (1 << 21))
 
@@ -195,15 +190,3 @@ def test_a_peer_with_a_new_identity_is_refused() -> None:
     group.identities["cedar"] = Identity.create()
     with pytest.raises(MaskError, match=r"cedar has the key .* not the one pinned at ashford"):
         accept(group.compose(), "ashford", group.identities["ashford"].public, pinned)
-
-
-def test_going_on_without_a_site_needs_its_consent_and_enough_others() -> None:
-    manifest = hospitals(4, consenting=["dale", "cedar"]).compose()
-    assert [site.name for site in without_dropouts(manifest, ["dale"])] == ["ashford", "brook", "cedar"]
-    assert [site.name for site in without_dropouts(manifest, [])] == list(manifest.names)
-    with pytest.raises(MaskError, match=r"cannot go on without ashford.*reveal_on_dropout"):
-        without_dropouts(manifest, ["ashford"])
-    with pytest.raises(MaskError, match=r"left with 2 sites.*at least 3"):
-        without_dropouts(manifest, ["cedar", "dale"])
-    with pytest.raises(MaskError, match="zebra is no participant"):
-        without_dropouts(manifest, ["zebra"])

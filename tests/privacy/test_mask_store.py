@@ -4,31 +4,21 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mask_circle import new_store
 
 from concilium.privacy import mask_store
-from concilium.privacy.mask_store import MemoryMaskStore, SqliteMaskStore
-from concilium.privacy.opening import Attempt, MaskStore, Opening
+from concilium.privacy.mask_store import MaskedAnswer, Opening, SqliteMaskStore
 
-FIRST = Attempt(b"study", b"content", 1, b"label", b"participants", ("a", "b", "c"), b"seed", b"vector")
-
-
-def on_sqlite() -> SqliteMaskStore:
-    return SqliteMaskStore(sqlite3.connect(":memory:"))
+FIRST = MaskedAnswer(b"study", b"content", b"label", b"participants", ("a", "b", "c"), b"seed", b"vector")
 
 
-both = pytest.mark.parametrize("make", [MemoryMaskStore, on_sqlite])
-Make = Callable[[], MaskStore]
-
-
-@both
-def test_a_study_key_is_kept_until_the_study_ends(make: Make) -> None:
-    store = make()
+def test_a_study_key_is_kept_until_the_study_ends() -> None:
+    store = new_store()
     assert store.study_key(b"study") is None
     assert not store.has_ended(b"study")
     with store.transaction():
@@ -42,30 +32,27 @@ def test_a_study_key_is_kept_until_the_study_ends(make: Make) -> None:
     assert not store.has_ended(b"another")
 
 
-@both
-def test_an_attempt_comes_back_as_it_was_kept(make: Make) -> None:
-    store = make()
-    assert store.latest(b"study", b"content") is None
+def test_an_answer_comes_back_as_it_was_kept() -> None:
+    store = new_store()
+    assert store.find(b"study", b"content") is None
     with store.transaction():
         store.keep(FIRST)
-    assert store.latest(b"study", b"content") == FIRST
-    assert store.latest(b"study", b"another") is None
-    assert store.latest(b"another", b"content") is None
+    assert store.find(b"study", b"content") == FIRST
+    assert store.find(b"study", b"another") is None
+    assert store.find(b"another", b"content") is None
 
 
-@both
-def test_a_new_attempt_takes_the_place_of_the_last(make: Make) -> None:
-    store = make()
-    second = replace(FIRST, number=2, label=b"label 2", seed=b"seed 2")
+def test_a_question_of_a_study_is_answered_once() -> None:
+    store = new_store()
     with store.transaction():
         store.keep(FIRST)
-        store.keep(second)
-    assert store.latest(b"study", b"content") == second
+    with pytest.raises(sqlite3.IntegrityError), store.transaction():
+        store.keep(replace(FIRST, label=b"label 2", seed=b"seed 2"))
+    assert store.find(b"study", b"content") == FIRST
 
 
-@both
-def test_openings_are_found_in_whatever_study(make: Make) -> None:
-    store = make()
+def test_openings_are_found_in_whatever_study() -> None:
+    store = new_store()
     with store.transaction():
         store.keep(FIRST)
         store.keep(replace(FIRST, study=b"later"))
@@ -74,14 +61,13 @@ def test_openings_are_found_in_whatever_study(make: Make) -> None:
     with store.transaction():
         store.mark_opened(b"study", b"content", b"transcript")
     assert store.openings(b"content") == [Opening(b"study", b"participants", ("a", "b", "c"))]
-    opened = store.latest(b"study", b"content")
+    opened = store.find(b"study", b"content")
     assert opened == replace(FIRST, opened=b"transcript")
     assert store.openings(b"another") == []
 
 
-@both
-def test_an_ended_study_keeps_what_it_opened_but_no_secret(make: Make) -> None:
-    store = make()
+def test_an_ended_study_keeps_what_it_opened_but_no_secret() -> None:
+    store = new_store()
     with store.transaction():
         store.enroll(b"study", b"key")
         store.keep(FIRST)
@@ -89,16 +75,15 @@ def test_an_ended_study_keeps_what_it_opened_but_no_secret(make: Make) -> None:
         store.keep(replace(FIRST, study=b"another"))
         store.mark_opened(b"study", b"content", b"transcript")
         store.end(b"study")
-    left = store.latest(b"study", b"content")
+    left = store.find(b"study", b"content")
     assert left == replace(FIRST, opened=b"transcript", seed=b"", vector=b"")
-    assert store.latest(b"study", b"unopened") is None
-    assert store.latest(b"another", b"content") == replace(FIRST, study=b"another")
+    assert store.find(b"study", b"unopened") is None
+    assert store.find(b"another", b"content") == replace(FIRST, study=b"another")
     assert len(store.openings(b"content")) == 1
 
 
-@both
-def test_a_transaction_that_fails_leaves_nothing(make: Make) -> None:
-    store = make()
+def test_a_transaction_that_fails_leaves_nothing() -> None:
+    store = new_store()
 
     def fail_half_way() -> None:
         with store.transaction():
@@ -109,27 +94,27 @@ def test_a_transaction_that_fails_leaves_nothing(make: Make) -> None:
     with pytest.raises(KeyError):
         fail_half_way()
     assert store.study_key(b"study") is None
-    assert store.latest(b"study", b"content") is None
+    assert store.find(b"study", b"content") is None
 
 
 @pytest.mark.parametrize(("count", "size"), [(3, 1 << 20), (1000, 3 * len(FIRST.vector))])
-def test_of_too_many_unopened_attempts_the_oldest_are_dropped(
+def test_of_too_many_unopened_answers_the_oldest_are_dropped(
     count: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mask_store, "MOST_UNOPENED", count)
     monkeypatch.setattr(mask_store, "MOST_BYTES", size)
-    store = on_sqlite()
+    store = new_store()
     contents = [f"content {number}".encode() for number in range(8)]
     for number, content in enumerate(contents):
         with store.transaction():
             store.keep(replace(FIRST, content=content, study=b"study" if number % 2 else b"another"))
             if number == 1:
                 store.mark_opened(b"study", content, b"transcript")
-    kept = [c for c in contents if store.latest(b"study", c) or store.latest(b"another", c)]
+    kept = [c for c in contents if store.find(b"study", c) or store.find(b"another", c)]
     assert kept == [contents[1], *contents[5:]]
     with store.transaction():
         store.keep(replace(FIRST, content=b"large", vector=b"x" * 100))
-    assert store.latest(b"study", b"large") is not None
+    assert store.find(b"study", b"large") is not None
 
 
 def test_what_is_stored_is_on_disk_when_the_transaction_ends(tmp_path: Path) -> None:
@@ -138,7 +123,7 @@ def test_what_is_stored_is_on_disk_when_the_transaction_ends(tmp_path: Path) -> 
         with store.transaction():
             store.keep(FIRST)
         with closing(sqlite3.connect(tmp_path / "ledger")) as reader:
-            assert SqliteMaskStore(reader).latest(b"study", b"content") == FIRST
+            assert SqliteMaskStore(reader).find(b"study", b"content") == FIRST
 
 
 @pytest.mark.parametrize("isolation", [None, "DEFERRED", "IMMEDIATE"])
@@ -154,7 +139,7 @@ def test_it_joins_the_callers_transaction(tmp_path: Path, isolation: str | None)
             store.mark_opened(b"study", b"content", b"transcript")
         assert connection.in_transaction
         connection.rollback()
-        assert store.latest(b"study", b"content") is None
+        assert store.find(b"study", b"content") is None
         assert connection.execute("SELECT count(*) FROM charges").fetchone() == (0,)
 
 
@@ -177,7 +162,7 @@ def test_another_thread_waits_for_the_transaction_instead_of_joining_it(tmp_path
             assert other.is_alive()
             connection.execute("ROLLBACK")
         other.join()
-        assert store.latest(b"study", b"content") == FIRST
+        assert store.find(b"study", b"content") == FIRST
 
 
 def test_the_ledgers_tables_and_ours_live_side_by_side(tmp_path: Path) -> None:
@@ -208,15 +193,14 @@ def test_deleted_secrets_are_overwritten_in_the_file(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_has_stored_all_or_nothing(tmp_path: Path) -> None:
-    """Killed inside a transaction the attempt never was; killed right after it, it is there."""
+    """Killed inside a transaction the answer never was; killed right after it, it is there."""
     program = """
 import os, signal, sqlite3, sys
-from concilium.privacy.mask_store import SqliteMaskStore
-from concilium.privacy.opening import Attempt
+from concilium.privacy.mask_store import MaskedAnswer, SqliteMaskStore
 store = SqliteMaskStore(sqlite3.connect(sys.argv[1]))
 with store.transaction():
     names = ("a", "b", "c")
-    store.keep(Attempt(b"study", b"content", 1, b"label", b"participants", names, b"seed", b"vector"))
+    store.keep(MaskedAnswer(b"study", b"content", b"label", b"participants", names, b"seed", b"vector"))
     if sys.argv[2] == "inside":
         os.kill(os.getpid(), signal.SIGKILL)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -225,4 +209,4 @@ os.kill(os.getpid(), signal.SIGKILL)
         path = tmp_path / moment
         subprocess.run([sys.executable, "-c", program, str(path), moment], check=False)
         with closing(sqlite3.connect(path)) as connection:
-            assert SqliteMaskStore(connection).latest(b"study", b"content") == expected
+            assert SqliteMaskStore(connection).find(b"study", b"content") == expected

@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from mask_council import Council, Hospitals, Vector, changed, hospitals, some_vectors, words
+from mask_circle import Circle, Hospitals, Vector, changed, hospitals, new_store, some_vectors, words
 from scipy import stats
 
 from concilium.errors import MaskError
-from concilium.privacy import masks, randomness
+from concilium.privacy import mask_store, masks, randomness
 from concilium.privacy.identity import Identity
 from concilium.privacy.manifest import Manifest, Participant, compose
-from concilium.privacy.masks import Commitment, Masked, Seed, derive_pair_key, stream
-from concilium.privacy.seat import Seat
+from concilium.privacy.masks import Commitment, MaskedVector, Seed, derive_pair_key, stream
+from concilium.privacy.membership import Membership
 from concilium.privacy.study_keys import StudyKey, agree, sign_study_key
 
 ASKED = b"how many died?"
@@ -36,15 +36,13 @@ def refuses(act: Callable[[], object], *said: str) -> None:
         assert part in text
 
 
-def masked(
-    council: Council, content: bytes = ASKED, attempt: int = 1
-) -> tuple[dict[str, Masked], list[Commitment]]:
-    answers = council.mask(content, some_vectors(council.manifest.names), attempt)
-    return answers, list(council.round(content, attempt).commitments(answers.values()))
+def masked(circle: Circle, content: bytes = ASKED) -> tuple[dict[str, MaskedVector], list[Commitment]]:
+    answers = circle.mask(content, some_vectors(circle.manifest.names))
+    return answers, list(circle.round(content).commitments(answers.values()))
 
 
-def reveal(seat: Seat, commitments: Sequence[Commitment], content: bytes = ASKED, attempt: int = 1) -> Seed:
-    return seat.reveal(content, attempt, commitments, charge_on_disk=True)
+def reveal(member: Membership, commitments: Sequence[Commitment], content: bytes = ASKED) -> Seed:
+    return member.reveal(content, commitments, charge_on_disk=True)
 
 
 class TestWhoTakesPart:
@@ -52,14 +50,14 @@ class TestWhoTakesPart:
         group = hospitals(3)
         puppet = Participant("puppet", Identity.create().public)
         manifest = compose("burns", [*(group.participant(name) for name in group.names), puppet])
-        refuses(lambda: group.sit(manifest, "ashford"), "puppet", "not pinned at ashford")
+        refuses(lambda: group.join(manifest, "ashford"), "puppet", "not pinned at ashford")
 
     def test_the_house_takes_a_hospitals_place(self) -> None:
         group = hospitals(3)
         house = Identity.create()
         sites = [group.participant("ashford"), group.participant("brook"), Participant("cedar", house.public)]
         refuses(
-            lambda: group.sit(compose("burns", sites), "ashford"),
+            lambda: group.join(compose("burns", sites), "ashford"),
             "cedar",
             house.fingerprint,
             "not the one pinned",
@@ -69,7 +67,7 @@ class TestWhoTakesPart:
         group = hospitals(3)
         house = Identity.create()
         sites = [Participant("ashford", house.public), group.participant("brook"), group.participant("cedar")]
-        refuses(lambda: group.sit(compose("burns", sites), "ashford"), "a key that is not its own")
+        refuses(lambda: group.join(compose("burns", sites), "ashford"), "a key that is not its own")
 
     def test_one_hospital_poses_as_two(self) -> None:
         group = hospitals(2)
@@ -86,14 +84,7 @@ class TestWhoTakesPart:
 
     def test_fewer_colluders_tolerated_than_the_site_asks_for(self) -> None:
         group = hospitals(2)
-        refuses(lambda: group.sit(group.compose(colluders=0), "ashford"), "tolerates 0", "asks for 1")
-
-    def test_a_consent_the_site_never_gave(self) -> None:
-        group = hospitals(4)
-        sites = [
-            Participant(name, group.identities[name].public, reveal_on_dropout=True) for name in group.names
-        ]
-        refuses(lambda: group.sit(compose("burns", sites), "dale"), "dale", "reveal_on_dropout")
+        refuses(lambda: group.join(group.compose(colluders=0), "ashford"), "tolerates 0", "asks for 1")
 
 
 class TestKeys:
@@ -102,12 +93,12 @@ class TestKeys:
     def setup_method(self) -> None:
         self.group = hospitals(3)
         self.manifest = self.group.compose()
-        self.seats = {name: self.group.sit(self.manifest, name) for name in self.group.names}
-        self.keys = {name: seat.key for name, seat in self.seats.items()}
+        self.members = {name: self.group.join(self.manifest, name) for name in self.group.names}
+        self.keys = {name: member.key for name, member in self.members.items()}
 
     def refuses_key(self, key: StudyKey, *said: str) -> None:
         shown = [*(honest for name, honest in self.keys.items() if name != "cedar"), key]
-        refuses(lambda: self.seats["ashford"].meet(shown), "cedar", *said)
+        refuses(lambda: self.members["ashford"].meet(shown), "cedar", *said)
 
     def sign(self, identity: Identity, manifest: Manifest) -> StudyKey:
         return sign_study_key(identity, manifest.study_id, "cedar", X25519PrivateKey.generate())
@@ -134,7 +125,7 @@ class TestKeys:
     def test_a_manifest_that_others_did_not_sign(self, lie: dict[str, object]) -> None:
         """The manifest is signed by every study key: whoever is shown another one has signed for another."""
         forged = changed(self.manifest, **lie)
-        seat = Seat(
+        member = Membership(
             forged,
             "ashford",
             self.group.identities["ashford"],
@@ -142,74 +133,80 @@ class TestKeys:
             self.group.stores["ashford"],
             colluders=0,
         )
-        keys = [seat.key, self.keys["brook"], self.keys["cedar"]]
-        refuses(lambda: seat.meet(keys), "brook", "not signed by brook for this manifest")
+        keys = [member.key, self.keys["brook"], self.keys["cedar"]]
+        refuses(lambda: member.meet(keys), "brook", "not signed by brook for this manifest")
 
     def test_the_sites_own_key_from_before(self) -> None:
         second = sign_study_key(
             self.group.identities["ashford"], self.manifest.study_id, "ashford", X25519PrivateKey.generate()
         )
         shown = [second, self.keys["brook"], self.keys["cedar"]]
-        refuses(lambda: self.seats["ashford"].meet(shown), "the key shown for ashford", "not the one it uses")
+        refuses(
+            lambda: self.members["ashford"].meet(shown), "the key shown for ashford", "not the one it uses"
+        )
 
     def test_different_keys_for_different_sites_make_no_common_label(self) -> None:
         """A hospital that lost its ledger signs a second key; a house that shows each to some gets noise."""
         group, manifest = self.group, self.manifest
-        group.stores["cedar"] = type(group.stores["cedar"])()
-        second = group.sit(manifest, "cedar")
-        self.seats["ashford"].meet(self.keys.values())
-        self.seats["brook"].meet([self.keys["ashford"], self.keys["brook"], second.key])
-        one = self.seats["ashford"].mask(ASKED, 1, words(1))
-        other = self.seats["brook"].mask(ASKED, 1, words(1))
+        group.stores["cedar"] = new_store()
+        second = group.join(manifest, "cedar")
+        self.members["ashford"].meet(self.keys.values())
+        self.members["brook"].meet([self.keys["ashford"], self.keys["brook"], second.key])
+        one = self.members["ashford"].mask(ASKED, words(1))
+        other = self.members["brook"].mask(ASKED, words(1))
         assert one.label != other.label
         second.meet([self.keys["ashford"], self.keys["brook"], second.key])
-        third = second.mask(ASKED, 1, words(1))
+        third = second.mask(ASKED, words(1))
         shown = [one.commitment, other.commitment, third.commitment]
-        refuses(lambda: reveal(self.seats["ashford"], shown), "brook", "was not sent by it")
+        refuses(lambda: reveal(self.members["ashford"], shown), "brook", "was not sent by it")
 
 
 class TestOpening:
     """One question, opened once, for one set of participants, after all have answered and the charge."""
 
     def test_before_the_charge(self) -> None:
-        council = hospitals(3).gather()
-        _, shown = masked(council)
-        for seat in council.seats.values():
+        group = hospitals(3)
+        circle = group.gather()
+        _, shown = masked(circle)
+        for member in circle.members.values():
             refuses(
-                lambda seat=seat: seat.reveal(ASKED, 1, shown, charge_on_disk=False),
+                lambda member=member: member.reveal(ASKED, shown, charge_on_disk=False),
                 "before the charge",
-                seat.name,
+                member.name,
             )
-        assert council.seats["ashford"].recall(ASKED, 2) is None  # nothing was opened
+        for store, member in zip(group.stores.values(), circle.members.values(), strict=True):
+            assert store.openings(member._read(ASKED).content) == []
 
     def test_before_an_answer(self) -> None:
-        council = hospitals(3).gather()
-        _, shown = masked(council)
-        refuses(lambda: reveal(council.seats["ashford"], shown, OTHER), "has not answered attempt 1")
+        circle = hospitals(3).gather()
+        _, shown = masked(circle)
+        refuses(lambda: reveal(circle.members["ashford"], shown, OTHER), "has not answered this question yet")
 
     @pytest.mark.parametrize("lost", ["ashford", "brook", "dale"])
     def test_with_one_site_dropped(self, lost: str) -> None:
-        council = hospitals(4).gather()
-        _, shown = masked(council)
-        for name, seat in council.seats.items():
+        circle = hospitals(4).gather()
+        _, shown = masked(circle)
+        for name, member in circle.members.items():
             remaining = [commitment for commitment in shown if commitment.name != lost]
             refuses(
-                lambda seat=seat, some=remaining: reveal(seat, some), f"no answer of {lost} is shown", name
+                lambda member=member, some=remaining: reveal(member, some),
+                f"no answer of {lost} is shown",
+                name,
             )
 
     def test_with_one_hash_changed(self) -> None:
         """Whichever hash it is, every site notices: its own by what it stored, another's by its tag."""
-        council = hospitals(4).gather()
-        _, shown = masked(council)
-        for place, (name, seat) in itertools.product(range(4), council.seats.items()):
+        circle = hospitals(4).gather()
+        _, shown = masked(circle)
+        for place, (name, member) in itertools.product(range(4), circle.members.items()):
             lie = changed(shown[place], digest=bytes([shown[place].digest[0] ^ 1]) + shown[place].digest[1:])
             whose = "shown as its own" if shown[place].name == name else shown[place].name
             lies = [*shown[:place], lie, *shown[place + 1 :]]
-            refuses(lambda seat=seat, lies=lies: reveal(seat, lies), f"{name} reveals nothing", whose)
+            refuses(lambda member=member, lies=lies: reveal(member, lies), f"{name} reveals nothing", whose)
 
     def test_with_a_made_up_answer_in_the_place_of_a_silent_site(self) -> None:
-        council = hospitals(3).gather()
-        answers = {name: council.seats[name].mask(ASKED, 1, words(1)) for name in ("ashford", "brook")}
+        circle = hospitals(3).gather()
+        answers = {name: circle.members[name].mask(ASKED, words(1)) for name in ("ashford", "brook")}
         theirs = answers["brook"].commitment
         shown = [answer.commitment for answer in answers.values()]
         for lie in (
@@ -218,75 +215,89 @@ class TestOpening:
             Commitment("cedar", theirs.digest, theirs.tags),
         ):
             refuses(
-                lambda lie=lie: reveal(council.seats["ashford"], [*shown, lie]), "cedar", "not sent by it"
+                lambda lie=lie: reveal(circle.members["ashford"], [*shown, lie]), "cedar", "not sent by it"
             )
 
     def test_with_an_answer_shown_twice_or_a_stranger(self) -> None:
-        council = hospitals(3).gather()
-        _, shown = masked(council)
-        seat = council.seats["ashford"]
-        refuses(lambda: reveal(seat, [*shown, shown[1]]), "more answers are shown")
-        refuses(lambda: reveal(seat, [*shown, Commitment("zebra", bytes(32), {})]), "more answers are shown")
+        circle = hospitals(3).gather()
+        _, shown = masked(circle)
+        member = circle.members["ashford"]
+        refuses(lambda: reveal(member, [*shown, shown[1]]), "more answers are shown")
+        refuses(
+            lambda: reveal(member, [*shown, Commitment("zebra", bytes(32), {})]), "more answers are shown"
+        )
 
     def test_another_content_under_the_same_label(self) -> None:
         """Answers to one question cannot open another, nor be passed off as answers to it."""
-        council = hospitals(3).gather()
-        answers, shown = masked(council)
-        _, others = masked(council, OTHER)
-        seat = council.seats["ashford"]
-        refuses(lambda: reveal(seat, others), "shown as its own")
-        refuses(lambda: reveal(seat, [shown[0], *others[1:]]), "brook", "for this question")
-        refuses(lambda: council.round(OTHER).commitments(answers.values()), "answered another question")
+        circle = hospitals(3).gather()
+        answers, shown = masked(circle)
+        _, others = masked(circle, OTHER)
+        member = circle.members["ashford"]
+        refuses(lambda: reveal(member, others), "shown as its own")
+        refuses(lambda: reveal(member, [shown[0], *others[1:]]), "brook", "for this question")
+        refuses(lambda: circle.round(OTHER).commitments(answers.values()), "answered another question")
 
-    def test_mixed_attempts(self) -> None:
-        council = hospitals(3).gather()
-        _, first = masked(council)
-        _, second = masked(council, attempt=2)
-        seat = council.seats["ashford"]
-        refuses(lambda: reveal(seat, [second[0], first[1], second[2]], attempt=2), "brook", "attempt")
-        refuses(lambda: reveal(seat, first, attempt=2), "shown as its own")
-        refuses(lambda: reveal(seat, first), "attempt 1 of this question is void")
-
-    def test_a_repeated_attempt_gives_nothing_new(self) -> None:
+    def test_a_repeated_question_gives_nothing_new(self) -> None:
         """Were a second vector masked under one label, their difference would be in the clear."""
-        council = hospitals(3).gather()
-        seat = council.seats["ashford"]
-        first = seat.mask(ASKED, 1, words(1, 2, 3))
-        assert msgspec.msgpack.encode(seat.mask(ASKED, 1, words(500, 2, 3))) == msgspec.msgpack.encode(first)
+        circle = hospitals(3).gather()
+        member = circle.members["ashford"]
+        first = member.mask(ASKED, words(1, 2, 3))
+        assert msgspec.msgpack.encode(member.mask(ASKED, words(500, 2, 3))) == msgspec.msgpack.encode(first)
 
-    def test_two_attempts_of_one_question(self) -> None:
-        council = hospitals(3).gather()
-        vectors = some_vectors(council.manifest.names)
-        council.add_up(ASKED, vectors)
-        for seat in council.seats.values():
-            refuses(lambda seat=seat: seat.mask(ASKED, 2, vectors[seat.name]), "already opened in attempt 1")
-            refuses(lambda seat=seat: seat.recall(ASKED, 2), "already opened in attempt 1")
-            refuses(lambda seat=seat: reveal(seat, [], attempt=2), "already opened in attempt 1")
+    def test_asked_again_after_it_was_opened(self) -> None:
+        """The same vector and the same seed, and neither for any other answers than the first time."""
+        circle = hospitals(3).gather()
+        answers, shown = masked(circle)
+        seeds = circle.reveal(ASKED, shown)
+        for place, member in enumerate(circle.members.values()):
+            assert member.mask(ASKED, words(500, 2, 3)) == member.recall(ASKED) == answers[member.name]
+            assert reveal(member, shown) == seeds[place]
 
-    def test_two_attempts_prepared_beforehand(self) -> None:
-        council = hospitals(3).gather()
-        _, first = masked(council)
-        _, second = masked(council, attempt=2)
-        council.reveal(ASKED, second, attempt=2)
-        for seat in council.seats.values():
-            refuses(lambda seat=seat: reveal(seat, first), "already opened in attempt 2")
+    def test_asked_again_with_other_keys(self) -> None:
+        """A hospital that lost its ledger has a second key: with it the others would mask their answers anew."""
+        group = hospitals(3)
+        circle = group.gather()
+        vectors = some_vectors(group.names)
+        first = {name: circle.members[name].mask(ASKED, vectors[name]) for name in ("ashford", "brook")}
+        group.stores["cedar"] = new_store()
+        second = group.join(circle.manifest, "cedar")
+        keys = [*circle.keys[:2], second.key]
+        for name in ("ashford", "brook"):
+            member = circle.members[name]
+            member.meet(keys)
+            refuses(lambda member=member: member.mask(ASKED, words(1)), "other keys", "start a new one")
+            refuses(lambda member=member: member.recall(ASKED), "other keys", "start a new one")
+            refuses(lambda member=member: reveal(member, []), "other keys", "start a new one")
+            assert member.mask(OTHER, words(1)).label != first[name].label
+            member.meet(circle.keys)
+            assert member.recall(ASKED) == first[name]
 
-    def test_a_split_opening_leaves_two_halves_of_nothing(self) -> None:
-        """Some sites open attempt 1, the others attempt 2: no attempt can ever be opened by all."""
-        council = hospitals(4).gather()
-        vectors = some_vectors(council.manifest.names)
-        _, first = masked(council)
-        reveal(council.seats["ashford"], first)
-        refuses(lambda: council.seats["ashford"].mask(ASKED, 2, vectors["ashford"]), "already opened")
+    def test_an_answer_that_was_dropped_is_never_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A house makes sites drop their unopened answers and mask them anew, once another has opened its own: the
+        answers share a label, and still there is one sum, of those that stand."""
+        monkeypatch.setattr(mask_store, "MOST_UNOPENED", 1)
+        circle = hospitals(4).gather()
+        before, first = masked(circle)
+        opened = [reveal(circle.members["ashford"], first)]
         for name in ("brook", "cedar", "dale"):
-            council.seats[name].mask(ASKED, 2, vectors[name])
-            refuses(lambda name=name: reveal(council.seats[name], first), "void")
+            circle.members[name].mask(OTHER, words(1))
+            assert circle.members[name].recall(ASKED) is None
+        after, second = masked(circle)
+        assert [one.name for one, other in zip(first, second, strict=True) if one == other] == ["ashford"]
+        refuses(lambda: reveal(circle.members["ashford"], second), "the first opening stands")
+        for name in ("brook", "cedar", "dale"):
+            refuses(lambda name=name: reveal(circle.members[name], first), "shown as its own")
+            opened.append(reveal(circle.members[name], second))
+            refuses(lambda name=name: reveal(circle.members[name], first), "shown as its own")
+        asked = circle.round(ASKED)
+        assert asked.unmask(after.values(), opened).tolist() == [100, 104, 108]
+        refuses(lambda: asked.unmask(before.values(), opened), "brook", "does not belong")
 
     def test_after_the_end(self) -> None:
-        council = hospitals(3).gather()
-        _, shown = masked(council)
-        council.seats["ashford"].forget()
-        refuses(lambda: reveal(council.seats["ashford"], shown), "has ended at ashford")
+        circle = hospitals(3).gather()
+        _, shown = masked(circle)
+        circle.members["ashford"].forget()
+        refuses(lambda: reveal(circle.members["ashford"], shown), "has ended at ashford")
 
 
 class TestAnotherSetOfParticipants:
@@ -295,65 +306,33 @@ class TestAnotherSetOfParticipants:
         group = hospitals(4)
         group.gather().add_up(ASKED, some_vectors(group.names))
         fewer = group.gather(group.compose(["ashford", "brook", "cedar"]))
-        for seat in fewer.seats.values():
-            refuses(lambda seat=seat: seat.mask(ASKED, 1, words(1)), "would differ by the answer of dale")
+        for member in fewer.members.values():
+            refuses(lambda member=member: member.mask(ASKED, words(1)), "would differ by the answer of dale")
 
     def test_in_a_second_study_with_one_more(self) -> None:
         group = hospitals(4)
         first = group.gather(group.compose(["ashford", "brook", "cedar"]))
         first.add_up(ASKED, some_vectors(first.manifest.names))
         more = group.gather()
-        refuses(lambda: more.seats["brook"].mask(ASKED, 1, words(1)), "would differ by the answer of dale")
+        refuses(lambda: more.members["brook"].mask(ASKED, words(1)), "would differ by the answer of dale")
 
     def test_even_when_the_first_study_has_ended(self) -> None:
         group = hospitals(4)
-        council = group.gather()
-        council.add_up(ASKED, some_vectors(group.names))
-        for seat in council.seats.values():
-            seat.forget()
+        circle = group.gather()
+        circle.add_up(ASKED, some_vectors(group.names))
+        for member in circle.members.values():
+            member.forget()
         fewer = group.gather(group.compose(["ashford", "brook", "cedar"]))
-        refuses(lambda: fewer.seats["brook"].mask(ASKED, 1, words(1)), "would differ by the answer of dale")
+        refuses(lambda: fewer.members["brook"].mask(ASKED, words(1)), "would differ by the answer of dale")
 
     def test_both_studies_prepared_beforehand(self) -> None:
         group = hospitals(4)
-        council, fewer = group.gather(), group.gather(group.compose(["ashford", "brook", "cedar"]))
-        _, shown = masked(council)
+        circle, fewer = group.gather(), group.gather(group.compose(["ashford", "brook", "cedar"]))
+        _, shown = masked(circle)
         _, without = masked(fewer)
-        council.reveal(ASKED, shown)
-        for seat in fewer.seats.values():
-            refuses(lambda seat=seat: reveal(seat, without), "would differ by the answer of dale")
-
-    def test_in_the_same_study_without_a_hospital_that_has_not_agreed(self) -> None:
-        council = hospitals(5, consenting=["elm"]).gather()
-        seat = council.seats["ashford"]
-        refuses(lambda: seat.mask(ASKED, 1, words(1), without=["dale"]), "cannot go on without dale", "wait")
-        refuses(lambda: seat.mask(ASKED, 1, words(1), without=["dale", "elm"]), "cannot go on without dale")
-
-    def test_in_the_same_study_with_and_without_one_that_has(self) -> None:
-        council = hospitals(5, consenting=["elm"]).gather()
-        council.add_up(ASKED, some_vectors(council.manifest.names))
-        refuses(
-            lambda: council.seats["ashford"].mask(ASKED, 2, words(1), without=["elm"]),
-            "would differ by the answer of elm",
-        )
-
-    def test_the_same_attempt_for_others(self) -> None:
-        council = hospitals(5, consenting=["elm"]).gather()
-        seat = council.seats["ashford"]
-        seat.mask(ASKED, 1, words(1))
-        refuses(lambda: seat.mask(ASKED, 1, words(1), without=["elm"]), "other participants", "attempt 2")
-
-    def test_answers_of_one_set_shown_for_the_other(self) -> None:
-        council = hospitals(5, consenting=["elm"]).gather()
-        _, everyone = masked(council)
-        vectors = some_vectors(council.manifest.names)
-        council.mask(ASKED, vectors, attempt=2, without=("elm",))
-        four = [commitment for commitment in everyone if commitment.name != "elm"]
-        seat = council.seats["ashford"]
-        refuses(
-            lambda: seat.reveal(ASKED, 2, four, charge_on_disk=True, without=["elm"]),
-            "the answer shown as its own is not the one it sent",
-        )
+        circle.reveal(ASKED, shown)
+        for member in fewer.members.values():
+            refuses(lambda member=member: reveal(member, without), "would differ by the answer of dale")
 
 
 class Accomplices:
@@ -363,10 +342,10 @@ class Accomplices:
         self.group, self.honest = group, honest
         self.names = [name for name in group.names if name not in honest]
 
-    def known_mask(self, council: Council, label: bytes, name: str, count: int) -> Vector:
+    def known_mask(self, circle: Circle, label: bytes, name: str, count: int) -> Vector:
         """What an honest site added that the accomplices can compute: the streams they share with it."""
-        study = council.manifest.study_id
-        public = {key.name: key.key for key in council.keys}
+        study = circle.manifest.study_id
+        public = {key.name: key.key for key in circle.keys}
         total = np.zeros(count, dtype=np.uint64)
         for accomplice in self.names:
             stored = self.group.stores[accomplice].study_key(study)
@@ -376,22 +355,24 @@ class Accomplices:
             total = total + shift if name < accomplice else total - shift
         return total
 
-    def peel(self, council: Council, answers: dict[str, Masked], seeds: Sequence[Seed]) -> dict[str, Vector]:
+    def peel(
+        self, circle: Circle, answers: dict[str, MaskedVector], seeds: Sequence[Seed]
+    ) -> dict[str, Vector]:
         """The honest sites' vectors with everything known taken off."""
         peeled = {}
         for seed in seeds:
             if seed.name in self.honest:
                 answer = answers[seed.name]
                 vector = np.frombuffer(answer.vector, dtype="<u8")
-                known = self.known_mask(council, answer.label, seed.name, len(vector))
+                known = self.known_mask(circle, answer.label, seed.name, len(vector))
                 peeled[seed.name] = vector - stream(seed.seed, len(vector)) - known
         return peeled
 
 
-def play(council: Council, vectors: dict[str, Vector]) -> tuple[dict[str, Masked], list[Seed]]:
-    asked = council.round(ASKED)
-    answers = council.mask(ASKED, vectors)
-    return answers, council.reveal(ASKED, asked.commitments(answers.values()))
+def play(circle: Circle, vectors: dict[str, Vector]) -> tuple[dict[str, MaskedVector], list[Seed]]:
+    asked = circle.round(ASKED)
+    answers = circle.mask(ASKED, vectors)
+    return answers, circle.reveal(ASKED, asked.commitments(answers.values()))
 
 
 @pytest.mark.parametrize("honest", [("ashford", "brook"), ("cedar", "heath")])
@@ -402,9 +383,9 @@ def test_with_all_but_two_sites_on_its_side_the_house_gets_their_sum_and_noise(
     extreme = {honest[0]: words(*[2**59] * count), honest[1]: words(*[-(2**59)] * count)}
     for own in ({name: words(*[0] * count) for name in honest}, extreme):
         group = hospitals(10)
-        council = group.gather(group.compose(colluders=8))
+        circle = group.gather(group.compose(colluders=8))
         zeros = {name: words(*[0] * count) for name in group.names}
-        peeled = Accomplices(group, honest).peel(council, *play(council, zeros | own))
+        peeled = Accomplices(group, honest).peel(circle, *play(circle, zeros | own))
         assert not (peeled[honest[0]] + peeled[honest[1]]).any()
         for vector in peeled.values():
             seen = np.bincount(vector.view(np.uint8), minlength=256)
@@ -416,9 +397,9 @@ def test_with_all_but_two_sites_on_its_side_the_house_gets_their_sum_and_noise(
 def test_with_one_site_more_the_house_would_have_the_answer() -> None:
     """The other half of the claim: the bound on colluders is tight, and the peeling above is done right."""
     group = hospitals(4)
-    council = group.gather(group.compose(colluders=2))
+    circle = group.gather(group.compose(colluders=2))
     vectors = some_vectors(group.names)
-    alone = Accomplices(group, ("ashford", "ashford")).peel(council, *play(council, vectors))
+    alone = Accomplices(group, ("ashford", "ashford")).peel(circle, *play(circle, vectors))
     assert alone["ashford"].tolist() == vectors["ashford"].tolist()
 
 
@@ -432,24 +413,24 @@ def test_two_data_sets_with_one_sum_give_one_and_the_same_transcript(monkeypatch
     def transcript(move: Vector, shift: Vector, odd: Vector) -> bytes:
         with randomness.seeded(20170):
             group = hospitals(5)
-            council = group.gather(group.compose(colluders=3))
+            circle = group.gather(group.compose(colluders=3))
             vectors = some_vectors(group.names, 4)
             vectors["brook"], vectors["dale"] = vectors["brook"] + move + odd, vectors["dale"] - move
-            study = council.manifest.study_id
+            study = circle.manifest.study_id
             stored = group.stores["brook"].study_key(study)
             assert stored is not None
-            peer = next(key.key for key in council.keys if key.name == "dale")
+            peer = next(key.key for key in circle.keys if key.name == "dale")
             shared = agree(X25519PrivateKey.from_private_bytes(stored), "dale", peer)
-            between = derive_pair_key(shared, study, council.round(ASKED).label, *honest).stream
+            between = derive_pair_key(shared, study, circle.round(ASKED).label, *honest).stream
 
             def shifted(key: bytes, count: int) -> Vector:
                 return stream(key, count) - shift if key == between else stream(key, count)
 
             with monkeypatch.context() as patch:
                 patch.setattr(masks, "stream", shifted)
-                answers, seeds = play(council, vectors)
+                answers, seeds = play(circle, vectors)
             secrets = [group.stores[name].study_key(study) for name in group.names if name not in honest]
-            return msgspec.msgpack.encode([council.keys, answers, seeds, secrets])
+            return msgspec.msgpack.encode([circle.keys, answers, seeds, secrets])
 
     none = words(0, 0, 0, 0)
     first = transcript(none, none, none)
@@ -464,7 +445,7 @@ def mask_coefficients(monkeypatch: pytest.MonkeyPatch, count: int) -> np.ndarray
     key is made to give a unit vector of its own. Pairs come first, then seeds in order of names."""
     size = count * (count - 1) // 2 + count
     group = hospitals(count)
-    council = group.gather()
+    circle = group.gather()
     places: dict[bytes, int] = {}
     owners: dict[int, set[str]] = {}
 
@@ -474,7 +455,7 @@ def mask_coefficients(monkeypatch: pytest.MonkeyPatch, count: int) -> np.ndarray
 
     with monkeypatch.context() as patch:
         patch.setattr(masks, "stream", unit)
-        answers = council.mask(ASKED, {name: words(*[0] * size) for name in group.names})
+        answers = circle.mask(ASKED, {name: words(*[0] * size) for name in group.names})
     rows = np.array([np.frombuffer(answers[name].vector, dtype="<i8") for name in group.names])
     for place in range(size):
         owners[place] = {group.names[at] for at in np.flatnonzero(rows[:, place])}
@@ -518,10 +499,10 @@ def test_no_combination_but_the_whole_sum_is_free_of_masks(
 
 def test_no_part_of_the_messages_adds_up() -> None:
     """Every subset of the vectors, with every subset of the seeds: only all of both give a sum of data."""
-    council = hospitals(4).gather()
-    names = council.manifest.names
+    circle = hospitals(4).gather()
+    names = circle.manifest.names
     vectors = some_vectors(names, 4)
-    answers, seeds = play(council, vectors)
+    answers, seeds = play(circle, vectors)
     opened = {seed.name: stream(seed.seed, 4) for seed in seeds}
     subsets = [some for size in range(1, 5) for some in itertools.combinations(names, size)]
     found = []
@@ -536,29 +517,30 @@ def test_no_part_of_the_messages_adds_up() -> None:
 
 def test_one_vector_says_nothing_of_its_numbers() -> None:
     """Without its seed a vector looks the same whether the hospital counted nobody or very many."""
-    council = hospitals(3).gather()
-    seat = council.seats["brook"]
+    circle = hospitals(3).gather()
+    member = circle.members["brook"]
     for content, number in ((ASKED, 0), (OTHER, 2**60)):
-        vector = np.frombuffer(seat.mask(content, 1, words(*[number] * 8192)).vector, dtype=np.uint8)
+        vector = np.frombuffer(member.mask(content, words(*[number] * 8192)).vector, dtype=np.uint8)
         assert stats.chisquare(np.bincount(vector, minlength=256)).pvalue > 1e-6
 
 
 def test_messages_hold_no_secret() -> None:
     group = hospitals(3)
-    council = group.gather()
-    study = council.manifest.study_id
-    answers, _ = masked(council)
-    sent = msgspec.msgpack.encode([council.manifest.encoded, council.keys, answers])
+    circle = group.gather()
+    study = circle.manifest.study_id
+    answers, _ = masked(circle)
+    sent = msgspec.msgpack.encode([circle.manifest.encoded, circle.keys, answers])
     for name in group.names:
         key = group.stores[name].study_key(study)
         assert key is not None
         assert key not in sent
         assert group.identities[name]._key.private_bytes_raw() not in sent
-        shared = council.seats[name]._shared
+        shared = circle.members[name]._shared
         assert len(shared) == 2
         assert not any(secret in sent for secret in shared.values())
-        for pair in council.seats[name]._pairs[1].values():
+        for pair in circle.members[name]._pairs[1].values():
             assert pair.stream not in sent
             assert pair.tag not in sent
-        [stored] = group.stores[name]._attempts.values()
+        stored = group.stores[name].find(study, circle.members[name]._read(ASKED).content)
+        assert stored is not None
         assert stored.seed not in sent

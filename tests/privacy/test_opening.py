@@ -6,74 +6,60 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from mask_circle import new_store
 
 from concilium.errors import MaskError
-from concilium.privacy.mask_store import MemoryMaskStore
-from concilium.privacy.opening import Attempt, check_participants, find_attempt, open_attempt
+from concilium.privacy.mask_store import MaskedAnswer, SqliteMaskStore
+from concilium.privacy.opening import check_participants, find_answer, open_answer
 
 NAMES = {b"all": ("a", "b", "c", "d"), b"fewer": ("a", "b", "c")}
+ANSWER = MaskedAnswer(b"study", b"content", b"label", b"all", NAMES[b"all"], b"seed", b"vector")
 
 
-def attempt(
-    number: int = 1, *, study: bytes = b"study", label: bytes = b"label", who: bytes = b"all"
-) -> Attempt:
-    return Attempt(study, b"content", number, label, who, NAMES[who], b"seed", b"vector")
-
-
-def store_with(*attempts: Attempt) -> MemoryMaskStore:
-    store = MemoryMaskStore()
-    for one in attempts:
-        store.keep(one)
+def store_with(*answers: MaskedAnswer) -> SqliteMaskStore:
+    store = new_store()
+    for answer in answers:
+        store.keep(answer)
     return store
 
 
-def test_a_new_question_has_no_attempt_and_may_be_answered() -> None:
-    assert find_attempt(MemoryMaskStore(), b"study", b"content", 1, b"label") is None
+def test_a_new_question_has_no_answer_and_may_be_answered() -> None:
+    assert find_answer(new_store(), b"study", b"content", b"label") is None
 
 
-def test_the_same_attempt_is_the_stored_one() -> None:
-    store = store_with(attempt())
-    assert find_attempt(store, b"study", b"content", 1, b"label") == attempt()
+def test_a_question_that_is_asked_again_has_the_stored_answer() -> None:
+    store = store_with(ANSWER)
+    assert find_answer(store, b"study", b"content", b"label") == ANSWER
+    open_answer(store, ANSWER, b"transcript")
+    again = find_answer(store, b"study", b"content", b"label")
+    assert again is not None
+    assert (again.seed, again.vector) == (ANSWER.seed, ANSWER.vector)
 
 
-def test_a_later_attempt_is_free_while_none_is_opened() -> None:
-    assert find_attempt(store_with(attempt()), b"study", b"content", 2, b"label 2") is None
+def test_a_question_is_answered_for_one_label_only_opened_or_not() -> None:
+    store = store_with(ANSWER)
+    for _ in range(2):
+        with pytest.raises(
+            MaskError, match=r"other participants or other keys .*\(a, b, c, d\).* start a new"
+        ):
+            find_answer(store, b"study", b"content", b"label 2")
+        open_answer(store, ANSWER, b"transcript")
 
 
-def test_the_same_number_with_another_label_is_refused() -> None:
-    with pytest.raises(
-        MaskError, match=r"attempt 1 .* other participants or other keys .*ask it as attempt 2"
-    ):
-        find_attempt(store_with(attempt()), b"study", b"content", 1, b"label 2")
-
-
-def test_an_older_attempt_is_void() -> None:
-    with pytest.raises(MaskError, match="attempt 1 of this question is void since attempt 2"):
-        find_attempt(store_with(attempt(2)), b"study", b"content", 1, b"label 1")
-
-
-def test_an_opened_question_has_no_other_attempt() -> None:
-    store = store_with(attempt(2))
-    open_attempt(store, attempt(2), b"transcript")
-    for number in (1, 3):
-        with pytest.raises(MaskError, match="already opened in attempt 2"):
-            find_attempt(store, b"study", b"content", number, b"label 3")
-
-
-def test_an_attempt_is_opened_for_one_transcript() -> None:
-    store = store_with(attempt())
-    assert open_attempt(store, attempt(), b"transcript") == b"seed"
-    opened = store.latest(b"study", b"content")
+def test_an_answer_is_opened_for_one_transcript() -> None:
+    store = store_with(ANSWER)
+    assert open_answer(store, ANSWER, b"transcript") == b"seed"
+    opened = store.find(b"study", b"content")
     assert opened is not None
-    assert open_attempt(store, opened, b"transcript") == b"seed"
+    assert open_answer(store, opened, b"transcript") == b"seed"
     with pytest.raises(MaskError, match="opened for other answers"):
-        open_attempt(store, opened, b"another transcript")
+        open_answer(store, opened, b"another transcript")
 
 
 def test_other_participants_are_refused_in_any_study_and_the_difference_is_named() -> None:
-    store = store_with(attempt())
+    store = store_with(ANSWER)
     check_participants(store, b"content", b"fewer", NAMES[b"fewer"])
-    open_attempt(store, attempt(), b"transcript")
+    open_answer(store, ANSWER, b"transcript")
     check_participants(store, b"content", b"all", NAMES[b"all"])
     check_participants(store, b"another", b"fewer", NAMES[b"fewer"])
     with pytest.raises(MaskError, match="would differ by the answer of d"):
@@ -87,32 +73,37 @@ class House(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = MemoryMaskStore()
+        self.store = new_store()
         self.seeds: dict[bytes, set[bytes]] = {}
+        self.vectors: dict[bytes, set[bytes]] = {}
         self.opened_for: set[bytes] = set()
 
     @rule(
         study=st.sampled_from([b"one", b"two"]),
-        number=st.integers(1, 4),
+        keys=st.integers(1, 4),
         who=st.sampled_from([b"all", b"fewer"]),
         transcript=st.sampled_from([None, b"x", b"y"]),
     )
-    def ask(self, study: bytes, number: int, who: bytes, transcript: bytes | None) -> None:
-        label = b"%d %s" % (number, who)
+    def ask(self, study: bytes, keys: int, who: bytes, transcript: bytes | None) -> None:
+        label = b"%d %s" % (keys, who)
         try:
             check_participants(self.store, b"content", who, NAMES[who])
-            found = find_attempt(self.store, study, b"content", number, label)
-            if found is None and transcript is None:
+            stored = find_answer(self.store, study, b"content", label)
+            if stored is None and transcript is None:
                 seed = b"%s %s" % (study, label)
-                self.store.keep(Attempt(study, b"content", number, label, who, NAMES[who], seed, b"vector"))
-            if found is not None and transcript is not None:
-                self.seeds.setdefault(study, set()).add(open_attempt(self.store, found, transcript))
+                stored = MaskedAnswer(study, b"content", label, who, NAMES[who], seed, b"vector of " + seed)
+                self.store.keep(stored)
+            if stored is not None:
+                self.vectors.setdefault(study, set()).add(stored.vector)
+            if stored is not None and transcript is not None:
+                self.seeds.setdefault(study, set()).add(open_answer(self.store, stored, transcript))
                 self.opened_for.add(who)
         except MaskError:
             pass
 
     @invariant()
-    def one_seed_for_each_study_and_one_set_of_participants(self) -> None:
+    def one_vector_and_one_seed_for_each_study_and_one_set_of_participants(self) -> None:
+        assert all(len(vectors) == 1 for vectors in self.vectors.values())
         assert all(len(seeds) == 1 for seeds in self.seeds.values())
         assert len(self.opened_for) <= 1
 

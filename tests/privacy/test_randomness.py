@@ -19,7 +19,6 @@ PACKAGE = Path(concilium.__file__).parent
 ALLOWED = {
     "privacy/randomness.py": {"urandom"},
     "privacy/mechanisms.py": {"opendp"},
-    "evaluation/simulation.py": {"np.random", "default_rng"},  # makes patients up, protects none
 }
 
 MODULES = {"random", "secrets", "numpy.random", "opendp", "randomgen"}

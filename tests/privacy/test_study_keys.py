@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from mask_council import changed, hospitals
+from mask_circle import changed, hospitals
 
 from concilium.errors import MaskError
 from concilium.privacy.identity import is_signed, statement
@@ -34,26 +34,26 @@ def test_the_signature_is_over_study_name_and_key() -> None:
 
 
 def test_all_keys_come_back_in_order_of_names() -> None:
-    council = hospitals(4).gather()
-    verified = verify_study_keys(council.manifest, reversed(council.keys))
-    assert list(verified) == list(council.manifest.names)
-    assert verified == {key.name: key.key for key in council.keys}
-    assert verify_study_keys(council.manifest, council.keys + council.keys) == verified
+    circle = hospitals(4).gather()
+    verified = verify_study_keys(circle.manifest, reversed(circle.keys))
+    assert list(verified) == list(circle.manifest.names)
+    assert verified == {key.name: key.key for key in circle.keys}
+    assert verify_study_keys(circle.manifest, circle.keys + circle.keys) == verified
 
 
 def test_a_missing_a_foreign_and_a_second_key_are_refused() -> None:
     group = hospitals(4)
-    council = group.gather(group.compose(["ashford", "brook", "cedar"]))
-    keys = council.keys
+    circle = group.gather(group.compose(["ashford", "brook", "cedar"]))
+    keys = circle.keys
     with pytest.raises(MaskError, match="cedar has shown no key"):
-        verify_study_keys(council.manifest, keys[:2])
+        verify_study_keys(circle.manifest, keys[:2])
     private = X25519PrivateKey.generate()
-    foreign = sign_study_key(group.identities["dale"], council.manifest.study_id, "dale", private)
+    foreign = sign_study_key(group.identities["dale"], circle.manifest.study_id, "dale", private)
     with pytest.raises(MaskError, match=r"'dale' shows a key .* no participant"):
-        verify_study_keys(council.manifest, [*keys, foreign])
-    second = sign_study_key(group.identities["cedar"], council.manifest.study_id, "cedar", private)
+        verify_study_keys(circle.manifest, [*keys, foreign])
+    second = sign_study_key(group.identities["cedar"], circle.manifest.study_id, "cedar", private)
     with pytest.raises(MaskError, match="two different keys of cedar"):
-        verify_study_keys(council.manifest, [*keys, second])
+        verify_study_keys(circle.manifest, [*keys, second])
 
 
 def test_a_site_that_copies_another_sites_key_is_refused() -> None:
@@ -72,7 +72,7 @@ def test_a_site_that_copies_another_sites_key_is_refused() -> None:
     "damage", [lambda data: data[:-1], lambda data: bytes([data[0] ^ 1]) + data[1:], lambda data: b""]
 )
 def test_a_damaged_key_is_refused(field: str, damage: Callable[[bytes], bytes]) -> None:
-    council = hospitals(3).gather()
-    bad = changed(council.keys[1], **{field: damage(getattr(council.keys[1], field))})
+    circle = hospitals(3).gather()
+    bad = changed(circle.keys[1], **{field: damage(getattr(circle.keys[1], field))})
     with pytest.raises(MaskError, match="not signed by brook"):
-        verify_study_keys(council.manifest, [council.keys[0], bad, council.keys[2]])
+        verify_study_keys(circle.manifest, [circle.keys[0], bad, circle.keys[2]])

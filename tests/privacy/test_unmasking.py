@@ -3,23 +3,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from mask_council import Council, changed, hospitals, some_vectors, words
+from mask_circle import Circle, changed, hospitals, some_vectors, words
 
 from concilium.errors import MaskError
-from concilium.privacy.masks import Masked, Seed, hash_vector
+from concilium.privacy.masks import MaskedVector, Seed, hash_vector
 from concilium.privacy.unmasking import MaskedRound
 
 ASKED = b"how many died?"
-Played = tuple[Council, MaskedRound, dict[str, Masked], list[Seed]]
+Played = tuple[Circle, MaskedRound, dict[str, MaskedVector], list[Seed]]
 
 
 @pytest.fixture(scope="module")
 def played() -> Played:
     """An honest round, held by the house up to the last step."""
-    council = hospitals(4).gather()
-    asked = council.round(ASKED)
-    answers = council.mask(ASKED, some_vectors(council.manifest.names))
-    return council, asked, answers, council.reveal(ASKED, asked.commitments(answers.values()))
+    circle = hospitals(4).gather()
+    asked = circle.round(ASKED)
+    answers = circle.mask(ASKED, some_vectors(circle.manifest.names))
+    return circle, asked, answers, circle.reveal(ASKED, asked.commitments(answers.values()))
 
 
 def test_the_sum_is_that_of_all(played: Played) -> None:
@@ -66,12 +66,12 @@ def test_a_wrong_seed_is_named(played: Played) -> None:
 
 
 def test_an_answer_to_something_else_is_named(played: Played) -> None:
-    council, asked, answers, _ = played
-    other = council.seats["brook"].mask(b"how many lived?", 1, words(1, 2, 3))
-    with pytest.raises(MaskError, match="brook answered another question, attempt or set of participants"):
+    circle, asked, answers, _ = played
+    other = circle.members["brook"].mask(b"how many lived?", words(1, 2, 3))
+    with pytest.raises(MaskError, match="brook answered another question or set of participants"):
         asked.commitments((answers | {"brook": other}).values())
     with pytest.raises(MaskError, match="ashford answered another question"):
-        replace(asked, attempt=2).commitments(answers.values())
+        replace(asked, content=b"how many lived?").commitments(answers.values())
 
 
 def test_a_stranger_is_named(played: Played) -> None:
@@ -84,24 +84,24 @@ def test_a_stranger_is_named(played: Played) -> None:
 
 
 def test_answers_of_different_length_are_not_added() -> None:
-    council = hospitals(3).gather()
-    vectors = some_vectors(council.manifest.names) | {"cedar": words(1, 2)}
+    circle = hospitals(3).gather()
+    vectors = some_vectors(circle.manifest.names) | {"cedar": words(1, 2)}
     with pytest.raises(MaskError, match=r"3 numbers \(ashford\) and 2 numbers \(cedar\)"):
-        council.add_up(ASKED, vectors)
+        circle.add_up(ASKED, vectors)
 
 
 def test_half_a_word_is_not_added() -> None:
-    council = hospitals(3).gather()
-    answers = council.mask(ASKED, some_vectors(council.manifest.names))
+    circle = hospitals(3).gather()
+    answers = circle.mask(ASKED, some_vectors(circle.manifest.names))
     cut = {}
     for name, answer in answers.items():
         digest = hash_vector(answer.label, name, answer.seed_hash, answer.vector[:-3])
         commitment = changed(answer.commitment, digest=digest)
         cut[name] = changed(answer, vector=answer.vector[:-3], commitment=commitment)
     with pytest.raises(MaskError, match="cannot be added up"):
-        council.round(ASKED).commitments(cut.values())
+        circle.round(ASKED).commitments(cut.values())
 
 
 def test_nothing_asked_adds_up_to_nothing() -> None:
-    council = hospitals(3).gather()
-    assert council.add_up(ASKED, {name: words() for name in council.manifest.names}).tolist() == []
+    circle = hospitals(3).gather()
+    assert circle.add_up(ASKED, {name: words() for name in circle.manifest.names}).tolist() == []

@@ -63,7 +63,7 @@ def test_numbers_become_columns_by_the_rules_however_they_come(
     ways = [
         code_numbers(np.array(values, dtype=np.float64), kind),
         code_values(values, kind, HERE),
-        code_dictionary(codes, index.met, kind, HERE),
+        code_dictionary(codes, index.distinct, kind, HERE),
     ]
     for column in ways:
         assert natural(column) == wanted
@@ -138,7 +138,12 @@ def test_a_column_that_turns_to_fractions_late_is_numbers() -> None:
 def test_what_texts_of_a_file_stand_for(texts: list[str], values: list[object]) -> None:
     index = Numbering()
     column = code_texts(
-        index.code(texts), [str(t) for t in index.met], None, HERE, frozenset({"", "NA", "?"}), guess=True
+        index.code(texts),
+        [str(t) for t in index.distinct],
+        None,
+        HERE,
+        frozenset({"", "NA", "?"}),
+        guess=True,
     )
     assert natural(column) == values
     assert [type(value) for value in natural(column)] == [type(value) for value in values]

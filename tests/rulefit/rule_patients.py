@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 import concilium as cc
+from concilium.federation.messages import Answer, encode, open_envelope, open_reply
+from concilium.federation.prediction import NewPatients
 from concilium.records.table import Coded, Numbers, Records
+from concilium.rulefit.design import build
 
 EDGES = [round(edge, 1) for edge in np.linspace(-2.5, 2.5, 41).tolist()]
 COLUMNS = ("a", "b", "c", "d")
@@ -47,6 +51,26 @@ def site_of(rows, name="site", **options):
     return cc.Site(name, cc.Records.from_rows(rows), **options)
 
 
+def design_of(terms, records):
+    """The design that terms make of any patients."""
+    return build(terms, len(records), NewPatients(records))
+
+
 def small_rulefit(**options):
     """A RuleFit that takes no time."""
     return cc.RuleFit(**{"target": "y", "bins": BINS, "trees": 15, "release": "exact", **options})
+
+
+class Forging:
+    """A site that answers one kind of question with something of its own, properly signed."""
+
+    def __init__(self, site, kind, body):
+        self.name, self._site, self._kind, self._body = site.name, site, kind, body
+
+    def answer(self, message):
+        reply = self._site.answer(message)
+        opened = open_reply(reply)
+        if open_envelope(message).kind != self._kind or not isinstance(opened, Answer):
+            return reply
+        forged = msgspec.structs.replace(opened, body=self._body, signature=b"")
+        return encode(msgspec.structs.replace(forged, signature=self._site.identity.sign(forged.signed)))

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from concilium.federation.attributes import Attribute
 from concilium.rulefit import boosting
 from concilium.rulefit.boosting import boost, count_leaves
-from concilium.rulefit.rules import Attribute, check_rules
+from concilium.rulefit.rules import check_rules
 
 EDGES = tuple(float(edge) for edge in range(1, 9))
 CITIES = ("a", "b", "c", "d", "e", "f", "g")

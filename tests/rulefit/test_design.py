@@ -9,15 +9,26 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rule_patients import design_of
 
 import concilium as cc
 from concilium.errors import MessageError
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
 from concilium.federation.messages import encode
 from concilium.records.table import Coded, Numbers, Records, label
-from concilium.rulefit.design import build_at_site, build_for
-from concilium.rulefit.rules import Attribute, write_rule
-from concilium.rulefit.terms import MOST_COLUMNS, Line, Sent, Steps, Terms, keep, read_terms, write_terms
+from concilium.rulefit.design import build_at_site, recall_at_site
+from concilium.rulefit.rules import write_rule
+from concilium.rulefit.terms import (
+    MOST_COLUMNS,
+    Line,
+    RuleTerms,
+    SentTerms,
+    Steps,
+    keep,
+    read_terms,
+    write_terms,
+)
 
 AGE = Attribute("age", (40.0, 60.0, 80.0))
 LAB = Attribute("lab", (-1.0, 0.0, 2.5))
@@ -57,7 +68,7 @@ def terms_of(draw):
         heights = draw(st.lists(st.floats(-5, 5), min_size=size, max_size=size))
         steps.append(Steps(attribute, tuple(heights)))
     norm = draw(st.one_of(st.none(), st.floats(0.5, 3)))
-    return Terms(ATTRIBUTES, tuple(sorted(rules)), tuple(lines), tuple(steps), norm)
+    return RuleTerms(ATTRIBUTES, tuple(sorted(rules)), tuple(lines), tuple(steps), norm)
 
 
 def code_of(attribute, value):
@@ -96,7 +107,7 @@ def records_of(rows):
 @settings(max_examples=150)
 def test_the_matrix_is_that_of_each_patient_alone(terms, rows):
     terms.check()
-    design = build_for(terms, records_of(rows))
+    design = design_of(terms, records_of(rows))
     naive = np.array([row_of(terms, row) for row in rows])
     assert np.allclose(design.matrix(), naive[:, 1:], atol=1e-12)
     assert np.allclose(design.ones, naive[:, 0])
@@ -110,13 +121,13 @@ def test_the_matrix_is_that_of_each_patient_alone(terms, rows):
 @settings(max_examples=80)
 def test_terms_that_are_kept_are_the_same_columns(terms, rows, data):
     if terms.norm is not None:
-        terms = Terms(terms.attributes, terms.rules, terms.lines, terms.steps)
+        terms = RuleTerms(terms.attributes, terms.rules, terms.lines, terms.steps)
     columns = data.draw(st.sets(st.integers(0, max(0, len(terms) - 1)), max_size=len(terms)).map(sorted))
     columns = [column for column in columns if column < len(terms)]
     kept = keep(terms, columns)
     kept.check()
     records = records_of(rows)
-    assert np.array_equal(build_for(kept, records).matrix(), build_for(terms, records).matrix()[:, columns])
+    assert np.array_equal(design_of(kept, records).matrix(), design_of(terms, records).matrix()[:, columns])
     used = {c[0] for rule in kept.rules for c in rule}
     used |= {term.attribute for term in (*kept.lines, *kept.steps)}
     assert used == set(range(len(kept.attributes)))
@@ -132,21 +143,21 @@ def test_a_site_and_a_model_make_the_same_matrix_of_a_patient(terms, rows):
     view = View(records, cc.Policy(allow=("age", "lab", "sex", "code", "y")))
     for query in ("", "sex = 'f'"):
         cohort = view.select(query, "y")
-        there = build_at_site(write_terms(terms), cohort, (query, "y"))
-        here = build_for(terms, records.take(cohort.rows))
+        there = build_at_site(terms, cohort)
+        here = design_of(terms, records.take(cohort.rows))
         assert np.array_equal(there.matrix(), here.matrix())
 
 
 def test_a_site_remembers_the_last_matrix_and_no_other():
     rows = [{"age": float(age), "y": age % 2} for age in range(30, 90)]
     view = View(Records.from_rows(rows, schema={"age": "number"}), cc.Policy(allow=("age",)))
-    one, other = (write_terms(Terms((AGE,), (((0, code, code),),))) for code in (1, 2))
+    one, other = (write_terms(RuleTerms((AGE,), (((0, code, code),),))) for code in (1, 2))
     everyone, old = view.select("", "y"), view.select("age >= 60", "y")
-    first = build_at_site(one, everyone, ("", "y"))
-    assert build_at_site(one, view.select("", "y"), ("", "y")) is first
-    assert build_at_site(one, old, ("age >= 60", "y")).patients == 30
-    assert build_at_site(other, old, ("age >= 60", "y")).matrix().sum() == 0
-    assert np.array_equal(build_at_site(one, everyone, ("", "y")).matrix(), first.matrix())
+    first = recall_at_site(one, everyone, ("", "y"))
+    assert recall_at_site(one, view.select("", "y"), ("", "y")) is first
+    assert recall_at_site(one, old, ("age >= 60", "y")).patients == 30
+    assert recall_at_site(other, old, ("age >= 60", "y")).matrix().sum() == 0
+    assert np.array_equal(recall_at_site(one, everyone, ("", "y")).matrix(), first.matrix())
 
 
 @pytest.mark.parametrize(
@@ -160,45 +171,49 @@ def test_a_site_remembers_the_last_matrix_and_no_other():
 )
 def test_categories_may_be_stored_as_numbers_or_text(column):
     """5 and '5' are one value; what nobody had when the model was made is other, and missing is missing."""
-    terms = Terms((CODE,), tuple(((0, code, code),) for code in range(5)))
-    held = build_for(terms, Records({"code": column})).matrix()
+    terms = RuleTerms((CODE,), tuple(((0, code, code),) for code in range(5)))
+    held = design_of(terms, Records({"code": column})).matrix()
     assert held.argmax(axis=1).tolist() == [1, 2, 3, 4, 0]
     assert held.sum(axis=1).tolist() == [1] * 5
 
 
 def test_numbers_at_the_edges_belong_to_the_right():
-    terms = Terms((AGE,), tuple(((0, code, code),) for code in range(5)))
+    terms = RuleTerms((AGE,), tuple(((0, code, code),) for code in range(5)))
     column = Numbers(np.array([39.999, 40, 59.999, 60, 80, np.inf, -np.inf, np.nan]))
-    held = build_for(terms, Records({"age": column})).matrix()
+    held = design_of(terms, Records({"age": column})).matrix()
     assert held.argmax(axis=1).tolist() == [1, 2, 2, 3, 4, 4, 1, 0]
 
 
 @pytest.mark.parametrize(
     ("terms", "said"),
     [
-        (Terms((AGE, AGE)), "named twice"),
-        (Terms((AGE,), (((0, 1, 9),),)), "canonical"),
-        (Terms((AGE,), lines=(Line(1, 0, 1, 0, 1),)), "needs a number"),
-        (Terms((AGE,), lines=(Line(-1, 0, 1, 0, 1),)), "needs a number"),
-        (Terms((SEX,), lines=(Line(0, 0, 1, 0, 1),)), "needs a number"),
-        (Terms((AGE,), lines=(Line(0, 1, 0, 0, 1),)), "out of range"),
-        (Terms((AGE,), lines=(Line(0, 0, 1, 2, 1),)), "out of range"),
-        (Terms((AGE,), lines=(Line(0, 0, 1, 0, 0),)), "out of range"),
-        (Terms((AGE,), lines=(Line(0, 0, 1, 0, -1),)), "out of range"),
-        (Terms((AGE,), lines=(Line(0, 0, 1, 0, 1001),)), "out of range"),
-        (Terms((AGE,), lines=(Line(0, 0, 1, 0, math.inf),)), "out of range"),
-        (Terms((AGE,), lines=(Line(0, math.nan, 1, 0, 1),)), "out of range"),
-        (Terms((AGE,), lines=(Line(0, -math.inf, math.inf, 0, 1),)), "out of range"),
-        (Terms((AGE,), lines=(Line(0, 0, 1, math.nan, 1),)), "out of range"),
-        (Terms((AGE,), steps=(Steps(1, (0.0,) * 5),)), "no attribute"),
-        (Terms((AGE,), steps=(Steps(0, (0.0,) * 4),)), "does not fit"),
-        (Terms((AGE,), steps=(Steps(0, (0.0, 0, 0, 0, math.nan)),)), "does not fit"),
-        (Terms((AGE,), steps=(Steps(0, (0.0, 0, 0, 0, 2000.0)),)), "does not fit"),
-        (Terms((AGE,), lines=(Line(0, 0, 1, 0, 1),) * 2), "two linear terms"),
-        (Terms((AGE,), steps=(Steps(0, (0.0,) * 5),) * 2), "two shapes"),
-        (Terms((AGE,), norm=0.0), "norm"),
-        (Terms((AGE,), norm=math.nan), "norm"),
-        (Terms((AGE,), (((0, 1, 1),),) * (MOST_COLUMNS + 1)), "at most 100000 terms"),
+        (RuleTerms((AGE, AGE)), "named twice"),
+        (RuleTerms((Attribute("x", (), ("a",), missing=False),)), "a code for what is missing"),
+        (RuleTerms((Attribute("x", (), ("a",), other=False),)), "for any other value"),
+        (RuleTerms((Attribute("x", (1.0,), missing=False),)), "a code for what is missing"),
+        (RuleTerms((Attribute("x", hidden=3),)), "a code for what is missing"),
+        (RuleTerms((AGE,), (((0, 1, 9),),)), "canonical"),
+        (RuleTerms((AGE,), lines=(Line(1, 0, 1, 0, 1),)), "needs a number"),
+        (RuleTerms((AGE,), lines=(Line(-1, 0, 1, 0, 1),)), "needs a number"),
+        (RuleTerms((SEX,), lines=(Line(0, 0, 1, 0, 1),)), "needs a number"),
+        (RuleTerms((AGE,), lines=(Line(0, 1, 0, 0, 1),)), "out of range"),
+        (RuleTerms((AGE,), lines=(Line(0, 0, 1, 2, 1),)), "out of range"),
+        (RuleTerms((AGE,), lines=(Line(0, 0, 1, 0, 0),)), "out of range"),
+        (RuleTerms((AGE,), lines=(Line(0, 0, 1, 0, -1),)), "out of range"),
+        (RuleTerms((AGE,), lines=(Line(0, 0, 1, 0, 1001),)), "out of range"),
+        (RuleTerms((AGE,), lines=(Line(0, 0, 1, 0, math.inf),)), "out of range"),
+        (RuleTerms((AGE,), lines=(Line(0, math.nan, 1, 0, 1),)), "out of range"),
+        (RuleTerms((AGE,), lines=(Line(0, -math.inf, math.inf, 0, 1),)), "out of range"),
+        (RuleTerms((AGE,), lines=(Line(0, 0, 1, math.nan, 1),)), "out of range"),
+        (RuleTerms((AGE,), steps=(Steps(1, (0.0,) * 5),)), "no attribute"),
+        (RuleTerms((AGE,), steps=(Steps(0, (0.0,) * 4),)), "does not fit"),
+        (RuleTerms((AGE,), steps=(Steps(0, (0.0, 0, 0, 0, math.nan)),)), "does not fit"),
+        (RuleTerms((AGE,), steps=(Steps(0, (0.0, 0, 0, 0, 2000.0)),)), "does not fit"),
+        (RuleTerms((AGE,), lines=(Line(0, 0, 1, 0, 1),) * 2), "two linear terms"),
+        (RuleTerms((AGE,), steps=(Steps(0, (0.0,) * 5),) * 2), "two shapes"),
+        (RuleTerms((AGE,), norm=0.0), "norm"),
+        (RuleTerms((AGE,), norm=math.nan), "norm"),
+        (RuleTerms((AGE,), (((0, 1, 1),),) * (MOST_COLUMNS + 1)), "at most 100000 terms"),
     ],
 )
 def test_terms_that_do_not_fit_together_are_refused(terms, said):
@@ -211,7 +226,7 @@ def test_terms_that_do_not_fit_together_are_refused(terms, said):
 def test_terms_are_sent_with_each_condition_once():
     old, young, women = (0, 3, 4), (0, 1, 2), (1, 1, 1)
     rules = ((old,), (old, women), (young,), (young, women), (women,))
-    terms = Terms(
+    terms = RuleTerms(
         (AGE, SEX), rules, (Line(0, 30.0, 90.0, 60.0, 0.1),), (Steps(1, (0.0, 0.5, -0.5, 0.0)),), 2.0
     )
     sent = write_terms(terms)
@@ -219,20 +234,20 @@ def test_terms_are_sent_with_each_condition_once():
     assert read == terms
     assert read.rules[0][0] is read.rules[1][0]
     assert sent.count(bytes([0x93, *old])) == sent.count(bytes([0x93, *women])) == 1
-    many = Terms((AGE, SEX), rules * 10)
+    many = RuleTerms((AGE, SEX), rules * 10)
     assert len(write_terms(many)) < len(encode(many)) * 0.7
 
 
 @pytest.mark.parametrize("rules", [((2,),), ((-1,),), ((0, 5),)])
 def test_a_condition_that_is_not_listed_is_refused(rules):
-    sent = Sent((AGE, SEX), ((0, 1, 2), (1, 1, 1)), rules, (), (), None)
+    sent = SentTerms((AGE, SEX), ((0, 1, 2), (1, 1, 1)), rules, (), (), None)
     with pytest.raises(MessageError, match="condition that is not listed"):
         read_terms(encode(sent))
 
 
 def test_a_listed_condition_must_be_one():
     for condition in ((0, 9, 9), (7, 1, 1), (0,), (0, 0, 4)):
-        sent = Sent((AGE, SEX), (condition, (1, 1, 1)), ((0,), (0, 1)), (), (), None)
+        sent = SentTerms((AGE, SEX), (condition, (1, 1, 1)), ((0,), (0, 1)), (), (), None)
         with pytest.raises(MessageError, match="condition"):
             read_terms(encode(sent))
 
@@ -240,7 +255,7 @@ def test_a_listed_condition_must_be_one():
 @pytest.mark.parametrize("field", ["conditions", "rules"])
 def test_a_list_that_is_too_long_is_refused_before_memory_is_taken_for_it(field):
     many = {"conditions": (), "rules": (), field: ((0,),) * 1_000_000}
-    message = encode(Sent((AGE,), lines=(), steps=(), norm=None, **many))
+    message = encode(SentTerms((AGE,), lines=(), steps=(), norm=None, **many))
     tracemalloc.start()
     with pytest.raises(MessageError, match="Expected `array` of length <="):
         read_terms(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pooled_lasso import find_optimum, objective
+from pooled_lasso import answer, end, find_optimum, objective
 from rule_patients import draw, open_house, records_of, small_rulefit
 
 from concilium.errors import StudyError
@@ -26,7 +26,7 @@ class Sites:
         with np.errstate(over="ignore", invalid="ignore"):
             for design, outcome in self.parts:
                 total += self.move(design, outcome, dual, before, step, local)
-        return np.nan_to_num(total, nan=2.0**30, posinf=2.0**30, neginf=-(2.0**30))
+        return answer(np.nan_to_num(total, nan=2.0**30, posinf=2.0**30, neginf=-(2.0**30)))
 
     def move(self, design, outcome, dual, before, step, local):
         wide, moved = np.column_stack([np.ones(len(outcome)), design]), dual
@@ -52,7 +52,7 @@ def test_it_approaches_the_pooled_optimum_with_more_rounds():
     best = find_optimum(design, y, 0.01)
     above = []
     for rounds in (5, 50, 500):
-        found = fedda.fit(Sites(design, y, 0.01), 12, 0.01, rounds=rounds, step=0.05)
+        found = end(fedda.fit(Sites(design, y, 0.01), 12, 0.01, rounds=rounds, step=0.05))
         above.append(objective(design, y, found.w[0], found.w[1:], 0.01) - best)
         assert (found.questions, found.step) == (rounds, 0.05)
     assert above[0] > above[1] > above[2] > -1e-9
@@ -62,15 +62,15 @@ def test_it_approaches_the_pooled_optimum_with_more_rounds():
 def test_a_site_weighs_as_much_as_it_has_patients():
     """All patients at one site, or the same ones at sites of very different size: one step is the same."""
     design, y = problem()
-    whole = fedda.fit(Sites(design, y, 0.01, cut=()), 12, 0.01, rounds=30, local=1, step=0.3)
-    apart = fedda.fit(Sites(design, y, 0.01, cut=(0.02, 0.1)), 12, 0.01, rounds=30, local=1, step=0.3)
+    whole = end(fedda.fit(Sites(design, y, 0.01, cut=()), 12, 0.01, rounds=30, local=1, step=0.3))
+    apart = end(fedda.fit(Sites(design, y, 0.01, cut=(0.02, 0.1)), 12, 0.01, rounds=30, local=1, step=0.3))
     assert apart.w == pytest.approx(whole.w, abs=1e-12)
 
 
 def test_the_intercept_is_not_penalised():
     draws = np.random.default_rng(1)
     y = (draws.random(400) < 0.9).astype(float)
-    found = fedda.fit(Sites(draws.random((400, 3)), y, 5.0), 3, 5.0, rounds=600, step=0.1)
+    found = end(fedda.fit(Sites(draws.random((400, 3)), y, 5.0), 3, 5.0, rounds=600, step=0.1))
     assert found.w == pytest.approx([np.log(y.mean() / (1 - y.mean())), 0, 0, 0], abs=1e-3)
 
 
@@ -81,7 +81,7 @@ def test_where_steps_are_too_long_they_are_halved_until_it_descends(binary):
     design = np.repeat((draws.random((200, 1)) < 0.5).astype(float), 60, axis=1) * 3
     y = (draws.random(200) < 0.2 + 0.6 * (design[:, 0] > 0)).astype(float)
     sites = Sites(design, y, 0.001, binary=binary)
-    found = fedda.fit(sites, 60, 0.001, rounds=100, step=0.5)
+    found = end(fedda.fit(sites, 60, 0.001, rounds=100, step=0.5))
     assert found.step < 0.5
     assert 0.5 / found.step == 2 ** round(np.log2(0.5 / found.step))
     assert found.questions == len(sites.steps) > 100

@@ -10,32 +10,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pooled_lasso import objective
-from rule_patients import BINS, draw, records_of
+from rule_patients import BINS, design_of, draw, records_of
 
 import concilium as cc
 from concilium.errors import MessageError
 from concilium.federation.arrays import pack
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
-from concilium.rulefit.design import build_for
+from concilium.federation.sums import BOUND, choose_places, read_reals, write_reals
 from concilium.rulefit.fedda import AskDual, recover
 from concilium.rulefit.fitting import (
-    BOUND,
     MOST_CANDIDATES,
     MOST_WORKING,
     AskFit,
     Coefficients,
-    choose_places,
     read_sums,
-    write_reals,
 )
 from concilium.rulefit.generation import AskRules
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates, read_rates
-from concilium.rulefit.rules import Attribute
-from concilium.rulefit.terms import Line, Terms, write_terms
+from concilium.rulefit.terms import Line, RuleTerms, write_terms
 
 ATTRIBUTES = tuple(Attribute(name, tuple(edges)) for name, edges in sorted(BINS.items()))
-TERMS = Terms(
+TERMS = RuleTerms(
     ATTRIBUTES,
     (((0, 1, 20),), ((0, 25, 42), (1, 1, 24)), ((1, 30, 42), (3, 10, 42)), ((2, 0, 10, 30, 42),)),
     (Line(0, -2.0, 2.0, 0.0, 0.4), Line(2, -1.9, 2.1, 0.1, 0.5)),
@@ -57,7 +54,7 @@ def ask(**changes):
 
 def answer(question, *cohorts):
     question.check("exact")
-    parts = [question.compute(cohort, b"").view(np.int64) for cohort in cohorts]
+    parts = [question.compute(cohort, b"") for cohort in cohorts]
     assert all(len(part) == question.numbers for part in parts)
     return read_sums(question, np.sum(parts, axis=0))
 
@@ -85,7 +82,7 @@ def test_losses_gradient_and_hessian_are_those_of_the_table(patients, outcome):
     )
     question = ask(outcome=outcome, target=target, candidates=candidates, working=(5, 0, 3))
     sums = answer(question, cohort_of(table, y, target=target))
-    design = build_for(TERMS, records_of(table, y)).matrix()
+    design = design_of(TERMS, records_of(table, y)).matrix()
     scaled = y.astype(float) if outcome.binary else (np.clip(table[:, 3], -1, 2) - 0.5) / 1.5
 
     def loss(w):
@@ -132,8 +129,8 @@ def test_only_what_is_asked_for_is_sent(patients):
 @given(st.lists(st.floats(-1e12, 1e12) | st.sampled_from([math.nan, math.inf, -math.inf]), max_size=9))
 def test_numbers_travel_in_fixed_point_and_are_held_within_bounds(reals):
     words = write_reals(np.array(reals), 32)
-    assert words.dtype == np.uint64
-    back = words.view(np.int64) / 2.0**32
+    assert words.dtype == np.int64
+    back = read_reals(words, 32)
     for real, found in zip(reals, back, strict=True):
         held = min(max(real, -BOUND), BOUND) if real == real else BOUND
         assert abs(found - held) <= 2**-33 + 1e-15 * abs(held)
@@ -179,7 +176,7 @@ def test_fits_that_lie_are_refused(changes):
 
 
 def test_a_fit_works_on_so_many_columns_at_most():
-    wide = Terms(ATTRIBUTES, (((0, 1, 20),),) * (MOST_WORKING + 1))
+    wide = RuleTerms(ATTRIBUTES, (((0, 1, 20),),) * (MOST_WORKING + 1))
     question = ask(
         terms=write_terms(wide), candidates=(Coefficients(),), working=tuple(range(MOST_WORKING + 1))
     )
@@ -208,6 +205,9 @@ def ask_rules(**changes):
         {"support": 4},
         {"attributes": (Attribute("a", (2.0, 1.0)),)},
         {"attributes": ATTRIBUTES[:1] * 2},
+        {"attributes": (Attribute("a", (), ("x",), missing=False),)},
+        {"attributes": (Attribute("a", (), ("x",), other=False),)},
+        {"attributes": (Attribute("a", hidden=2),)},
         {"outcome": Outcome()},
     ],
 )
@@ -224,10 +224,10 @@ def test_rules_of_a_site_are_about_enough_of_its_patients(patients):
         (cc.Policy(minimum_cell=20), 20),
     ):
         cohort = View(records_of(table, y), policy).select("", "y")
-        found = ask_rules(trees=20).compute(cohort, b"")
-        terms = Terms(ATTRIBUTES, found.rules)
+        found = ask_rules(trees=20).compute(cohort)
+        terms = RuleTerms(ATTRIBUTES, found.rules)
         terms.check()
-        held = build_for(terms, records_of(table, y)).matrix().sum(axis=0)
+        held = design_of(terms, records_of(table, y)).matrix().sum(axis=0)
         assert len(held)
         assert np.all((held >= least) & (held <= 150 - least))
         assert found.numbers == sum(len(rule) for rule in found.rules)
@@ -275,8 +275,8 @@ def test_dual_steps_at_a_site_are_those_of_the_algorithm(patients):
     table, y = patients
     question = ask_dual(before=0.2, places=30)
     question.check("exact")
-    sums = question.compute(cohort_of(table, y), b"").view(np.int64) / 2.0**30
-    wide = np.column_stack([np.ones(150), build_for(TERMS, records_of(table, y)).matrix()])
+    sums = question.compute(cohort_of(table, y), b"") / 2.0**30
+    wide = np.column_stack([np.ones(150), design_of(TERMS, records_of(table, y)).matrix()])
     dual = np.zeros(COLUMNS + 1)
     for step in range(3):
         w = recover(dual, (0.2 + 0.1 * (step + 1)) * 0.01)
@@ -290,7 +290,7 @@ def test_steps_that_run_away_are_answered_within_bounds(patients):
     """A house may ask for steps that no method would take: numbers stay numbers."""
     question = ask_dual(outcome=RANGE, target="d", step=9e5, local=1000)
     question.check("exact")
-    sums = question.compute(cohort_of(*patients, target="d"), b"").view(np.int64)
+    sums = question.compute(cohort_of(*patients, target="d"), b"")
     assert np.all(np.abs(sums) <= BOUND * 2.0**24)
 
 
@@ -306,10 +306,10 @@ def test_rates_are_those_of_the_table(patients, outcome):
     question.check("exact")
     sites = 4
     cohorts = [cohort_of(table[part::sites], y[part::sites], target=target) for part in range(sites)]
-    parts = [question.compute(cohort, b"").view(np.int64) for cohort in cohorts]
+    parts = [question.compute(cohort, b"") for cohort in cohorts]
     assert all(len(part) == question.numbers for part in parts)
     rates = read_rates(question, np.sum(parts, axis=0))
-    design = build_for(TERMS, records_of(table, y)).matrix()
+    design = design_of(TERMS, records_of(table, y)).matrix()
     # In the outcome's own unit: shares of patients, or the number as it is measured.
     measured = y.astype(float) if outcome.binary else np.clip(table[:, 3], -1, 2)
     assert rates.patients == 150
@@ -325,9 +325,9 @@ def test_rates_are_those_of_the_table(patients, outcome):
 
 
 def test_rates_of_a_rule_that_nobody_or_everybody_fulfils(patients):
-    terms = Terms(ATTRIBUTES[:1], (((0, 0, 0),), ((0, 1, 42),)))
+    terms = RuleTerms(ATTRIBUTES[:1], (((0, 0, 0),), ((0, 1, 42),)))
     question = AskRates(query="", target="y", outcome=YES, terms=terms)
-    rates = read_rates(question, question.compute(cohort_of(*patients), b"").view(np.int64))
+    rates = read_rates(question, question.compute(cohort_of(*patients), b""))
     assert rates.support.tolist() == [0, 1]
     assert math.isnan(rates.inside[0])
     assert rates.inside[1] == pytest.approx(patients[1].mean())
@@ -336,9 +336,14 @@ def test_rates_of_a_rule_that_nobody_or_everybody_fulfils(patients):
 
 
 def test_rates_of_no_terms_and_of_lying_questions(patients):
-    none = AskRates(query="", target="y", outcome=YES, terms=Terms(()))
-    rates = read_rates(none, none.compute(cohort_of(*patients), b"").view(np.int64))
+    none = AskRates(query="", target="y", outcome=YES, terms=RuleTerms(()))
+    rates = read_rates(none, none.compute(cohort_of(*patients), b""))
     assert (rates.patients, len(rates.support)) == (150, 0)
-    for changes in ({"places": 33}, {"places": -1}, {"outcome": Outcome()}, {"terms": Terms(ATTRIBUTES * 2)}):
+    for changes in (
+        {"places": 33},
+        {"places": -1},
+        {"outcome": Outcome()},
+        {"terms": RuleTerms(ATTRIBUTES * 2)},
+    ):
         with pytest.raises(MessageError):
             msgspec.structs.replace(none, **changes).check("exact")

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_lasso import Pooled, find_optimum, objective, unlike
+from pooled_lasso import Pooled, answer, end, find_optimum, objective, unlike
 
 from concilium.errors import HouseError
+from concilium.federation.attributes import Attribute
+from concilium.federation.sums import write_reals
 from concilium.rulefit import newton, path
-from concilium.rulefit.fitting import Sums, read_sums, write_reals
+from concilium.rulefit.fitting import Sums, read_sums
 from concilium.rulefit.newton import Columns
-from concilium.rulefit.rules import Attribute
-from concilium.rulefit.terms import Line, Terms
+from concilium.rulefit.terms import Line, RuleTerms
 
 
 def rules(draws, patients, columns):
@@ -69,7 +70,7 @@ def test_reaches_the_certified_optimum_and_never_rises(
     y[:2] = [0, 1]
     pooled = Pooled(design, y, binary=binary)
     hints = Columns(columns, draws.integers(families, size=columns), tuple(range(columns))[:first])
-    fitted = newton.fit(pooled, hints, penalty)
+    fitted = end(newton.fit(pooled, hints, penalty))
     reached = objective(design, y, fitted.w[0], fitted.w[1:], penalty, binary=binary)
     assert reached <= find_optimum(design, y, penalty, binary=binary) + 1e-7
     assert fitted.objective == pytest.approx(reached, abs=1e-8)
@@ -89,7 +90,7 @@ def test_columns_alike_to_a_thousandth_are_solved_in_few_questions(seed, columns
     y = np.clip(0.3 * design[:, 0] + 0.3 * draws.normal(size=8), -1, 1)
     y[:2] = [0, 1]
     hints = Columns(columns, np.zeros(columns, dtype=np.intp), tuple(range(first)))
-    fitted = newton.fit(Pooled(design, y, binary=False), hints, 1e-4)
+    fitted = end(newton.fit(Pooled(design, y, binary=False), hints, 1e-4))
     reached = objective(design, y, fitted.w[0], fitted.w[1:], 1e-4, binary=False)
     assert reached <= find_optimum(design, y, 1e-4, binary=False) + 1e-7
     assert fitted.questions <= 15
@@ -112,7 +113,7 @@ def test_no_step_is_taken_uphill(kind):
             stands.append(objective(design, y, w[0], w[1:], 0.002))
         return pooled(candidates, working)
 
-    newton.fit(watch, unlike(30), 0.002)
+    end(newton.fit(watch, unlike(30), 0.002))
     assert len(stands) > 3
     assert np.all(np.diff(stands) <= 1e-8)
 
@@ -142,7 +143,7 @@ def realistic(patients=600, columns=400, seed=3):
 @pytest.mark.parametrize("penalty", [0.03, 0.01, 0.003, 0.001, 0.0003])
 def test_fifteen_questions_do_on_rules(penalty):
     design, y = realistic()
-    fitted = newton.fit(Pooled(design, y), unlike(design.shape[1]), penalty)
+    fitted = end(newton.fit(Pooled(design, y), unlike(design.shape[1]), penalty))
     assert fitted.converged
     assert fitted.questions <= 15
     reached = objective(design, y, fitted.w[0], fitted.w[1:], penalty)
@@ -154,7 +155,7 @@ def test_a_column_about_few_patients_cannot_be_forgotten():
     design, y = realistic(columns=900, seed=5)
     design = design[:, design.mean(axis=0) < 0.08]
     for penalty in (0.001, 0.0007):
-        fitted = newton.fit(Pooled(design, y), unlike(design.shape[1]), penalty)
+        fitted = end(newton.fit(Pooled(design, y), unlike(design.shape[1]), penalty))
         slope = fitted.point.gradient[1:]
         inside = fitted.w[1:] != 0
         asleep = np.setdiff1d(np.arange(design.shape[1]), fitted.point.working)
@@ -169,21 +170,21 @@ def test_more_columns_than_patients():
     draws = np.random.default_rng(2)
     design = rules(draws, 20, 300)
     y = (draws.random(20) < 0.5).astype(float)
-    fitted = newton.fit(Pooled(design, y), unlike(300), 0.01)
+    fitted = end(newton.fit(Pooled(design, y), unlike(300), 0.01))
     assert objective(design, y, fitted.w[0], fitted.w[1:], 0.01) <= find_optimum(design, y, 0.01) + 1e-7
     assert np.count_nonzero(fitted.w[1:]) <= 40
 
 
 def test_without_columns_the_intercept_is_the_log_odds():
     y = np.repeat([0.0, 1.0], [30, 10])
-    fitted = newton.fit(Pooled(np.zeros((40, 0)), y), unlike(0), 0.1)
+    fitted = end(newton.fit(Pooled(np.zeros((40, 0)), y), unlike(0), 0.1))
     assert fitted.w == pytest.approx([np.log(1 / 3)], abs=1e-5)
-    mean = newton.fit(Pooled(np.zeros((40, 0)), y - 0.5, binary=False), unlike(0), 0.1)
+    mean = end(newton.fit(Pooled(np.zeros((40, 0)), y - 0.5, binary=False), unlike(0), 0.1))
     assert mean.w == pytest.approx([-0.25], abs=1e-8)
 
 
 def test_one_class_does_not_run_away():
-    fitted = newton.fit(Pooled(rules(np.random.default_rng(1), 30, 5), np.ones(30)), unlike(5), 0.01)
+    fitted = end(newton.fit(Pooled(rules(np.random.default_rng(1), 30, 5), np.ones(30)), unlike(5), 0.01))
     assert 0 < fitted.objective < 1e-6
     assert np.all(np.abs(fitted.w) < 50)
 
@@ -191,9 +192,9 @@ def test_one_class_does_not_run_away():
 def test_a_warm_start_ends_at_the_same_optimum_sooner():
     design, y = realistic()
     columns = design.shape[1]
-    near = newton.fit(Pooled(design, y), unlike(columns), 0.012)
-    cold = newton.fit(Pooled(design, y), unlike(columns), 0.01)
-    warm = newton.fit(Pooled(design, y), unlike(columns), 0.01, start=near.point)
+    near = end(newton.fit(Pooled(design, y), unlike(columns), 0.012))
+    cold = end(newton.fit(Pooled(design, y), unlike(columns), 0.01))
+    warm = end(newton.fit(Pooled(design, y), unlike(columns), 0.01, start=near.point))
     assert warm.objective == pytest.approx(cold.objective, abs=1e-8)
     assert warm.questions < cold.questions
 
@@ -201,13 +202,17 @@ def test_a_warm_start_ends_at_the_same_optimum_sooner():
 def test_a_large_enough_penalty_leaves_no_term():
     design, y = realistic()
     at_mean = np.abs(design.T @ (y.mean() - y)).max() / len(y)
-    assert not np.any(newton.fit(Pooled(design, y), unlike(design.shape[1]), at_mean * 1.001).w[1:])
-    assert np.any(newton.fit(Pooled(design, y), unlike(design.shape[1]), at_mean * 0.98).w[1:])
+    assert not np.any(end(newton.fit(Pooled(design, y), unlike(design.shape[1]), at_mean * 1.001)).w[1:])
+    assert np.any(end(newton.fit(Pooled(design, y), unlike(design.shape[1]), at_mean * 0.98)).w[1:])
 
 
 def test_no_patients_are_nothing_to_fit():
     with pytest.raises(HouseError, match="no patients to fit"):
-        newton.fit(lambda *_: Sums(0.0, np.zeros(1), np.zeros(2), np.zeros((1, 1))), unlike(1), 0.1)
+        end(
+            newton.fit(
+                lambda *_: answer(Sums(0.0, np.zeros(1), np.zeros(2), np.zeros((1, 1)))), unlike(1), 0.1
+            )
+        )
 
 
 def test_the_working_set_stays_within_bounds_and_keeps_what_is_in_the_model():
@@ -251,7 +256,7 @@ def test_violators_are_chosen_as_a_plain_loop_would(columns, most):
 def test_rules_about_the_same_attributes_are_a_family_and_linear_terms_come_first():
     attributes = tuple(Attribute(name, (0.0, 1.0)) for name in "abc")
     found = Columns.of(
-        Terms(
+        RuleTerms(
             attributes,
             rules=(((0, 1, 1),), ((0, 2, 3), (2, 1, 1)), ((0, 1, 2),), ((0, 1, 1), (2, 2, 2)), ((2, 1, 1),)),
             lines=(Line(0, 0.0, 1.0, 0.5, 1.0), Line(1, 0.0, 1.0, 0.5, 1.0)),
@@ -261,7 +266,8 @@ def test_rules_about_the_same_attributes_are_a_family_and_linear_terms_come_firs
     assert found.families.tolist() == [0, 1, 0, 1, 2, 3, 4]
     assert found.first == (5, 6)
     assert (
-        len(Columns.of(Terms(attributes, lines=(Line(0, 0.0, 1.0, 0.5, 1.0),) * 80)).first) == newton.GROWTH
+        len(Columns.of(RuleTerms(attributes, lines=(Line(0, 0.0, 1.0, 0.5, 1.0),) * 80)).first)
+        == newton.GROWTH
     )
 
 
@@ -279,9 +285,9 @@ def test_the_path_ends_at_a_hundredth_and_chooses_by_loss_on_others():
 
     def ask_held_out(candidates):
         models.extend(newton_vector(c, design.shape[1]) for c in candidates)
-        return np.array([objective(design[held], y[held], w[0], w[1:], 0.0) for w in models])
+        return answer(np.array([objective(design[held], y[held], w[0], w[1:], 0.0) for w in models]))
 
-    found = path.walk(Pooled(design[learn], y[learn]), ask_held_out, unlike(design.shape[1]), None)
+    found = end(path.walk(Pooled(design[learn], y[learn]), ask_held_out, unlike(design.shape[1]), None))
     largest = np.abs(design[learn].T @ (y[learn].mean() - y[learn])).max() / 420
     assert len(found) == path.LENGTH
     assert found[-1].penalty == pytest.approx(0.01 * largest, rel=1e-3)
@@ -296,11 +302,13 @@ def test_the_path_ends_at_a_hundredth_and_chooses_by_loss_on_others():
 
 
 def test_the_path_over_no_columns_has_no_terms():
-    found = path.walk(
-        Pooled(np.zeros((20, 0)), np.repeat([0.0, 1.0], 10)),
-        lambda c: np.ones(len(c)),
-        unlike(0),
-        None,
+    found = end(
+        path.walk(
+            Pooled(np.zeros((20, 0)), np.repeat([0.0, 1.0], 10)),
+            lambda c: answer(np.ones(len(c))),
+            unlike(0),
+            None,
+        )
     )
     assert {choice.terms for choice in found} == {0}
 
@@ -311,7 +319,7 @@ def test_sums_are_read_as_they_were_written():
 
     hessian = np.array([[4, 1, 2], [1, 5, 3], [2, 3, 6.0]])
     parts = [[10, 1.5, 2.5], np.arange(5) - 2.25, hessian[np.triu_indices(3)]]
-    words = write_reals(np.concatenate(parts), 20).view(np.int64)
+    words = write_reals(np.concatenate(parts), 20)
     sums = read_sums(Question, words)
     assert sums.patients == 10
     assert sums.losses.tolist() == [1.5, 2.5]
@@ -324,7 +332,7 @@ def test_the_path_ends_where_nobody_would_read_on(monkeypatch):
     columns = unlike(design.shape[1])
 
     def walk(penalties=None):
-        return path.walk(Pooled(design, y), lambda c: np.zeros(len(c)), columns, penalties)
+        return end(path.walk(Pooled(design, y), lambda c: answer(np.zeros(len(c))), columns, penalties))
 
     monkeypatch.setattr(path, "MOST_TERMS", 10**6)
     whole = walk()

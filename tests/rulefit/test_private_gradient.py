@@ -13,15 +13,16 @@ from scipy import stats
 
 import concilium as cc
 from concilium.errors import HouseError, MessageError
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
 from concilium.policy.policy import Policy
 from concilium.privacy.fixed_point import widen_sensitivity
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.rulefit.design import LAST, build_at_site
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
 from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.rules import Attribute
-from concilium.rulefit.terms import Line, Steps, Terms, write_terms
+from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
 
 ATTRIBUTES = (Attribute("age", (40.0, 60.0)), Attribute("sex", (), ("f", "m")))
 RULES = (((0, 2, 3),), ((0, 0, 1), (1, 1, 1)))
@@ -36,7 +37,7 @@ REALS = st.floats(-1000, 1000)
 
 
 def make_terms(norm, heights=(0.5, -2.0, 0.0, 3.0), scale=0.1):
-    return Terms(
+    return RuleTerms(
         ATTRIBUTES, RULES, (Line(0, 20.0, 90.0, 55.0, scale),), (Steps(0, tuple(heights)),), norm=norm
     )
 
@@ -58,9 +59,8 @@ def answer(question, rows):
     """What a site computes for these patients, before noise, as whole numbers."""
     schema = {"age": "number", "sex": "code", "y": "code"}
     patients = cc.Records.from_rows([*rows, {"age": 1.0, "sex": "f", "y": "n"}], schema=schema)
-    view = View(patients.take(np.arange(len(rows))), Policy(), stated=True)
-    cohort = view.select("", "y").under("private")
-    return question.compute(cohort, b"").view(np.int64)
+    view = View(patients.take(np.arange(len(rows))), Policy()).each_by_itself
+    return question.compute(view.select("", "y").telling_all(), b"")
 
 
 def share_of(row, terms, w):
@@ -122,6 +122,18 @@ def test_a_patients_share_does_not_depend_on_who_else_is_there():
     assert answer(question, rows).tolist() == alone.tolist()
 
 
+def test_nothing_of_a_private_question_is_remembered():
+    """What is remembered for plain questions is neither made nor used: the second answer comes of the same work."""
+    view = View(cc.Records.from_rows(ROWS), Policy(allow=("age",))).each_by_itself
+    cohort = view.select("", "y").telling_all()
+    terms = make_terms(2.0)
+    question = make_question(terms, (0.1, 0.7, -0.3, 1.1, 0.2), 24)
+    once = question.compute(cohort, b"")
+    assert view not in LAST
+    LAST[view] = ((question.terms, ("", "y")), build_at_site(make_terms(0.25), cohort))
+    assert question.compute(cohort, b"").tolist() == once.tolist()
+
+
 def sites_of(rows, count=3):
     schema = {"age": "number", "sex": "code", "y": "code"}
     return [
@@ -133,14 +145,14 @@ def sites_of(rows, count=3):
 ROWS = [{"age": 30.0 + i, "sex": "fm"[i % 2], "y": "np"[i % 3 == 0]} for i in range(60)]
 
 
-def ask(question, sites, numbers=5):
+def ask(question, sites):
     with cc.House(sites).open("rulefit", "private", {}) as run:
-        return run.add_up("rulefit.gradient", question, (numbers,))
+        return run.add_up(question)
 
 
 def test_the_noise_of_the_sum_is_gaussian_of_the_stated_variance(monkeypatch):
     monkeypatch.setenv(SWITCH, SWITCHED_ON)
-    wide = Terms(ATTRIBUTES, (((1, 1, 1),),) * 3000, norm=1.0)
+    wide = RuleTerms(ATTRIBUTES, (((1, 1, 1),),) * 3000, norm=1.0)
     question = AskGradient(
         query="",
         target="y",
@@ -151,8 +163,8 @@ def test_the_noise_of_the_sum_is_gaussian_of_the_stated_variance(monkeypatch):
         variance="250000",
     )
     with zero_noise():
-        exact = ask(question, sites_of(ROWS), 3001)
-    noise = ask(question, sites_of(ROWS), 3001) - exact
+        exact = ask(question, sites_of(ROWS))
+    noise = ask(question, sites_of(ROWS)) - exact
     # Three sites add a share each, sized so that any two are enough.
     assert stats.kstest(noise / np.sqrt(1.5 * 250_000), "norm").pvalue > 1e-4
 
@@ -190,8 +202,9 @@ def test_bad_questions_are_refused_by_every_site(changes, said):
 def test_a_gradient_is_never_released_without_noise():
     assert AskGradient.releases == {"private"}
     question = make_question(make_terms(1.0), (0.0,) * 5, 8)
-    with (
-        cc.House(sites_of(ROWS)).open("rulefit", "masked", {}) as run,
-        pytest.raises(HouseError, match="cannot be released as 'masked'"),
-    ):
-        run.add_up("rulefit.gradient", question, (question.numbers,))
+    for release in ("masked", "exact"):
+        with (
+            cc.House(sites_of(ROWS)).open("rulefit", release, {}) as run,
+            pytest.raises(HouseError, match=f"cannot be released as '{release}'"),
+        ):
+            run.gather(question, release=release)

@@ -90,7 +90,7 @@ def test_charges_are_what_was_planned_and_no_more():
     sites = make_sites()
     fitted = study(epsilon=1).fit(cc.House(sites))
     plan = fitted.plan()
-    assert [question.kind for question in plan.questions] == ["histograms", *["rulefit.gradient"] * 40]
+    assert [question.kind for question in plan.questions] == ["histograms.noisy", *["rulefit.gradient"] * 40]
     assert plan.questions[0].cost == plan.total * Fraction(3, 10)
     assert plan.total == rho_for_epsilon(1, "1/1000000")
     assert epsilon_from_rho(plan.total, Fraction(1, 10**6)) <= 1
@@ -139,11 +139,11 @@ def test_values_the_study_does_not_name_count_as_other(fixed_noise):
 
 
 def test_the_positive_class_is_stated_or_the_second_of_two(fixed_noise):
-    assert study()._study.classes == ["n", "p"]
-    assert study(positive="n")._study.classes == ["p", "n"]
+    assert study()._way.classes == ["n", "p"]
+    assert study(positive="n")._way.classes == ["p", "n"]
     several = {**VALUES, "y": ["n", "p", "q"]}
-    assert study(values=several, positive="p")._study.classes == ["not p", "p"]
-    assert study(values={"sex": ["f"]}, positive=1)._study.classes == ["not 1", "1"]
+    assert study(values=several, positive="p")._way.classes == ["not p", "p"]
+    assert study(values={"sex": ["f"]}, positive=1)._way.classes == ["not 1", "1"]
     with zero_noise():
         yes, no = (
             study(positive=positive).fit(cc.House(make_sites())).decide(SITES["big"])
@@ -202,7 +202,7 @@ def test_without_noise_it_comes_near_the_optimum_of_its_own_terms(fixed_noise):
     def loss(predictor):
         return float(np.mean(np.logaddexp(0, predictor) - outcome * predictor))
 
-    ones = np.concatenate([fitted._taken(records)[0].ones for records, _, _ in parts])
+    ones = np.concatenate([fitted._design_taken(records).ones for records, _, _ in parts])
     wide = np.column_stack([ones, design])
     best = minimize(
         lambda w: loss(wide @ w),

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from concilium.federation.attributes import Attribute
+from concilium.records.columns import Coded
 from concilium.rulefit.design import build
 from concilium.rulefit.drawing import LEAST_SHARE, LEAST_SUPPORT, draw_rules, hash_uniform, list_conditions
 from concilium.rulefit.moments import find_products, multiply
-from concilium.rulefit.rules import Attribute, check_rules, read_codes
+from concilium.rulefit.rules import check_rules, read_codes
 from concilium.rulefit.shapes import Shape
-from concilium.rulefit.terms import Line, Steps, Terms
+from concilium.rulefit.terms import Line, RuleTerms, Steps
 
 ATTRIBUTES = (
     Attribute("age", (30.0, 50.0, 70.0)),
@@ -82,11 +84,29 @@ def test_hashed_numbers_are_uniform():
     assert 0 <= drawn.min() <= drawn.max() < 1
 
 
+class Cells:
+    """A source of patients of whom the codes are known, and for each code of a number its middle."""
+
+    def __init__(self, cells, middles):
+        names = [attribute.name for attribute in ATTRIBUTES]
+        self.codes = dict(zip(names, cells.T.astype(np.uint8), strict=True))
+        self.middles = dict(zip(names, middles, strict=True))
+
+    def binned(self, name, edges):
+        return self.codes[name]
+
+    def coded(self, name):
+        return Coded(self.codes[name], ("f", "m", "any other"))
+
+    def measured(self, name):
+        return self.middles[name][self.codes[name]]
+
+
 @settings(max_examples=25)
 @given(shares=SHARES, height=st.floats(-3, 3))
 def test_moments_are_those_of_a_table_with_every_combination(shares, height):
     shapes = shapes_of(shares)
-    terms = Terms(
+    terms = RuleTerms(
         ATTRIBUTES,
         rules=(((0, 2, 3), (1, 1, 1)), ((0, 0, 1), (2, 1, 1)), ((1, 2, 3),)),
         lines=(Line(0, 30.0, 70.0, 50.0, 0.05),),
@@ -95,13 +115,7 @@ def test_moments_are_those_of_a_table_with_every_combination(shares, height):
     middles = [np.array([np.nan, 30.0, 40.0, 60.0, 70.0]), np.zeros(4), np.array([np.nan, 4, 8, 12])]
     cells = np.array(list(itertools.product(*(range(a.size) for a in ATTRIBUTES))))
     weight = np.prod([each.shares[cells[:, i]] for i, each in enumerate(shapes)], axis=0)
-    names = [a.name for a in ATTRIBUTES]
-    design = build(
-        terms,
-        len(cells),
-        lambda attribute: cells[:, names.index(attribute.name)].astype(np.uint8),
-        lambda name: middles[names.index(name)][cells[:, names.index(name)]],
-    )
+    design = build(terms, len(cells), Cells(cells, middles))
     table = np.column_stack([design.ones, design.matrix()])
     expected = table.T @ (table * weight[:, None])
     found = multiply(find_products(terms, middles), [each.shares for each in shapes])

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concilium.federation.schema import AttributeSeen, SchemaSeen
+from concilium.federation.attributes import Attribute, AttributeSeen
+from concilium.federation.schema import SchemaSeen
 from concilium.rulefit.cutoffs import (
     RULE_DEVIATION,
     TAIL,
@@ -17,10 +18,9 @@ from concilium.rulefit.cutoffs import (
     missed,
     quantile,
     refuse_bins,
-    unite,
 )
-from concilium.rulefit.rules import Attribute
-from concilium.rulefit.terms import Terms
+from concilium.rulefit.schema import share_attributes
+from concilium.rulefit.terms import RuleTerms
 
 EDGES = (10.0, 20.0, 30.0)
 
@@ -113,7 +113,7 @@ def test_a_linear_term_is_always_within_what_sites_accept(bins, seed):
     edges = np.cumsum(draws.exponential(size=len(bins) - 1) * 10.0 ** draws.integers(-6, 7))
     line = measure(0, edges.tolist(), np.array([5, *bins]))
     if line is not None:
-        Terms((Attribute("x", tuple(edges.tolist())),), lines=(line,)).check()
+        RuleTerms((Attribute("x", tuple(edges.tolist())),), lines=(line,)).check()
     else:
         held = np.maximum(bins, 0)
         share = np.cumsum(held) / max(1, held.sum())
@@ -141,7 +141,7 @@ def site(attributes, unbinned=(), classes=(0, 1)):
 def test_attributes_that_every_site_has_are_united():
     one = site({"k": ([1, 2], True), "sex": (["f", "m"], False), "age": ([], True)})
     two = site({"k": ([2, 5, None], True), "sex": (["m", "x"], False), "age": ([], True)})
-    attributes, left_out = unite({"one": one, "two": two}, {"age": [40, 60]})
+    attributes, left_out = share_attributes({"one": one, "two": two}, {"age": [40, 60]})
     assert attributes == [
         Attribute("age", (40.0, 60.0)),
         Attribute("k", (1.5, 3.5)),
@@ -156,10 +156,10 @@ def test_what_is_left_out_is_said_with_the_site():
     three = site(
         {"a": ([1, 2], True), "b": (["x"], False), "c": ([3], True), "d": ([], False), "n": ([1, 2], True)}
     )
-    attributes, left_out = unite({"one": one, "two": two, "three": three}, {})
+    attributes, left_out = share_attributes({"one": one, "two": two, "three": three}, {})
     assert [attribute.name for attribute in attributes] == ["d"]
     assert left_out == {
-        "a": "not known at two",
+        "a": "not known at two, or withheld there",
         "b": "the same for everybody",
         "c": "the same for everybody",
         "n": "a number at two; give bins for it",
@@ -168,19 +168,19 @@ def test_what_is_left_out_is_said_with_the_site():
 
 def test_numbers_at_one_site_and_text_at_another_are_categories():
     one, two = site({"k": ([1, 2], True)}), site({"k": (["2", "unknown"], False)})
-    (attribute,), _ = unite({"one": one, "two": two}, {})
+    (attribute,), _ = share_attributes({"one": one, "two": two}, {})
     assert attribute == Attribute("k", (), ("1", "2", "unknown"))
 
 
 def test_a_site_with_nothing_but_missing_values_does_not_make_a_number_a_category():
     one, two = site({"k": ([1, 2, 4], True)}), site({"k": ([None], True)})
-    (attribute,), _ = unite({"one": one, "two": two}, {})
+    (attribute,), _ = share_attributes({"one": one, "two": two}, {})
     assert attribute == Attribute("k", (1.5, 3.0))
 
 
 def test_too_many_values_need_bins():
     sites = {str(part): site({"k": (list(range(part * 250, part * 250 + 250)), True)}) for part in range(5)}
-    attributes, left_out = unite(sites, {})
+    attributes, left_out = share_attributes(sites, {})
     assert attributes == []
     assert left_out["k"] == "a number with 1250 values; give bins for it"
 

@@ -16,7 +16,7 @@ from rule_patients import BINS, draw, open_house, records_of, rows_of, site_of, 
 import concilium as cc
 from concilium.errors import ModelError
 from concilium.records.table import Coded, Numbers, Records
-from concilium.rulefit.body import RuleBody, Told
+from concilium.rulefit.body import RuleBody, TakenTerm
 from concilium.rulefit.charts import NAMES, WIDTH, draw_rates
 from concilium.rulefit.outcome import Outcome, probability, say_number
 from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
@@ -71,7 +71,7 @@ def test_the_table_is_worked_out_from_the_patients(fitted):
 def test_an_attribute_has_its_share_of_every_term(fitted):
     rows = {row.rule: row for row in fitted.table()}
     total = dict.fromkeys("abcd", 0.0)
-    for told in fitted.body.told:
+    for told in fitted.body.taken:
         names = fitted.body.attributes_of(told.column)
         assert all(name in fitted.body.name(told.column) for name in names)
         for name in names:
@@ -94,14 +94,15 @@ def test_what_each_rule_moved_adds_up_to_the_prediction(fitted):
         assert start + sum(reason.moved for reason in why.reasons) == pytest.approx(
             predictor[index], abs=1e-9
         )
-        assert why.probability == pytest.approx(chances[index, 1])
+        assert why.probability == pytest.approx(chances[index].max())
         assert why.prediction == said[index]
         sizes = [abs(reason.moved) for reason in why.reasons]
         assert sizes == sorted(sizes, reverse=True)
         assert all(sizes)
         text = str(why)
-        assert text.startswith(f"y = {said[index]} (1: {why.probability:.0%}; with no rule fulfilled")
-        assert all(reason.rule in text for reason in why.reasons[:10])
+        assert text.startswith(f"y = {said[index]} (1: {chances[index, 1]:.0%}; with no rule fulfilled")
+        assert all(reason.condition in text for reason in why.reasons[:10])
+        assert all(name in reason.condition for reason in why.reasons for name in reason.attributes)
     assert chances.sum(axis=1) == pytest.approx(1)
 
 
@@ -118,7 +119,7 @@ def test_a_patient_of_whom_nothing_is_known(fitted):
         fitted.explain({"shoe size": 43})
     partly = fitted.explain({"a": None, "b": float("nan")})
     records = Records({name: Numbers(np.array([np.nan])) for name in "abcd"})
-    assert partly.probability == pytest.approx(fitted.predict_proba(records)[0, 1])
+    assert partly.probability == pytest.approx(fitted.predict_proba(records)[0].max())
     with pytest.raises(ModelError, match="have no attribute"):
         fitted.predict([{"a": 1.0}])
 
@@ -139,7 +140,7 @@ def test_a_model_without_terms_says_the_same_of_everybody():
     assert none.importances() == {}
     assert "no term: every patient gets the same answer" in none.text()
     assert none.predict_proba(records_of(table, y))[:, 1] == pytest.approx(y.mean(), abs=1e-5)
-    assert none.explain({"a": 1.0}).probability == pytest.approx(y.mean(), abs=1e-5)
+    assert none.explain({"a": 1.0}).probability == pytest.approx(max(y.mean(), 1 - y.mean()), abs=1e-5)
     assert "No rule of the model holds" in str(none.explain({}))
 
 
@@ -306,8 +307,8 @@ def test_a_body_that_does_not_fit_together_is_refused():
         {"target": ""},
         {"coefficients": body.coefficients[1:]},
         {"classes": [1]},
-        {"told": body.told[1:]},
-        {"told": [*body.told, Told(0, None, None, None, 1.0)]},
+        {"told": body.taken[1:]},
+        {"told": [*body.taken, TakenTerm(0, None, None, None, 1.0)]},
         {"outcome": Outcome()},
         {"terms": msgspec.structs.replace(body.terms, attributes=body.terms.attributes * 2)},
     )
@@ -319,9 +320,21 @@ def test_a_body_that_does_not_fit_together_is_refused():
             msgspec.json.decode(raw, type=RuleBody)
 
 
+def test_at_even_odds_the_first_class_is_predicted_and_explained(fitted):
+    body = msgspec.structs.replace(
+        fitted.body, intercept=0.0, coefficients=[0.0] * len(fitted.body.coefficients), taken=[]
+    )
+    even = cc.RuleFit.of(body, fitted.card)
+    assert even.predict_proba([{"a": 1.0}]).tolist() == [[0.5, 0.5]]
+    assert even.predict([{"a": 1.0}]).tolist() == [0]
+    why = even.explain({"a": 1.0})
+    assert (why.prediction, why.probability, why.base, why.reasons) == (0, 0.5, 0.5, ())
+    assert str(why).startswith("y = 0 (1: 50%; with no rule fulfilled 50%).")
+
+
 def test_coefficients_that_no_odds_can_express_do_not_break_the_table():
     body = body_of()
-    column = body.told[0].column
+    column = body.taken[0].column
     coefficients = [1e5 if index == column else value for index, value in enumerate(body.coefficients)]
     huge = msgspec.structs.replace(body, coefficients=coefficients)
     assert max(row.odds_ratio for row in make_table(huge)) < math.inf

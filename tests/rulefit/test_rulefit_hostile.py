@@ -15,17 +15,17 @@ from rule_patients import BINS, draw, records_of
 
 import concilium as cc
 from concilium.federation.arrays import pack
+from concilium.federation.attributes import Attribute
 from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, encode, open_reply
 from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.fitting import AskFit, Coefficients, Part
 from concilium.rulefit.generation import AskRules
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates
-from concilium.rulefit.rules import Attribute
-from concilium.rulefit.terms import Line, Steps, Terms, write_terms
+from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
 
 NUMBERS = tuple(Attribute(name, tuple(edges)) for name, edges in sorted(BINS.items()))
-TERMS = Terms(
+TERMS = RuleTerms(
     NUMBERS,
     (((0, 1, 20),), ((0, 25, 42), (1, 1, 24)), ((2, 0, 10, 30, 42),)),
     (Line(0, -2.0, 2.0, 0.0, 0.4),),
@@ -142,14 +142,22 @@ def lying_terms(draw_):
     edges = st.lists(FLOATS, **some).map(lambda found: tuple(sorted(found, key=str)))
     values = st.lists(st.sampled_from(["a", 0, 1.5, True, math.nan, "0"]), **some).map(tuple)
     attributes = st.lists(
-        st.builds(Attribute, st.sampled_from(["a", "b", "y", "zz"]), edges, values)
+        st.builds(
+            Attribute,
+            st.sampled_from(["a", "b", "y", "zz"]),
+            edges,
+            values,
+            st.booleans(),
+            st.booleans(),
+            st.integers(-1, 2),
+        )
         | st.sampled_from(NUMBERS),
         **some,
     )
     rules = st.lists(st.lists(st.lists(CODES, max_size=5).map(tuple), **some).map(tuple), **some)
     lines = st.lists(st.builds(Line, CODES, FLOATS, FLOATS, FLOATS, FLOATS), **some)
     steps = st.lists(st.builds(Steps, CODES, st.lists(FLOATS, **some).map(tuple)), **some)
-    return Terms(
+    return RuleTerms(
         *(tuple(draw_(part)) for part in (attributes, rules, lines, steps)), draw_(st.none() | FLOATS)
     )
 
@@ -184,7 +192,7 @@ def test_well_formed_lies_are_answered_or_refused(site, terms, outcome, target, 
 
 def test_a_small_message_cannot_ask_for_a_matrix_out_of_proportion(site):
     """Fifty thousand rules about eighty patients are bits; as numbers they would be thirty megabytes at once."""
-    terms = Terms(NUMBERS, (((0, 1, 20),),) * 50_000)
+    terms = RuleTerms(NUMBERS, (((0, 1, 20),),) * 50_000)
     columns = tuple(range(50_000))
     fit = msgspec.structs.replace(
         QUESTIONS["rulefit.fit"],
@@ -207,15 +215,15 @@ def test_a_small_message_cannot_ask_for_a_matrix_out_of_proportion(site):
     ("terms", "reason"),
     [
         (
-            Terms(NUMBERS[:1], lines=(Line(0, 0.0, 0.0, 0.0, 1.0),) * 20_000),
+            RuleTerms(NUMBERS[:1], lines=(Line(0, 0.0, 0.0, 0.0, 1.0),) * 20_000),
             "an attribute has two linear terms, or two shapes",
         ),
         (
-            Terms(NUMBERS[:1], steps=(Steps(0, (0.0,) * NUMBERS[0].size),) * 2),
+            RuleTerms(NUMBERS[:1], steps=(Steps(0, (0.0,) * NUMBERS[0].size),) * 2),
             "an attribute has two linear terms, or two shapes",
         ),
         (
-            Terms(
+            RuleTerms(
                 (Attribute("a", (), tuple(range(10_000))),),
                 tuple(((0, low, high),) for low in range(100) for high in range(low + 1, low + 101)),
             ),
@@ -248,8 +256,10 @@ def test_one_attribute_cannot_be_named_a_thousand_times(site):
 
 def test_a_rule_about_an_attribute_that_is_withheld_is_refused_like_one_that_does_not_exist():
     hiding = cc.Site("s", records_of(*draw(80, 1)), policy=cc.Policy(withhold=("d",)))
-    hidden = msgspec.structs.replace(QUESTIONS["rulefit.rates"], terms=Terms(NUMBERS[3:], (((0, 1, 20),),)))
-    unknown = Terms((msgspec.structs.replace(NUMBERS[3], name="e"),), (((0, 1, 20),),))
+    hidden = msgspec.structs.replace(
+        QUESTIONS["rulefit.rates"], terms=RuleTerms(NUMBERS[3:], (((0, 1, 20),),))
+    )
+    unknown = RuleTerms((msgspec.structs.replace(NUMBERS[3], name="e"),), (((0, 1, 20),),))
     replies = [
         ask(hiding, "rulefit.rates", encode(question))
         for question in (hidden, msgspec.structs.replace(hidden, terms=unknown))

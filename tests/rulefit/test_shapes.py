@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from concilium.rulefit.rules import Attribute
+from concilium.federation.attributes import Attribute
 from concilium.rulefit.shapes import (
     SPREADS,
-    Patients,
+    NoisyPatients,
     count_patients,
     find_evidence,
     linearise,
@@ -42,7 +42,9 @@ def test_what_cannot_be_told_from_noise_is_flat(attribute):
     deviations = []
     for _ in range(50):
         table = np.full((attribute.size, 2), 100) + np.rint(draws.normal(0, 200, (attribute.size, 2)))
-        found = shape(attribute, table.astype(np.int64), Patients(1000, 500), np.full(attribute.size, 4e4))
+        found = shape(
+            attribute, table.astype(np.int64), NoisyPatients(1000, 500), np.full(attribute.size, 4e4)
+        )
         deviations.append(found.deviation)
     assert np.median(deviations) < 0.05
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,10 +12,12 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import MessageError
-from concilium.federation.arrays import Counts, unpack
 from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
-from concilium.federation.schema import AskSchema, merge, read_schema
-from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
+from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
+from concilium.federation.sums import read_sum
+from concilium.trees.crosstables import AskCrosstables
+from concilium.trees.noisy_crosstables import AskNoisyCrosstables
+from concilium.trees.splits import Split
 from strategies import tables
 
 
@@ -30,19 +35,15 @@ def ask(site, kind, question, template=b"", release="exact", name="q"):
 
 
 def schema_of(site):
-    seen = read_schema(ask(site, "tree.schema", AskSchema(query="", target="y"), name="schema").body)
-    schema = merge({"a": seen}, {}, "y")
+    seen = decode(ask(site, "tree.schema", AskSchema(query="", target="y"), name="schema").body, SchemaSeen)
+    schema = share_schema({"a": seen}, {}, "y")
     return schema, encode(schema.conditional(seen))
 
 
 def question_of(schema, tree, nodes):
+    hidden = schema.hidden
     return AskCrosstables(
-        query="",
-        target="y",
-        classes=len(schema.classes),
-        attributes=[AskedAttribute(a.name, a.size, []) for a in schema.attributes],
-        tree=tree,
-        nodes=nodes,
+        query="", target="y", classes=hidden.classes, attributes=hidden.attributes, tree=tree, nodes=nodes
     )
 
 
@@ -64,9 +65,10 @@ def test_several_trees_at_once_are_counted_as_one_by_one(rows, data):
         nodes += wanted
         one = question_of(schema, [Split(0, attribute, children)], wanted)
         answer = ask(site, "tree.crosstables", one, template, name=f"alone {number}")
-        alone.append(unpack(decode(answer.body, Counts).counts))
-    together = ask(site, "tree.crosstables", question_of(schema, splits, nodes), template, name="together")
-    np.testing.assert_array_equal(unpack(decode(together.body, Counts).counts), np.concatenate(alone))
+        alone.append(read_sum(answer.body, one))
+    every = question_of(schema, splits, nodes)
+    together = ask(site, "tree.crosstables", every, template, name="together")
+    np.testing.assert_array_equal(read_sum(together.body, every), np.concatenate(alone))
 
 
 ROWS = [{"a": i % 3, "b": "xyz"[i % 7 % 3], "y": i * i % 5 % 2} for i in range(60)]
@@ -81,7 +83,7 @@ def forest(schema):
 def test_below_a_common_top_patients_go_every_way():
     site = cc.Site("a", cc.Records.from_rows(ROWS))
     schema, template = schema_of(site)
-    counts = unpack(decode(ask(site, "tree.crosstables", forest(schema), template).body, Counts).counts)
+    counts = read_sum(ask(site, "tree.crosstables", forest(schema), template).body, forest(schema))
     paths = [lambda r: r["a"] == 0, lambda r: r["b"] == "x" and r["a"] == 0, lambda r: r["b"] == "y"]
     for node, path in zip(counts, paths, strict=True):
         here = [row for row in ROWS if path(row)]
@@ -93,18 +95,21 @@ def test_below_a_common_top_patients_go_every_way():
 def test_under_masks_and_noise_there_is_one_tree(release):
     site = cc.Site("a", cc.Records.from_rows(ROWS))
     schema, _ = schema_of(site)
-    noise = "100" if release == "private" else None
-    question = forest(schema)
-    question = AskCrosstables(
-        **{
-            **{name: getattr(question, name) for name in AskCrosstables.__struct_fields__},
-            "schema": schema.common,
-            "variance": noise,
-        }
-    )
+    form, more = AskCrosstables, {}
+    if release == "private":
+        attributes = tuple(msgspec.structs.replace(a, other=True) for a in schema.attributes)
+        schema = replace(schema, attributes=attributes)
+        form, more = AskNoisyCrosstables, {"variance": "100", "counted": [0]}
+    tree = [
+        Split(0, 0, [*range(1, 1 + schema.attributes[0].size)]),
+        Split(0, 0, [*range(9, 9 + schema.attributes[0].size)]),
+    ]
+    stated = {"query": "", "target": "y", "classes": schema.classes, "attributes": schema.attributes, **more}
+    form(tree=tree[:1], nodes=[1], **stated).check(release)
+    question = form(tree=tree, nodes=[1], **stated)
     with pytest.raises(MessageError, match="split twice"):
         question.check(release)
-    forest(schema).check("exact")
+    forest(schema_of(site)[0]).check("exact")
 
 
 def test_a_site_that_looks_for_small_cells_is_asked_about_one_tree():
@@ -116,7 +121,7 @@ def test_a_site_that_looks_for_small_cells_is_asked_about_one_tree():
 
 
 def test_more_than_many_trees_at_once_is_refused(monkeypatch):
-    monkeypatch.setattr("concilium.trees.crosstables.MOST_TREES", 8)
+    monkeypatch.setattr("concilium.trees.site_tables.MOST_TREES", 8)
     site = cc.Site("a", cc.Records.from_rows(ROWS))
     schema, template = schema_of(site)
 

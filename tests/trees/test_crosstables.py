@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concilium.federation.schema import ConditionalSchema, Known
-from concilium.trees.crosstables import AskedAttribute, AskedColumns, Split
+from concilium.federation.attributes import Attribute
 from concilium.trees.routing import STAYS
+from concilium.trees.site_columns import AskedColumns
+from concilium.trees.splits import Split
 
 
 @st.composite
@@ -20,9 +21,9 @@ def tables(draw):
         size = draw(st.integers(1, 4))
         place = draw(st.lists(st.integers(STAYS, size - 1), min_size=1, max_size=5))
         codes = draw(st.lists(st.integers(0, len(place) - 1), min_size=patients, max_size=patients))
-        attributes.append(AskedAttribute(f"a{index}", size, []))
+        attributes.append(Attribute(f"a{index}", hidden=size, missing=False, other=False))
         columns.append((np.array(codes, dtype=np.uint8), np.array(place, dtype=np.int32)))
-    return AskedColumns(attributes, ConditionalSchema(Known([], []), []), columns), patients
+    return AskedColumns(attributes, b"", columns), patients
 
 
 @st.composite

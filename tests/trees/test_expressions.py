@@ -9,7 +9,7 @@ from test_pmml import CARD
 from tree_bodies import EDGES, bodies, patients
 
 import concilium as cc
-from concilium.trees.body import Branch, Node, TreeBody
+from concilium.trees.body import TreeBody, TreeBranch, TreeNode
 from concilium.trees.expressions import to_expressions, write_literal, write_name
 from concilium.trees.tree import DecisionTree
 
@@ -41,11 +41,11 @@ def test_expressions_read_like_cql():
         query="",
         bins={"age": [40, 60]},
         nodes=[
-            Node([6, 4], "smoker", [Branch("y", 1), Branch(None, 2)]),
-            Node([2, 4], "age", [Branch(0, 3), Branch(1, 4)]),
-            Node([4, 0]),
-            Node([2, 0]),
-            Node([0, 4]),
+            TreeNode([6, 4], "smoker", [TreeBranch("y", 1), TreeBranch(None, 2)]),
+            TreeNode([2, 4], "age", [TreeBranch(0, 3), TreeBranch(1, 4)]),
+            TreeNode([4, 0]),
+            TreeNode([2, 0]),
+            TreeNode([0, 4]),
         ],
     )
     assert [(str(one), one.prediction, one.patients, one.leaf) for one in to_expressions(body)] == [
@@ -58,7 +58,7 @@ def test_expressions_read_like_cql():
 
 
 def test_a_single_leaf_is_for_everyone():
-    body = TreeBody(target="y", classes=[0, 1], query="", bins={}, nodes=[Node([0, 0])])
+    body = TreeBody(target="y", classes=[0, 1], query="", bins={}, nodes=[TreeNode([0, 0])])
     (one,) = to_expressions(body)
     assert (one.text, one.prediction, one.probability) == ("true", 0, 0.5)
 

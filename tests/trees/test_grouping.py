@@ -13,11 +13,17 @@ from pooled_id3 import c45, id3, merge_values
 from test_tree_equals_pooled import house_of, shared
 
 import concilium as cc
+from concilium.federation.attributes import Attribute
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.trees.conditions import condition
-from concilium.trees.crosstables import AskedAttribute, Split, check_tree
 from concilium.trees.grouping import group_values
+from concilium.trees.splits import Split, check_tree
 from strategies import federations
+
+
+def category(name, size):
+    return Attribute(name, hidden=size, missing=False, other=False)
+
 
 LIMITS = {
     "max_depth": st.one_of(st.none(), st.integers(0, 3)),
@@ -118,7 +124,7 @@ def test_grouping_joins_what_behaves_alike_and_says_so(tmp_path):
     ]
     assert '<CompoundPredicate booleanOperator="or">' in tree.to_pmml()
     unseen = tree.explain({"ward": "z"})
-    assert (unseen.prediction, unseen.stopped is not None) == (0, True)
+    assert (unseen.prediction, len(unseen.notes)) == (0, 1)
     assert tree.predict([{"ward": "z"}, {"ward": "e"}]).tolist() == [0, 1]
     tree.save(tmp_path / "tree.json")
     loaded = cc.load(tmp_path / "tree.json")
@@ -166,7 +172,7 @@ def test_hundreds_of_values_are_grouped_as_by_brute_force():
     chance = draw.random(300)
     table = np.stack([draw.binomial(40, 1 - chance), draw.binomial(40, chance)], axis=1)
     stacked = np.vstack([table.sum(axis=0, keepdims=True), table])
-    grouped = group_values(stacked, [300], [False])
+    grouped = group_values(stacked, [category("x", 300)])
     leaders = np.unique(grouped.first[1:])
     assert 2 <= len(leaders) < 300
     for leader in leaders:  # a group counts what its values count, and loses nobody
@@ -174,7 +180,7 @@ def test_hundreds_of_values_are_grouped_as_by_brute_force():
     few = stacked[:13]
     rows = {value: [{"y": c} for c in (0, 1) for _ in range(few[1 + value, c])] for value in range(12)}
     expected = merge_values(rows, "y")
-    found = group_values(few, [12], [False]).first[1:] - 1
+    found = group_values(few, [category("x", 12)]).first[1:] - 1
     assert {frozenset(np.flatnonzero(found == leader).tolist()) for leader in set(found.tolist())} == set(
         expected
     )
@@ -182,7 +188,7 @@ def test_hundreds_of_values_are_grouped_as_by_brute_force():
 
 def test_values_that_nobody_has_are_in_no_group():
     table = np.array([[6, 6], [3, 0], [0, 0], [3, 0], [0, 6]])
-    grouped = group_values(table, [4], [False])
+    grouped = group_values(table, [category("x", 4)])
     assert grouped.first.tolist() == [0, 1, 2, 1, 4]
     assert grouped.table.tolist() == [[6, 6], [6, 0], [0, 0], [0, 0], [0, 6]]
 
@@ -209,7 +215,7 @@ def test_a_branch_in_words(values, edges, rest, said):
 
 
 def test_a_split_may_lead_several_values_to_one_node_but_never_two_splits():
-    attributes = [AskedAttribute("a", 3, []), AskedAttribute("b", 2, [])]
+    attributes = [category("a", 3), category("b", 2)]
     assert check_tree([Split(0, 0, [1, 2, 1]), Split(1, 1, [3, 3])], attributes) == {0, 1, 2, 3}
     with pytest.raises(cc.errors.MessageError, match="reached twice"):
         check_tree([Split(0, 0, [1, 2, 1]), Split(1, 1, [2, 3])], attributes)

@@ -69,9 +69,9 @@ def test_whatever_the_split_it_is_the_naive_bayes_of_the_pooled_table(rows, othe
         classes, expected = pooled(rows, row, ["a", "b", "age"], BINS)
         assert model.classes_ == classes
         assert np.allclose(likely, expected)
-        weighed = model.explain(row)
-        assert math.isclose(weighed.probability, max(expected))
-        assert weighed.probability == pytest.approx(likely[model.classes_.index(weighed.prediction)])
+        explanation = model.explain(row)
+        assert math.isclose(explanation.probability, max(expected))
+        assert explanation.probability == pytest.approx(likely[model.classes_.index(explanation.prediction)])
 
 
 def rows(count, shift=0):
@@ -187,19 +187,20 @@ def test_it_tells_what_every_attribute_moves():
         "├─ a = 0: n 91%, p 9% of 66 patients",
         "└─ a = 1: n 9%, p 91% of 66 patients",
     ]
-    weighed = model.explain({"a": "0", "b": "?"})
-    assert weighed.prediction == "n"
-    assert [reason.attribute for reason in weighed.reasons] == ["a"]
-    assert weighed.reasons[0].before == 0.5
-    assert weighed.unknown == ("b",)
-    assert str(weighed).splitlines() == [
+    explanation = model.explain({"a": "0", "b": "?"})
+    assert explanation.prediction == "n"
+    assert [reason.attributes for reason in explanation.reasons] == [("a",)]
+    assert explanation.reasons[0].before == 0.5
+    assert (explanation.base, explanation.patients) == (0.5, 132)
+    assert explanation.notes == ("Not known here, or not seen before: b.",)
+    assert str(explanation).splitlines() == [
         "y = n (90% likely; 50% of all 132 patients).",
         "1. a = 0: n goes from 50% to 90% (66 patients).",
         "Not known here, or not seen before: b.",
     ]
     with pytest.raises(ModelError, match="none of the attributes"):
         model.explain({"c": 1})
-    assert msgspec.to_builtins(weighed)["reasons"][0]["condition"] == "a = 0"
+    assert msgspec.to_builtins(explanation)["reasons"][0]["condition"] == "a = 0"
 
 
 def test_reasons_that_say_little_are_told_together():
@@ -209,13 +210,13 @@ def test_reasons_that_say_little_are_told_together():
     for row in many:
         del row["mrn"]
     model = cc.NaiveBayes("y").fit(cc.House([cc.Site("s", cc.Records.from_rows(many))]))
-    weighed = model.explain(many[0])
-    assert len(weighed.reasons) == 12
-    assert "4 more attributes, each of which says less" in str(weighed)
-    assert weighed.reasons[0].attribute == "a"
-    for before, after in zip(weighed.reasons, weighed.reasons[1:], strict=False):
+    explanation = model.explain(many[0])
+    assert len(explanation.reasons) == 12
+    assert "4 more attributes, each of which says less" in str(explanation)
+    assert explanation.reasons[0].attributes == ("a",)
+    for before, after in zip(explanation.reasons, explanation.reasons[1:], strict=False):
         assert before.after == after.before
-    assert weighed.reasons[-1].after == weighed.probability
+    assert explanation.reasons[-1].after == explanation.probability
 
 
 @pytest.mark.parametrize(
@@ -240,4 +241,4 @@ def test_before_it_is_fitted_there_is_no_model():
         with pytest.raises(ModelError, match="not fitted yet"):
             use()
     assert model.plan().unlimited == 2
-    assert repr(model) == "NaiveBayes(target='y', query='')"
+    assert repr(model) == "NaiveBayes(target='y')"

@@ -11,7 +11,7 @@ from tree_bodies import bodies, patients
 import concilium as cc
 from concilium.federation.card import Card
 from concilium.records.table import label
-from concilium.trees.body import Node, TreeBody
+from concilium.trees.body import TreeBody, TreeNode
 from concilium.trees.pmml import printable, to_pmml
 from concilium.trees.tree import DecisionTree
 from strategies import tables
@@ -58,7 +58,9 @@ def test_a_grown_tree_survives_the_journey(rows, data):
 
 
 def test_the_document_says_what_it_is_for():
-    body = TreeBody(target="death", classes=["no", "yes"], query="age < 40", bins={}, nodes=[Node([3, 1])])
+    body = TreeBody(
+        target="death", classes=["no", "yes"], query="age < 40", bins={}, nodes=[TreeNode([3, 1])]
+    )
     scorer = Scorer(to_pmml(body))
     check(scorer.root)
     assert scorer.root.get("version") == "4.4"
@@ -73,7 +75,7 @@ def test_the_document_says_what_it_is_for():
 
 def test_data_types_are_those_of_the_values():
     def typed(values):
-        body = TreeBody(target="y", classes=values, query="", bins={}, nodes=[Node([1] * len(values))])
+        body = TreeBody(target="y", classes=values, query="", bins={}, nodes=[TreeNode([1] * len(values))])
         return Scorer(to_pmml(body)).types["y"]
 
     assert typed([1, 2]) == "integer"
@@ -83,10 +85,10 @@ def test_data_types_are_those_of_the_values():
 
 
 def test_a_deep_tree_needs_no_deep_stack():
-    from concilium.trees.body import Branch
+    from concilium.trees.body import TreeBranch
 
-    nodes = [Node([1, 1], f"x{i}", [Branch("a", i + 1)]) for i in range(3000)]
-    body = TreeBody(target="y", classes=[0, 1], query="", bins={}, nodes=[*nodes, Node([1, 0])])
+    nodes = [TreeNode([1, 1], f"x{i}", [TreeBranch("a", i + 1)]) for i in range(3000)]
+    body = TreeBody(target="y", classes=[0, 1], query="", bins={}, nodes=[*nodes, TreeNode([1, 0])])
     assert to_pmml(body).count("<Node") == 3001
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from concilium.trees.private_estimates import Expected, estimate, estimate_leaf, find_shares
+from concilium.trees.private_estimates import ExpectedCounts, estimate, estimate_leaf, find_shares
 
 SIZES = (2, 3, 4)
 NOTHING = 1e-12
@@ -52,7 +52,7 @@ def test_without_noise_the_counts_are_as_they_were(patients, data):
 def test_whatever_the_noise_shares_are_shares_and_nobody_is_below_zero(table, variance, below):
     expected = None
     if below is not None:
-        expected = Expected(below, variance, np.array([0.25, 0.75]), np.full((9, 2), 0.3))
+        expected = ExpectedCounts(below, variance, np.array([0.25, 0.75]), np.full((9, 2), 0.3))
     found = estimate(table, SIZES, variance, expected)
     assert found.tables.min() >= 0
     for shares in (found.class_shares, found.shares):
@@ -88,7 +88,7 @@ def test_class_counts_are_the_least_squares_solution():
 
 
 def test_what_the_level_above_says_is_averaged_by_its_variance():
-    above = Expected(np.array([300.0, 100.0]), 4.0, np.array([0.75, 0.25]), np.empty((0, 2)))
+    above = ExpectedCounts(np.array([300.0, 100.0]), 4.0, np.array([0.75, 0.25]), np.empty((0, 2)))
     leaf = estimate_leaf(np.array([360, 120]), 12.0, above)
     assert np.allclose(leaf.counts, [315, 105])
     assert np.isclose(leaf.variance, 3)

@@ -7,32 +7,33 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from drain import at_once, drain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
-from concilium.federation.schema import stated_schema
+from concilium.federation.schema import state_schema
 from concilium.trees import private_growing
 from concilium.trees.growing import finish
-from concilium.trees.private_estimates import Expected
-from concilium.trees.private_growing import Budget, grow_privately, take_largest
+from concilium.trees.private_estimates import ExpectedCounts
+from concilium.trees.private_growing import TreeBudget, grow_privately, take_largest
 
 VALUES = {"a": ["0", "1"], "b": ["x", "y", "z"], "c": ["k", "l"], "y": ["n", "p", "q"]}
-LIMITLESS = Budget(Fraction(10**12), depth=3)
+LIMITLESS = TreeBudget(Fraction(10**12), depth=3)
 
 
 def counter(rows, asked=None):
     """Counts of a pooled table without any noise, one patient at a time."""
 
     def place(attribute, value):
-        return attribute.values.index(value) if value in attribute.values else len(attribute.values)
+        return attribute.values.index(value) if value in attribute.values else attribute.other_cell
 
     def count(schema, splits, nodes, counted, variance):
         if asked is not None:
             asked.append((len(nodes), len(counted), variance))
         by_node = {split.node: split for split in splits}
         cells = 1 + sum(schema.attributes[index].size for index in counted)
-        table = np.zeros((len(nodes), cells, len(schema.classes)), dtype=np.int64)
+        table = np.zeros((len(nodes), cells, schema.classes.size), dtype=np.int64)
         for row in rows:
             node = 0
             while (split := by_node.get(node)) is not None:
@@ -40,7 +41,7 @@ def counter(rows, asked=None):
                 node = split.children[place(attribute, row[attribute.name])]
             if node not in nodes:
                 continue
-            where, outcome, start = nodes.index(node), schema.classes.index(row["y"]), 1
+            where, outcome, start = nodes.index(node), schema.classes.values.index(row["y"]), 1
             table[where, 0, outcome] += 1
             for index in counted:
                 attribute = schema.attributes[index]
@@ -48,7 +49,7 @@ def counter(rows, asked=None):
                 start += attribute.size
         return table
 
-    return count
+    return at_once(count)
 
 
 tables = st.lists(
@@ -63,8 +64,8 @@ tables = st.lists(
 def test_where_noise_vanishes_a_private_tree_predicts_what_the_exact_one_does(rows, depth, group):
     house = cc.House([cc.Site("s", cc.Records.from_rows(rows))])
     exact = cc.DecisionTree("y", max_depth=depth, group=group).fit(house)
-    budget = Budget(Fraction(10**12), depth)
-    asked, grown = grow_privately(stated_schema(VALUES, {}, "y"), counter(rows), budget, group)
+    budget = TreeBudget(Fraction(10**12), depth)
+    asked, grown = drain(grow_privately(state_schema(VALUES, {}, "y"), counter(rows), budget, group))
     unlimited = cc.DecisionTree.of(finish(exact.target, exact.query, asked, grown), exact.card)
     everyone = [dict(zip("abc", v, strict=True)) for v in itertools.product(*(VALUES[n] for n in "abc"))]
     ours, theirs = unlimited.predict_proba(everyone), exact.predict_proba(everyone)
@@ -84,8 +85,8 @@ def make_rows(count=400):
 
 def test_levels_that_are_not_reached_leave_their_budget_to_the_leaves():
     asked = []
-    budget = Budget(Fraction(1, 50), depth=5)
-    _, grown = grow_privately(stated_schema(VALUES, {}, "y"), counter(make_rows(), asked), budget)
+    budget = TreeBudget(Fraction(1, 50), depth=5)
+    _, grown = drain(grow_privately(state_schema(VALUES, {}, "y"), counter(make_rows(), asked), budget))
     levels = len(asked) - 1
     assert levels < 5
     assert max(node.depth for node in grown) <= levels
@@ -103,7 +104,7 @@ def test_levels_that_are_not_reached_leave_their_budget_to_the_leaves():
     prune=st.booleans(),
 )
 def test_all_questions_of_a_budget_cost_no_more_than_it(rho, depth, cutoffs, prune):
-    budget = Budget(rho, depth, cutoffs, prune)
+    budget = TreeBudget(rho, depth, cutoffs, prune)
     for levels in range(depth + 1):
         cost = sum(Fraction(6) / (2 * budget.variance(level, 5)) for level in range(levels))
         cost += Fraction(1) / (2 * budget.variance_of_leaves(levels))
@@ -116,31 +117,32 @@ def test_all_questions_of_a_budget_cost_no_more_than_it(rho, depth, cutoffs, pru
 
 def test_only_the_best_attributes_go_on_unless_more_of_them_are_free():
     asked = []
-    schema = stated_schema(VALUES, {}, "y")
-    tight = Budget(Fraction(100), depth=3, screened=1)
-    kept, _ = grow_privately(schema, counter(make_rows(), asked), tight)
+    schema = state_schema(VALUES, {}, "y")
+    tight = TreeBudget(Fraction(100), depth=3, screened=1)
+    kept, _ = drain(grow_privately(schema, counter(make_rows(), asked), tight))
     assert [count for _, count, _ in asked] == [3, 1, 0]  # nothing is left to ask about below
     assert [attribute.name for attribute in kept.attributes] == ["a"]
-    free = Budget(Fraction(100), depth=3, screened=1, least=Fraction(4))
+    free = TreeBudget(Fraction(100), depth=3, screened=1, least=Fraction(4))
     assert free.most_screened > 3
-    assert len(grow_privately(schema, counter(make_rows()), free)[0].attributes) == 3
+    assert len(drain(grow_privately(schema, counter(make_rows()), free))[0].attributes) == 3
     assert all(free.variance(level, 3) == 4 for level in range(3))
 
 
 def test_a_level_that_is_too_large_for_one_question_goes_on_with_its_largest_nodes(monkeypatch):
     rows = make_rows()
-    schema = stated_schema(VALUES, {}, "y")
+    schema = state_schema(VALUES, {}, "y")
     whole, cut = [], []
-    grow_privately(schema, counter(rows, whole), LIMITLESS)
+    drain(grow_privately(schema, counter(rows, whole), LIMITLESS))
     room = 3 * (1 + sum(attribute.size for attribute in schema.attributes)) * 3
     monkeypatch.setattr(private_growing, "MOST_NOISY_CELLS", room)
-    _, nodes = grow_privately(schema, counter(rows, cut), LIMITLESS)
+    _, nodes = drain(grow_privately(schema, counter(rows, cut), LIMITLESS))
     assert max(count for count, *_ in whole[:-1]) > 3
     assert all(count <= 3 for count, *_ in cut[:-1])
     leaves = sum(node.attribute is None for node in nodes)
     assert leaves * 3 <= room
     known = {
-        n: Expected(np.array([n % 5, 1.0]), 1.0, np.array([0.5, 0.5]), np.empty((0, 2))) for n in range(9)
+        n: ExpectedCounts(np.array([n % 5, 1.0]), 1.0, np.array([0.5, 0.5]), np.empty((0, 2)))
+        for n in range(9)
     }
     assert take_largest(list(range(9)), known, 4) == [2, 3, 4, 8]
     assert take_largest([2, 0], known, 4) == [2, 0]
@@ -148,15 +150,15 @@ def test_a_level_that_is_too_large_for_one_question_goes_on_with_its_largest_nod
 
 def test_nobody_is_split_where_patients_cannot_be_told_from_noise():
     asked = []
-    few = Budget(Fraction(1, 10**6), depth=3)
-    _, nodes = grow_privately(stated_schema(VALUES, {}, "y"), counter(make_rows(40), asked), few)
+    few = TreeBudget(Fraction(1, 10**6), depth=3)
+    _, nodes = drain(grow_privately(state_schema(VALUES, {}, "y"), counter(make_rows(40), asked), few))
     assert len(nodes) == 1
     assert [nodes_ for nodes_, *_ in asked] == [1, 1]
 
 
 def test_a_pure_node_is_not_split():
     rows = [{**row, "y": "p"} for row in make_rows()]
-    _, nodes = grow_privately(stated_schema(VALUES, {}, "y"), counter(rows), LIMITLESS)
+    _, nodes = drain(grow_privately(state_schema(VALUES, {}, "y"), counter(rows), LIMITLESS))
     assert [node.counts.tolist() for node in nodes] == [[0, 400, 0]]
 
 
@@ -165,12 +167,13 @@ def test_a_leaf_of_noise_alone_keeps_the_shares_that_are_expected_of_it(depth):
     draw = np.random.default_rng(depth)
     exact = counter(make_rows(4000))
 
+    @at_once
     def noisy(schema, splits, nodes, counted, variance):
-        table = exact(schema, splits, nodes, counted, variance)
+        table = drain(exact(schema, splits, nodes, counted, variance))
         return table + np.rint(draw.normal(0, float(variance) ** 0.5, table.shape)).astype(np.int64)
 
-    budget = Budget(Fraction(1, 20), depth)
-    _, nodes = grow_privately(stated_schema(VALUES, {}, "y"), noisy, budget)
+    budget = TreeBudget(Fraction(1, 20), depth)
+    _, nodes = drain(grow_privately(state_schema(VALUES, {}, "y"), noisy, budget))
     for node in nodes:
         assert node.counts.sum() > 0
         assert node.counts.min() >= 0

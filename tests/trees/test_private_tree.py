@@ -56,36 +56,36 @@ def test_the_harness_finds_the_side_doors_of_exact_trees(fixed_noise):
 
 
 def test_the_harness_finds_a_refusal_that_depends_on_patients(fixed_noise, monkeypatch):
-    from concilium.federation import site as gate
+    from concilium.federation.cohort import View
+    from concilium.federation.desk import TOO_FEW, Refused
 
-    select = gate.View.select
+    select = View.select
 
     def refusing(view, query, target):
         cohort = select(view, query, target)
         if len(cohort) == 1:
-            raise gate.Refused("patients", gate.TOO_FEW)
+            raise Refused("patients", TOO_FEW)
         return cohort
 
-    monkeypatch.setattr(gate.View, "select", refusing)
+    monkeypatch.setattr(View, "select", refusing)
     assert find_side_doors(SITES, ("tiny", 0), study)
 
 
 def test_the_harness_finds_a_charge_that_depends_on_patients(fixed_noise, monkeypatch):
-    from concilium.federation.masking import Seats
+    from concilium.federation.desk import Desk
+    from concilium.federation.releases.private import Private
 
-    price = Seats.price
-    monkeypatch.setattr(Seats, "price", lambda s, name, q: price(s, name, q) * (2 if s._site == "big" else 1))
+    price = Private.price
+    monkeypatch.setattr(
+        Private, "price", lambda r, desk, name, q: price(r, desk, name, q) * (2 if desk.name == "big" else 1)
+    )
     assert find_side_doors(SITES, ("big", 0), study) == []  # a price by site is not one by patient
-    from concilium.federation.site import Site
+    charge = Desk.charge
 
-    check = Site._check_budget
-    charged = Site._charge
+    def by_patients(desk, envelope, numbers, cost, let_out):
+        return charge(desk, envelope, numbers, cost and cost * len(desk.view.records), let_out)
 
-    def by_patients(site, envelope, numbers, cost, protect):
-        return charged(site, envelope, numbers, cost and cost * len(site._view.records), protect)
-
-    monkeypatch.setattr(Site, "_charge", by_patients)
-    monkeypatch.setattr(Site, "_check_budget", check)
+    monkeypatch.setattr(Desk, "charge", by_patients)
     assert find_side_doors(SITES, ("big", 0), study)
 
 

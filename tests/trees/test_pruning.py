@@ -32,7 +32,8 @@ def divide(sites, percent, policy=None, stated=False):
     policy = policy or cc.Policy()
     both = ([], [])
     for rows in sites.values():
-        cohort = View(cc.Records.from_rows(rows), policy, stated=stated).select("", "y")
+        view = View(cc.Records.from_rows(rows), policy)
+        cohort = (view.each_by_itself if stated else view).select("", "y")
         for part, held in zip(both, (True, False), strict=True):
             least = 0 if stated else policy.minimum_patients
             chosen = Part(percent=percent, held=held).choose(cohort, "", "y", least)
@@ -202,7 +203,7 @@ def test_held_out_counts_are_planned_and_charged():
     )
     asked = pruned.plan().questions
     assert len(asked) == len(plain.plan().questions) + 1
-    assert (asked[-1].kind, "held-out" in asked[-1].note) == ("tree.crosstables", True)
+    assert (asked[-1].kind, "held-out" in asked[-1].note) == ("tree.noisy", True)
     assert asked[-1].cost == asked[-2].cost > 0
     assert pruned.plan().total <= rho_for_epsilon(1, "1/1000000")
     # A budget of the plan and no more is enough, and all of it but the reserve is spent.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_pmml import CARD
 from tree_bodies import bodies
 
-from concilium.trees.body import Branch, Node, TreeBody
+from concilium.trees.body import TreeBody, TreeBranch, TreeNode
 from concilium.trees.svg import (
     ATTRIBUTE,
     LINES,
@@ -80,10 +80,10 @@ def test_without_a_limit_every_node_is_drawn_and_every_leaf_says_its_class(body)
 
 def test_the_branches_with_most_patients_are_unfolded_first():
     nodes = [
-        Node([5, 5], "a", [Branch("x", 1), Branch("y", 2)]),
-        Node([1, 1], "b", [Branch("x", 3), Branch("y", 4)]),
-        Node([4, 4], "b", [Branch("x", 5), Branch("y", 6)]),
-        *[Node([1, 0])] * 4,
+        TreeNode([5, 5], "a", [TreeBranch("x", 1), TreeBranch("y", 2)]),
+        TreeNode([1, 1], "b", [TreeBranch("x", 3), TreeBranch("y", 4)]),
+        TreeNode([4, 4], "b", [TreeBranch("x", 5), TreeBranch("y", 6)]),
+        *[TreeNode([1, 0])] * 4,
     ]
     body = TreeBody(target="t", classes=["n", "y"], query="", bins={}, nodes=nodes)
     assert unfold(body, 3) == {0, 2}
@@ -110,7 +110,10 @@ def test_a_long_attribute_gives_way_to_its_value():
 
 
 def test_hostile_names_stay_text():
-    nodes = [Node([1, 1], "</svg><script>alert(1)</script>", [Branch("]]>\x00&", 1)]), Node([0, 1])]
+    nodes = [
+        TreeNode([1, 1], "</svg><script>alert(1)</script>", [TreeBranch("]]>\x00&", 1)]),
+        TreeNode([0, 1]),
+    ]
     body = TreeBody(target="<t>", classes=['"', "'"], query="", bins={}, nodes=nodes)
     root = ElementTree.fromstring(to_svg(body))
     assert not list(root.iter(NS + "script"))
@@ -118,8 +121,8 @@ def test_hostile_names_stay_text():
 
 
 def test_a_deep_tree_needs_no_deep_stack():
-    nodes = [Node([1, 1], f"x{i}", [Branch("a", i + 1)]) for i in range(3000)]
-    body = TreeBody(target="y", classes=[0, 1], query="", bins={}, nodes=[*nodes, Node([1, 0])])
+    nodes = [TreeNode([1, 1], f"x{i}", [TreeBranch("a", i + 1)]) for i in range(3000)]
+    body = TreeBody(target="y", classes=[0, 1], query="", bins={}, nodes=[*nodes, TreeNode([1, 0])])
     assert to_svg(body).count("<g>") == 3001
     assert to_svg(body, most_leaves=5).count("<g>") == 3001
 

@@ -269,7 +269,7 @@ def test_a_wrong_kind_of_thing_is_said_in_one_sentence(make, said):
         make()
     assert cc.DecisionTree("y", max_depth=np.int64(2)).max_depth == 2
     assert cc.DecisionTree("y", cutoffs=np.int64(2), bins={"x": [1.0, 2.0]}).plan()
-    with pytest.raises(AttributeError, match="DecisionTree has no attribute 'depht'"):
+    with pytest.raises(AttributeError, match="'DecisionTree' object has no attribute 'depht'"):
         _ = cc.DecisionTree("y").depht
     with pytest.raises(AttributeError, match="the 'max_depth' of a DecisionTree is settled"):
         cc.DecisionTree("y").max_depth = 3

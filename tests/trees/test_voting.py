@@ -13,17 +13,25 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import ConciliumError, HouseError, ModelError, QueryError, StudyError
+from concilium.federation.attributes import Attribute, OwnValues
+from concilium.federation.explanation import Explanation
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
-from concilium.federation.schema import ConditionalSchema, Known
-from concilium.trees.ballot import AskVotes, Voter
+from concilium.federation.schema import ConditionalSchema
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
-from concilium.trees.council import Council
-from concilium.trees.crosstables import AskCrosstables, AskedAttribute, Split
-from concilium.trees.explanation import Explanation
+from concilium.trees.ensemble import Ensemble
+from concilium.trees.explanation import explain_votes
 from concilium.trees.layout import Sample
-from concilium.trees.verdict import pronounce
+from concilium.trees.sample_crosstables import AskSampleCrosstables
+from concilium.trees.splits import Split
+from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees
 from federation.conversation import wrap
+
+
+def category(name, size):
+    """An attribute of so many values that sites are not told."""
+    return Attribute(name, hidden=size, missing=False, other=False)
+
 
 SITES = ("east", "north", "south", "west")
 
@@ -81,16 +89,16 @@ def test_it_finds_the_rare_ones_where_one_tree_does_not(model):
 def test_a_balanced_vote_is_for_what_is_commoner_than_in_the_sample():
     model = fitted(vote="balanced")
     for row in ROWS[::97]:
-        verdict = model.explain(row)
+        explanation = model.explain(row)
         votes = []
         for expert in model.experts_:
             negatives, positives = expert.body.nodes[0].counts
             said = expert.explain(row)
             share = said.probability if said.prediction == "yes" else 1 - said.probability
             votes.append(share > positives / (negatives + positives) + 1e-12)
-        assert [vote.prediction == "yes" for vote in verdict.votes] == votes
+        assert [vote.prediction == "yes" for vote in explanation.votes] == votes
         assert model.predict_proba([row])[0, 1] == pytest.approx(np.mean(votes))
-        for vote, expert in zip(verdict.votes, model.experts_, strict=True):
+        for vote, expert in zip(explanation.votes, model.experts_, strict=True):
             assert [reason.condition for reason in vote.reasons] == [
                 reason.condition for reason in expert.explain(row).reasons
             ]
@@ -129,18 +137,21 @@ def test_the_same_house_and_records_give_the_same_model(model):
 
 def test_explanations_tell_the_votes_and_the_reasons_of_one_who_prevails(model):
     for row in ROWS[::97]:
-        verdict = model.explain(row)
+        explanation = model.explain(row)
         (share,) = model.predict_proba([row])
-        assert verdict.prediction == model.predict([row])[0]
-        assert verdict.probability == pytest.approx(max(share))
-        assert [vote.prediction for vote in verdict.votes] == [e.predict([row])[0] for e in model.experts_]
-        spoken = model.experts_[verdict.speaker - 1].explain(row)
-        assert verdict.reasons == spoken.reasons
-        assert spoken.prediction == verdict.prediction
-        agree = [vote for vote in verdict.votes if vote.prediction == verdict.prediction]
+        assert explanation.prediction == model.predict([row])[0]
+        assert explanation.probability == pytest.approx(max(share))
+        assert [vote.prediction for vote in explanation.votes] == [
+            e.predict([row])[0] for e in model.experts_
+        ]
+        (line,) = [line for line in str(explanation).splitlines() if line.startswith("Expert ")]
+        spoken = model.experts_[int(line.split()[1].rstrip(",")) - 1].explain(row)
+        assert explanation.reasons == spoken.reasons
+        assert spoken.prediction == explanation.prediction
+        agree = [vote for vote in explanation.votes if vote.prediction == explanation.prediction]
         assert spoken.patients == max(vote.patients for vote in agree)
-        assert f"({len(agree)} of {len(verdict.votes)} experts)" in str(verdict)
-    msgspec.to_builtins(verdict)
+        assert f"({len(agree)} of {len(explanation.votes)} experts)" in str(explanation)
+    msgspec.to_builtins(explanation)
     partial = model.explain({"drug": "y"})
     assert "age, which is not known" in str(partial)
     with pytest.raises(
@@ -162,12 +173,12 @@ def test_an_explanation_reads_as_sentences(model):
     ]
 
 
-def test_a_verdict_names_those_outvoted_and_is_silent_where_nothing_was_asked():
+def test_a_explanation_names_those_outvoted_and_is_silent_where_nothing_was_asked():
     def says(prediction, patients):
-        return Explanation("y", prediction, 0.75, patients, (), None)
+        return Explanation("y", prediction, 0.75, (), (), patients=patients)
 
-    verdict = pronounce([says("no", 9), says("yes", 4), says("yes", 7)], "yes", "balanced")
-    assert str(verdict).splitlines() == [
+    explanation = explain_votes([says("no", 9), says("yes", 4), says("yes", 7)], "yes", "balanced")
+    assert str(explanation).splitlines() == [
         "y = yes (2 of 3 experts).",
         "For yes: experts 2 and 3; for no: expert 1.",
         "Expert 3, who knows most patients like this one, says yes (75% of 7 in its sample):",
@@ -175,7 +186,7 @@ def test_a_verdict_names_those_outvoted_and_is_silent_where_nothing_was_asked():
         "An expert votes for the class that is commoner than in its whole sample. Samples have many more positive "
         "patients than a hospital has.",
     ]
-    assert (verdict.probability, verdict.speaker) == (2 / 3, 3)
+    assert (explanation.probability, explanation.patients) == (2 / 3, 7)
 
 
 def test_the_text_draws_every_expert(model):
@@ -277,21 +288,15 @@ def test_too_few_for_an_expert_opt_out_whatever_the_number_of_negatives():
         reply = open_reply(site.answer(encode(wrap("tree.classes", question, name=f"question-{negatives}"))))
         assert (decode(reply.body, ClassCounts).opts_out is not None) == out
     # The site holds to it even if a house goes on to ask.
-    ask = AskCrosstables(
-        query="",
-        target="y",
-        classes=2,
-        attributes=[],
-        tree=[],
-        nodes=[0],
-        sample=Sample(positive=1, negatives=2),
+    ask = AskSampleCrosstables(
+        query="", target="y", attributes=(), tree=[], nodes=[0], sample=Sample(positive=1, negatives=2)
     )
     assert not site_counts(site, ask).any()
 
 
 def site_counts(site, question):
-    schema = ConditionalSchema(Known([], []), [Known([], []) for _ in question.attributes])
-    return question.count(site._view.select(question.query, question.target), schema)
+    schema = encode(ConditionalSchema(OwnValues(), [OwnValues() for _ in question.attributes]))
+    return question.compute(site._desk.view.select(question.query, question.target), schema)
 
 
 def test_every_answer_is_charged_and_the_card_adds_it_up():
@@ -337,7 +342,7 @@ def test_a_site_lost_on_the_way_leaves_the_model_of_the_others(answers):
 
 
 def test_a_site_that_does_not_tell_votes_is_left_out():
-    kinds = ("tree.classes", "tree.schema", "tree.crosstables")
+    kinds = ("tree.classes", "tree.schema", "tree.sample")
     partly = sites_of(policy=cc.Policy(kinds=kinds))[0]
     model = fitted(sites=[partly, *sites_of()[1:]])
     assert model.body == fitted(sites=sites_of()[1:]).body
@@ -357,12 +362,12 @@ def test_a_policy_against_small_cells_holds_for_class_counts_and_votes():
         query="",
         target="y",
         positive=1,
-        attributes=[AskedAttribute("x", 3, [])],
+        attributes=(category("x", 3),),
         experts=[Voter([Split(0, 0, [1, 2, 3])], [1])],
     )
-    schema = encode(ConditionalSchema(Known([0, 1], [0, 1]), [Known([0, 1, 2], [0, 1, 2])]))
+    schema = encode(ConditionalSchema(OwnValues([0, 1], [0, 1]), [OwnValues([0, 1, 2], [0, 1, 2])]))
     for policy, told in ((policies[5], [[0, 0], [0, 0]]), (cc.Policy(), [[36, 18], [4, 2]])):
-        cohort = cc.Site("a", cc.Records.from_rows(rows), policy=policy)._view.select("", "y")
+        cohort = cc.Site("a", cc.Records.from_rows(rows), policy=policy)._desk.view.select("", "y")
         assert ask.compute(cohort, schema).tolist() == told
 
 
@@ -436,7 +441,7 @@ def test_every_site_opting_out_is_said_in_one_sentence():
         ({"positive": ["yes"]}, StudyError, "'positive'"),
         ({"release": "private"}, StudyError, "'release' of VotingTrees must be 'exact'"),
         ({"release": "masked"}, StudyError, "'release' of VotingTrees must be 'exact'"),
-        ({"imbalance": 2}, StudyError, "'imbalance' of VotingTrees must be between 0 and 1; got 2"),
+        ({"imbalance": 2}, StudyError, "'imbalance' of VotingTrees must be a number from 0 to 1; got 2"),
         ({"imbalance": "a lot"}, StudyError, "'imbalance'"),
         ({"imbalance": float("nan")}, StudyError, "'imbalance'"),
         ({"negatives": 0}, StudyError, "'negatives'"),
@@ -468,26 +473,29 @@ def test_unfitted_voting_trees_say_so():
     for look in (lambda: unfitted.predict(ROWS), lambda: unfitted.card, lambda: unfitted.text()):
         with pytest.raises(ModelError, match="not fitted yet"):
             look()
-    assert repr(unfitted) == "VotingTrees(target='y', positive=1, query='')"
+    assert repr(unfitted) == "VotingTrees(target='y', positive=1)"
 
 
 def test_the_number_of_experts_shows(model):
-    assert repr(model).endswith(f", {len(model.experts_)} experts)")
+    assert repr(model).endswith(f" [{len(model.experts_)} experts]")
 
 
 def test_experts_are_not_grown_beyond_what_the_rule_needs(monkeypatch):
     grown = []
-    true_grow = Council.grow
-    monkeypatch.setattr(Council, "grow", lambda self, expert: grown.append(expert) or true_grow(self, expert))
+    true_grow = Ensemble.grow_expert
+    monkeypatch.setattr(
+        Ensemble, "grow_expert", lambda self, expert: grown.append(expert) or true_grow(self, expert)
+    )
     model = fitted()
     assert grown == list(range(model.body.stages[-1].experts))
 
 
 SITE = cc.Site("a", cc.Records.from_rows(ROWS[:200]))
-ASKED = [AskedAttribute("drug", 2, []), AskedAttribute("ward", 4, [])]
+ASKED = (category("drug", 2), category("ward", 4))
 TEMPLATE = encode(
     ConditionalSchema(
-        Known([0, 1], ["no", "yes"]), [Known([0, 1], ["n", "y"]), Known([0, 1, 2, 3], ["a", "b", "c", "d"])]
+        OwnValues([0, 1], ["no", "yes"]),
+        [OwnValues([0, 1], ["n", "y"]), OwnValues([0, 1, 2, 3], ["a", "b", "c", "d"])],
     )
 )
 ALL = {"query": "", "target": "bleeding"}
@@ -499,8 +507,8 @@ QUESTIONS = {
         attributes=ASKED,
         experts=[Voter([Split(0, 0, [1, 2])], [2]), *[Voter([], [])] * 2],
     ),
-    "tree.crosstables": AskCrosstables(
-        **ALL, classes=2, attributes=ASKED, tree=[], nodes=[0], sample=Sample(positive="yes", negatives=3)
+    "tree.sample": AskSampleCrosstables(
+        **ALL, attributes=ASKED, tree=[], nodes=[0], sample=Sample(positive="yes", negatives=3)
     ),
 }
 JSON = st.recursive(
@@ -547,12 +555,8 @@ def test_any_value_in_any_field_is_answered_or_refused(kind, field, value, templ
 @pytest.mark.parametrize("release", ["masked", "private"])
 def test_samples_and_votes_are_exact_only(release):
     for kind, question in QUESTIONS.items():
-        changes = {}
-        if kind == "tree.crosstables":
-            changes["schema"] = decode(TEMPLATE, ConditionalSchema)
-            changes["variance"] = "9" if release == "private" else None
-        asked = msgspec.structs.replace(question, **changes)
-        reply = open_reply(SITE.answer(encode(wrap(kind, asked, release=release, name=f"{release}-{kind}"))))
+        message = encode(wrap(kind, question, release=release, name=f"{release}-{kind}"))
+        reply = open_reply(SITE.answer(message))
         assert isinstance(reply, Refusal)
         assert reply.rule == "message"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from concilium.trees.body import Branch, Node, TreeBody
+from concilium.trees.body import TreeBody, TreeBranch, TreeNode
 
 EDGES = {"age": [40.0, 60.5], "dose <mg>": [0.125], "lab\"'s": [-3.0, 0.0, 7.25]}
 CODES = {
@@ -36,9 +36,9 @@ def bodies(draw, most_nodes=30):
         branches = []
         for value in values:
             if branches and draw(st.integers(0, 3)) == 0:
-                branches.append(Branch(value, draw(st.sampled_from(branches)).node))  # a group of values
+                branches.append(TreeBranch(value, draw(st.sampled_from(branches)).node))  # a group of values
                 continue
-            branches.append(Branch(value, len(parts)))
+            branches.append(TreeBranch(value, len(parts)))
             waiting.append((len(parts), asked | {attribute}))
             parts.append({"counts": draw(counts)})
         parts[index] |= {"attribute": attribute, "branches": branches}
@@ -53,7 +53,7 @@ def bodies(draw, most_nodes=30):
         classes=classes,
         query=draw(st.sampled_from(["", "age > 20 and sex = 'f'"])),
         bins=EDGES,
-        nodes=[Node(**part) for part in parts],
+        nodes=[TreeNode(**part) for part in parts],
     )
 
 

@@ -48,12 +48,12 @@ def consult(
     """
     import msgspec
 
-    from concilium.model import load
+    from concilium.federation.model_file import load
 
-    fitted = load(model)
+    method = load(model)
     patients = read_patients(patient)
-    refuse_misspelt(patients, set(fitted.attributes_))
-    explanations = [fitted.explain(known) for known in patients]
+    refuse_misspelt(patients, set(method.attributes_))
+    explanations = [method.explain(row) for row in patients]
     if as_json:
         plain = [msgspec.to_builtins(explanation) for explanation in explanations]
         say_json(plain[0] if len(plain) == 1 else plain)
@@ -64,13 +64,13 @@ def consult(
         say(str(explanation))
 
 
-def refuse_misspelt(patients: list[Patient], asked: set[str]) -> None:
+def refuse_misspelt(patients: list[Patient], attributes: set[str]) -> None:
     """A patient may have attributes no model asks about, but not one that looks like a slip of the pen."""
     for patient in patients:
-        unanswered = asked - set(patient)
+        rest = attributes - set(patient)
         for name in patient:
-            if name not in asked and (meant := nearest(name, unanswered)):
-                raise ModelError(f"the model does not ask about {name!r}{meant}")
+            if name not in attributes and (hint := nearest(name, rest)):
+                raise ModelError(f"the model does not ask about {name!r}{hint}")
 
 
 def read_patients(arguments: list[str]) -> list[Patient]:

@@ -18,18 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concilium.cli.output import figure, say, say_table, show_progress
+from concilium.cli.output import figure, refuse_file, say, say_table, show_progress
 from concilium.cli.results import SHOWN
 from concilium.cli.run import run_study
 from concilium.errors import MissingExtra, StudyError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from pandas import DataFrame
 
-    from concilium.model import Estimator
-    from concilium.records.table import Records, Value
     from concilium.study import Study
 
 DIALYSIS = """\
@@ -78,7 +74,7 @@ EARLY_DEATH = """\
 # Which critically ill adult dies within two days? Few do, so that one tree would say "no" to nearly everyone.
 [study]
 name = "two days after intensive care"
-method = "voting-trees"
+method = "{method}"
 target = "died"
 positive = "yes"
 
@@ -94,6 +90,12 @@ by = "hospital"
 
 [evaluate]
 holdout = 0.3
+"""
+
+ONE_TREE = """
+[tree]
+max_depth = 4
+min_leaf = 5
 """
 
 RULES = """\
@@ -183,8 +185,7 @@ def demo(
       concilium demo --out /tmp/concilium-demo
     """
     load = find_patients()
-    if out.exists() and not out.is_dir():
-        raise StudyError(f"{out}: is a file; --out takes a folder")
+    refuse_file(out)
     run_dialysis(load("Dialysis"), out / "dialysis")
     say()
     patients = load("rhc")
@@ -219,11 +220,11 @@ def run_dialysis(patients: DataFrame, folder: Path) -> None:
     """Leave-one-centre-out over real dialysis centres."""
     # Treatment must have begun a year before the end of observation (month 44), or deaths would be seen and
     # survivors not; those lost to follow-up within their year are left out.
-    begun = patients[patients["num_begin"] <= 32]
-    known = begun[(begun["event"] == 1) | (begun["time"] >= 12)]
-    table = known[["num_age", "fac_disease"]].rename(columns={"num_age": "age", "fac_disease": "disease"})
-    table["died"] = died_within(known, 12)
-    centres = {f"centre {code}": part for code, part in table.groupby(known["fac_center"].astype(str))}
+    cohort = patients[patients["num_begin"] <= 32]
+    cases = cohort[(cohort["event"] == 1) | (cohort["time"] >= 12)]
+    table = cases[["num_age", "fac_disease"]].rename(columns={"num_age": "age", "fac_disease": "disease"})
+    table["died"] = died_within(cases, 12)
+    centres = {f"centre {code}": part for code, part in table.groupby(cases["fac_center"].astype(str))}
     study = write_study(folder, DIALYSIS, centres)
     say(
         f"1. {len(centres)} real dialysis centres, {len(table)} patients: who dies within a year? "
@@ -248,6 +249,9 @@ def run_dialysis(patients: DataFrame, folder: Path) -> None:
 
 def run_intensive_care(patients: DataFrame, folder: Path) -> dict[str, Any]:
     """Local, federated and pooled models side by side, and one patient explained; the federated figures."""
+    from concilium.study.evaluating import compare_held_back, hold_back
+    from concilium.study.sources import read_tables
+
     table = deal_patients(patients, days=30)
     hospitals = {str(name): part.drop(columns="hospital") for name, part in table.groupby("hospital")}
     study = write_study(folder, fill_in(INTENSIVE_CARE), hospitals, ledgers=True)
@@ -258,21 +262,23 @@ def run_intensive_care(patients: DataFrame, folder: Path) -> dict[str, Any]:
     with show_progress(quiet=False) as tell:
         results = run_study(study, folder / "results", resume=False, tell=tell)
         tell("the same patients without the other hospitals, and in one table")
-        alone, pooled, same, patient = compare(study, results.model)
+        tables = read_tables(study)
+        ways, pooled_model = compare_held_back(study, tables)
     rows = {
-        "each hospital alone": alone,
+        "each hospital alone": ways["local"],
         "together (federated)": results.metrics,
-        "one table (pooled)": pooled,
+        "one table (pooled)": ways["pooled"],
     }
-    say_table(
-        ["", *SHOWN], [[name, *(figure(row[key]) for key in SHOWN.values())] for name, row in rows.items()]
-    )
-    if same:
+    say_figures(rows)
+    if pooled_model.body == results.model.body:
         say("The federated tree is the pooled one, node for node.")
-    happened = patient.pop("died")
+    _, held_back = hold_back(study, tables)
+    first = next(iter(held_back.values()))
+    patient = {name: first.values(name)[0] for name in first.names}
+    outcome = patient.pop("died")
     file = folder / "patient.json"
     file.write_text(json.dumps(patient, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    say(f"One of the patients held back (who {'died' if happened == 'yes' else 'lived'}), explained:")
+    say(f"One of the patients held back (who {'died' if outcome == 'yes' else 'lived'}), explained:")
     say()
     say("$ " + shlex.join(["concilium", "consult", str(folder / "results" / "model.json"), str(file)]))
     say(str(results.model.explain(patient)))
@@ -282,7 +288,8 @@ def run_intensive_care(patients: DataFrame, folder: Path) -> dict[str, Any]:
 def run_early_death(patients: DataFrame, folder: Path) -> None:
     """A rare outcome: one tree beside trees that vote, on the same patients."""
     table = deal_patients(patients, days=2)
-    study = write_study(folder, fill_in(EARLY_DEATH), {"patients": table}, sites=False)
+    study = write_study(folder, fill_in(EARLY_DEATH, "voting-trees"), {"patients": table}, sites=False)
+    single = write_study(folder, fill_in(EARLY_DEATH, "tree") + ONE_TREE, {}, file="one-tree.toml")
     rare = int((table["died"] == "yes").sum())
     say(
         f"3. {len(table)} intensive-care patients in {HOSPITALS} hospitals: who dies within two days? "
@@ -291,11 +298,11 @@ def run_early_death(patients: DataFrame, folder: Path) -> None:
     with show_progress(quiet=False) as tell:
         results = run_study(study, folder / "results", resume=False, tell=tell)
         tell("one tree of the same patients")
-        single = measure_one_tree(study)
-    rows = {"one tree": single, f"{len(results.model.pictures())} trees that vote": results.metrics}
-    say_table(
-        ["", *SHOWN], [[name, *(figure(row[key]) for key in SHOWN.values())] for name, row in rows.items()]
-    )
+        rows = {
+            "one tree": single.run().metrics,
+            f"{len(results.model.pictures())} trees that vote": results.metrics,
+        }
+    say_figures(rows)
 
 
 def run_rules(patients: DataFrame, folder: Path, tree: dict[str, Any]) -> None:
@@ -309,59 +316,35 @@ def run_rules(patients: DataFrame, folder: Path, tree: dict[str, Any]) -> None:
     with show_progress(quiet=False) as tell:
         results = run_study(study, folder / "results", resume=False, tell=tell)
     rows = {"the tree": tree, "rules": results.metrics}
-    say_table(
-        ["", *SHOWN], [[name, *(figure(row[key]) for key in SHOWN.values())] for name, row in rows.items()]
-    )
+    say_figures(rows)
     say("\n".join(results.model.text().splitlines()[: RULES_SHOWN + 1]))
 
 
-def measure_one_tree(study: Study) -> dict[str, Any]:
-    """Figures of an ordinary tree on the patients whom a study holds back."""
-    from concilium.evaluation.leave_out import figures, find_classes, predict_at
-    from concilium.federation.house import House
-    from concilium.federation.site import Site
-    from concilium.trees.tree import DecisionTree
-
-    tables, held = read_held(study)
-    classes = find_classes(tables.values(), study.target)
-    house = House([Site(name, table.take(~held[name])) for name, table in tables.items()])
-    tree = DecisionTree(study.target, study.query, bins=study.bins, max_depth=4, min_leaf=5).fit(house)
-    said = [
-        predict_at(name, tree, table.take(held[name]), study.query, study.target, classes)
-        for name, table in tables.items()
-    ]
-    return dict(figures(said, study.find_positive(classes)))
-
-
-def read_held(study: Study) -> tuple[dict[str, Records], dict[str, NDArray[np.bool_]]]:
-    """The tables of a study's hospitals, and which of their rows it holds back."""
-    from concilium.evaluation.leave_out import hold_out
-
-    assert study.evaluate is not None
-    assert study.evaluate.holdout is not None
-    tables = study.read_tables()
-    share, name = study.evaluate.holdout, study.name
-    return tables, {site: hold_out(len(table), share, name, site) for site, table in tables.items()}
+def say_figures(rows: dict[str, dict[str, Any]]) -> None:
+    """What several models are worth, one below the other."""
+    say_table(
+        ["", *SHOWN], [[name, *(figure(row[key]) for key in SHOWN.values())] for name, row in rows.items()]
+    )
 
 
 def deal_patients(patients: DataFrame, days: int) -> DataFrame:
     """The intensive-care patients, each with a made-up hospital and whether he died within so many days."""
-    known = patients[(patients["event"] == 1) | (patients["time"] >= days)]
+    cases = patients[(patients["event"] == 1) | (patients["time"] >= days)]
     columns = {column: name for name, (column, _) in MEASURED.items()}
     columns |= {column: name for name, column in {**RECORDED, **HISTORY}.items()}
-    table = known[list(columns)].rename(columns=columns)
+    table = cases[list(columns)].rename(columns=columns)
     for name in HISTORY:
         table[name] = table[name].astype(int).map({0: "no", 1: "yes"})
-    table["died"] = died_within(known, days)
+    table["died"] = died_within(cases, days)
     table["hospital"] = [f"hospital {deal(row, HOSPITALS):02}" for row in range(len(table))]
     return table
 
 
-def fill_in(text: str) -> str:
+def fill_in(text: str, method: str = "") -> str:
     """A study of the intensive-care patients, with what is measured and its clinical ranges."""
     schema = "\n".join(f'"{name}" = "number"' for name in MEASURED)
     bins = "\n".join(f'"{name}" = {edges}' for name, (_, edges) in MEASURED.items())
-    return text.format(schema=schema, bins=bins)
+    return text.format(schema=schema, bins=bins, method=method)
 
 
 def died_within(patients: DataFrame, horizon: int) -> Any:
@@ -375,7 +358,13 @@ def deal(row: int, hospitals: int) -> int:
 
 
 def write_study(
-    folder: Path, text: str, tables: dict[str, DataFrame], *, sites: bool = True, ledgers: bool = False
+    folder: Path,
+    text: str,
+    tables: dict[str, DataFrame],
+    *,
+    sites: bool = True,
+    ledgers: bool = False,
+    file: str = "study.toml",
 ) -> Study:
     """A study file beside its csv files: one per hospital, or (without `sites`) those that the text names."""
     from concilium.study import Study
@@ -389,46 +378,8 @@ def write_study(
                 text += f'\n[[site]]\nname = "{name}"\nrecords = "{stem}.csv"\n'
             if ledgers:
                 text += f'ledger = "{stem}.ledger"\n'
-        path = folder / "study.toml"
+        path = folder / file
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StudyError(f"{folder}: cannot be written to ({error.strerror})") from None
     return Study.read(path)
-
-
-def compare(
-    study: Study, federated: Estimator
-) -> tuple[dict[str, Any], dict[str, Any], bool, dict[str, Value | None]]:
-    """Figures of each hospital's own model and of the pooled table's, whether that is ours, and a patient."""
-    from concilium.evaluation.leave_out import figures, find_classes, predict_at
-    from concilium.records.table import Records
-
-    tables, held = read_held(study)
-    classes = find_classes(tables.values(), study.target)
-
-    def predict(name: str, model: Estimator) -> Any:
-        return predict_at(name, model, tables[name].take(held[name]), study.query, study.target, classes)
-
-    alone = [predict(name, fit(study, name, table.take(~held[name]))) for name, table in tables.items()]
-    rows = [row for name, table in tables.items() for row in as_rows(table.take(~held[name]))]
-    model = fit(study, "pooled", Records.from_rows(rows, schema=study.schema))
-    pooled = [predict(name, model) for name in tables]
-    first = next(iter(tables))
-    patient = as_rows(tables[first].take(held[first]))[0]
-    positive = study.find_positive(classes)
-    same = model.body == federated.body
-    return dict(figures(alone, positive)), dict(figures(pooled, positive)), same, patient
-
-
-def fit(study: Study, name: str, records: Records) -> Estimator:
-    """The study's method on one table alone."""
-    from concilium.federation.house import House
-    from concilium.federation.site import Site
-
-    return study.open_method().fit(House([Site(name, records)]))
-
-
-def as_rows(records: Records) -> list[dict[str, Value | None]]:
-    """One mapping per patient."""
-    columns = {name: records.values(name) for name in records.names}
-    return [{name: values[row] for name, values in columns.items()} for row in range(len(records))]

@@ -30,9 +30,9 @@ def identity(
     """
     from concilium.privacy.identity import Identity
 
-    made = not file.exists()
+    is_new = not file.exists()
     fingerprint = Identity.at(file).fingerprint
     if as_json:
-        say_json({"identity": str(file), "fingerprint": fingerprint, "made": made})
+        say_json({"identity": str(file), "fingerprint": fingerprint, "made": is_new})
     else:
-        say(f"{fingerprint}{'   (new)' if made else ''}")
+        say(f"{fingerprint}{'   (new)' if is_new else ''}")

@@ -74,11 +74,11 @@ def verify(
     from concilium.privacy.ledger import Ledger
 
     with Ledger.open_readonly(file) as book:
-        checked, head = book.verify(), book.head()
+        count, head = book.verify(), book.head()
     if as_json:
-        say_json({"ledger": str(file), "entries": checked, "head": head.hash})
+        say_json({"ledger": str(file), "entries": count, "head": head.hash})
     else:
-        say(f"{file}: {checked} entries, unbroken; the last one is {head.hash}")
+        say(f"{file}: {count} entries, unbroken; the last one is {head.hash}")
 
 
 @app.command(short_help="Set a new budget, with a reason.")
@@ -123,10 +123,10 @@ def rebind(
     from concilium.privacy.ledger import Ledger
     from concilium.records.table import Records
 
-    book_of = existing(file)
+    path = existing(file)
     schema = dict.fromkeys(code or (), "code") | dict.fromkeys(number or (), "number")
     digest = Records.read(records, table=table, schema=schema).digest
-    with Ledger(book_of) as book:
+    with Ledger(path) as book:
         book.rebind(digest)
     say(f"{file}: bound to {records} (digest {digest[:12]}…); what is spent stays spent")
 
@@ -144,15 +144,15 @@ def list_entry(entry: Entry) -> list[str]:
     """An entry as a line of the table."""
     from concilium.privacy.accounting import shown
 
-    released = entry.mode != "settings"
+    is_release = entry.mode != "settings"
     return [
         str(entry.sequence),
         f"{entry.time:%Y-%m-%d %H:%M}",
         entry.study if len(entry.study) <= 8 else entry.study[:7] + "…",
-        entry.kind if released else f"{entry.kind}: {entry.note}",
+        entry.kind if is_release else f"{entry.kind}: {entry.note}",
         entry.mode,
-        ("unlimited" if released else "–") if entry.cost is None else shown(entry.cost),
-        str(entry.numbers) if released else "–",
+        ("unlimited" if is_release else "–") if entry.cost is None else shown(entry.cost),
+        str(entry.numbers) if is_release else "–",
     ]
 
 
@@ -166,25 +166,25 @@ def summarise(book: Ledger) -> str:
     open_ended = sum(entry.numbers for entry in releases if entry.cost is None)
     if open_ended:
         lines.append(f"{open_ended} numbers left without a bound on what they tell (epsilon = unlimited)")
-    spent, left = book.spent(), book.remaining()
+    spent, remainder = book.spent(), book.remaining()
     balance = f"{book.currency} = {shown(spent)} is spent"
     if book.currency == "rho" and spent:
         epsilon = say_epsilon(epsilon_from_rho(spent, book.delta), digits=4)
         balance += f" (epsilon = {epsilon} at delta = {shown(book.delta)})"
-    lines.append(balance + ("; no budget is set" if left is None else f"; {shown(left)} is left"))
+    lines.append(balance + ("; no budget is set" if remainder is None else f"; {shown(remainder)} is left"))
     return "\n".join(lines)
 
 
 def as_plain(book: Ledger) -> dict[str, Any]:
     """The whole ledger as JSON values; exact numbers stay exact, as text."""
-    left = book.remaining()
+    remainder = book.remaining()
     return {
         "ledger": book.path,
         "site": book.settings.site,
         "currency": book.currency,
         "delta": str(book.delta),
         "spent": str(book.spent()),
-        "left": None if left is None else str(left),
+        "left": None if remainder is None else str(remainder),
         "entries": [
             {
                 "sequence": entry.sequence,

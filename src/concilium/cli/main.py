@@ -43,8 +43,8 @@ app.add_typer(policy.app, name="policy", short_help="What a policy says, and wha
 app.command("gateway", short_help="Filter messages by a policy, over HTTP.")(gateway.gateway)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(value: bool) -> None:
+    if value:
         import concilium
 
         say(f"concilium {concilium.__version__}")

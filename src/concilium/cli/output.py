@@ -6,9 +6,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
+
+from concilium.errors import StudyError
 
 Tell = Callable[[str], None]
 WIDE = 240
@@ -27,6 +30,12 @@ def warn(text: str) -> None:
 def say_json(value: Any) -> None:
     """The one JSON document of a command with --json."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def refuse_file(out: Path) -> None:
+    """Results go to a folder."""
+    if out.exists() and not out.is_dir():
+        raise StudyError(f"{out}: is a file; --out takes a folder")
 
 
 @contextmanager

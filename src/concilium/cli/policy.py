@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SHOWN_PATIENTS = 10
 WIDEST = 60
+# For showing what pseudonyms look like: the site's own secret is none of ours.
+STAND_IN_SECRET = bytes(32)
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -65,16 +67,16 @@ def check(
         warnings.append(
             "hash and shift_dates will use the site's identity; a gateway needs a `secret` under [constraints]"
         )
-    said = {graph.name: describe(graph) for graph in graphs.graphs} if graphs is not None else {}
+    acts = {graph.name: describe(graph) for graph in graphs.graphs} if graphs is not None else {}
     release = describe_release(rules)
     fit = None if records is None else fit_to(rules, records)
     if as_json:
         say_json(
-            {"policy": str(file), "release": release, "graphs": said, "records": fit, "warnings": warnings}
+            {"policy": str(file), "release": release, "graphs": acts, "records": fit, "warnings": warnings}
         )
         return
-    say(f"{file}: {len(said)} constraint graph{'' if len(said) == 1 else 's'}")
-    for name, sentences in said.items():
+    say(f"{file}: {len(acts)} constraint graph{'' if len(acts) == 1 else 's'}")
+    for name, sentences in acts.items():
         say(f"  {name}")
         for sentence in sentences or ["does nothing"]:
             say(f"    {sentence}")
@@ -122,30 +124,30 @@ def try_(
 
 def describe_release(rules: Policy) -> list[str]:
     """What the rest of the policy says, in sentences."""
-    said = [
+    sentences = [
         f"answers {', '.join(rules.modes) or 'nothing'}, where at least {rules.minimum_patients} patients match",
     ]
     if rules.differencing:
-        said.append(
+        sentences.append(
             "refuses a question whose patients are those of an earlier one but for fewer than "
             f"{rules.minimum_patients}"
         )
     if rules.branch_floor:
-        said.append(f"counts branches of fewer than {rules.branch_floor} patients as empty")
+        sentences.append(f"counts branches of fewer than {rules.branch_floor} patients as empty")
     if rules.minimum_cell > 1:
-        said.append(f"leaves out exact tables with a count of 1 to {rules.minimum_cell - 1}")
+        sentences.append(f"leaves out exact tables with a count of 1 to {rules.minimum_cell - 1}")
     if rules.dominance is not None:
-        said.append(
+        sentences.append(
             f"leaves out exact tables where one cell has more than {rules.dominance:.0%} of its row or column"
         )
     if rules.numbers_per_patient is not None:
-        said.append(f"tells at most {rules.numbers_per_patient:g} exact numbers per patient, ever")
+        sentences.append(f"tells at most {rules.numbers_per_patient:g} exact numbers per patient, ever")
     for names, what in ((rules.withhold, "withholds"), (rules.identifiers, "hides the identifiers")):
         if names:
-            said.append(f"{what} {', '.join(names)}")
+            sentences.append(f"{what} {', '.join(names)}")
     if rules.budget is not None:
-        said.append(f"has a budget of {rules.budget.currency} = {rules.budget.amount}")
-    return said
+        sentences.append(f"has a budget of {rules.budget.currency} = {rules.budget.amount}")
+    return sentences
 
 
 def fit_to(rules: Policy, path: Path) -> list[str]:
@@ -154,15 +156,10 @@ def fit_to(rules: Policy, path: Path) -> list[str]:
     from concilium.records.table import Records
 
     table = Records.read(path)
-    view = View(table, rules, stand_in_secret())
-    said = [f"has {len(view.records)} of {len(table)} patients of {path.name} to answer about"]
-    said += [f"does not know {name} ({why})" for name, why in view.hidden.items()]
-    return said
-
-
-def stand_in_secret() -> bytes:
-    """For showing what pseudonyms look like: the site's own secret is none of ours."""
-    return bytes(32)
+    view = View(table, rules, STAND_IN_SECRET)
+    sentences = [f"has {len(view.records)} of {len(table)} patients of {path.name} to answer about"]
+    sentences += [f"does not know {name} ({why})" for name, why in view.hidden.items()]
+    return sentences
 
 
 def try_json(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
@@ -196,18 +193,18 @@ def try_table(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
     from concilium.records.table import Records
 
     table = Records.read(path)
-    view = View(table, rules, stand_in_secret())
+    view = View(table, rules, STAND_IN_SECRET)
     place = {int(row): index for index, row in enumerate(view.patients.tolist())}
     before, after = rows_of(table, range(min(SHOWN_PATIENTS, len(table)))), view.records
     for row, patient in enumerate(before):
-        kept = next(iter(rows_of(after, [place[row]]))) if row in place else None
-        yield outcome(patient, kept, None, ())
+        remainder = next(iter(rows_of(after, [place[row]]))) if row in place else None
+        yield outcome(patient, remainder, None, ())
     if len(table) > SHOWN_PATIENTS:
         warn(f"the first {SHOWN_PATIENTS} of {len(table)} patients")
 
 
 def require_graphs(rules: Policy) -> ConstraintGraphs:
-    graphs = rules.graphs(stand_in_secret())
+    graphs = rules.graphs(STAND_IN_SECRET)
     if graphs is None:
         raise PolicyError("there is no constraint graph in this policy, so it does nothing to messages")
     return graphs
@@ -227,13 +224,13 @@ def outcome(before: Any, after: Any, refused_by: str | None, rules: tuple[str, .
     return {"refused_by": refused_by, "rules": list(rules), "before": before, "after": after}
 
 
-def show(found: dict[str, Any]) -> None:
+def show(result: dict[str, Any]) -> None:
     """Before and after, side by side; lines that differ are marked."""
-    if found["refused_by"] is not None:
-        after = [f"refused by graph {found['refused_by']}"]
+    if result["refused_by"] is not None:
+        after = [f"refused by graph {result['refused_by']}"]
     else:
-        after = ["taken out"] if found["after"] is None else json_lines(found["after"])
-    before = json_lines(found["before"])
+        after = ["taken out"] if result["after"] is None else json_lines(result["after"])
+    before = json_lines(result["before"])
     width = min(WIDEST, max(map(len, before), default=0))
     for left, right in side_by_side(before, after):
         mark = " " if left == right else "|"

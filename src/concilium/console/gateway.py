@@ -1,4 +1,4 @@
-"""The gateway: messages on their way out, filtered by constraint graphs (didt.txt, 4.1, figures 4.1 and 4.2).
+"""The gateway: messages on their way out, filtered by constraint graphs (docs/methods.md, section 3.5).
 
 A message is posted and comes back filtered in the form it had, or is refused with the rule's name. Who is protected:
 the people in a message, from its recipient, as far as rules name what identifies them; a filter, not a guarantee.
@@ -31,7 +31,7 @@ FAILED = "the gateway could not decide about this message, so nothing was let ou
 
 
 @dataclass(frozen=True)
-class Reply:
+class GatewayReply:
     """What the sender gets: an HTTP status and a JSON document."""
 
     status: int
@@ -46,35 +46,35 @@ class Gateway:
         graphs.require_secret()
         self.graphs = graphs
 
-    def handle(self, body: bytes) -> Reply:
+    def handle(self, data: bytes) -> GatewayReply:
         """The filtered message (200), the rule that refuses it (403), or what is wrong with it (400)."""
         kind = "message"
         try:
-            message = read_message(body)
+            message = read_message(data)
             kind = "bundle" if is_bundle(message) else "graph"
             bundle = kind == "bundle"
             decision = decide_bundle(self.graphs, message) if bundle else self.graphs.decide(message)
         except PolicyError as error:
             log.info("error %s", kind)
-            return Reply(400, {"error": str(error)})
+            return GatewayReply(400, {"error": str(error)})
         except Exception as error:
             # By its name alone: the text of an unforeseen error may hold a value.
             log.error("failure %s: %s", kind, type(error).__name__)
-            return Reply(500, {"error": FAILED})
+            return GatewayReply(500, {"error": FAILED})
         rules = ", ".join(decision.rules) or "none"
         if decision.graph is None:
             log.info("refused %s by %s", kind, rules)
-            return Reply(403, {"refused_by": decision.refused_by})
+            return GatewayReply(403, {"refused_by": decision.refused_by})
         log.info("passed %s, rules that applied: %s", kind, rules)
-        return Reply(200, decision.graph, "application/fhir+json" if bundle else "application/json")
+        return GatewayReply(200, decision.graph, "application/fhir+json" if bundle else "application/json")
 
 
-def read_message(body: bytes) -> Any:
+def read_message(data: bytes) -> Any:
     """JSON without what other readers of JSON would not take; PolicyError that does not repeat it."""
-    if len(body) > MOST_BYTES:
+    if len(data) > MOST_BYTES:
         raise PolicyError(TOO_LARGE)
     try:
-        return json.loads(body, parse_constant=_refuse, parse_float=_finite)
+        return json.loads(data, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise PolicyError("the message is nested too deeply") from None
     except ValueError:
@@ -102,20 +102,20 @@ def make_app(gateway: Gateway) -> FastAPI:
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
-    def answer(reply: Reply) -> Response:
+    def answer(reply: GatewayReply) -> Response:
         return Response(json.dumps(reply.content), reply.status, media_type=reply.media_type)
 
     async def post(request: Request) -> Response:
-        body = bytearray()
+        data = bytearray()
         async for chunk in request.stream():
-            body += chunk
-            if len(body) > MOST_BYTES:
+            data += chunk
+            if len(data) > MOST_BYTES:
                 log.info("error message")
-                return answer(Reply(413, {"error": TOO_LARGE}))
-        return answer(await run_in_threadpool(gateway.handle, bytes(body)))
+                return answer(GatewayReply(413, {"error": TOO_LARGE}))
+        return answer(await run_in_threadpool(gateway.handle, bytes(data)))
 
     async def health(request: Request) -> Response:
-        return answer(Reply(200, {"graphs": [graph.name for graph in gateway.graphs.graphs]}))
+        return answer(GatewayReply(200, {"graphs": [graph.name for graph in gateway.graphs.graphs]}))
 
     app.add_route("/transactions", post, methods=["POST"])
     app.add_route("/health", health, methods=["GET"])

@@ -43,13 +43,13 @@ def draw_calibration(groups: Sequence[Mapping[str, Any]], target: str) -> str:
     )
     for group in groups:
         x, y = LEFT + place(float(group["predicted"])), bottom - place(float(group["observed"]))
-        said = (
+        caption = (
             f"{group['patients']:,} patients: predicted {say_number(group['predicted'])}, "
             f"observed {say_number(group['observed'])}"
         )
         parts.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{DOT}" fill="{OUTSIDE}" fill-opacity="0.85">'
-            f"<title>{escape(said)}</title></circle>"
+            f"<title>{escape(caption)}</title></circle>"
         )
     middle = TOP + SIDE / 2
     parts.append(

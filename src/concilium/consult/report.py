@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
+from concilium.closed_lists import METHODS, load
 from concilium.consult.calibration import draw_calibration
 from concilium.evaluation.number_metrics import IN_UNITS
 from concilium.privacy.accounting import shown
@@ -32,13 +33,6 @@ NUMBER_FIGURES = {
     "spearman": "Spearman",
     "mean": "Mean outcome",
     "median": "Median outcome",
-}
-
-METHODS = {
-    "rulefit": "rules and linear terms in one sparse model over all sites",
-    "tree": "a decision tree over all sites",
-    "voting-trees": "decision trees over all sites for a rare class, each with one vote",
-    "naive-bayes": "one level over all sites (naive Bayes): what each attribute says by itself, added up",
 }
 
 LONG_LIST = 4
@@ -72,7 +66,7 @@ def render_report(
         card=card,
         drawing=drawing,
         pictures={name: markupsafe.Markup(picture) for name, picture in (pictures or {}).items()},
-        methods=METHODS,
+        method=load(METHODS[metrics["method"]]).description,
         query=query,
         figures=NUMBER_FIGURES if numeric else FIGURES,
         numeric=numeric,
@@ -90,18 +84,18 @@ def releases_by_site(card: Mapping[str, Any]) -> list[dict[str, Any]]:
     """For every site that answered: its patients, what it answered, and numbers released per patient. One that opted
     out or was lost released what it did all the same."""
     there = {site["name"]: site["patients"] for site in card["sites"]}
-    gone = sorted({release["site"] for release in card["releases"]} - set(there))
+    absent = sorted({release["site"] for release in card["releases"]} - set(there))
     rows = []
-    for name in (*there, *gone):
-        given = [release for release in card["releases"] if release["site"] == name]
+    for name in (*there, *absent):
+        releases = [release for release in card["releases"] if release["site"] == name]
         patients = there.get(name)
-        numbers = sum(release["numbers"] for release in given)
-        costs = [release["cost"] for release in given]
+        numbers = sum(release["numbers"] for release in releases)
+        costs = [release["cost"] for release in releases]
         rows.append(
             {
                 "site": name if name in there else f"{name} (not in the model)",
                 "patients": patients,
-                "answers": sum(release["answers"] for release in given),
+                "answers": sum(release["answers"] for release in releases),
                 "numbers": numbers,
                 "per_patient": numbers / patients if patients else None,
                 "cost": "unlimited"

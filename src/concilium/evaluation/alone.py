@@ -1,4 +1,4 @@
-"""What a hospital's own patients alone can teach: its local model, and ten-fold cross-validation inside it (DIDT 6.4).
+"""What a hospital's own patients alone can teach: its model, cross-validated inside it (docs/methods.md, section 1.14).
 
 Nothing leaves the hospital, so nothing is withheld from it and no ledger is charged that anybody keeps. Like all of
 evaluation this is a simulation's privilege here; between real hospitals each would do it at home.
@@ -12,21 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.evaluation.leave_out import Fold, Outcome, leave_sites_out, predict_at
-from concilium.evaluation.shared_folds import M, learn_folds
+from concilium.evaluation.folds import M, learn_folds
+from concilium.evaluation.leave_out import Fold, Predictions, leave_sites_out, predict_at, select_patients
 from concilium.federation.house import House
 from concilium.federation.site import Site
 from concilium.policy.policy import Policy
-from concilium.records.query import Query
 from concilium.records.table import Coded, Records, Value, label
 
 FOLDS = 10
-
-
-def select_patients(records: Records, query: str, target: str) -> Records:
-    """The patients whom the query selects and whose outcome is known."""
-    known = np.array([value is not None for value in records.values(target)], dtype=np.bool_)
-    return records.take(Query.parse(query).mask(records) & known)
 
 
 def open_at_home(name: str, records: Records) -> Site:
@@ -49,9 +42,9 @@ def deal_patients(outcomes: Sequence[Value | None], folds: int, study: str, site
             hashlib.sha256(f"{study}\n{site}\n{row}".encode()).digest(),
         ),
     )
-    dealt = np.empty(len(outcomes), dtype=np.intp)
-    dealt[order] = np.arange(len(outcomes)) % folds
-    return dealt
+    fold_of = np.empty(len(outcomes), dtype=np.intp)
+    fold_of[order] = np.arange(len(outcomes)) % folds
+    return fold_of
 
 
 def cross_validate(
@@ -64,7 +57,7 @@ def cross_validate(
     classes: Sequence[Value],
     study: str,
     folds: int = FOLDS,
-) -> Outcome | None:
+) -> Predictions | None:
     """What a hospital's own models say of its own patients, each predicted by a model of the other nine tenths.
 
     None where there are fewer patients than folds: such a hospital has no model of its own to speak of.
@@ -72,33 +65,33 @@ def cross_validate(
     patients = select_patients(records, query, target)
     if len(patients) < folds:
         return None
-    dealt = deal_patients(patients.values(target), folds, study, site)
-    parts = {f"part {number}": patients.take(dealt == number) for number in range(folds)}
+    fold_of = deal_patients(patients.values(target), folds, study, site)
+    parts = {f"part {number}": patients.take(fold_of == number) for number in range(folds)}
     at_home = {name: open_at_home(name, part) for name, part in parts.items()}
 
     def open_house(fold: Fold | None) -> House:
         if fold is None:
             return House(list(at_home.values()))
         # What cannot share a conversation learns from one table: rules made of a tenth are not the hospital's own.
-        return House([open_at_home(site, patients.take(dealt != list(parts).index(fold.left_out[0])))])
+        return House([open_at_home(site, patients.take(fold_of != list(parts).index(fold.left_out[0])))])
 
-    turns = leave_sites_out({name: len(part) for name, part in parts.items()})
-    learned = learn_folds(make, turns, open_house)
-    said = [
-        predict_at(site, model, parts[turn.left_out[0]], query, target, classes)
-        for turn, model in zip(turns, learned.models, strict=True)
+    splits = leave_sites_out({name: len(part) for name, part in parts.items()})
+    fold_models = learn_folds(make, splits, open_house)
+    predictions = [
+        predict_at(site, model, parts[split.left_out[0]], query, target, classes)
+        for split, model in zip(splits, fold_models.models, strict=True)
     ]
-    return join(site, said)
+    return join(site, predictions)
 
 
-def join(site: str, outcomes: Sequence[Outcome]) -> Outcome:
+def join(site: str, predictions: Sequence[Predictions]) -> Predictions:
     """What was said of several groups of one site's patients, as one."""
-    return Outcome(
+    return Predictions(
         site=site,
-        classes=outcomes[0].classes,
-        truth=[value for outcome in outcomes for value in outcome.truth],
-        predicted=[value for outcome in outcomes for value in outcome.predicted],
-        probabilities=[row for outcome in outcomes for row in outcome.probabilities],
+        classes=predictions[0].classes,
+        truth=[value for at_site in predictions for value in at_site.truth],
+        predicted=[value for at_site in predictions for value in at_site.predicted],
+        probabilities=[row for at_site in predictions for row in at_site.probabilities],
     )
 
 

@@ -1,4 +1,4 @@
-"""Alone, together, pooled: what becomes of the same patients, and how many are diagnosed wrongly (DIDT Tables 6.4-6.7).
+"""Alone, together, pooled: what becomes of the same patients, how many are diagnosed wrongly (docs/methods.md, 1.14).
 
 `local` is ten-fold cross-validation inside each hospital, `federated` the model of all other hospitals without their
 records, `pooled` the model of the table that nobody holds, `donor` the model borrowed from one other hospital.
@@ -17,38 +17,38 @@ import numpy as np
 
 from concilium.evaluation.alone import cross_validate, fit_alone, pool
 from concilium.evaluation.donors import Donors
+from concilium.evaluation.folds import M
 from concilium.evaluation.intervals import estimate_difference
-from concilium.evaluation.leave_out import Outcome, complete, figures, predict_at
-from concilium.evaluation.shared_folds import M
+from concilium.evaluation.leave_out import Predictions, complete, figures, predict_at
 from concilium.records.table import Records, Value
 
 # For each way of learning and each site what it said of the site's patients; None where it had nothing to say.
-Ways = Mapping[str, Mapping[str, Outcome | None]]
+Ways = Mapping[str, Mapping[str, Predictions | None]]
 
 
 def learn_in_every_way(
     make: Callable[[], M],
     tables: Mapping[str, Records],
-    federated: Mapping[str, Outcome],
+    federated: Mapping[str, Predictions],
     *,
     query: str,
     target: str,
     positive: Value | None,
     classes: Sequence[Value],
     study: str,
-) -> tuple[dict[str, dict[str, Outcome | None]], list[dict[str, Any]] | str]:
+) -> tuple[dict[str, dict[str, Predictions | None]], list[dict[str, Any]] | str]:
     """What every way of learning says of each site's patients, and the ranking of donors (or why there is none)."""
 
     names = sorted({name for table in tables.values() for name in table.names})
 
-    def predict(site: str, model: M) -> Outcome:
+    def predict(site: str, model: M) -> Predictions:
         return predict_at(site, model, complete(tables[site], names), query, target, classes)
 
     local = {
         site: cross_validate(make, site, table, query=query, target=target, classes=classes, study=study)
         for site, table in tables.items()
     }
-    ways: dict[str, dict[str, Outcome | None]] = {"local": local, "federated": dict(federated)}
+    ways: dict[str, dict[str, Predictions | None]] = {"local": local, "federated": dict(federated)}
     everyone = pool(tables)
     home = np.repeat(np.arange(len(tables)), [len(table) for table in tables.values()])
     ways["pooled"] = {
@@ -72,71 +72,101 @@ def learn_in_every_way(
     return ways, [msgspec.to_builtins(donor) for donor in donors.donors_]
 
 
+def learn_alone_and_pooled(
+    make: Callable[[], M],
+    tables: Mapping[str, Records],
+    held_back: Mapping[str, Records],
+    *,
+    query: str,
+    target: str,
+    classes: Sequence[Value],
+) -> tuple[dict[str, dict[str, Predictions]], M]:
+    """What a model of each site's own patients (`local`) and one of all sites' in one table (`pooled`) say of the
+    patients whom each site holds back; and the pooled model."""
+    pooled_model = fit_alone(make, "everyone", pool(tables))
+    models = {
+        "local": {site: fit_alone(make, site, table) for site, table in tables.items()},
+        "pooled": dict.fromkeys(tables, pooled_model),
+    }
+    ways = {
+        way: {
+            site: predict_at(site, model, held_back[site], query, target, classes)
+            for site, model in by_site.items()
+        }
+        for way, by_site in models.items()
+    }
+    return ways, pooled_model
+
+
 def compare(ways: Ways, positive: Value | None) -> dict[str, Any]:
     """The ways side by side, as plain JSON values: overall, on the same patients, by site, and each against
     `federated` as a difference of error rates (or of mean absolute errors) with its interval: above zero, federated
     is wrong less often."""
     sites = list(ways["federated"])
-    same = [site for site in sites if all(said.get(site) is not None for said in ways.values())]
+    same = [site for site in sites if all(row.get(site) is not None for row in ways.values())]
     return {
         "ways": {
             way: {
-                **tally([outcome for outcome in said.values() if outcome is not None], positive),
-                "without": [site for site in sites if said.get(site) is None],
+                **tally([at_site for at_site in row.values() if at_site is not None], positive),
+                "without": [site for site in sites if row.get(site) is None],
                 "same_patients": tally(
-                    [outcome for site in same if (outcome := said[site]) is not None], positive
+                    [at_site for site in same if (at_site := row[site]) is not None], positive
                 ),
             }
-            for way, said in ways.items()
+            for way, row in ways.items()
         },
         "sites": {
             site: {
-                "patients": max(len(o.truth) for said in ways.values() if (o := said.get(site)) is not None),
-                **{way: None if (o := said.get(site)) is None else miss(o) for way, said in ways.items()},
+                "patients": max(len(o.truth) for row in ways.values() if (o := row.get(site)) is not None),
+                **{way: None if (o := row.get(site)) is None else miss(o) for way, row in ways.items()},
             }
             for site in sites
-            if any(said.get(site) is not None for said in ways.values())
+            if any(row.get(site) is not None for row in ways.values())
         },
         "intervals": {
-            way: contrast(said, ways["federated"]) for way, said in ways.items() if way != "federated"
+            way: contrast(row, ways["federated"]) for way, row in ways.items() if way != "federated"
         },
     }
 
 
-def tally(outcomes: Sequence[Outcome], positive: Value | None) -> dict[str, Any]:
+def tally(predictions: Sequence[Predictions], positive: Value | None) -> dict[str, Any]:
     """How many patients, how many of them wrongly diagnosed (of classes only), and the figures."""
-    patients = sum(len(outcome.truth) for outcome in outcomes)
-    measured = figures(outcomes, positive) if outcomes else {}
-    if outcomes and not outcomes[0].classes:
-        return {"patients": patients, **measured}
-    return {"patients": patients, "wrong": sum(map(wrong, outcomes)), **measured}
+    patients = sum(len(at_site.truth) for at_site in predictions)
+    metrics = figures(predictions, positive) if predictions else {}
+    if predictions and not predictions[0].classes:
+        return {"patients": patients, **metrics}
+    return {"patients": patients, "wrong": sum(map(wrong, predictions)), **metrics}
 
 
-def miss(outcome: Outcome) -> int | float | None:
+def miss(predictions: Predictions) -> int | float | None:
     """By what a site's patients are missed: how many wrongly diagnosed, or the mean absolute error."""
-    return wrong(outcome) if outcome.classes else figures([outcome], None)["mae"]
+    return wrong(predictions) if predictions.classes else figures([predictions], None)["mae"]
 
 
-def error(outcome: Outcome) -> float:
+def error(predictions: Predictions) -> float:
     """The share of patients wrongly diagnosed, or the mean absolute error."""
-    return wrong(outcome) / len(outcome.truth) if outcome.classes else figures([outcome], None)["mae"] or 0.0
+    return (
+        wrong(predictions) / len(predictions.truth)
+        if predictions.classes
+        else figures([predictions], None)["mae"] or 0.0
+    )
 
 
-def wrong(outcome: Outcome) -> int:
+def wrong(predictions: Predictions) -> int:
     """How many patients were given another class than theirs."""
-    return sum(one != other for one, other in zip(outcome.truth, outcome.predicted, strict=True))
+    return sum(one != other for one, other in zip(predictions.truth, predictions.predicted, strict=True))
 
 
 def contrast(
-    said: Mapping[str, Outcome | None], beside: Mapping[str, Outcome | None]
+    by_site: Mapping[str, Predictions | None], beside: Mapping[str, Predictions | None]
 ) -> dict[str, Any] | None:
     """The difference of errors, site by site, weighted by patients; None where fewer than two sites tell."""
     differences, patients = [], []
-    for site, outcome in said.items():
+    for site, predictions in by_site.items():
         other = beside.get(site)
-        if outcome is not None and other is not None and outcome.truth:
-            differences.append(error(outcome) - error(other))
-            patients.append(len(outcome.truth))
+        if predictions is not None and other is not None and predictions.truth:
+            differences.append(error(predictions) - error(other))
+            patients.append(len(predictions.truth))
     if len(patients) < 2:
         return None
     interval = estimate_difference(differences, patients)

@@ -1,4 +1,4 @@
-"""Donor models (DIDT 6.6): a hospital with too few patients borrows the model of one that has enough.
+"""Donor models (docs/methods.md, 1.15): a hospital with too few patients borrows the model of one that has enough.
 
 Candidates are the hospitals whose own model is right for more than 95 % of their own patients. They are ranked by how
 many positive patients they have and by AUC; rank r weighs 1.1 - 0.1 r (the first five ranks count), and the best
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.evaluation.alone import cross_validate, fit_alone
-from concilium.evaluation.leave_out import Outcome, figures, find_classes
-from concilium.evaluation.shared_folds import M
+from concilium.evaluation.folds import M
+from concilium.evaluation.leave_out import Predictions, figures, find_classes
 from concilium.records.table import Records, Value, label
 
 THRESHOLD = 0.95
@@ -94,7 +94,7 @@ class Donors(Generic[M]):
         self._models: dict[str, M] = {}
         self._best: Candidate | None = None
 
-    def fit(self, tables: Mapping[str, Records], own: Mapping[str, Outcome | None] | None = None) -> Self:
+    def fit(self, tables: Mapping[str, Records], own: Mapping[str, Predictions | None] | None = None) -> Self:
         """Rank the hospitals; `own` is what cross-validation inside each has said, where that is done already."""
         if own is None:
             classes = find_classes(tables.values(), self.target)
@@ -111,9 +111,9 @@ class Donors(Generic[M]):
                 for site, records in tables.items()
             }
         candidates = [
-            describe(outcome, self.positive)
-            for outcome in own.values()
-            if outcome is not None and outcome.truth
+            describe(predictions, self.positive)
+            for predictions in own.values()
+            if predictions is not None and predictions.truth
         ]
         self._tables, self._models = tables, {}
         self._best = max(candidates, key=lambda candidate: candidate.accuracy, default=None)
@@ -156,8 +156,8 @@ class Donors(Generic[M]):
         return self.model_for().predict_proba(records)
 
 
-def describe(outcome: Outcome, positive: Value) -> Candidate:
+def describe(predictions: Predictions, positive: Value) -> Candidate:
     """A hospital's candidature, from what its own models said of its patients."""
-    measured = figures([outcome], positive)
-    positives = sum(label(value) == label(positive) for value in outcome.truth)
-    return Candidate(outcome.site, measured["accuracy"] or 0.0, positives, measured["auc"] or 0.0)
+    metrics = figures([predictions], positive)
+    positives = sum(label(value) == label(positive) for value in predictions.truth)
+    return Candidate(predictions.site, metrics["accuracy"] or 0.0, positives, metrics["auc"] or 0.0)

@@ -1,4 +1,4 @@
-"""Is one model better than another, or was it luck? The weighted t interval of DIDT 6.7, by folds of unequal size.
+"""Is one model better than another, or was it luck? A weighted t interval (docs/methods.md, section 1.16).
 
 With d_i the difference of two error rates in fold i of k and n_i the patients measured there, the mean is weighted by
 w_i = n_i / sum n, its variance is sum w_i (d_i - mean)^2 / (k - 1), and the interval takes Student's t with k - 1

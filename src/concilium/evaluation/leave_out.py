@@ -1,4 +1,4 @@
-"""Who is held back from learning, and how a model does on them (DIDT chapter 6; METHODS.md section 1).
+"""Who is held back from learning, and how a model does on them (docs/methods.md, section 1.14).
 
 Leaving out a site asks how a model serves a hospital that had no part in it; a holdout asks how it serves the
 next patient of a hospital that had. All of this is a simulation's privilege: the records of the left-out site
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,25 +20,11 @@ from numpy.typing import NDArray
 from concilium.errors import StudyError
 from concilium.evaluation.metrics import Figures, measure
 from concilium.evaluation.number_metrics import calibrate, measure_numbers
-from concilium.federation.card import Card
 from concilium.federation.cohort import numbers
+from concilium.federation.method import Method
 from concilium.records.query import Query
 from concilium.records.table import Coded, Records, Value, label
 from concilium.trees.class_counts import name_rest
-
-
-class Predictor(Protocol):
-    """What evaluation needs of a model."""
-
-    @property
-    def classes_(self) -> list[Value]: ...
-
-    @property
-    def card(self) -> Card: ...
-
-    def predict_proba(self, records: Records) -> NDArray[np.float64]: ...
-
-    def predict(self, records: Records) -> NDArray[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +35,7 @@ class Fold:
     learn: tuple[str, ...]
 
 
-class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Predictions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a model said of the patients of one site, beside what happened; probabilities follow `classes`, of which
     there are none where a number is predicted."""
 
@@ -64,7 +50,7 @@ class FoldResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one model said at the sites it was measured at, and what making it took."""
 
     left_out: tuple[str, ...]
-    outcomes: list[Outcome]
+    predictions: list[Predictions]
     rounds: int
     bytes: int
     seconds: float
@@ -116,17 +102,17 @@ def hold_out(rows: int, share: float, study: str, site: str) -> NDArray[np.bool_
         ticket.update(str(row).encode())
         ranks.append(ticket.digest())
     count = min(max(round(share * rows), 1), rows - 1)
-    held = np.zeros(rows, dtype=np.bool_)
-    held[sorted(range(rows), key=ranks.__getitem__)[:count]] = True
-    return held
+    mask = np.zeros(rows, dtype=np.bool_)
+    mask[sorted(range(rows), key=ranks.__getitem__)[:count]] = True
+    return mask
 
 
 def find_classes(tables: Iterable[Records], target: str) -> list[Value]:
     """All values of the target, numbers by size, then text by text."""
     # By label, since True and 1 are one thing to a set and two to a study.
-    found = {label(value): value for table in tables for value in table.values(target) if value is not None}
-    numbers = sorted(value for value in found.values() if not isinstance(value, str))
-    return [*numbers, *sorted(value for value in found.values() if isinstance(value, str))]
+    values = {label(value): value for table in tables for value in table.values(target) if value is not None}
+    numbers = sorted(value for value in values.values() if not isinstance(value, str))
+    return [*numbers, *sorted(value for value in values.values() if isinstance(value, str))]
 
 
 def set_apart(classes: Sequence[Value], positive: Value) -> list[Value]:
@@ -153,19 +139,23 @@ def complete(records: Records, names: Iterable[str]) -> Records:
     return Records({**absent, **{name: records[name] for name in records.names}})
 
 
+def select_patients(records: Records, query: str, target: str) -> Records:
+    """The patients whom the query selects and whose outcome is known."""
+    has_outcome = np.array([value is not None for value in records.values(target)], dtype=np.bool_)
+    return records.take(Query.parse(query).mask(records) & has_outcome)
+
+
 def predict_at(
-    site: str, model: Predictor, records: Records, query: str, target: str, classes: Sequence[Value]
-) -> Outcome:
+    site: str, model: Method[Any], records: Records, query: str, target: str, classes: Sequence[Value]
+) -> Predictions:
     """What the model says of the patients at a site whom the query selects and whose outcome is known.
 
     Where the model tells one value from all others, these two are the classes, whatever values the target has.
     """
-    everyone = records.values(target)
-    known = np.array([value is not None for value in everyone], dtype=np.bool_)
-    patients = records.take(Query.parse(query).mask(records) & known)
+    patients = select_patients(records, query, target)
     if not model.classes_:
-        said = model.predict(patients).tolist() if len(patients) else []
-        return Outcome(site, (), numbers(patients, target).tolist(), said, [])
+        predictions = model.predict(patients).tolist() if len(patients) else []
+        return Predictions(site, (), numbers(patients, target).tolist(), predictions, [])
     if is_set_apart(model.classes_) and not is_set_apart(classes):
         classes = model.classes_
     column = find_column(classes)
@@ -173,7 +163,7 @@ def predict_at(
     if len(patients):
         probabilities[:, [column(value) for value in model.classes_]] = model.predict_proba(patients)
     truth, predicted = patients.values(target), model.predict(patients).tolist() if len(patients) else []
-    return Outcome(
+    return Predictions(
         site=site,
         classes=tuple(classes),
         truth=[classes[column(value)] for value in truth],
@@ -183,7 +173,7 @@ def predict_at(
 
 
 def measure_model(
-    model: Predictor,
+    model: Method[Any],
     seconds: float,
     patients: Mapping[str, Records],
     *,
@@ -193,25 +183,28 @@ def measure_model(
     left_out: tuple[str, ...] = (),
 ) -> FoldResult:
     """What a model says of these patients, by site; `seconds` is how long it took to make."""
-    outcomes = [predict_at(site, model, table, query, target, classes) for site, table in patients.items()]
-    return FoldResult(left_out, outcomes, model.card.rounds, model.card.bytes, round(seconds, 3))
+    predictions = [predict_at(site, model, table, query, target, classes) for site, table in patients.items()]
+    return FoldResult(left_out, predictions, model.card.rounds, model.card.bytes, round(seconds, 3))
 
 
 def summarise(results: Sequence[FoldResult], positive: Value | None) -> dict[str, Any]:
     """Figures over all patients measured, for each site, and for each fold, as plain JSON values."""
-    outcomes = [outcome for result in results for outcome in result.outcomes]
+    predictions = [at_site for result in results for at_site in result.predictions]
     return {
-        "overall": {"patients": sum(len(o.truth) for o in outcomes), **figures(outcomes, positive)},
+        "overall": {
+            "patients": sum(len(at_site.truth) for at_site in predictions),
+            **figures(predictions, positive),
+        },
         "sites": {
-            outcome.site: {"patients": len(outcome.truth), **figures([outcome], positive), **took(result)}
+            at_site.site: {"patients": len(at_site.truth), **figures([at_site], positive), **took(result)}
             for result in results
-            for outcome in result.outcomes
+            for at_site in result.predictions
         },
         "folds": [
             {
                 "left_out": list(result.left_out),
-                "patients": sum(len(o.truth) for o in result.outcomes),
-                **figures(result.outcomes, positive),
+                "patients": sum(len(at_site.truth) for at_site in result.predictions),
+                **figures(result.predictions, positive),
                 **took(result),
             }
             for result in results
@@ -225,23 +218,23 @@ def took(result: FoldResult) -> dict[str, float]:
     return {"rounds": result.rounds, "bytes": result.bytes, "seconds": result.seconds}
 
 
-def figures(outcomes: Sequence[Outcome], positive: Value | None) -> Figures:
+def figures(predictions: Sequence[Predictions], positive: Value | None) -> Figures:
     """The figures over the patients of these sites taken together: pooled predictions, no mean of means."""
-    classes = outcomes[0].classes
+    classes = predictions[0].classes
     if not classes:
-        return measure_numbers(*join_numbers(outcomes))
-    truth = [value for outcome in outcomes for value in outcome.truth]
-    predicted = [value for outcome in outcomes for value in outcome.predicted]
-    rows = [row for outcome in outcomes for row in outcome.probabilities]
+        return measure_numbers(*join_numbers(predictions))
+    truth = [value for at_site in predictions for value in at_site.truth]
+    predicted = [value for at_site in predictions for value in at_site.predicted]
+    rows = [row for at_site in predictions for row in at_site.probabilities]
     return measure(truth, predicted, np.array(rows).reshape(len(truth), len(classes)), classes, positive)
 
 
-def join_numbers(outcomes: Iterable[Outcome]) -> tuple[list[float], list[float]]:
+def join_numbers(predictions: Iterable[Predictions]) -> tuple[list[float], list[float]]:
     """What happened to the patients of all these sites and what was predicted, where that is a number."""
-    pairs = [pair for outcome in outcomes for pair in zip(outcome.truth, outcome.predicted, strict=True)]
-    return [float(true) for true, _ in pairs], [float(said) for _, said in pairs]
+    pairs = [pair for at_site in predictions for pair in zip(at_site.truth, at_site.predicted, strict=True)]
+    return [float(true) for true, _ in pairs], [float(guess) for _, guess in pairs]
 
 
 def calibrate_all(results: Iterable[FoldResult]) -> list[dict[str, Any]]:
     """Predicted numbers beside observed ones in tenths of the prediction, over all patients measured."""
-    return calibrate(*join_numbers(outcome for result in results for outcome in result.outcomes))
+    return calibrate(*join_numbers(at_site for result in results for at_site in result.predictions))

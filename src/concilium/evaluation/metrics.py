@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 FIGURES = ("accuracy", "balanced_accuracy", "auc", "f1", "mcc", "sensitivity", "specificity")
 
 Figures = dict[str, float | None]
+Floats = NDArray[np.float64]
 
 
 def measure(
     truth: Sequence[Hashable],
     predicted: Sequence[Hashable],
-    probabilities: NDArray[np.float64],
+    probabilities: Floats,
     classes: Sequence[Hashable],
     positive: Hashable | None = None,
 ) -> Figures:
@@ -30,18 +31,18 @@ def measure(
     A true label that is not among `classes` (the model never met it) counts as a class of its own, which the
     model gives probability zero. Without `positive`, the second of two classes is the positive one.
     """
-    known = list(dict.fromkeys([*classes, *truth, *predicted]))
-    number = {value: code for code, value in enumerate(known)}
+    labels = list(dict.fromkeys([*classes, *truth, *predicted]))
+    number = {value: code for code, value in enumerate(labels)}
     true = np.array([number[value] for value in truth], dtype=np.intp)
     guess = np.array([number[value] for value in predicted], dtype=np.intp)
-    scores = np.zeros((len(true), len(known)))
+    scores = np.zeros((len(true), len(labels)))
     scores[:, : len(classes)] = probabilities
 
-    if positive is None and len(known) == 2:
-        positive = known[1]
-    of_interest = range(len(known)) if positive is None else [number[positive]] if positive in number else []
+    if positive is None and len(labels) == 2:
+        positive = labels[1]
+    of_interest = range(len(labels)) if positive is None else [number[positive]] if positive in number else []
 
-    table = count_agreements(true, guess, len(known))
+    table = count_agreements(true, guess, len(labels))
     return {
         "accuracy": accuracy(table),
         "balanced_accuracy": balanced_accuracy(table),
@@ -66,8 +67,8 @@ def accuracy(table: NDArray[np.int64]) -> float | None:
 
 def balanced_accuracy(table: NDArray[np.int64]) -> float | None:
     """Mean sensitivity over the classes that occur; None when fewer than two occur."""
-    occurring = np.flatnonzero(table.sum(axis=1))
-    return _mean([sensitivity(table, int(c)) for c in occurring]) if len(occurring) > 1 else None
+    present = np.flatnonzero(table.sum(axis=1))
+    return _mean([sensitivity(table, int(c)) for c in present]) if len(present) > 1 else None
 
 
 def sensitivity(table: NDArray[np.int64], positive: int) -> float | None:
@@ -103,15 +104,20 @@ def mcc(table: NDArray[np.int64]) -> float | None:
     return float(together / (spread_true * spread_predicted) ** 0.5)
 
 
-def auc(positive: NDArray[np.bool_], scores: NDArray[np.float64]) -> float | None:
+def auc(positive: NDArray[np.bool_], scores: Floats) -> float | None:
     """Chance that a positive patient scores above another, ties counting half; None for one class only."""
     positives = int(positive.sum())
     others = len(positive) - positives
     if positives == 0 or others == 0:
         return None
-    _, place, tied = np.unique(scores, return_inverse=True, return_counts=True)
-    rank = np.cumsum(tied) - (tied - 1) / 2
-    return float((rank[place][positive].sum() - positives * (positives + 1) / 2) / (positives * others))
+    return float((rank(scores)[positive].sum() - positives * (positives + 1) / 2) / (positives * others))
+
+
+def rank(values: Floats) -> Floats:
+    """Ranks from 1; equal values have the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return ranks
 
 
 def _ratio(part: np.int64, whole: np.int64) -> float | None:

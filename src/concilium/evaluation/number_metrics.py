@@ -12,16 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from concilium.evaluation.metrics import Figures
+from concilium.evaluation.metrics import Figures, Floats, rank
 
 NUMBER_FIGURES = ("rmse", "mae", "r2", "spearman", "mean", "median")
 # Those in the unit of what is predicted.
 IN_UNITS = frozenset({"rmse", "mae", "mean", "median"})
 GROUPS = 10
-
-Floats = NDArray[np.float64]
 
 
 def measure_numbers(truth: Sequence[float], predicted: Sequence[float]) -> Figures:
@@ -30,31 +27,24 @@ def measure_numbers(truth: Sequence[float], predicted: Sequence[float]) -> Figur
         return dict.fromkeys(NUMBER_FIGURES)
     # In units of a power of two about as large as the largest number: no square overflows, and no digit is lost.
     unit = 2.0 ** min(math.frexp(float(np.max(np.abs([truth, predicted]))))[1], 1023)
-    true, said = np.array(truth) / unit, np.array(predicted) / unit
-    off = said - true
-    left, spread = float(off @ off), float(np.sum((true - true.mean()) ** 2))
+    true, guess = np.array(truth) / unit, np.array(predicted) / unit
+    off = guess - true
+    residual, spread = float(off @ off), float(np.sum((true - true.mean()) ** 2))
     return {
-        "rmse": unit * (left / len(true)) ** 0.5,
+        "rmse": unit * (residual / len(true)) ** 0.5,
         "mae": unit * float(np.abs(off).mean()),
-        "r2": None if is_constant(true) or not spread else 1 - left / spread,
-        "spearman": spearman(true, said),
+        "r2": None if is_constant(true) or not spread else 1 - residual / spread,
+        "spearman": spearman(true, guess),
         "mean": unit * float(true.mean()),
         "median": unit * float(np.median(true)),
     }
 
 
-def spearman(true: Floats, said: Floats) -> float | None:
+def spearman(true: Floats, guess: Floats) -> float | None:
     """The correlation of ranks, ties sharing theirs; None where one of the two is the same for everybody."""
-    if is_constant(true) or is_constant(said):
+    if is_constant(true) or is_constant(guess):
         return None
-    return float(np.corrcoef(rank(true), rank(said))[0, 1])
-
-
-def rank(values: Floats) -> Floats:
-    """Ranks from 1; equal values have the mean of theirs."""
-    _, place, tied = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Floats = (np.cumsum(tied) - (tied - 1) / 2)[place]
-    return ranks
+    return float(np.corrcoef(rank(true), rank(guess))[0, 1])
 
 
 def is_constant(values: Floats) -> bool:
@@ -66,12 +56,12 @@ def calibrate(truth: Sequence[float], predicted: Sequence[float]) -> list[dict[s
 
     Equal predictions are in one group, so that groups may be of unequal size and fewer than ten.
     """
-    true, said = np.array(truth), np.array(predicted)
-    tenth = np.floor(GROUPS * (rank(said) - 0.5) / max(len(said), 1))
+    true, guess = np.array(truth), np.array(predicted)
+    tenth = np.floor(GROUPS * (rank(guess) - 0.5) / max(len(guess), 1))
     return [
         {
             "patients": int(np.sum(tenth == group)),
-            "predicted": float(said[tenth == group].mean()),
+            "predicted": float(guess[tenth == group].mean()),
             "observed": float(true[tenth == group].mean()),
         }
         for group in np.unique(tenth)

@@ -1,4 +1,4 @@
-"""Crosstables for many trees in one question: nodes that trees have in common are counted once (DIDT chapter 6).
+"""Crosstables for many trees in one question: nodes that trees have in common are counted once (docs/methods.md, 1.14).
 
 A node is known by the conditions that lead to it, in whatever order a tree asks them. The question is one partial
 tree in which a node may be split several ways. Every site counts its own patients; each tree then gets the sum over
@@ -16,20 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, MessageError
-from concilium.federation.arrays import Counts, unpack
+from concilium.federation.attributes import Attribute, OwnValues
 from concilium.federation.messages import decode, encode
 from concilium.federation.run import Run
-from concilium.federation.schema import ConditionalSchema, Known, name_of
-from concilium.trees.crosstables import MOST_CELLS, AskCrosstables, AskedAttribute, Split, distinct
+from concilium.federation.schema import ConditionalSchema
+from concilium.federation.sums import read_sum
+from concilium.records.columns import label
+from concilium.trees.crosstables import AskCrosstables
 from concilium.trees.routing import STAYS
+from concilium.trees.splits import MOST_CELLS, Split, distinct
 
 # So many numbers are asked for at once; a larger level is asked for in parts.
 MOST_NUMBERS = MOST_CELLS
 
-# An attribute and its edges (trees may have chosen different ones); a value's label, or the number of a bin.
+# An attribute and its edges (trees may have chosen different ones); a value's label, a bin's number, None: missing.
 Key = tuple[str, tuple[float, ...]]
 Name = str | int | None
-# The conditions that lead to a node, in order: the number of an attribute, and those of a group of its values.
+# The conditions that lead to a node, in order: the number of an attribute, and the cells of a group of its values.
 Condition = tuple[int, tuple[int, ...]]
 Path = tuple[Condition, ...]
 
@@ -44,11 +47,11 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """One tree's own order: its attributes, the values of each by position, and its classes."""
+class FoldLayout:
+    """One tree's own order: its attributes, the values of each by cell, and its classes by cell."""
 
     keys: list[Key]
-    values: list[list[Name]]
+    names: list[list[Name]]
     classes: list[Name]
 
 
@@ -57,11 +60,11 @@ class SharedTables:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._values: dict[Key, dict[Name, int]] = {}
+        self._names: dict[Key, dict[Name, int]] = {}
         self._classes: dict[Name, int] = {}
-        self._known: dict[str, dict[Key, Known]] = {}
-        self._known_classes: dict[str, Known] = {}
-        self._layouts: dict[int, tuple[Mapping[str, bytes], Layout]] = {}
+        self._own: dict[str, dict[Key, OwnValues]] = {}
+        self._own_classes: dict[str, OwnValues] = {}
+        self._layouts: dict[int, tuple[Mapping[str, bytes], FoldLayout]] = {}
         self._order: Order | None = None
         self._templates: dict[str, bytes] = {}
 
@@ -71,21 +74,21 @@ class SharedTables:
 
     def can_share(self, request: Request) -> bool:
         """Whether every site can be asked what this tree asks; to be called when all trees were met."""
-        question = request.question
-        plain = question.sample is None and question.schema is None and question.variance is None
-        return plain and self._common().issuperset(self._read(request).keys)
+        return self._common().issuperset(self._read(request).keys)
 
     def ask(self, requests: Sequence[Request]) -> list[NDArray[np.int64]]:
         """For each request its counts, [node, cell, class]; all requests are about the same part of the patients."""
         order = self._agree()
-        trees = [Tree(request, self._read(request), order) for request in requests]
+        trees = [FoldTree(request, self._read(request), order) for request in requests]
         counted = sorted({index for tree in trees for index in tree.counted})
-        numbers = (1 + sum(order.sizes[index] for index in counted)) * len(self._classes)
+        sizes = [attribute.size for attribute in order.attributes]
+        numbers = (1 + sum(sizes[index] for index in counted)) * len(self._classes)
         for paths in batch([tree.paths for tree in trees], most=max(1, MOST_NUMBERS // numbers)):
-            splits, ends = plant(paths, order.sizes)
+            splits, ends = plant(paths, sizes)
+            first = requests[0].question
             question = msgspec.structs.replace(
-                requests[0].question,
-                classes=len(self._classes),
+                first,
+                classes=msgspec.structs.replace(first.classes, hidden=len(self._classes)),
                 attributes=order.attributes,
                 tree=splits,
                 nodes=ends,
@@ -95,66 +98,66 @@ class SharedTables:
             total = add_up(answers.values())
             place = {frozenset(path): index for index, path in enumerate(paths)}
             for tree in trees:
-                tree.take(total, answers, place, order.find_cells(counted))
+                tree.take(total, answers, place, order.find_starts(counted))
         return [tree.counts for tree in trees]
 
-    def _read(self, request: Request) -> Layout:
+    def _read(self, request: Request) -> FoldLayout:
         """The order of a tree, from what its sites are told; remembered, since it is the same at every level."""
-        met = self._layouts.get(id(request.templates))
-        if met is not None:
-            return met[1]
+        entry = self._layouts.get(id(request.templates))
+        if entry is not None:
+            return entry[1]
         attributes = request.question.attributes
-        keys: list[Key] = [(attribute.name, tuple(attribute.edges)) for attribute in attributes]
-        values: list[list[Name]] = [list(range(attribute.size)) for attribute in attributes]
-        classes: list[Name] = list(range(request.question.classes))
+        keys: list[Key] = [(attribute.name, attribute.edges) for attribute in attributes]
+        names: list[list[Name]] = [
+            [None, *range(attribute.size - 1)] if attribute.missing else list(range(attribute.size))
+            for attribute in attributes
+        ]
+        classes: list[Name] = list(range(request.question.classes.size))
         for site, template in request.templates.items():
-            told = read_template(template)
-            self._known_classes[site] = told.classes
-            self._known.setdefault(site, {}).update(zip(keys, told.attributes, strict=True))
-            for names, known in [(classes, told.classes), *zip(values, told.attributes, strict=True)]:
-                for position, value in zip(known.positions, known.values, strict=True):
-                    names[position] = name_of(value)
-        for key, own in zip(keys, values, strict=True):
-            number(own, self._values.setdefault(key, {}))
+            conditional = read_template(template)
+            self._own_classes[site] = conditional.classes
+            self._own.setdefault(site, {}).update(zip(keys, conditional.attributes, strict=True))
+            pairs = [(classes, conditional.classes), *zip(names, conditional.attributes, strict=True)]
+            for places, own in pairs:
+                for cell, value in zip(own.cells, own.values, strict=True):
+                    places[cell] = label(value)
+        for key, own_names in zip(keys, names, strict=True):
+            number(own_names, self._names.setdefault(key, {}))
         number(classes, self._classes)
-        layout = Layout(keys, values, classes)
+        layout = FoldLayout(keys, names, classes)
         self._layouts[id(request.templates)] = (request.templates, layout)
         return layout
 
     def _common(self) -> set[Key]:
         """What every site knows."""
-        return set(self._values).intersection(*(self._known.get(site, {}) for site in self._run.sites))
+        return set(self._names).intersection(*(self._own.get(site, {}) for site in self._run.sites))
 
     def _agree(self) -> Order:
         """The order for the next question; as long as nothing new became known, that of the last."""
         common = self._common()
-        keys = [key for key in self._values if key in common]
-        sizes = [len(self._values[key]) for key in keys]
-        last = self._order
-        if last is None or (last.keys, last.sizes, len(last.classes)) != (keys, sizes, len(self._classes)):
-            values = {key: dict(self._values[key]) for key in keys}
-            self._order = last = Order(keys, sizes, values, dict(self._classes))
-            self._templates = {site: self._tell(site, last) for site in self._run.sites}
-        return last
+        names = {key: dict(values) for key, values in self._names.items() if key in common}
+        if self._order is None or (self._order.names, self._order.classes) != (names, self._classes):
+            self._order = Order(names, dict(self._classes))
+            self._templates = {site: self._tell(site, self._order) for site in self._run.sites}
+        return self._order
 
     def _tell(self, site: str, order: Order) -> bytes:
         """What one site is told: where its own values stand, nothing of the others'."""
-        known = self._known[site]
         return encode(
             ConditionalSchema(
-                classes=renumber(self._known_classes[site], self._classes),
+                classes=renumber(self._own_classes[site], self._classes),
                 attributes=[
-                    known[key] if key[1] else renumber(known[key], self._values[key]) for key in order.keys
+                    OwnValues() if key[1] else renumber(self._own[site][key], order.cells[key])
+                    for key in order.keys
                 ],
             )
         )
 
-    def _gather(self, question: AskCrosstables) -> dict[str, NDArray[np.generic]]:
-        shape = (len(question.nodes), question.cells, question.classes)
+    def _gather(self, question: AskCrosstables) -> dict[str, NDArray[np.integer]]:
         answers = {}
-        for site, body in self._run.gather("tree.crosstables", question, self._templates).items():
+        for site, data in self._run.gather(question, self._templates).items():
             try:
-                answers[site] = unpack(decode(body, Counts).counts, shape)
+                answers[site] = read_sum(data, question)
             except MessageError as error:
                 raise HouseError(f"{site} answered with what cannot be added up: {error}") from None
         return answers
@@ -164,68 +167,82 @@ class SharedTables:
 class Order:
     """The order of attributes, values and classes that all trees share in a question."""
 
-    keys: list[Key]
-    sizes: list[int]
-    values: Mapping[Key, Mapping[Name, int]]
+    names: Mapping[Key, Mapping[Name, int]]
     classes: Mapping[Name, int]
 
     @cached_property
-    def attributes(self) -> list[AskedAttribute]:
-        pairs = zip(self.keys, self.sizes, strict=True)
-        return [AskedAttribute(name, size, list(edges)) for (name, edges), size in pairs]
+    def keys(self) -> list[Key]:
+        return list(self.names)
 
-    def find_cells(self, counted: Sequence[int]) -> dict[Key, int]:
+    @cached_property
+    def cells(self) -> dict[Key, dict[Name, int]]:
+        """For each attribute the cell of each of its values: missing first, the others as they became known."""
+        return {
+            key: {name: cell for cell, name in enumerate(sorted(names, key=lambda name: name is not None))}
+            for key, names in self.names.items()
+        }
+
+    @cached_property
+    def attributes(self) -> tuple[Attribute, ...]:
+        return tuple(
+            Attribute(name, edges)
+            if edges
+            else Attribute(name, hidden=len(names) - (None in names), missing=None in names, other=False)
+            for (name, edges), names in self.names.items()
+        )
+
+    def find_starts(self, counted: Sequence[int]) -> dict[Key, int]:
         """Where the values of each counted attribute begin in an answer."""
-        starts = np.cumsum([1, *(self.sizes[index] for index in counted)])
+        starts = np.cumsum([1, *(self.attributes[index].size for index in counted)])
         return {self.keys[index]: int(start) for index, start in zip(counted, starts[:-1], strict=True)}
 
 
-class Tree:
+class FoldTree:
     """One tree's nodes in the shared order, and its counts as they come in."""
 
-    def __init__(self, request: Request, layout: Layout, order: Order) -> None:
+    def __init__(self, request: Request, layout: FoldLayout, order: Order) -> None:
         question = request.question
         self._learn, self._layout, self._order = request.learn, layout, order
         self._counting = question.counting
         index = {key: place for place, key in enumerate(order.keys)}
         self.counted = [index[layout.keys[attribute]] for attribute in self._counting]
-        reached: dict[int, Path] = {0: ()}
+        path_to: dict[int, Path] = {0: ()}
         for split in question.tree:
-            key, names = layout.keys[split.attribute], layout.values[split.attribute]
+            key, names = layout.keys[split.attribute], layout.names[split.attribute]
             groups: dict[int, list[int]] = {}
             for name, child in zip(names, split.children, strict=True):
-                groups.setdefault(child, []).append(order.values[key][name])
+                groups.setdefault(child, []).append(order.cells[key][name])
             for child in distinct(split.children):
-                reached[child] = (*reached[split.node], (index[key], tuple(sorted(groups[child]))))
-        self.paths = [reached[node] for node in question.nodes]
-        self.counts = np.zeros((len(self.paths), question.cells, question.classes), dtype=np.int64)
+                path_to[child] = (*path_to[split.node], (index[key], tuple(sorted(groups[child]))))
+        self.paths = [path_to[node] for node in question.nodes]
+        self.counts = np.zeros(question.shape, dtype=np.int64)
 
     def take(
         self,
         total: NDArray[np.int64],
-        answers: Mapping[str, NDArray[np.generic]],
+        answers: Mapping[str, NDArray[np.integer]],
         place: Mapping[frozenset[Condition], int],
         starts: Mapping[Key, int],
     ) -> None:
         """The sums over the tree's own sites of those of its nodes that are in these answers."""
-        found = [(own, place.get(frozenset(path), STAYS)) for own, path in enumerate(self.paths)]
-        own = [here for here, row in found if row != STAYS]
-        rows = [row for _, row in found if row != STAYS]
+        pairs = [(own, place.get(frozenset(path), STAYS)) for own, path in enumerate(self.paths)]
+        own = [here for here, row in pairs if row != STAYS]
+        rows = [row for _, row in pairs if row != STAYS]
         if not rows:
             return
         others = [answer for site, answer in answers.items() if site not in self._learn]
         mine = [answer for site, answer in answers.items() if site in self._learn]
         if len(others) < len(mine):
-            summed = total[rows] - add_up(other[rows] for other in others) if others else total[rows]
+            sums = total[rows] - add_up(other[rows] for other in others) if others else total[rows]
         else:
-            summed = add_up(answer[rows] for answer in mine)
+            sums = add_up(answer[rows] for answer in mine)
         cells = [0]
         for attribute in self._counting:
             key = self._layout.keys[attribute]
-            places = self._order.values[key]
-            cells += [starts[key] + places[name] for name in self._layout.values[attribute]]
+            places = self._order.cells[key]
+            cells += [starts[key] + places[name] for name in self._layout.names[attribute]]
         classes = [self._order.classes[name] for name in self._layout.classes]
-        self.counts[own] = pick(pick(summed, cells, 1), classes, 2)
+        self.counts[own] = pick(pick(sums, cells, 1), classes, 2)
 
 
 def number(names: Iterable[Name], places: dict[Name, int]) -> None:
@@ -234,9 +251,9 @@ def number(names: Iterable[Name], places: dict[Name, int]) -> None:
         places.setdefault(name, len(places))
 
 
-def renumber(known: Known, places: Mapping[Name, int]) -> Known:
+def renumber(own: OwnValues, places: Mapping[Name, int]) -> OwnValues:
     """Where a site's own values stand in the shared order."""
-    return Known([places[name_of(value)] for value in known.values], known.values)
+    return OwnValues([places[label(value)] for value in own.values], own.values)
 
 
 def batch(trees: Iterable[Sequence[Path]], most: int) -> Iterator[list[Path]]:
@@ -253,13 +270,13 @@ def batch(trees: Iterable[Sequence[Path]], most: int) -> Iterator[list[Path]]:
 def plant(paths: Sequence[Path], sizes: Sequence[int]) -> tuple[list[Split], list[int]]:
     """A partial tree with all of these nodes, and the number of each; a node may be split several ways."""
     below: dict[tuple[int, int], list[list[int]]] = {}
-    planted: dict[tuple[int, Condition], int] = {}
+    nodes: dict[tuple[int, Condition], int] = {}
     ends = []
     for path in paths:
         node = 0
         for condition in path:
-            if (node, condition) not in planted:
-                planted[node, condition] = len(planted) + 1
+            if (node, condition) not in nodes:
+                nodes[node, condition] = len(nodes) + 1
                 attribute, values = condition
                 splits = below.setdefault((node, attribute), [])
                 # Trees that group the values otherwise need a split of their own.
@@ -269,15 +286,15 @@ def plant(paths: Sequence[Path], sizes: Sequence[int]) -> tuple[list[Split], lis
                     children = [STAYS] * sizes[attribute]
                     splits.append(children)
                 for value in values:
-                    children[value] = planted[node, condition]
-            node = planted[node, condition]
+                    children[value] = nodes[node, condition]
+            node = nodes[node, condition]
         ends.append(node)
     return [
         Split(node, attribute, children) for (node, attribute), splits in below.items() for children in splits
     ], ends
 
 
-def add_up(answers: Iterable[NDArray[np.generic]]) -> NDArray[np.int64]:
+def add_up(answers: Iterable[NDArray[np.integer]]) -> NDArray[np.int64]:
     """The sum of arrays of counts."""
     arrays = iter(answers)
     total: NDArray[np.int64] = next(arrays).astype(np.int64)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 
-DTYPES = frozenset({"u1", "u2", "u4", "u8", "i8", "f8"})
+DTYPES = frozenset({"u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f8"})
 MAX_DIMENSIONS = 4
 
 
@@ -22,21 +22,10 @@ class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: bytes
 
 
-class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of an answer that is added up over sites."""
-
-    counts: Array
-
-
 def pack(values: NDArray[np.generic]) -> Array:
     """An array ready to travel, in its own dtype."""
     little = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False)
     return Array(little.dtype.str.lstrip("<|"), list(values.shape), little.tobytes())
-
-
-def pack_counts(counts: NDArray[np.generic]) -> Array:
-    """Non-negative counts in the narrowest unsigned dtype that holds them all."""
-    return pack(counts.astype(np.min_scalar_type(int(counts.max(initial=0)))))
 
 
 def unpack(array: Array, shape: tuple[int, ...] | None = None) -> NDArray[np.generic]:

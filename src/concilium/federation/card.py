@@ -6,22 +6,6 @@ from typing import Any
 
 import msgspec
 
-MEANINGS = {
-    "exact": (
-        "exact: the house saw each site's numbers; epsilon is unlimited. This hides no patient: a small count can "
-        "single a person out."
-    ),
-    "masked": (
-        "masked: the house saw sums over all sites, and which values occur at which site; epsilon is unlimited. This "
-        "hides which hospital a number came from, not which patient: a small sum can single a person out."
-    ),
-    "private": (
-        "private: the house saw sums over all sites with noise that the sites added in shares. Whether any one "
-        "patient is in the data changes what it saw only as much as the cost below says, as long as no more sites "
-        "collude than the manifest tolerates."
-    ),
-}
-
 
 class SiteCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One site that took part; `patients` are those who matched the query (None where that is not released).

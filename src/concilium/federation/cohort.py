@@ -1,6 +1,6 @@
 """What a statistic may see: the site's records after its policy, and the patients a question selects.
 
-`View` is the constraint stage of DIDT (Gi = constraints(Li)): what the policy's constraint graphs take out or change is
+`View` is the records under the policy (docs/methods.md, section 1.1): what its constraint graphs take out or change is
 taken out and changed in it, and a column that policy withholds, or that identifies patients, does not exist, for
 queries as for statistics. `Cohort` is the base population of one question.
 """
@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import PolicyError, RecordsError
+from concilium.federation.cells import read_as_asked, read_as_labels, read_as_numbers
 from concilium.federation.disclosure import Guard, Population
-from concilium.federation.messages import Release
-from concilium.federation.stated import read_as_asked, read_as_labels, read_as_numbers
 from concilium.policy.constrain import Constrained, constrain
 from concilium.policy.policy import Policy
 from concilium.records.query import Query
@@ -45,13 +44,9 @@ class Cohort:
     branch_floor: int
     guard: Guard
 
-    def under(self, release: Release) -> Cohort:
-        """The same patients, with as many counts left out as this release needs: only `exact` shows a site's own
-        tables, and under `private` nothing but the noise may depend on a patient."""
-        if release == "exact":
-            return self
-        floor = 0 if release == "private" else self.branch_floor
-        return replace(self, branch_floor=floor, guard=Guard())
+    def telling_all(self, branch_floor: int = 0) -> Cohort:
+        """The same patients, with no count left out but those of branches below the floor."""
+        return replace(self, branch_floor=branch_floor, guard=Guard())
 
     @property
     def floored(self) -> bool:
@@ -69,18 +64,20 @@ class Cohort:
 
 class View:
     """A site's records as the outside may know them: `patients` are those who are left, by their rows in the
-    hospital's table, and `hidden` says which columns are left out and why (never sent)."""
+    hospital's table, and `hidden` says which columns are left out and why (never sent). `by` is the column of patients'
+    ids, if there is one."""
 
     def __init__(
         self,
         records: Records,
         policy: Policy,
         secret: bytes | None = None,
+        by: str | None = None,
         *,
-        stated: bool = False,
+        by_itself: bool = False,
         constrained: Constrained | None = None,
     ) -> None:
-        self._stated, self._policy = stated, policy
+        self._by_itself, self._policy, self._by = by_itself, policy, by
         left = self._constrain(records, policy, secret) if constrained is None else constrained
         self._constrained = left
         self.hidden = {name: f"eliminated by graph {graph}" for name, graph in left.eliminated.items()}
@@ -88,8 +85,8 @@ class View:
             # Before as well as after, or a rule that thins a column out would make it fit to be told.
             same = name in left.replaced or column is records[name]
             looked_at = [column] if same else [records[name], column]
-            found = not stated and any(identifies(name, one, policy) for one in looked_at)
-            if found or name in policy.identifiers:
+            found = not by_itself and any(identifies(name, one, policy) for one in looked_at)
+            if found or name == by or name in policy.identifiers:
                 self.hidden[name] = "identifies patients"
         self.hidden |= dict.fromkeys(policy.withhold, "withheld by policy")
         visible = {name: column for name, column in left.columns.items() if name not in self.hidden}
@@ -107,11 +104,11 @@ class View:
         self._binned: dict[tuple[str, tuple[float, ...]], NDArray[np.unsignedinteger]] = {}
 
     @cached_property
-    def stated(self) -> View:
+    def each_by_itself(self) -> View:
         """The same for private questions, where nothing but the noise may depend on a patient: which columns there are
-        is what policy states, not what the columns hold."""
+        is what policy says, not what the columns hold, and each cell is read by itself (cells.py)."""
         left = self._constrained
-        return View(Records(left.columns), self._policy, stated=True, constrained=left)
+        return View(Records(left.columns), self._policy, by=self._by, by_itself=True, constrained=left)
 
     def _constrain(self, records: Records, policy: Policy, secret: bytes | None) -> Constrained:
         policy.check(records.names)
@@ -128,7 +125,7 @@ class View:
             found = self._selections.get(key)
         if found is None:
             asked = Query.parse(query)
-            records = read_as_asked(self.records, asked) if self._stated else self.records
+            records = read_as_asked(self.records, asked) if self._by_itself else self.records
             mask = asked.mask(records) & present(self.records, target)
             rows = np.flatnonzero(mask).astype(np.int32)
             found = rows, Population(self.patients[rows])
@@ -152,13 +149,15 @@ class View:
         return codes
 
     def measured(self, name: str) -> NDArray[np.float64]:
-        """A column as numbers, NaN where missing; RecordsError if it holds text (in a stated view, text is missing)."""
-        return read_as_numbers(self.records[name]) if self._stated else numbers(self.records, name)
+        """A column as numbers, NaN where missing; RecordsError if it holds text, which is missing where each cell is
+        read by itself."""
+        return read_as_numbers(self.records[name]) if self._by_itself else numbers(self.records, name)
 
     def coded(self, name: str) -> Coded:
-        """A column of categories; RecordsError where it is one of numbers (in a stated view, numbers have labels)."""
+        """A column of categories; RecordsError where it is one of numbers, which have labels where each cell is read by
+        itself."""
         column = self.records[name]
-        if self._stated:
+        if self._by_itself:
             with self._lock:
                 if name not in self._labelled:
                     self._labelled[name] = read_as_labels(column)

@@ -27,10 +27,6 @@ Flags = NDArray[np.bool_]
 
 MOST_REFUSALS = 20
 
-TABLE = """CREATE TABLE IF NOT EXISTS disclosure_population (
-    number INTEGER PRIMARY KEY, records TEXT NOT NULL, digest BLOB NOT NULL, patients BLOB NOT NULL,
-    UNIQUE (records, digest))"""
-
 
 @dataclass(frozen=True)
 class Guard:
@@ -126,8 +122,6 @@ class Populations:
         # Up to which remembered population each was found to be fine, and whether it is among them: a study asks about
         # one again and again. What was read is committed, and is never taken out.
         self._checked: dict[bytes, tuple[int, bool]] = {}
-        with ledger.sharing() as connection:
-            connection.execute(TABLE)
 
     def admit(self, population: Population) -> bool:
         """Remember a population; False if it, or its difference to an earlier one either way, is of 1 to k - 1 people.
@@ -136,23 +130,16 @@ class Populations:
         """
         if 0 < len(population) < self._least:
             return False
-        known, stored = self._checked.get(population.digest, (0, False))
-        with self._ledger.sharing() as connection:
-            rows = connection.execute(
-                "SELECT number, digest, patients FROM disclosure_population"
-                " WHERE records = ? AND number > ? ORDER BY number",
-                (self._records, known),
+        checked, stored = self._checked.get(population.digest, (0, False))
+        for number, digest, patients in self._ledger.populations(self._records, checked):
+            if not self._differ_safely(population.patients, BitMap.deserialize(patients)):
+                return False
+            checked, stored = number, stored or digest == population.digest
+        if not stored:
+            self._ledger.remember_population(
+                self._records, population.digest, population.patients.serialize()
             )
-            for number, digest, patients in rows:
-                if not self._differ_safely(population.patients, BitMap.deserialize(patients)):
-                    return False
-                known, stored = number, stored or digest == population.digest
-            if not stored:
-                connection.execute(
-                    "INSERT OR IGNORE INTO disclosure_population (records, digest, patients) VALUES (?, ?, ?)",
-                    (self._records, population.digest, population.patients.serialize()),
-                )
-        self._checked[population.digest] = known, stored
+        self._checked[population.digest] = checked, stored
         return True
 
     def _differ_safely(self, asked: BitMap, before: BitMap) -> bool:

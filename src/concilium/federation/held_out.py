@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
+from concilium.federation.cells import as_number, canonical
 from concilium.federation.cohort import Cohort, View
 from concilium.federation.disclosure import Population
-from concilium.federation.stated import as_number, canonical
 from concilium.records.table import Column, Numbers, Records
 
 MOST_PERCENT = 90

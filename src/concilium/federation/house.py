@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
 from concilium.errors import HouseError, StudyError
+from concilium.federation.card import Card
+from concilium.federation.conversation import B, Conversation, Learned, Partners
 from concilium.federation.embedded import Answering, Embedded, Transport
-from concilium.federation.messages import LedgerHead, Release
+from concilium.federation.messages import LedgerHead
 from concilium.federation.run import Run, SitesChanged
 
-T = TypeVar("T")
 
-
-class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KnownSite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a house remembers of a site."""
 
     identity: str
@@ -80,7 +80,7 @@ class House:
         """Write down who the sites are and how far their ledgers have come."""
         if self._memory is None:
             return
-        known = {site: Known(self.identities[site].hex(), head) for site, head in self.heads.items()}
+        known = {site: KnownSite(self.identities[site].hex(), head) for site, head in self.heads.items()}
         partial = self._memory.with_name(self._memory.name + ".part")
         try:
             partial.write_bytes(msgspec.json.format(msgspec.json.encode(known), indent=1))
@@ -92,7 +92,7 @@ class House:
         if self._memory is None or not self._memory.exists():
             return
         try:
-            found = msgspec.json.decode(self._memory.read_bytes(), type=dict[str, Known])
+            found = msgspec.json.decode(self._memory.read_bytes(), type=dict[str, KnownSite])
             known = {site: said for site, said in found.items() if site in self.names}
             self.identities = {site: bytes.fromhex(said.identity) for site, said in known.items()}
         except (OSError, ValueError) as error:
@@ -105,17 +105,22 @@ class House:
     def names(self) -> tuple[str, ...]:
         return self.transport.names
 
-    def open(self, method: str, release: Release, parameters: Mapping[str, Any]) -> Run:
+    def open(self, method: str, release: str, parameters: Mapping[str, Any]) -> Run:
         """A run of a method over all sites of this house."""
         return Run(self, method, release, parameters)
 
-    def converse(
-        self, method: str, release: Release, parameters: Mapping[str, Any], talk: Callable[[Run], T]
-    ) -> T:
-        """What comes of a method's talk with all sites, begun anew with the rest whenever some are lost on the way."""
+    def learn(
+        self,
+        method: str,
+        release: str,
+        parameters: Mapping[str, Any],
+        begin: Callable[[Partners], Conversation[Learned[B]]],
+    ) -> tuple[B, Card]:
+        """What comes of a method's conversation with all sites, begun anew with the rest whenever some are lost."""
         with self.open(method, release, parameters) as run:
             while True:
                 try:
-                    return talk(run)
+                    learned = run.converse(begin(run))
                 except SitesChanged:
                     continue  # sites only ever get fewer, so this ends
+                return learned.body, run.finish(learned.patients, learned.warnings)

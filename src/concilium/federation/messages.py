@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,7 +20,6 @@ from concilium.privacy.identity import statement
 VERSION = 1
 MAX_MESSAGE = 1 << 26
 
-Release = Literal["exact", "masked", "private"]
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -39,18 +38,17 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     id: str
     study: str
     kind: str
-    release: Release
+    release: str
     body: bytes
     template: bytes = b""
-    attempt: int = 1
     seen: LedgerHead | None = None
 
     @cached_property
     def digest(self) -> str:
         """What must be equal for two messages to be the same question; `seen` is not part of it."""
-        named = f"{self.study}\n{self.kind}\n{self.release}\n{self.attempt}".encode()
+        named = f"{self.study}\n{self.kind}\n{self.release}".encode()
         return hashlib.sha256(
-            statement("concilium/envelope@2", named, self.body_digest, self.template)
+            statement("concilium/envelope@3", named, self.body_digest, self.template)
         ).hexdigest()
 
     @cached_property
@@ -62,7 +60,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the site entered in its ledger for an answer; `cost` is None for releases without a bound."""
 
-    release: Release
+    release: str
     cost: str | None
     numbers: int
 
@@ -143,9 +141,14 @@ def open_envelope(data: bytes) -> Envelope:
         raise MessageError(
             f"message version {envelope.version} is not spoken here; this site speaks {VERSION}"
         )
-    if not 8 <= len(envelope.id) <= 128 or len(envelope.study) > 128 or len(envelope.kind) > 64:
+    if (
+        not 8 <= len(envelope.id) <= 128
+        or len(envelope.study) > 128
+        or len(envelope.kind) > 64
+        or len(envelope.release) > 64
+    ):
         raise MessageError(
-            "a question's id must have 8 to 128 characters, its study at most 128, its kind at most 64"
+            "a question's id must have 8 to 128 characters, its study at most 128, its kind and release at most 64"
         )
     return envelope
 

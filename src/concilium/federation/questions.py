@@ -1,14 +1,17 @@
-"""The closed set of questions a house may ask. There is no other way to ask a site anything.
+"""What a house may ask: every kind declares itself, and there is no other way to ask a site anything.
 
-A kind is a msgspec struct that says what it would release and computes it from a cohort; it lives with its
-method, and is named here so that a site can list, load and refuse it without knowing the method.
+A kind is a msgspec struct that says its name, the releases it may have, what it reads, what it computes from a cohort,
+and how a region answers it for its sites. What is *gathered* comes back site by site, what is *summed* is added up, and
+of what is *noisy* the site itself works out the price. `closed_lists.KINDS` lists them all.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import ClassVar, Protocol, cast
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,61 +20,156 @@ from numpy.typing import NDArray
 from concilium.closed_lists import KINDS, load
 from concilium.errors import MessageError, nearest
 from concilium.federation.cohort import Cohort
+from concilium.federation.held_out import Part
 from concilium.federation.messages import Envelope, decode
 
 MOST_CHARACTERS = 1000
 MOST_REMEMBERED = 1 << 16  # bytes of a question
 
+EXACT = frozenset({"exact"})
+PLAIN = frozenset({"exact", "masked"})
+PRIVATE = frozenset({"private"})
 
-class Gathered(msgspec.Struct, frozen=True):
-    """A body that the house gathers site by site; `numbers` says how many numbers about patients are in it."""
+
+class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one site answers to a question that is gathered."""
 
     @property
     def numbers(self) -> int:
+        """How many numbers about patients are in it."""
         return 0
 
+    @property
+    def leaves(self) -> str | None:
+        """Why the site takes no further part in the study, if it does not."""
+        return None
 
-class Question(Protocol):
-    """What every kind of question tells the gate."""
 
+R = TypeVar("R", bound=Reply)
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every kind tells the gate. `merges`: folds of an evaluation may ask it together, of all sites."""
+
+    kind: ClassVar[str]
     releases: ClassVar[frozenset[str]]
+    merges: ClassVar[bool] = False
 
     def check(self, release: str) -> None:
         """MessageError unless the question is consistent in itself, of bearable size, and fit for this release."""
 
 
-class Statistic(Question, Protocol):
+class Step(Question, frozen=True, kw_only=True):
+    """A step of the protocol that a release has with its sites; it is about no patient (releases/masked.py)."""
+
+
+class Statistic(Question, frozen=True, kw_only=True):
     """A question about patients: a query selects them, and `target` must be known for each."""
 
-    additive: ClassVar[bool]
+    reads: ClassVar[frozenset[str]] = frozenset({"table"})
+
     query: str
     target: str
 
     @property
-    def noise(self) -> Fraction:
-        """Private only: the variance of the noise that the sum is to have."""
+    def division(self) -> Part | None:
+        """Whether it is about those who are held out only, or about all but those."""
+        return None
+
+
+class Gathered(Statistic, Generic[R], frozen=True, kw_only=True):
+    """A question whose answers the house reads site by site."""
+
+    reply: ClassVar[type[Any]]
+
+    def compute(self, cohort: Cohort) -> R:
+        """What this site answers."""
+        raise NotImplementedError
+
+    def read(self, data: bytes) -> R:
+        """A site's answer; MessageError unless it is one."""
+        answer: R = decode(data, self.reply)
+        return answer
+
+    def unite(self, replies: Sequence[R]) -> R:
+        """The answer of a region, from those of its sites."""
+        cannot_be_united(self.kind)
+
+
+class Summed(Statistic, frozen=True, kw_only=True):
+    """A question whose answers are added up over sites: whole numbers, or reals with so many binary places."""
 
     @property
-    def sensitivity_squared(self) -> Fraction:
-        """Private only: the squared L2 norm of what one patient can change, worked out by the site itself."""
+    def shape(self) -> tuple[int, ...]:
+        """Of the array that a site answers with."""
+        raise NotImplementedError
 
     @property
     def numbers(self) -> int:
-        """How many numbers an additive answer holds."""
+        return math.prod(self.shape)
+
+    @property
+    def binary_places(self) -> int:
+        return 0
 
     @property
     def largest(self) -> int:
-        """Masked only: no number of an additive answer is beyond this, whoever the patients are."""
+        """No number of an answer is beyond this, whoever the patients are."""
+        return int(np.iinfo(np.uint32).max)
 
-    def compute(self, cohort: Cohort, template: bytes) -> Gathered | NDArray[np.unsignedinteger]:
-        """The statistic: an array of counts, which the house adds up over sites, or a struct it gathers."""
+    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+        """The array; `template` is what this site alone was told."""
+        raise NotImplementedError
+
+    def asked_before(self) -> Gathered[Any] | None:
+        """For a region: the question from whose answers the house made what it tells each site, if it does."""
+        return None
+
+    def tell_on(self, template: bytes, replies: Mapping[str, Any]) -> dict[str, bytes]:
+        """For a region: what each site is told, from what the region was told and what its sites answered before."""
+        raise NotImplementedError
+
+
+class Noisy(Summed, frozen=True, kw_only=True):
+    """A question that is released as `private` only: the sites add noise of this variance in shares.
+
+    The variance is the house's to choose; what it costs follows from it and from `sensitivity_squared`, which the site
+    works out from the question alone.
+    """
+
+    releases: ClassVar[frozenset[str]] = PRIVATE
+
+    variance: str
+
+    @property
+    def noise(self) -> Fraction:
+        """The variance of the noise that the sum is to have."""
+        return Fraction(self.variance)
+
+    @property
+    def sensitivity_squared(self) -> Fraction:
+        """The squared L2 norm of what one patient can change."""
+        raise NotImplementedError
+
+    def check(self, release: str) -> None:
+        try:
+            fine = (
+                len(self.variance) <= 200 and "e" not in self.variance.lower() and Fraction(self.variance) > 0
+            )
+        except (ValueError, ZeroDivisionError):
+            fine = False
+        if not fine:
+            raise MessageError("a private question says the variance of its noise, such as '81/2'")
+
+
+def cannot_be_united(kind: str) -> NoReturn:
+    raise MessageError(f"a region cannot answer {kind!r} for its sites: ask the hospitals themselves")
 
 
 def open_question(envelope: Envelope) -> Question:
     """The question inside an envelope, checked; MessageError if its kind is unknown or its body malformed."""
-    if len(envelope.body) > MOST_REMEMBERED:
-        return read_question(envelope.kind, envelope.release, envelope.body)
-    return read_again(envelope.kind, envelope.release, envelope.body)
+    read = read_question if len(envelope.body) > MOST_REMEMBERED else read_again
+    return read(envelope.kind, envelope.release, envelope.body)
 
 
 def read_question(kind: str, release: str, body: bytes) -> Question:
@@ -79,10 +177,11 @@ def read_question(kind: str, release: str, body: bytes) -> Question:
     place = KINDS.get(kind)
     if place is None:
         raise MessageError(f"there is no kind of question {kind[:60]!r}{nearest(kind[:60], KINDS)}")
-    question = cast(Question, decode(body, load(place)))
+    form: type[Question] = load(place)
+    question = decode(body, form)
     if release not in question.releases:
-        raise MessageError(f"a question of kind {kind!r} cannot be released as {release!r}")
-    if len(getattr(question, "target", "")) > MOST_CHARACTERS:
+        raise MessageError(f"a question of kind {kind!r} cannot be released as {release[:60]!r}")
+    if isinstance(question, Statistic) and len(question.target) > MOST_CHARACTERS:
         raise MessageError(f"the name of an attribute may have at most {MOST_CHARACTERS} characters")
     question.check(release)
     return question

@@ -1,4 +1,4 @@
-"""A region: a house with its own sites that answers a larger house as one site does (DIDT 2.4, promotion).
+"""A region: a house with its own sites that answers a larger house as one site does (docs/methods.md, section 1.17).
 
 Each tier reduces what it gathers to one value that moves up: metadata is united, counts are added, so that the tree
 through any number of tiers is the tree of one house over all sites. A region is trusted with its region: under `exact`
@@ -10,21 +10,20 @@ what they entered. It never takes part under masks, where nobody may be trusted 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from concilium.errors import HouseError, MessageError, StudyError
-from concilium.federation.arrays import Counts, pack_counts, unpack
 from concilium.federation.card import Card, RefusalCard
+from concilium.federation.desk import Refused
 from concilium.federation.embedded import Embedded
 from concilium.federation.house import House
 from concilium.federation.messages import (
@@ -34,32 +33,16 @@ from concilium.federation.messages import (
     Envelope,
     LedgerHead,
     Refusal,
-    decode,
     encode,
     open_envelope,
 )
-from concilium.federation.questions import Gathered, Statistic, open_question
+from concilium.federation.questions import Gathered, Question, Statistic, Summed, open_question
+from concilium.federation.releases import find_release
 from concilium.federation.run import MISFITS, Run, SitesChanged, together
+from concilium.federation.sums import read_sum, write_sum
 from concilium.privacy.identity import Identity, statement
 
 log = logging.getLogger(__name__)
-
-# How a gathered kind is united over the sites of a region: bodies by site in, one body out.
-UNITED = {
-    "rulefit.schema": "concilium.trees.tiers:unite_schemas",
-    "rulefit.rules": "concilium.rulefit.generation:unite_rules",
-    "tree.schema": "concilium.trees.tiers:unite_schemas",
-    "tree.classes": "concilium.trees.tiers:unite_classes",
-}
-# In answer to which kinds sites may opt out of a study, and how they are told from the rest: bodies by site in,
-# reasons by site out.
-OPTED_OUT = {"tree.classes": "concilium.trees.tiers:find_opted_out"}
-# How what the house tells a region is told on: the kind of answer it is made from, the question that asks for it
-# again, and what each site is told.
-TOLD_ON = dict.fromkeys(
-    ("tree.crosstables", "tree.votes"),
-    ("tree.schema", "concilium.trees.tiers:ask_schema_of", "concilium.trees.tiers:tell_on"),
-)
 
 REMEMBERED_STUDIES = 64
 
@@ -69,20 +52,12 @@ EXACT_ONLY = (
 )
 
 
-class Refused(Exception):
-    """The region does not answer; becomes a Refusal."""
-
-    def __init__(self, rule: str, reason: str) -> None:
-        self.rule, self.reason = rule, reason
-        super().__init__(reason)
-
-
 @dataclass
-class Below:
-    """What a region remembers of one study: its run below, what its sites told, and why it ended (if it did)."""
+class RegionalStudy:
+    """What a region remembers of one study: its run below, what its sites answered, and why it ended (if it did)."""
 
     run: Run
-    told: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    replies: dict[str, dict[str, Any]] = field(default_factory=dict)
     charged: dict[str, int] = field(default_factory=dict)
     ended: str | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -110,7 +85,7 @@ class Region:
             self.identity = Identity.create()
         else:
             self.identity = identity if isinstance(identity, Identity) else Identity.at(identity)
-        self._studies: OrderedDict[str, Below] = OrderedDict()
+        self._studies: OrderedDict[str, RegionalStudy] = OrderedDict()
         self._lock = threading.Lock()
 
     def answer(self, message: bytes) -> bytes:
@@ -119,11 +94,11 @@ class Region:
         try:
             envelope = open_envelope(message)
             question = open_question(envelope)
-            if envelope.release != "exact":
+            if not find_release(envelope.release).by_site or not isinstance(question, Statistic):
                 raise Refused("mode", EXACT_ONLY.format(release=envelope.release))
-            below = self._recall(envelope.study)
+            below = self._recall(envelope.study, envelope.release)
             with below.lock:
-                body = self._promote(envelope, cast(Statistic, question), below)
+                body = self._promote(envelope, question, below)
                 return self._sign(envelope, body, below)
         except Refused as refusal:
             return self._refuse(envelope, refusal.rule, refusal.reason)
@@ -146,52 +121,59 @@ class Region:
             raise HouseError(f"region {self.name!r} was not asked in study {study!r}, or it is long ago")
         return below.run.finish({})
 
-    def _recall(self, study: str) -> Below:
+    def _recall(self, study: str, release: str) -> RegionalStudy:
         """What is remembered of a study, which begins with its first question."""
         with self._lock:
             below = self._studies.get(study)
             if below is None:
-                run = self.house.open("region", "exact", {})
+                run = self.house.open("region", release, {})
                 run.id = run.study = study  # so that the sites know a repeated question again
-                below = self._studies[study] = Below(run)
+                below = self._studies[study] = RegionalStudy(run)
                 while len(self._studies) > REMEMBERED_STUDIES:
                     self._studies.popitem(last=False)
             self._studies.move_to_end(study)
             return below
 
-    def _promote(self, envelope: Envelope, question: Statistic, below: Below) -> msgspec.Struct:
+    def _promote(self, envelope: Envelope, question: Statistic, below: RegionalStudy) -> msgspec.Struct:
         """The one value that moves up: what all sites of the region answer, united or added."""
         if below.ended is not None:
             raise Refused("lost", below.ended)
-        if not question.additive:
-            unite = find(UNITED, envelope.kind)
-            told = self._ask(envelope.kind, question, below, None, envelope.id)
-            below.told[envelope.kind] = told
-            if envelope.kind in OPTED_OUT:
-                leaving: dict[str, str] = load(OPTED_OUT[envelope.kind])(told)
-                if len(leaving) < len(told):  # where all opt out, the region does, and is not asked again
-                    below.run.excuse(leaving)
-            united: Gathered = unite(told)
+        if isinstance(question, Gathered):
+            replies = self._gather(question, below, envelope.id)
+            leaving = {site: reply.leaves for site, reply in replies.items() if reply.leaves is not None}
+            if len(leaving) < len(replies):  # where all opt out, the region does, and is not asked again
+                below.run.excuse(leaving)
+            try:
+                united: msgspec.Struct = question.unite(list(replies.values()))
+            except MessageError as error:
+                raise Refused("kind", str(error)) from None
             return united
+        if not isinstance(question, Summed):
+            raise Refused("kind", f"a region cannot answer a question of kind {question.kind!r}")
         templates = self._tell_on(envelope, question, below) if envelope.template else None
-        bodies = self._ask(envelope.kind, question, below, templates, envelope.id)
-        return Counts(pack_counts(add_up(bodies, question.numbers)))
+        return add_up(question, self._ask(question, below, templates, envelope.id))
 
-    def _tell_on(self, envelope: Envelope, question: Statistic, below: Below) -> dict[str, bytes]:
+    def _gather(self, question: Gathered[Any], below: RegionalStudy, name: str) -> dict[str, Any]:
+        """The answers of all sites, remembered for what the house will tell the region later."""
+        answers = self._ask(question, below, None, name)
+        below.replies[question.kind] = {site: question.read(data) for site, data in answers.items()}
+        return below.replies[question.kind]
+
+    def _tell_on(self, envelope: Envelope, question: Summed, below: RegionalStudy) -> dict[str, bytes]:
         """What each site is told of what the house told the region."""
-        if envelope.kind not in TOLD_ON:
+        before = question.asked_before()
+        if before is None:
             raise Refused(
-                "kind", f"a region cannot tell its sites what comes with a {envelope.kind!r} question"
+                "kind", f"a region cannot tell its sites what comes with a {question.kind!r} question"
             )
-        kind, ask_again, tell_on = TOLD_ON[envelope.kind]
-        if kind not in below.told:
-            self._take_up_again(envelope, below, kind, load(ask_again)(question))
-        told: dict[str, bytes] = load(tell_on)(question, envelope.template, below.told[kind])
-        return told
+        if before.kind not in below.replies:
+            self._take_up_again(envelope, below, before)
+        replies = below.replies[before.kind]
+        return question.tell_on(envelope.template, {site: replies[site] for site in below.run.sites})
 
-    def _take_up_again(self, envelope: Envelope, below: Below, kind: str, question: msgspec.Struct) -> None:
+    def _take_up_again(self, envelope: Envelope, below: RegionalStudy, question: Gathered[Any]) -> None:
         """Go on with a study that was begun before this process was: with the same sites, or not at all."""
-        below.told[kind] = self._ask(kind, question, below, None, f"{kind} again")
+        self._gather(question, below, f"{question.kind} again")
         if envelope.seen is None or not envelope.seen.hash.startswith(participants(below.run)):
             below.ended = (
                 "the region was started again since the study began, and not all of the same sites are there: begin "
@@ -200,18 +182,13 @@ class Region:
             raise Refused("lost", below.ended)
 
     def _ask(
-        self,
-        kind: str,
-        question: msgspec.Struct | Statistic,
-        below: Below,
-        templates: Mapping[str, bytes] | None,
-        name: str,
+        self, question: Question, below: RegionalStudy, templates: Mapping[str, bytes] | None, name: str
     ) -> dict[str, bytes]:
         """One round below; what it cost is remembered under the name of the question."""
         run = below.run
         before, refused = run.numbers, len(run.refusals)
         try:
-            bodies = run.gather(kind, cast(msgspec.Struct, question), templates)
+            bodies = run.gather(question, templates)
         except SitesChanged:
             below.ended = (
                 f"the region lost sites after its first answer, and its sums are those of all or nothing: "
@@ -226,13 +203,13 @@ class Region:
         below.charged.setdefault(name, run.numbers - before)
         return bodies
 
-    def _sign(self, envelope: Envelope, body: msgspec.Struct, below: Below) -> bytes:
+    def _sign(self, envelope: Envelope, body: msgspec.Struct, below: RegionalStudy) -> bytes:
         answer = Answer(
             version=VERSION,
             id=envelope.id,
             site=self.name,
             body=encode(body),
-            charge=Charge("exact", None, below.charged[envelope.id]),
+            charge=Charge(envelope.release, None, below.charged[envelope.id]),
             ledger=joint_head(below.run),
             identity=self.identity.public,
             below=below.run.hospitals,
@@ -248,16 +225,15 @@ class Region:
         return f"Region({self.name!r}, {len(self.house.names)} sites)"
 
 
-def add_up(bodies: Mapping[str, bytes], numbers: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The sum of the sites' counts."""
-    arrays = {site: unpack(decode(body, Counts).counts) for site, body in bodies.items()}
-    shapes = {array.shape for array in arrays.values()}
-    if len(shapes) != 1 or next(iter(arrays.values())).size != numbers:
-        raise Refused("region", "the region's sites answered with what cannot be added up")
-    total = np.zeros(shapes.pop(), dtype=np.int64)
-    for array in arrays.values():
-        total += array.astype(np.int64)
-    return total
+def add_up(question: Summed, answers: Mapping[str, bytes]) -> msgspec.Struct:
+    """The sum of what the sites answered, as one of them would write it."""
+    total = np.zeros(question.shape, dtype=np.int64)
+    try:
+        for data in answers.values():
+            total += read_sum(data, question)
+    except MessageError:
+        raise Refused("region", "the region's sites answered with what cannot be added up") from None
+    return write_sum(total, question.binary_places)
 
 
 def participants(run: Run) -> str:
@@ -281,15 +257,3 @@ def lost(run: Run, refused: Sequence[RefusalCard]) -> str:
     """Who was lost in the last round, and why."""
     silent = [(loss.site, loss.reason) for loss in run.dropouts if loss.round == run.rounds]
     return together([*silent, *((refusal.site, refusal.reason) for refusal in refused)])
-
-
-def find(registry: Mapping[str, str], kind: str) -> Callable[..., Any]:
-    if kind not in registry:
-        raise Refused("kind", f"a region cannot answer {kind!r} for its sites: ask the hospitals themselves")
-    return load(registry[kind])
-
-
-def load(place: str) -> Callable[..., Any]:
-    module, name = place.split(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return function

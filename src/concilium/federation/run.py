@@ -1,6 +1,6 @@
 """One run of one method: its participants, its rounds, and what became of each site.
 
-What a method asks goes out to all participants and comes back as bodies by site, or as one sum. Who took part,
+What a method asks goes out to all participants and comes back as answers by site, or as one sum. Who took part,
 what it cost, who refused and who was lost is kept on the way and ends up on the card. A lost site ends in a
 definite state: with `on_loss="continue"` the method starts again with the rest (answers already given are stored at
 the sites and free), so that the model is that of the sites that stayed; otherwise the run stops with its name.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,21 +19,14 @@ from numpy.typing import NDArray
 
 import concilium
 from concilium.errors import HouseError, MessageError
-from concilium.federation.arrays import Counts, unpack
-from concilium.federation.card import MEANINGS, Card, DropoutCard, RefusalCard, ReleaseCard, SiteCard
+from concilium.federation.card import Card, DropoutCard, RefusalCard, ReleaseCard, SiteCard
+from concilium.federation.conversation import Asked, Conversation, ToEach
 from concilium.federation.embedded import Silence
 from concilium.federation.journal import Journal
 from concilium.federation.masked_study import MaskedStudy
-from concilium.federation.messages import (
-    VERSION,
-    Answer,
-    Envelope,
-    Refusal,
-    Release,
-    decode,
-    encode,
-    open_reply,
-)
+from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, encode, open_reply
+from concilium.federation.questions import Gathered, Question, Reply, Summed
+from concilium.federation.releases import find_release
 from concilium.privacy.identity import fingerprint, is_signed
 from concilium.privacy.randomness import draw_bytes
 
@@ -43,6 +36,8 @@ if TYPE_CHECKING:
 # The question does not fit the site's table (or is not understood): the study is wrong, not the site.
 MISFITS = frozenset({"message", "query", "attribute"})
 
+T = TypeVar("T")
+
 
 class SitesChanged(Exception):
     """Sites were lost after the first round: what was gathered so far is of other sites; start again."""
@@ -51,10 +46,10 @@ class SitesChanged(Exception):
 class Run:
     """Opened by `House.open`. `study` is what sites know the run by: its id, or that of its manifest."""
 
-    def __init__(self, house: House, method: str, release: Release, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, house: House, method: str, release: str, parameters: Mapping[str, Any]) -> None:
         self.house = house
         self.method = method
-        self.release: Release = release
+        self.release = find_release(release)
         self.sites = list(house.names)
         self.rounds = 0
         self.bytes = 0
@@ -68,7 +63,7 @@ class Run:
             self.id = self.journal.begin(self.id, hashlib.sha256(asked).hexdigest())
         self.study = self.id
         self._begun = False
-        self._masked: MaskedStudy | None = None
+        self._masked_study: MaskedStudy | None = None
         self._charges: dict[tuple[str, str, str], ReleaseCard] = {}
         self._answered: set[str] = set()
         self.opted_out: dict[str, str] = {}
@@ -76,51 +71,76 @@ class Run:
         self.dropouts: list[DropoutCard] = []
         self._regions: dict[str, int] = {}
 
-    def add_up(
-        self,
-        kind: str,
-        question: msgspec.Struct,
-        shape: tuple[int, ...],
-        templates: Mapping[str, bytes] | None = None,
-        *,
-        release: Release | None = None,
-    ) -> NDArray[np.int64]:
-        """One round whose answers are arrays of counts of this shape: their sum over the participants.
+    def converse(self, conversation: Conversation[T]) -> T:
+        """What comes of a conversation with the participants; SitesChanged where it must begin anew with the rest."""
+        try:
+            asked = next(conversation)
+            while True:
+                asked = conversation.send(self.ask(asked))
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
-        `release`: that of this question alone, where a masked run has a private part.
-        """
-        if (release or self.release) != "exact":
-            return self.masked.add_up(kind, question, shape, release or self.release)
-        total = np.zeros(shape, dtype=np.int64)
-        for site, body in self.gather(kind, question, templates).items():
+    def ask(self, asked: Asked) -> dict[str, Reply] | NDArray[np.int64]:
+        """What one question brings: answers by site, or the sum."""
+        if isinstance(asked, ToEach):
+            return self.add_up(asked.question, asked.templates)
+        if isinstance(asked, Summed):
+            return self.add_up(asked)
+        replies = self._read_replies(asked)
+        leaving = {site: reply.leaves for site, reply in replies.items() if reply.leaves is not None}
+        if len(leaving) < len(replies):
+            self.excuse(leaving)
+        return replies
+
+    def _read_replies(self, question: Gathered[Any]) -> dict[str, Reply]:
+        replies: dict[str, Reply] = {}
+        for site, data in self.gather(question).items():
             try:
-                total += unpack(decode(body, Counts).counts, shape).astype(np.int64)
+                replies[site] = question.read(data)
             except MessageError as error:
-                raise HouseError(f"{site} answered with what cannot be added up: {error}") from None
-        return total
+                raise HouseError(f"{site} answered with what was not asked for: {error}") from None
+        return replies
+
+    def add_up(self, question: Summed, templates: Mapping[str, bytes] | None = None) -> NDArray[np.int64]:
+        """The sum over the participants of what they answer."""
+        return find_release(self._name_release(question)).add_up(self, question, templates)
+
+    def _name_release(self, question: Question) -> str:
+        """That of the run; a question that has one release only keeps it (a masked run may have a private part)."""
+        if self.release.name not in question.releases and len(question.releases) == 1:
+            return next(iter(question.releases))
+        return self.release.name
 
     @property
-    def masked(self) -> MaskedStudy:
+    def masked_study(self) -> MaskedStudy:
         """The masked study of this run, set up on first use."""
-        if self._masked is None:
-            self._masked = MaskedStudy(self)
-        return self._masked
+        if self._masked_study is None:
+            self._masked_study = MaskedStudy(self)
+        return self._masked_study
+
+    @property
+    def least_variance(self) -> Fraction:
+        return self.masked_study.least_variance
+
+    def variance(self, rho: Fraction, squared_sensitivity: Fraction | int) -> Fraction:
+        return self.masked_study.variance(rho, squared_sensitivity)
 
     def gather(
         self,
-        kind: str,
-        question: msgspec.Struct,
+        question: Question,
         templates: Mapping[str, bytes] | None = None,
         *,
         live: bool = False,
-        release: Release | None = None,
+        release: str | None = None,
     ) -> dict[str, bytes]:
-        """One round: the question to every participant, each with its own template; bodies by site.
+        """One round: the question to every participant, each with its own template; the bodies of answers by site.
 
         In the first round sites may refuse or be silent and the rest goes on; later that raises SitesChanged, or
         stops the run where participants are fixed. `live` rounds are not taken from the journal.
         """
-        templates = templates or {}
+        templates, kind = templates or {}, question.kind
+        release = release or self._name_release(question)
         body = encode(question)
         envelopes = {s: self._envelope(s, kind, body, templates.get(s, b""), release) for s in self.sites}
         self.rounds += 1
@@ -147,31 +167,30 @@ class Run:
 
     def finish(self, patients: Mapping[str, int | None], warnings: Iterable[str] = ()) -> Card:
         """End the run: the card of the model that came of it."""
-        said = list(warnings)
-        if self._masked is not None:
-            said += self._masked.end()
+        notes = list(warnings)
+        if self._masked_study is not None:
+            notes += self._masked_study.end()
         # Of every site that answered, in the model or not: what was released was released.
         releases = [self._charges[key] for key in sorted(self._charges)]
-        if self.release == "exact":
-            said += warn_of_numbers([one for one in releases if one.site in self.sites], patients)
+        notes += self.release.warn([one for one in releases if one.site in self.sites], patients)
         if self.opted_out:
-            said.append(f"opted out: {together(self.opted_out.items())}")
+            notes.append(f"opted out: {together(self.opted_out.items())}")
         lost = sorted({loss.site for loss in self.dropouts} - set(self.sites))
         if lost:
-            said.append(f"lost on the way: {', '.join(lost)}; the model is that of the sites that stayed")
-        said += warn_of_regions({s: count for s, count in self._regions.items() if s in self.sites})
+            notes.append(f"lost on the way: {', '.join(lost)}; the model is that of the sites that stayed")
+        notes += warn_of_regions({s: count for s, count in self._regions.items() if s in self.sites})
         return Card(
             study=self.study,
             method=self.method,
-            release=self.release,
-            meaning=MEANINGS[self.release],
+            release=self.release.name,
+            meaning=self.release.meaning,
             sites=[self._site_card(site, patients.get(site)) for site in self.sites],
             rounds=self.rounds,
             bytes=self.bytes,
             releases=releases,
             refusals=self.refusals,
             dropouts=self.dropouts,
-            warnings=said,
+            warnings=notes,
             version=concilium.__version__,
         )
 
@@ -195,15 +214,13 @@ class Run:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _envelope(
-        self, site: str, kind: str, body: bytes, template: bytes, release: Release | None
-    ) -> Envelope:
+    def _envelope(self, site: str, kind: str, body: bytes, template: bytes, release: str) -> Envelope:
         envelope = Envelope(
             version=VERSION,
             id="",
             study=self.study,
             kind=kind,
-            release=release or self.release,
+            release=release,
             body=body,
             template=template,
             seen=self.house.heads.get(site),
@@ -310,22 +327,6 @@ class Run:
     def _site_card(self, site: str, patients: int | None) -> SiteCard:
         head = self.house.heads[site]
         return SiteCard(site, patients, fingerprint(self.house.identities[site]), head.count, head.hash)
-
-
-def warn_of_numbers(releases: Sequence[ReleaseCard], patients: Mapping[str, int | None]) -> list[str]:
-    """A warning if sites released more than one exact number for every two patients."""
-    numbers: dict[str, int] = {}
-    for release in releases:
-        numbers[release.site] = numbers.get(release.site, 0) + release.numbers
-    many = [site for site, count in numbers.items() if count > (patients.get(site) or count) / 2]
-    if not many:
-        return []
-    most = max(many, key=lambda site: numbers[site] / (patients.get(site) or 1))
-    who = most if len(many) == 1 else f"{len(many)} sites, {most} above all,"
-    return [
-        f"{who} released more than one exact number for every two patients ({most}: {numbers[most]} numbers about "
-        f"{patients.get(most)} patients): single patients can often be worked out from them"
-    ]
 
 
 def warn_of_regions(regions: Mapping[str, int]) -> list[str]:

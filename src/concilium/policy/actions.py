@@ -1,4 +1,4 @@
-"""What constraint graphs do to a transaction (didt.txt, 4.3.1 to 4.3.3): refuse it, or let a filtered copy out.
+"""What constraint graphs do to a transaction (docs/methods.md, section 3.3): refuse it, or let a filtered copy out.
 
 Whether a rule applies is always decided on the transaction as it came in, so rules do not depend on their order.
 `exists`: where all of a graph's `exists` hold, nothing leaves. `eliminate`: each on its own, every node that fits
@@ -28,7 +28,6 @@ from concilium.policy.language import (
     read_graphs,
 )
 from concilium.policy.matching import (
-    TRUE,
     Judge,
     Motif,
     TooEntangled,
@@ -42,7 +41,7 @@ from concilium.policy.matching import (
 )
 from concilium.policy.patterns import Pattern
 from concilium.records.columns import Value, label
-from concilium.records.expression import Expression
+from concilium.records.expression import TRUE, Expression
 
 Attribute = Any
 TransactionNode = Mapping[str, Attribute]
@@ -82,13 +81,13 @@ class Transaction:
             _check_node(node, position)
         return cls(nodes, tuple(_read_edges(nodes, graph.get("edges", ()))))
 
-    def joined(self) -> list[int]:
+    def neighbours(self) -> list[int]:
         """The neighbours of each node."""
-        joined = [0] * len(self.nodes)
+        neighbours = [0] * len(self.nodes)
         for left, right in self.edges:
-            joined[left] |= 1 << right
-            joined[right] |= 1 << left
-        return joined
+            neighbours[left] |= 1 << right
+            neighbours[right] |= 1 << left
+        return neighbours
 
     def copy(self) -> list[dict[str, Any]]:
         """The nodes, free to be changed."""
@@ -145,7 +144,7 @@ class Deed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class GraphStep:
     """Tags that must match together, where to find their conditions, and what then happens to which of them."""
 
     motif: Motif
@@ -159,13 +158,13 @@ class Rule:
     """A constraint graph, taken apart into its steps."""
 
     name: str
-    whole: Step
-    refusal: Step | None
-    changes: tuple[Step, ...]
+    whole: GraphStep
+    refusal: GraphStep | None
+    changes: tuple[GraphStep, ...]
 
 
 @dataclass(frozen=True)
-class Plan:
+class GraphPlan:
     """What is to be done to a transaction: nothing where a rule refuses it, else these deeds to these nodes."""
 
     refused_by: str | None
@@ -209,12 +208,8 @@ class ConstraintGraphs:
         self.require_secret()
         transaction = Transaction.read(graph)
         plan = self.plan(transaction)
-        kept = None if plan.refused_by is not None else self._carry_out(plan.deeds, transaction)
-        return Decision(kept, plan.refused_by, plan.rules)
-
-    def with_secret(self, secret: bytes) -> ConstraintGraphs:
-        """The same rules, with the secret of a site."""
-        return ConstraintGraphs(self.graphs, self._text, secret)
+        outcome = None if plan.refused_by is not None else self._carry_out(plan.deeds, transaction)
+        return Decision(outcome, plan.refused_by, plan.rules)
 
     @property
     def has_secret(self) -> bool:
@@ -225,21 +220,21 @@ class ConstraintGraphs:
         if self.needs_secret and self._secret is None:
             raise PolicyError("this policy uses hash or shift_dates, which need the site's secret")
 
-    def plan(self, transaction: Transaction) -> Plan:
+    def plan(self, transaction: Transaction) -> GraphPlan:
         """What the rules ask for, on the transaction as it came in."""
         self.require_secret()
         view = _View(self._conditions, transaction)
         for rule in self.rules:
             if rule.refusal is not None and view.all_exist(rule.name, rule.refusal):
-                return Plan(rule.name, (), (rule.name,))
-        planned: list[tuple[Deed, int]] = []
-        used: list[str] = []
+                return GraphPlan(rule.name, (), (rule.name,))
+        deeds: list[tuple[Deed, int]] = []
+        names: list[str] = []
         for rule in self.rules:
-            found = [deed for step in rule.changes for deed in view.reach(rule.name, step)]
-            if found:
-                planned += sorted(found, key=lambda reached: reached[0].action.place)
-                used.append(rule.name)
-        return Plan(None, tuple(planned), tuple(used))
+            rule_deeds = [deed for step in rule.changes for deed in view.reach(rule.name, step)]
+            if rule_deeds:
+                deeds += sorted(rule_deeds, key=lambda pair: pair[0].action.place)
+                names.append(rule.name)
+        return GraphPlan(None, tuple(deeds), tuple(names))
 
     def _compile(self, graph: ConstraintGraph) -> Rule:
         refusals = [action for action in graph.actions if isinstance(action, Exists)]
@@ -247,19 +242,19 @@ class ConstraintGraphs:
         for action in graph.actions:
             if not isinstance(action, Exists):
                 by_scope.setdefault(scope(graph, frozenset({action.tag})), []).append(action)
-        refusing = scope(graph, frozenset(action.tag for action in refusals))
+        refusal_tags = scope(graph, frozenset(action.tag for action in refusals))
         return Rule(
             graph.name,
             self._step(graph, frozenset(node.tag for node in graph.nodes), ()),
-            self._step(graph, refusing, refusals) if refusals else None,
+            self._step(graph, refusal_tags, refusals) if refusals else None,
             tuple(self._step(graph, tags, actions) for tags, actions in by_scope.items()),
         )
 
-    def _step(self, graph: ConstraintGraph, tags: frozenset[str], actions: Sequence[Action]) -> Step:
+    def _step(self, graph: ConstraintGraph, tags: frozenset[str], actions: Sequence[Action]) -> GraphStep:
         motif = motif_of(graph, tags)
         nodes = tuple(node for node in graph.nodes if node.tag in tags)
         deeds = [(motif.tags.index(action.tag), Deed(action, self._change_for(action))) for action in actions]
-        return Step(motif, nodes, tuple(map(self._keep, nodes)), tuple(deeds))
+        return GraphStep(motif, nodes, tuple(map(self._index_condition, nodes)), tuple(deeds))
 
     def _change_for(self, action: Action) -> Callable[[TransactionNode], Change] | None:
         if not isinstance(action, Substitute):
@@ -273,11 +268,11 @@ class ConstraintGraphs:
         return lambda original: change
 
     def _change_for_patient(self, transform: Call, original: TransactionNode) -> Change:
-        named = ("patient", "id") if transform.patient is None else (transform.patient,)
-        patient: Any = next((original[name] for name in named if not is_missing(original.get(name))), None)
+        names = transform.patient_attributes
+        patient: Any = next((original[name] for name in names if not is_missing(original.get(name))), None)
         return transform.change(self._secret, None if patient is None else label(patient))
 
-    def _keep(self, node: Node) -> int | None:
+    def _index_condition(self, node: Node) -> int | None:
         judge = judge_of(node)
         if judge is None:
             return None
@@ -286,28 +281,30 @@ class ConstraintGraphs:
             self._conditions.append(judge)
         return position
 
-    def _carry_out(self, planned: Sequence[tuple[Deed, int]], transaction: Transaction) -> dict[str, Any]:
-        copies, gone = transaction.copy(), 0
-        for (action, change_for), nodes in planned:
+    def _carry_out(self, deeds: Sequence[tuple[Deed, int]], transaction: Transaction) -> dict[str, Any]:
+        copies, removals = transaction.copy(), 0
+        for (action, change_for), nodes in deeds:
             if change_for is not None:
                 for index in each(nodes):
                     _substitute(copies[index], action.attribute, change_for(transaction.nodes[index]))
         # Last, so that no substitution brings back what another rule takes out.
-        for (action, _), nodes in planned:
+        for (action, _), nodes in deeds:
             if isinstance(action, Eliminate):
                 if action.attribute is None:
-                    gone |= nodes
+                    removals |= nodes
                     continue
                 for index in each(nodes):
                     copies[index].pop(action.attribute, None)
-        names = [None if gone >> index & 1 else copy.get("id") for index, copy in enumerate(copies)]
+        names = [None if removals >> index & 1 else copy.get("id") for index, copy in enumerate(copies)]
         edges = [
             [names[left], names[right]]
             for left, right in transaction.edges
             if names[left] is not None and names[right] is not None
         ]
-        kept = [copy for index, copy in enumerate(copies) if not gone >> index & 1] if gone else copies
-        return {"nodes": kept, "edges": edges}
+        return {
+            "nodes": [copy for index, copy in enumerate(copies) if not removals >> index & 1],
+            "edges": edges,
+        }
 
 
 class _View:
@@ -317,15 +314,15 @@ class _View:
         self._conditions, self._transaction = conditions, transaction
         self._everyone = (1 << len(transaction.nodes)) - 1
         self._fulfil: list[int | None] = [None] * len(conditions)
-        self._joined: list[int] = []
+        self._neighbours: list[int] = []
 
-    def find(self, rule: str, step: Step) -> Sequence[int] | None:
+    def find(self, rule: str, step: GraphStep) -> Sequence[int] | None:
         """The nodes that fit each tag of the step's motif, or None."""
         try:
             candidates = [self._candidates(condition) for condition in step.conditions]
-            if step.motif.has_edges and not self._joined:
-                self._joined = self._transaction.joined()
-            return match(step.motif, candidates, self._joined)
+            if step.motif.has_edges and not self._neighbours:
+                self._neighbours = self._transaction.neighbours()
+            return match(step.motif, candidates, self._neighbours)
         except Unfit as unfit:
             raise PolicyError(
                 f"graph {rule} compares {unfit.attribute} with {unfit.kind}, but a node of this transaction "
@@ -336,12 +333,12 @@ class _View:
                 f"graph {rule} could not be looked for in a transaction with so many edges; nothing was let out"
             ) from None
 
-    def reach(self, rule: str, step: Step) -> list[tuple[Deed, int]]:
+    def reach(self, rule: str, step: GraphStep) -> list[tuple[Deed, int]]:
         """The step's actions with the nodes that they reach; those that reach none are left out."""
         fits = self.find(rule, step)
         return [] if fits is None else [(deed, fits[tag]) for tag, deed in step.actions if fits[tag]]
 
-    def all_exist(self, rule: str, step: Step) -> bool:
+    def all_exist(self, rule: str, step: GraphStep) -> bool:
         """Whether the motif is found and every `exists` holds for one of the nodes it is about."""
         fits = self.find(rule, step)
         return fits is not None and all(
@@ -351,16 +348,15 @@ class _View:
     def _candidates(self, condition: int | None) -> int:
         if condition is None:
             return self._everyone
-        known = self._fulfil[condition]
-        if known is not None:
-            return known
-        judge, found, bit = self._conditions[condition], 0, 1
-        for node in self._transaction.nodes:
-            if judge(node) == TRUE:
-                found |= bit
-            bit <<= 1
-        self._fulfil[condition] = found
-        return found
+        nodes = self._fulfil[condition]
+        if nodes is None:
+            judge, nodes, bit = self._conditions[condition], 0, 1
+            for node in self._transaction.nodes:
+                if judge(node) == TRUE:
+                    nodes |= bit
+                bit <<= 1
+            self._fulfil[condition] = nodes
+        return nodes
 
     def _exists(self, nodes: int, attribute: str | None) -> bool:
         if attribute is None:
@@ -388,16 +384,16 @@ def _substitute(node: dict[str, Any], attribute: str | None, change: Change) -> 
             continue
         if value.__class__ is list:
             items = [change(item) for item in value if not is_missing(item)]
-            changed: Any = [item for item in items if item is not None]
+            outcome: Any = [item for item in items if item is not None]
         else:
-            changed = change(value)
-        if is_missing(changed):
+            outcome = change(value)
+        if is_missing(outcome):
             del node[name]
         else:
-            node[name] = changed
+            node[name] = outcome
 
 
 def _replace(pattern: Pattern, value: Value) -> Value | None:
     text = label(value)
-    changed = pattern.substitute(text)
-    return value if changed == text else changed
+    outcome = pattern.substitute(text)
+    return value if outcome == text else outcome

@@ -1,4 +1,4 @@
-"""Constraint graphs on a site's own records, before any question sees a patient (didt.txt, 4.1 and 4.4).
+"""Constraint graphs on a site's own records, before any question sees a patient (docs/methods.md, section 3.4).
 
 Every patient is a transaction of one node, whose attributes are the columns, and no edges: the engine of
 `matching.py` decides, once for every way in which a patient can fulfil the conditions, and functions run once for
@@ -18,25 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import PolicyError
-from concilium.policy.actions import ConstraintGraphs, Deed, Step, TransactionNode
+from concilium.policy.actions import ConstraintGraphs, Deed, GraphStep, TransactionNode
 from concilium.policy.functions import Call
 from concilium.policy.language import Eliminate, Node, Substitute
-from concilium.policy.matching import (
+from concilium.policy.matching import Unfit, is_listed, judge_predicate, match
+from concilium.records.coding import Place, code_dictionary, unify
+from concilium.records.columns import EXACT, Coded, Column, Numbers, Value, label
+from concilium.records.expression import (
     FALSE,
     TRUE,
     UNKNOWN,
-    Unfit,
-    is_listed,
-    judge_predicate,
-    match,
-)
-from concilium.records.coding import Place, code_dictionary, unify
-from concilium.records.columns import Coded, Column, Numbers, Value, label
-from concilium.records.expression import (
     And,
     Comparison,
     Expression,
-    Membership,
+    ListMembership,
     Missing,
     Not,
     Or,
@@ -49,9 +44,6 @@ from concilium.records.table import Records
 
 Mask = NDArray[np.bool_]
 Truth = NDArray[np.uint8]
-
-# Whole numbers up to here are the same as float64, so that numpy compares them as Python does.
-EXACT = 2**53
 
 
 @dataclass(frozen=True)
@@ -92,24 +84,20 @@ class Work:
 
     def change(self, reach: Reach, outcome: Callable[[Value], Value | None]) -> None:
         """Put the outcome in the place of every value that a reached patient has."""
-        met = np.unique(self.codes[reach.mask])
+        codes = np.unique(self.codes[reach.mask])
         table = np.arange(len(self.values) + 1)
-        for code in met[met > 0].tolist():
+        for code in codes[codes > 0].tolist():
             table[code] = self._code(outcome(self.values[code - 1]))
         self.codes = np.where(reach.mask, table[self.codes], self.codes)
 
-    def change_each(
-        self, reach: Reach, told_apart_by: Sequence[Work], outcome: Callable[..., Value | None]
-    ) -> None:
+    def change_each(self, reach: Reach, others: Sequence[Work], outcome: Callable[..., Value | None]) -> None:
         """The same, where the outcome also depends on what the patient has in other columns."""
         rows = np.flatnonzero(reach.mask & (self.codes > 0))
-        keys = np.stack([self.codes[rows], *(work.codes[rows] for work in told_apart_by)])
-        met, places = np.unique(keys, axis=1, return_inverse=True)
+        keys = np.stack([self.codes[rows], *(work.codes[rows] for work in others)])
+        combinations, places = np.unique(keys, axis=1, return_inverse=True)
         new = [
-            self._code(
-                outcome(self.values[code - 1], *(w.at(c) for w, c in zip(told_apart_by, by, strict=True)))
-            )
-            for code, *by in met.T.tolist()
+            self._code(outcome(self.values[code - 1], *(w.at(c) for w, c in zip(others, by, strict=True))))
+            for code, *by in combinations.T.tolist()
         ]
         codes = self.codes.copy()
         codes[rows] = np.array(new, dtype=np.int64)[places.reshape(-1)] if len(rows) else 0
@@ -126,8 +114,8 @@ class Work:
 
     def finish(self, name: str, stated: bool) -> Column:
         """The column that the values make up, coded as if they had been read from a file."""
-        used = np.bincount(self.codes, minlength=len(self.values) + 1)[1:] > 0
-        values = unify([value if here else None for value, here in zip(self.values, used, strict=True)])
+        present = np.bincount(self.codes, minlength=len(self.values) + 1)[1:] > 0
+        values = unify([value if here else None for value, here in zip(self.values, present, strict=True)])
         return code_dictionary(self.codes, values, "code" if stated else None, Place("policy", name))
 
 
@@ -136,35 +124,35 @@ def constrain(records: Records, graphs: ConstraintGraphs) -> Constrained:
     graphs.require_secret()
     graphs.check(records.names)
     look = _Look(records)
-    refused = np.zeros(len(records), dtype=np.bool_)
-    planned: list[tuple[str, Deed, Reach]] = []
+    refusals = np.zeros(len(records), dtype=np.bool_)
+    deeds: list[tuple[str, Deed, Reach]] = []
     for rule in graphs.rules:
         if rule.refusal is not None:
-            refused |= look.all_exist(rule.name, rule.refusal)
-        found = [(rule.name, *reached) for step in rule.changes for reached in look.reach(rule.name, step)]
-        planned += sorted(found, key=lambda each: each[1].action.place)
-    changed = _substitute(records, planned)
+            refusals |= look.all_exist(rule.name, rule.refusal)
+        rule_deeds = [(rule.name, *pair) for step in rule.changes for pair in look.reach(rule.name, step)]
+        deeds += sorted(rule_deeds, key=lambda each: each[1].action.place)
+    works = _substitute(records, deeds)
     columns = {name: records[name] for name in records.names}
-    for name, work in changed.items():
+    for name, work in works.items():
         before = records[name]
         columns[name] = work.finish(name, isinstance(before, Coded) and before.stated)
     eliminated: dict[str, str] = {}
-    for rule_name, deed, reach in planned:
+    for rule_name, deed, reach in deeds:
         action = deed.action
         if not isinstance(action, Eliminate):
             continue
         if action.attribute is None:
-            refused |= reach.mask
+            refusals |= reach.mask
         elif reach.everyone:
             eliminated.setdefault(action.attribute, rule_name)
             columns.pop(action.attribute, None)
         elif action.attribute in columns:
             columns[action.attribute] = blank(columns[action.attribute], reach.mask)
-    rows = np.flatnonzero(~refused)
+    rows = np.flatnonzero(~refusals)
     if len(rows) < len(records) and columns:
-        left = Records(columns).take(rows)
-        columns = {name: forget_unused(left[name]) for name in left.names}
-    replaced = frozenset(name for name, work in changed.items() if work.replaced)
+        selection = Records(columns).take(rows)
+        columns = {name: forget_unused(selection[name]) for name in selection.names}
+    replaced = frozenset(name for name, work in works.items() if work.replaced)
     return Constrained(columns, rows, eliminated, replaced)
 
 
@@ -179,18 +167,18 @@ def forget_unused(column: Column) -> Column:
     """The column without the values that no patient has."""
     if isinstance(column, Numbers):
         return column
-    used = np.bincount(column.codes, minlength=len(column.values) + 1) > 0
-    used[0] = True
-    if used.all():
+    present = np.bincount(column.codes, minlength=len(column.values) + 1) > 0
+    present[0] = True
+    if present.all():
         return column
-    kept = tuple(value for value, here in zip(column.values, used[1:], strict=True) if here)
-    return Coded((np.cumsum(used) - 1)[column.codes], kept, column.stated)
+    values = tuple(value for value, here in zip(column.values, present[1:], strict=True) if here)
+    return Coded((np.cumsum(present) - 1)[column.codes], values, column.stated)
 
 
-def _substitute(records: Records, planned: Iterable[tuple[str, Deed, Reach]]) -> dict[str, Work]:
+def _substitute(records: Records, deeds: Iterable[tuple[str, Deed, Reach]]) -> dict[str, Work]:
     """The columns that substitutions change, each in the order written."""
     works: dict[str, Work] = {}
-    for _, (action, change_for), reach in planned:
+    for _, (action, change_for), reach in deeds:
         if not isinstance(action, Substitute) or change_for is None or not reach.mask.any():
             continue
         for name in records.names if action.attribute is None else (action.attribute,):
@@ -239,8 +227,7 @@ def _change_per_patient(
     change_for: Callable[[TransactionNode], Callable[[Value], Value | None]],
     reach: Reach,
 ) -> None:
-    named = ("patient", "id") if transform.patient is None else (transform.patient,)
-    names = [name for name in named if name in records]
+    names = [name for name in transform.patient_attributes if name in records]
 
     def outcome(value: Value, *patient: Value | None) -> Value | None:
         return change_for(dict(zip(names, patient, strict=True)))(value)
@@ -255,7 +242,7 @@ class _Look:
         self._records = records
         self._true: dict[tuple[Expression | None, tuple[str, ...]], Mask | None] = {}
 
-    def reach(self, rule: str, step: Step) -> list[tuple[Deed, Reach]]:
+    def reach(self, rule: str, step: GraphStep) -> list[tuple[Deed, Reach]]:
         """The step's actions with the patients that they reach."""
         fits, everyone = self._fits(rule, step)
         # Decided for everyone, it holds for nobody as well: an empty table has no more attributes than a full one.
@@ -265,7 +252,7 @@ class _Look:
             if (fits[tag].any() if everyone is None else everyone[tag])
         ]
 
-    def all_exist(self, rule: str, step: Step) -> Mask:
+    def all_exist(self, rule: str, step: GraphStep) -> Mask:
         """The patients for whom the motif is found and every `exists` holds."""
         fits, _ = self._fits(rule, step)
         return reduce(
@@ -278,33 +265,30 @@ class _Look:
             ),
         )
 
-    def _fits(self, rule: str, step: Step) -> tuple[list[Mask], list[bool] | None]:
+    def _fits(self, rule: str, step: GraphStep) -> tuple[list[Mask], list[bool] | None]:
         """For each tag the patients who fit it where the motif matches; and whether everyone does, where no patient had
         to be looked at.
 
         The tags a patient can stand for are one number, a bit for each tag: the matcher decides once per number.
         """
         conditions = [self._fulfil(rule, node) for node in step.nodes]
-        if all(fulfilled is None for fulfilled in conditions):
+        if all(mask is None for mask in conditions):
             fits = match(step.motif, [1] * len(conditions), (0,)) or [0] * len(conditions)
             everyone = [bool(fit) for fit in fits]
             return [np.full(len(self._records), fit) for fit in everyone], everyone
         key = np.zeros(len(self._records), dtype=np.uint16)
-        for tag, fulfilled in enumerate(conditions):
-            key |= (
-                np.uint16(1 << tag) if fulfilled is None else np.left_shift(fulfilled, tag, dtype=np.uint16)
-            )
+        for tag, mask in enumerate(conditions):
+            key |= np.uint16(1 << tag) if mask is None else np.left_shift(mask, tag, dtype=np.uint16)
         table = np.zeros((len(conditions), 1 << len(conditions)), dtype=np.bool_)
         for pattern in np.flatnonzero(np.bincount(key)).tolist():
-            found = match(step.motif, [pattern >> tag & 1 for tag in range(len(conditions))], (0,))
-            if found is not None:
-                table[:, pattern] = np.array(found, dtype=np.bool_)
+            candidates = [pattern >> tag & 1 for tag in range(len(conditions))]
+            table[:, pattern] = np.array(match(step.motif, candidates, (0,)) or 0, dtype=np.bool_)
         return [row[key] for row in table], None
 
     def _fulfil(self, rule: str, node: Node) -> Mask | None:
         """For whom the tag's condition is definitely true; None where it has none."""
-        known = (node.condition, node.quantifier.listed)
-        if known not in self._true:
+        key = (node.condition, node.quantifier.listed)
+        if key not in self._true:
             try:
                 parts = [] if node.condition is None else [self._truth(node.condition) == TRUE]
             except Unfit as unfit:
@@ -314,8 +298,8 @@ class _Look:
                 ) from None
             if node.quantifier.listed:
                 parts.append(self._listed(frozenset(node.quantifier.listed)))
-            self._true[known] = reduce(np.logical_and, parts) if parts else None
-        return self._true[known]
+            self._true[key] = reduce(np.logical_and, parts) if parts else None
+        return self._true[key]
 
     def _truth(self, expression: Expression) -> Truth:
         match expression:
@@ -332,17 +316,17 @@ class _Look:
                 return _judge_numbers(expression, column.numbers)
 
     def _listed(self, words: frozenset[str]) -> Mask:
-        found = np.zeros(len(self._records), dtype=np.bool_)
+        mask = np.zeros(len(self._records), dtype=np.bool_)
         for name in self._records.names:
             column = self._records[name]
             if isinstance(column, Coded):
                 table = [False, *(is_listed(name, value, words) for value in column.values)]
-                found |= np.array(table)[column.codes]
+                mask |= np.array(table)[column.codes]
             else:
-                found |= _equals(column.numbers, words)
+                mask |= _equals(column.numbers, words)
                 if name in words:
-                    found |= ~np.isnan(column.numbers) & (column.numbers != 0)
-        return found
+                    mask |= ~np.isnan(column.numbers) & (column.numbers != 0)
+        return mask
 
     def _present(self, name: str) -> Mask:
         column = self._records[name]
@@ -370,7 +354,7 @@ def _judge_numbers(predicate: Predicate, numbers: NDArray[np.float64]) -> Truth:
     match predicate:
         case Missing():
             return np.where(absent, TRUE, FALSE).astype(np.uint8)
-        case Comparison(operator="=" | "!=") | Membership():
+        case Comparison(operator="=" | "!=") | ListMembership():
             holds = _equals(numbers, frozenset(label(literal.value) for literal in literals(predicate)))
             if isinstance(predicate, Comparison) and predicate.operator == "!=":
                 holds = ~holds
@@ -385,9 +369,9 @@ def _judge_numbers(predicate: Predicate, numbers: NDArray[np.float64]) -> Truth:
 
 def _compare(predicate: Comparison | Range, numbers: NDArray[np.float64]) -> Mask:
     values: list[Any] = [literal.value for literal in bounds(predicate)]
+    # Whole numbers up to EXACT are the same as float64, so that numpy compares them as Python does.
     low, *rest = [float(value) if abs(value) <= EXACT else value for value in values]
     if any(isinstance(value, int) for value in (low, *rest)):
-        # Too many digits for a float64: Python still compares them exactly.
         judge, attribute = judge_predicate(predicate), predicate.name.attribute
         verdicts = [judge({attribute: number}) == TRUE for number in numbers.tolist()]
         return np.array(verdicts, dtype=np.bool_)
@@ -406,12 +390,12 @@ def _compare(predicate: Comparison | Range, numbers: NDArray[np.float64]) -> Mas
 
 def _equals(numbers: NDArray[np.float64], words: Iterable[str]) -> Mask:
     """Where a number's label is one of the words: labels of different numbers differ, so numbers can be compared."""
-    wanted = []
+    values = []
     for word in words:
         try:
             number = float(word)
         except ValueError:
             continue
         if label(number) == word:
-            wanted.append(number)
-    return np.isin(numbers, wanted)
+            values.append(number)
+    return np.isin(numbers, values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from concilium.policy.actions import ConstraintGraphs, Step
+from concilium.policy.actions import ConstraintGraphs, GraphStep
 from concilium.policy.functions import Call
 from concilium.policy.language import Action, ConstraintGraph, Eliminate, Exists, Node, Quantifier, Substitute
 from concilium.policy.matching import match
@@ -18,50 +18,52 @@ def describe(graph: ConstraintGraph) -> list[str]:
     """A sentence for everything that the graph does."""
     nodes = {node.tag: node for node in graph.nodes}
     acted_on = {action.tag for action in graph.actions}
-    given = [_who(node, "any node") for node in graph.nodes if node.tag not in acted_on]
-    where = f", in messages with {_listed(given)}" if given else ""
+    conditions = [_who(node, "any node") for node in graph.nodes if node.tag not in acted_on]
+    where = f", in messages with {_join(conditions)}" if conditions else ""
     if graph.edges:
-        where += ", joined as " + _listed([f"({left}, {right})" for left, right in graph.edges])
-    said = []
+        where += ", joined as " + _join([f"({left}, {right})" for left, right in graph.edges])
+    sentences = []
     refusals = [action for action in graph.actions if isinstance(action, Exists)]
     if refusals:
-        asked: dict[str, list[str]] = {}
+        attributes: dict[str, list[str]] = {}
         for refusal in refusals:
-            asked.setdefault(refusal.tag, []).append(refusal.attribute or "a node")
-        parts = [f"{_listed(listed)} ({_who(nodes[tag], 'any node')})" for tag, listed in asked.items()]
-        said.append(f"refuses a message that has {_listed(parts)}{where}")
+            attributes.setdefault(refusal.tag, []).append(refusal.attribute or "a node")
+        parts = [f"{_join(names)} ({_who(nodes[tag], 'any node')})" for tag, names in attributes.items()]
+        sentences.append(f"refuses a message that has {_join(parts)}{where}")
     for action in graph.actions:
         whose = _who(nodes[action.tag])
         if isinstance(action, Eliminate):
             what = whose if action.attribute is None else f"{action.attribute} of {whose}"
-            said.append(f"takes out {what}{where}")
+            sentences.append(f"takes out {what}{where}")
         elif isinstance(action, Substitute):
-            said.append(f"changes {action.attribute or 'all attributes'} of {whose} by {_how(action)}{where}")
-    return said
+            sentences.append(
+                f"changes {action.attribute or 'all attributes'} of {whose} by {_how(action)}{where}"
+            )
+    return sentences
 
 
 def find_oddities(graphs: ConstraintGraphs) -> list[str]:
     """What about these rules may not be what their author meant, one sentence each."""
-    found = [oddity for graph in graphs.graphs for oddity in _look_at(graph)]
+    oddities = [oddity for graph in graphs.graphs for oddity in _look_at(graph)]
     for graph, rule in zip(graphs.graphs, graphs.rules, strict=True):
         steps = [*rule.changes, *([rule.refusal] if rule.refusal is not None else [])]
         idle = [
             deed.action for step in steps for tag, deed in step.actions if tag not in reached_in_records(step)
         ]
         if idle and len(idle) == len(graph.actions):
-            found.append(
+            oddities.append(
                 f"graph {graph.name} has no effect on records: a record is one node without edges, which this motif "
                 "never matches"
             )
         elif idle:
-            names = _listed([f"{_verb(action)} {_name(action)}" for action in idle])
-            found.append(
+            names = _join([f"{_verb(action)} {_name(action)}" for action in idle])
+            oddities.append(
                 f"graph {graph.name}: {names} has no effect on records, which are one node without edges"
             )
-    return found
+    return oddities
 
 
-def reached_in_records(step: Step) -> set[int]:
+def reached_in_records(step: GraphStep) -> set[int]:
     """The tags of a step that a record on its own can stand for, so that the step's actions can reach it."""
     if sum(step.motif.least) > 1:
         return set()
@@ -71,12 +73,12 @@ def reached_in_records(step: Step) -> set[int]:
     always = sum(
         1 << tag for tag, node in enumerate(step.nodes) if node.condition is None and not _lists(node)
     )
-    found: set[int] = set()
+    tags: set[int] = set()
     for pattern in range(1 << count):
         if pattern & always == always:
             fits = match(step.motif, [pattern >> tag & 1 for tag in range(count)], (0,))
-            found |= {tag for tag, fit in enumerate(fits or ()) if fit}
-    return found
+            tags |= {tag for tag, fit in enumerate(fits or ()) if fit}
+    return tags
 
 
 def _look_at(graph: ConstraintGraph) -> Iterator[str]:
@@ -141,5 +143,5 @@ def _how(action: Substitute) -> str:
     return f"the pattern {transform.regex.pattern}"
 
 
-def _listed(parts: list[str]) -> str:
+def _join(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,4 +1,4 @@
-"""FHIR bundles as transactions (didt.txt, 4.1 and figure 4.1): resources become nodes, references become edges.
+"""FHIR bundles as transactions (docs/methods.md, section 3.5): resources become nodes, references become edges.
 
 Every resource is a node, also one inside another (`contained`), which is then joined to it. Its attributes are its
 fields by their path, without the numbers of list items: `birthDate`, `name.family`, `address.postalCode`. A path stands
@@ -81,11 +81,11 @@ class Resource:
     @property
     def attributes(self) -> dict[str, Any]:
         """Each path with its own values, or with all beneath it."""
-        found: dict[str, Any] = {}
+        by_path: dict[str, Any] = {}
         for path, leaves in self.leaves.items():
             values = [leaf.before for leaf in self.own.get(path, leaves) if leaf.before is not None]
-            found[path] = values[0] if len(values) == 1 else values
-        return found
+            by_path[path] = values[0] if len(values) == 1 else values
+        return by_path
 
     @property
     def changed(self) -> bool:
@@ -175,16 +175,16 @@ class _Exchange:
             self._follow(changed)
         entries = []
         for resource, request in zip(self.tops, self.requests, strict=True):
-            body = _write(resource.branch)
-            if resource.branch.gone or not body:
+            content = _write(resource.branch)
+            if resource.branch.gone or not content:
                 continue
             entry: dict[str, Any] = {}
             url = _rename(resource.url, resource) if resource.url is not None else None
             if url is not None:
                 entry["fullUrl"] = url
-            entry["resource"] = body
-            if request is not None and (asked := _redirect(request, resource)) is not None:
-                entry["request"] = asked
+            entry["resource"] = content
+            if request is not None and (redirect := _redirect(request, resource)) is not None:
+                entry["request"] = redirect
             entries.append(entry)
         kind = {} if self.kind is None else {"type": self.kind}
         return {"resourceType": "Bundle", **kind, "entry": entries}
@@ -192,14 +192,14 @@ class _Exchange:
     def _open_entry(self, number: int, entry: Any) -> None:
         if not isinstance(entry, dict) or not isinstance(entry.get("resource"), dict):
             raise PolicyError(f"entry {number} has no resource; no rule could see what it is about")
-        body = entry["resource"]
-        if not isinstance(body.get("resourceType"), str):
+        content = entry["resource"]
+        if not isinstance(content.get("resourceType"), str):
             raise PolicyError(f"the resource of entry {number} does not say its resourceType")
         url = entry.get("fullUrl")
         if url is not None and not isinstance(url, str):
             raise PolicyError(f"the fullUrl of entry {number} is not text")
-        branch = self._open_object(body, number, [], DEEPEST, False)
-        resource = next(found for found in self.resources if found.branch is branch)
+        branch = self._open_object(content, number, [], DEEPEST, False)
+        resource = next(candidate for candidate in self.resources if candidate.branch is branch)
         resource.url = url
         if resource.id.before is None and url is not None:
             resource.id = Leaf(re.split("[:/]", url)[-1])
@@ -221,7 +221,7 @@ class _Exchange:
 
     def _open_object(
         self,
-        body: dict[Any, Any],
+        content: dict[Any, Any],
         number: int,
         above: list[tuple[Resource, str]],
         depth: int,
@@ -231,14 +231,14 @@ class _Exchange:
         if depth == 0:
             raise PolicyError(f"the resource of entry {number} is nested more than {DEEPEST} deep")
         branch = Branch()
-        kind = body.get("resourceType")
+        kind = content.get("resourceType")
         if isinstance(kind, str):
             inner = Resource(branch, kind, len(self.resources), number, Leaf(None))
             if above:
                 self.edges.append((above[-1][0].position, inner.position))
             self.resources.append(inner)
             above = [*above, (inner, "")]
-        for name, value in body.items():
+        for name, value in content.items():
             if not isinstance(name, str) or not _FIELD.fullmatch(name):
                 raise PolicyError(
                     f"the resource of entry {number} has a field whose name is not one of FHIR's"
@@ -247,9 +247,9 @@ class _Exchange:
                 (owner, f"{path}.{name.lstrip('_')}" if path else name.lstrip("_")) for owner, path in above
             ]
             inside = extension or name.startswith("_")
-            opened = branch.fields[name] = self._open_value(value, number, below, depth - 1, inside)
-            if name == "resourceType" and isinstance(opened, Leaf):
-                opened.is_type = True
+            item = branch.fields[name] = self._open_value(value, number, below, depth - 1, inside)
+            if name == "resourceType" and isinstance(item, Leaf):
+                item.is_type = True
         return branch
 
     def _open_value(
@@ -279,27 +279,27 @@ class _Exchange:
 
     def _find_addresses(self) -> None:
         """Find out which values are addresses of resources of this bundle: references must be, others may be."""
-        known: dict[str, Resource] = {}
+        by_address: dict[str, Resource] = {}
         for resource in self.tops:
             for address in {resource.local, resource.url} - {None}:
-                if known.setdefault(str(address), resource) is not resource:
+                other = by_address.setdefault(str(address), resource)
+                if other is not resource:
                     raise PolicyError(
-                        f"entries {known[str(address)].entry} and {resource.entry} have the same address; resources "
-                        "must differ"
+                        f"entries {other.entry} and {resource.entry} have the same address; resources must differ"
                     )
         inside = {(resource.entry, "#"): resource for resource in self.tops}
         for resource in self.resources:
             if resource.id.before is not None:
                 inside[resource.entry, f"#{resource.id.before}"] = resource
-        joined: set[tuple[int, int]] = set(self.edges)
+        edges: set[tuple[int, int]] = set(self.edges)
         for resource in self.resources:
             for path, leaves in resource.own.items():
                 for leaf in leaves:
                     if not isinstance(leaf.before, str) or leaf.owner is not resource:
                         continue
-                    target = known.get(leaf.before) or inside.get((resource.entry, leaf.before))
+                    target = by_address.get(leaf.before) or inside.get((resource.entry, leaf.before))
                     if target is None:
-                        target = _resolve(leaf.before, known)
+                        target = _resolve(leaf.before, by_address)
                     is_reference = path.rpartition(".")[2] == "reference"
                     if target is None:
                         if is_reference:
@@ -309,8 +309,8 @@ class _Exchange:
                         continue
                     leaf.leads_to = target
                     pair = (resource.position, target.position)
-                    if is_reference and pair[0] != pair[1] and not joined & {pair, pair[::-1]}:
-                        joined.add(pair)
+                    if is_reference and pair[0] != pair[1] and not edges & {pair, pair[::-1]}:
+                        edges.add(pair)
                         self.edges.append(pair)
 
     def _original(self, index: int) -> dict[str, Any]:
@@ -319,12 +319,12 @@ class _Exchange:
         resource = self.resources[index]
         about = resource if resource.kind == "Patient" else None
         if about is None:
-            linked = {
+            patients = {
                 leaf.leads_to.position: leaf.leads_to
                 for leaf in resource.values
                 if leaf.leads_to is not None and leaf.leads_to.kind == "Patient"
             }
-            about = next(iter(linked.values())) if len(linked) == 1 else None
+            about = next(iter(patients.values())) if len(patients) == 1 else None
         return (
             attributes
             if about is None or about.id.before is None
@@ -347,10 +347,10 @@ class _Exchange:
             for leaf in top.values:
                 if leaf.leads_to is None or leaf.gone:
                     continue
-                renamed = _rename(leaf.before, leaf.leads_to)
+                address = _rename(leaf.before, leaf.leads_to)
                 if leaf.now == leaf.before:
-                    leaf.now, leaf.gone = renamed, renamed is None
-                elif renamed != leaf.before and str(leaf.leads_to.id.before) in str(leaf.now):
+                    leaf.now, leaf.gone = address, address is None
+                elif address != leaf.before and str(leaf.leads_to.id.before) in str(leaf.now):
                     # A substitution of the address itself that leaves the old id in it.
                     leaf.gone = True
 
@@ -359,9 +359,8 @@ def _change(leaf: Leaf, change: Change) -> None:
     if is_missing(leaf.now) or leaf.gone:
         return
     # An extension says something else about the same field; changed like the field it would make no sense.
-    changed = None if leaf.in_extension else change(leaf.now)
-    leaf.now = changed
-    leaf.gone = is_missing(changed)
+    leaf.now = None if leaf.in_extension else change(leaf.now)
+    leaf.gone = is_missing(leaf.now)
 
 
 def _rename(address: str, resource: Resource) -> str | None:
@@ -376,20 +375,20 @@ def _rename(address: str, resource: Resource) -> str | None:
     if address.startswith("urn:"):
         is_hash = address.startswith("urn:uuid:") and re.fullmatch("[0-9a-f]{32}", new)
         return f"{address.rpartition(':')[0]}:{uuid.UUID(new) if is_hash else new}"
-    found = _ADDRESS.fullmatch(address)
-    if found is None or found["local"] != resource.local:
+    match = _ADDRESS.fullmatch(address)
+    if match is None or match["local"] != resource.local:
         return None
     # Without what came after the id: a version of it, which tells it apart again.
-    return f"{address[: found.start('local')]}{resource.kind}/{new}"
+    return f"{address[: match.start('local')]}{resource.kind}/{new}"
 
 
-def _resolve(text: str, known: Mapping[str, Resource]) -> Resource | None:
+def _resolve(text: str, by_address: Mapping[str, Resource]) -> Resource | None:
     """The resource at this address, if the server before it (where one is named) is the one it came from."""
-    found = _ADDRESS.fullmatch(text)
-    target = None if found is None else known.get(found["local"])
-    if found is None or target is None:
+    match = _ADDRESS.fullmatch(text)
+    target = None if match is None else by_address.get(match["local"])
+    if match is None or target is None:
         return None
-    server = text[: found.start("local")]
+    server = text[: match.start("local")]
     return target if not server or (target.url or "").startswith(server) else None
 
 
@@ -419,19 +418,19 @@ def _write(item: Item) -> Any:
     if isinstance(item, Leaf):
         return None if item.gone else item.now
     if isinstance(item, list):
-        kept = [_write(inner) for inner in item]
+        values = [_write(inner) for inner in item]
         # FHIR keeps lists of values and of their extensions in step by nulls, which mean nothing on their own.
-        return kept if any(inner not in (None, {}, []) for inner in kept) else []
+        return [] if all(map(_is_nothing, values)) else values
     if item.gone:
         return {}
-    written = {name: _write(inner) for name, inner in item.fields.items()}
-    kept_fields = {name: value for name, value in written.items() if not _is_nothing(value)}
-    for name, value in kept_fields.items():
-        in_step = f"_{name}" in kept_fields or (name.startswith("_") and name[1:] in kept_fields)
+    fields = {name: _write(inner) for name, inner in item.fields.items()}
+    fields = {name: value for name, value in fields.items() if not _is_nothing(value)}
+    for name, value in fields.items():
         if isinstance(value, list):
-            gap_kept = [None if _is_nothing(one) else one for one in value]
-            kept_fields[name] = gap_kept if in_step else [one for one in value if not _is_nothing(one)]
-    return kept_fields
+            in_step = f"_{name}" in fields or (name.startswith("_") and name[1:] in fields)
+            values = [None if _is_nothing(one) else one for one in value]
+            fields[name] = values if in_step else [one for one in values if one is not None]
+    return fields
 
 
 def _is_nothing(value: Any) -> bool:

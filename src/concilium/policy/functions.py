@@ -1,4 +1,4 @@
-"""The named functions of `substitute x.a =~ /function()/` (didt.txt, 4.3.3): a closed list, no code from outside.
+"""The named functions of `substitute x.a =~ /function()/` (docs/methods.md, 3.3): a closed list, no code from outside.
 
 They make values coarser or stand something else in for them. What a function cannot read it does not pass on:
 it answers None, and the attribute is then eliminated. `hash` and `shift_dates` rest on the site's secret: who
@@ -60,17 +60,16 @@ class Secret:
 def year(value: Value) -> Value | None:
     """The year of a date."""
     text = label(value)
-    found = _ISO.fullmatch(text) or _COMPACT.fullmatch(text)
-    if found:
-        return found[1]
+    match = _ISO.fullmatch(text) or _COMPACT.fullmatch(text)
+    if match:
+        return match[1]
     local = _LOCAL.fullmatch(text)
     return local[2] if local else None
 
 
 def decade(value: Value) -> Value | None:
     """The ten years of a date, a year or an age: 1950s, 40s."""
-    found = year(value)
-    number = _number(value if found is None else found)
+    number = _number(year(value) or value)
     return None if number is None or number < 0 else f"{math.floor(number / 10) * 10}s"
 
 
@@ -90,27 +89,27 @@ def zip3(value: Value) -> Value | None:
 def round_to(step: float) -> Change:
     """A function that gives the nearest multiple of a step, halves upwards."""
 
-    def rounded_value(value: Value) -> Value | None:
+    def round_value(value: Value) -> Value | None:
         number = _number(value)
         if number is None or not math.isfinite(number / step):
             return None
-        rounded = math.floor(number / step + 0.5) * step
+        multiple = math.floor(number / step + 0.5) * step
         # A step of 0.1 would otherwise leave the dust of binary fractions on every number.
-        rounded = float(f"{rounded:.12g}")
-        if not math.isfinite(rounded):
+        multiple = float(f"{multiple:.12g}")
+        if not math.isfinite(multiple):
             return None
-        return int(rounded) if rounded.is_integer() else rounded
+        return int(multiple) if multiple.is_integer() else multiple
 
-    return rounded_value
+    return round_value
 
 
 def generalise(value: Value) -> Value | None:
     """The parent of an ICD-9 or ICD-10 code; a category has none."""
-    found = _ICD.fullmatch(label(value))
-    if not found or not found["detail"]:
+    match = _ICD.fullmatch(label(value))
+    if not match or not match["detail"]:
         return None
-    detail = found["detail"][:-1]
-    return found["category"] + (found["dot"] + detail if detail else "")
+    detail = match["detail"][:-1]
+    return match["category"] + (match["dot"] + detail if detail else "")
 
 
 def keep_characters(count: int) -> Change:
@@ -133,22 +132,22 @@ def pseudonym(secret: Secret) -> Change:
 
 def shift_days(secret: Secret, patient: str, largest: int) -> int:
     """By how many days this patient's dates move: from -largest to largest, never 0."""
-    drawn = int.from_bytes(secret.digest("shift", patient)[:8], "big") % (2 * largest)
-    return drawn - largest if drawn < largest else drawn - largest + 1
+    offset = int.from_bytes(secret.digest("shift", patient)[:8], "big") % (2 * largest)
+    return offset - largest if offset < largest else offset - largest + 1
 
 
 def shift_date(value: Value, days: int) -> Value | None:
     """A date moved by some days; a time of day stays as it is. A year or month alone cannot be moved."""
     text = label(value)
-    found = _ISO.fullmatch(text) or _COMPACT.fullmatch(text)
-    if not found or not found[3]:
+    match = _ISO.fullmatch(text) or _COMPACT.fullmatch(text)
+    if not match or not match[3]:
         return None
     try:
-        moved = date(int(found[1]), int(found[2]), int(found[3])) + timedelta(days=days)
+        day = date(int(match[1]), int(match[2]), int(match[3])) + timedelta(days=days)
     except (ValueError, OverflowError):
         return None
-    shown = moved.isoformat()
-    return (shown.replace("-", "") if found.re is _COMPACT else shown) + text[found.end(3) :]
+    iso = day.isoformat()
+    return (iso.replace("-", "") if match.re is _COMPACT else iso) + text[match.end(3) :]
 
 
 @dataclass(frozen=True)
@@ -171,6 +170,11 @@ class Call:
     def patient(self) -> str | None:
         """The attribute that tells patients apart, if the policy names one."""
         return next((argument for argument in self.arguments if isinstance(argument, str)), None)
+
+    @property
+    def patient_attributes(self) -> tuple[str, ...]:
+        """Where to look for whose value it is; the first that is there counts."""
+        return ("patient", "id") if self.patient is None else (self.patient,)
 
     def change(self, secret: Secret | None, patient: str | None = None) -> Change:
         """The function from value to value; None stands for "do not pass this on"."""
@@ -199,17 +203,17 @@ FUNCTIONS = ("year", "decade", "first3", "zip3", "hash", "shift_dates", "round",
 def read_call(text: str, place: int = 0) -> Call:
     """`name(arguments)` as a Call; a Mistake at its place where there is no such function or argument."""
     name, _, rest = text.strip().partition("(")
-    name, listed = name.strip(), rest.rstrip().removesuffix(")")
+    name, inner = name.strip(), rest.rstrip().removesuffix(")")
     if name not in FUNCTIONS:
-        known = ", ".join(FUNCTIONS)
-        raise Mistake(f"there is no function {name}{nearest(name, FUNCTIONS)} (there are {known})", place)
-    arguments = tuple(_argument(item, place) for item in listed.split(",")) if listed.strip() else ()
+        functions = ", ".join(FUNCTIONS)
+        raise Mistake(f"there is no function {name}{nearest(name, FUNCTIONS)} (there are {functions})", place)
+    arguments = tuple(_argument(item, place) for item in inner.split(",")) if inner.strip() else ()
     if name in _NO_ARGUMENTS and arguments:
         raise Mistake(f"{name}() takes nothing between its parentheses", place)
     names = [argument for argument in arguments if isinstance(argument, str)]
     numbers = [argument for argument in arguments if not isinstance(argument, str)]
     if len(numbers) > 1 or len(names) > (name == "shift_dates"):
-        raise Mistake(f"{_USAGE[name]}", place)
+        raise Mistake(_USAGE[name], place)
     for number in numbers:
         whole_from, up_to = {"round": (0.0, 1e9), "generalise": (3, 7), "shift_dates": (1, 36_500)}[name]
         fits = whole_from <= number <= up_to and number > 0
@@ -227,12 +231,12 @@ _USAGE = {
 
 
 def _argument(text: str, place: int) -> str | float:
-    stripped = text.strip()
-    number = _number(stripped)
+    bare = text.strip()
+    number = _number(bare)
     if number is not None:
         return number
-    name = stripped[1:-1] if re.fullmatch(r"`[^`]+`", stripped) else stripped
-    if not name or (name == stripped and not re.fullmatch(r"[^\W\d][\w.]*", name)):
+    name = bare[1:-1] if re.fullmatch(r"`[^`]+`", bare) else bare
+    if not name or (name == bare and not re.fullmatch(r"[^\W\d][\w.]*", name)):
         raise Mistake("between the parentheses stand a number or an attribute's name", place)
     return name
 

@@ -1,4 +1,4 @@
-"""The language of constraint graphs (didt.txt, 4.3): its syntax tree and its reader.
+"""The language of constraint graphs (docs/methods.md, section 3.1): its syntax tree and its reader.
 
 `graph NAME { node TAG QUANTIFIER where CONDITION ACTION, ACTION; edge (TAG, TAG); }`: a motif of nodes and edges,
 conditions on attributes (the query language, with `tag.attribute` for `attribute`), and what is done where the
@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from concilium.errors import PolicyError, QueryError, nearest
+from concilium.errors import PolicyError, nearest
 from concilium.policy.functions import Call, read_call
 from concilium.policy.patterns import Pattern, read_pattern
 from concilium.records.columns import label
 from concilium.records.expression import (
     EXPECTED,
-    LONGEST_TEXT,
     Builder,
     Expression,
     Literal,
@@ -28,8 +27,8 @@ from concilium.records.expression import (
     Nested,
     bounds,
     expected,
-    locate,
     make_parser,
+    point_at,
     predicates,
     read,
 )
@@ -107,30 +106,25 @@ def read_graphs(text: str) -> tuple[ConstraintGraph, ...]:
         graphs: tuple[ConstraintGraph, ...] = read(_parser(), text, _EXPECTED)
         return graphs
     except Mistake as mistake:
-        raise point_at(mistake, text) from None
+        raise PolicyError(str(point_at(mistake, text))) from None
 
 
-def point_at(mistake: Mistake, text: str) -> PolicyError:
-    """The error with line, column and a caret under the place, drawn as for queries."""
-    shown = text if len(text) <= LONGEST_TEXT else ""
-    return PolicyError(str(QueryError(mistake.problem, shown, *locate(shown, mistake.place))))
-
-
-def check_attributes(graphs: Iterable[ConstraintGraph], known: Iterable[str], text: str = "") -> None:
+def check_attributes(graphs: Iterable[ConstraintGraph], attributes: Iterable[str], text: str = "") -> None:
     """Refuse graphs that mention an attribute which the data do not have: a typing error would let it out."""
-    names = frozenset(known)
+    names = frozenset(attributes)
     for graph in graphs:
-        mentioned = [(name.attribute, name.place) for node in graph.nodes for name in _names(node.condition)]
-        mentioned += [(act.attribute, act.place) for act in graph.actions if act.attribute is not None]
-        mentioned += [
+        mentions = [(name.attribute, name.place) for node in graph.nodes for name in _names(node.condition)]
+        mentions += [(act.attribute, act.place) for act in graph.actions if act.attribute is not None]
+        mentions += [
             (act.transform.patient, act.place)
             for act in graph.actions
             if isinstance(act, Substitute) and isinstance(act.transform, Call) and act.transform.patient
         ]
-        for attribute, place in mentioned:
+        for attribute, place in mentions:
             if attribute not in names:
-                problem = f"graph {graph.name} mentions {attribute}, which the data do not have"
-                raise point_at(Mistake(problem + nearest(attribute, names), place), text)
+                hint = nearest(attribute, names)
+                problem = f"graph {graph.name} mentions {attribute}, which the data do not have{hint}"
+                raise PolicyError(str(point_at(Mistake(problem, place), text)))
 
 
 def _names(condition: Expression | None) -> list[Name]:
@@ -141,11 +135,11 @@ class _PolicyBuilder(Builder):
     """Adds the rules of `constraint.lark` to those of the conditions."""
 
     def policy(self, children: list[ConstraintGraph]) -> tuple[ConstraintGraph, ...]:
-        seen: set[str] = set()
+        names: set[str] = set()
         for graph in children:
-            if graph.name in seen:
+            if graph.name in names:
                 raise Mistake(f"there are two graphs named {graph.name}; give each its own name", graph.place)
-            seen.add(graph.name)
+            names.add(graph.name)
         return tuple(children)
 
     def graph(self, children: list[Any]) -> ConstraintGraph:
@@ -167,8 +161,8 @@ class _PolicyBuilder(Builder):
                 raise Mistake(
                     "an edge joins two different nodes; it can never join a tag to itself", pair[1].place
                 )
-        joined = tuple((left.attribute, right.attribute) for left, right in edges)
-        return ConstraintGraph(name.attribute, tuple(nodes), joined, actions, name.place)
+        pairs = tuple((left.attribute, right.attribute) for left, right in edges)
+        return ConstraintGraph(name.attribute, tuple(nodes), pairs, actions, name.place)
 
     def _tags(self, nodes: list[Node], graph: Name) -> dict[str, Node]:
         tags: dict[str, Node] = {}
@@ -227,8 +221,8 @@ class _PolicyBuilder(Builder):
         return Quantifier(1, None, tuple(dict.fromkeys(children)))
 
     def item(self, children: list[Name | Literal]) -> str:
-        found = children[0]
-        return found.attribute if isinstance(found, Name) else label(found.value)
+        child = children[0]
+        return child.attribute if isinstance(child, Name) else label(child.value)
 
     def operand(self, children: list[Name]) -> Name:
         tag, *attribute = children
@@ -260,12 +254,12 @@ class _PolicyBuilder(Builder):
         return read_pattern(text[:end], text[end + 1 :], place)
 
 
-def _require_order(compared: tuple[Literal, ...]) -> None:
-    for literal in compared:
+def _require_order(literals: tuple[Literal, ...]) -> None:
+    for literal in literals:
         if literal.kind == "truth":
             raise Mistake(f"{literal} has no order; compare it with = or in {{..}}", literal.place)
-        if literal.kind != compared[0].kind:
-            raise Mistake(f"{compared[0]} and {literal} are not of one kind", literal.place)
+        if literal.kind != literals[0].kind:
+            raise Mistake(f"{literals[0]} and {literal} are not of one kind", literal.place)
 
 
 def _target(name: Name) -> tuple[str, str | None, int]:

@@ -1,4 +1,4 @@
-"""Where a constraint graph's motif is found in a transaction (didt.txt, 4.3: genex motifs and prototype graphs).
+"""Where a constraint graph's motif is found in a transaction (docs/methods.md, section 3.2).
 
 1. A node *fits* a tag if the tag's condition is definitely true for it and, where edges touch the tag, if every
    tag of that connected part can be given a node of its own (this one among them) so that all its edges are there.
@@ -22,10 +22,13 @@ from typing import Any
 from concilium.policy.language import ConstraintGraph, Node
 from concilium.records.columns import label
 from concilium.records.expression import (
+    FALSE,
+    TRUE,
+    UNKNOWN,
     And,
     Comparison,
     Expression,
-    Membership,
+    ListMembership,
     Missing,
     Not,
     Or,
@@ -36,8 +39,6 @@ from concilium.records.expression import (
     tester,
 )
 
-# Kleene's three values, ordered so that "and" is the least and "or" the greatest of its parts.
-FALSE, UNKNOWN, TRUE = 0, 1, 2
 MOST_TRIES = 50_000
 
 Attributes = Mapping[str, Any]
@@ -63,8 +64,8 @@ def judge_of(node: Node) -> Judge | None:
     condition = None if node.condition is None else _judge(node.condition)
     if not node.quantifier.listed:
         return condition
-    listed = _judge_listed(frozenset(node.quantifier.listed))
-    return listed if condition is None else _judge_all((listed, condition))
+    membership = _judge_listed(frozenset(node.quantifier.listed))
+    return membership if condition is None else _judge_parts((membership, condition), min, TRUE)
 
 
 def is_missing(value: Any) -> bool:
@@ -78,35 +79,26 @@ def _judge(expression: Expression) -> Judge:
             judge = _judge(inner)
             return lambda node: TRUE - judge(node)
         case And(parts):
-            return _judge_all(tuple(map(_judge, parts)))
+            return _judge_parts(tuple(map(_judge, parts)), min, TRUE)
         case Or(parts):
-            return _judge_any(tuple(map(_judge, parts)))
+            return _judge_parts(tuple(map(_judge, parts)), max, FALSE)
         case _:
             return judge_predicate(expression)
 
 
-def _judge_all(judges: tuple[Judge, ...]) -> Judge:
-    def judge_all(node: Attributes) -> int:
-        verdict = TRUE
+def _judge_parts(judges: tuple[Judge, ...], combine: Callable[[int, int], int], start: int) -> Judge:
+    """`and`: the least verdict from TRUE on; `or`: the greatest from FALSE on. The opposite of the start settles it."""
+    end = TRUE - start
+
+    def judge_parts(node: Attributes) -> int:
+        verdict = start
         for judge in judges:
-            verdict = min(verdict, judge(node))
-            if verdict == FALSE:
+            verdict = combine(verdict, judge(node))
+            if verdict == end:
                 break
         return verdict
 
-    return judge_all
-
-
-def _judge_any(judges: tuple[Judge, ...]) -> Judge:
-    def judge_any(node: Attributes) -> int:
-        verdict = FALSE
-        for judge in judges:
-            verdict = max(verdict, judge(node))
-            if verdict == TRUE:
-                break
-        return verdict
-
-    return judge_any
+    return judge_parts
 
 
 def judge_predicate(predicate: Predicate) -> Judge:
@@ -118,30 +110,30 @@ def judge_predicate(predicate: Predicate) -> Judge:
         # "Not any" rather than "any not", so that != stays the opposite of = for a list of values.
         same = judge_predicate(Comparison(predicate.name, "=", predicate.literal))
         return lambda node: TRUE - same(node)
-    compared = bounds(predicate)
-    if not compared:
+    limits = bounds(predicate)
+    if not limits:
         return _judge_equality(predicate)
     # Text is never missing and a whole number never NaN: the kinds that need no further look.
-    holds, usual = tester(predicate), int if compared[0].kind == "number" else str
-    read = _as_number if usual is int else _as_text
+    holds, usual = tester(predicate), int if limits[0].kind == "number" else str
+    convert = _as_number if usual is int else _as_text
 
     def judge(node: Attributes) -> int:
         value = node.get(attribute)
         if value.__class__ is usual:
             return TRUE if holds(value) else FALSE
-        return _judge_any_of(value, lambda item: holds(read(item, attribute)))
+        return _judge_any_of(value, lambda item: holds(convert(item, attribute)))
 
     return judge
 
 
-def _judge_equality(predicate: Comparison | Membership | Range) -> Judge:
+def _judge_equality(predicate: Comparison | ListMembership | Range) -> Judge:
     attribute, holds = predicate.name.attribute, tester(predicate)
-    wanted = frozenset(label(literal.value) for literal in literals(predicate))
+    labels = frozenset(label(literal.value) for literal in literals(predicate))
 
     def judge(node: Attributes) -> int:
         value = node.get(attribute)
         if value.__class__ is str:
-            return TRUE if value in wanted else FALSE
+            return TRUE if value in labels else FALSE
         return _judge_any_of(value, holds)
 
     return judge
@@ -190,8 +182,8 @@ def _judge_listed(words: frozenset[str]) -> Judge:
 
 def is_listed(name: str, value: Any, words: frozenset[str]) -> bool:
     """Whether an attribute with this value makes its node one of the listed."""
-    shown = label(value)
-    return shown in words or (name in words and shown.lower() not in _DENIED)
+    text = label(value)
+    return text in words or (name in words and text.lower() not in _DENIED)
 
 
 @dataclass(frozen=True)
@@ -209,17 +201,17 @@ def motif_of(graph: ConstraintGraph, tags: frozenset[str] | None = None) -> Moti
     """The motif of a constraint graph, or of some of its tags."""
     nodes = [node for node in graph.nodes if tags is None or node.tag in tags]
     position = {node.tag: index for index, node in enumerate(nodes)}
-    joined: list[set[int]] = [set() for _ in nodes]
+    neighbours: list[set[int]] = [set() for _ in nodes]
     for left, right in graph.edges:
         if left in position and right in position:
-            joined[position[left]].add(position[right])
-            joined[position[right]].add(position[left])
+            neighbours[position[left]].add(position[right])
+            neighbours[position[right]].add(position[left])
     return Motif(
         tuple(position),
         tuple(node.quantifier.least for node in nodes),
         tuple(node.quantifier.most for node in nodes),
-        tuple(tuple(sorted(ends)) for ends in joined),
-        any(joined),
+        tuple(tuple(sorted(ends)) for ends in neighbours),
+        any(neighbours),
     )
 
 
@@ -230,23 +222,23 @@ def scope(graph: ConstraintGraph, targets: frozenset[str]) -> frozenset[str]:
     edges tie to any of them.
     """
     acted_on = {action.tag for action in graph.actions}
-    found = set(targets) | {node.tag for node in graph.nodes if node.tag not in acted_on}
+    tags = set(targets) | {node.tag for node in graph.nodes if node.tag not in acted_on}
     while True:
-        tied = {end for pair in graph.edges if found & set(pair) for end in pair}
-        if tied <= found:
-            return frozenset(found)
-        found |= tied
+        neighbours = {end for pair in graph.edges if tags & set(pair) for end in pair}
+        if neighbours <= tags:
+            return frozenset(tags)
+        tags |= neighbours
 
 
-def match(motif: Motif, candidates: Sequence[int], joined: Sequence[int]) -> Sequence[int] | None:
+def match(motif: Motif, candidates: Sequence[int], neighbours: Sequence[int]) -> Sequence[int] | None:
     """The nodes that fit each tag where the motif matches; None where it does not.
 
-    `candidates` are the nodes that fulfil each tag's condition, `joined` the neighbours of each node (not
+    `candidates` are the nodes that fulfil each tag's condition, `neighbours` those of each node (not
     looked at where the motif has no edges).
     """
     if not motif.has_edges:
         return candidates if _can_share_out(candidates, motif.least, motif.most) else None
-    search = _Search(motif, candidates, joined)
+    search = _Search(motif, candidates, neighbours)
     fits = search.fitting()
     return fits if search.matches(fits) else None
 
@@ -281,8 +273,8 @@ def _can_share_out(fits: Sequence[int], least: Sequence[int], most: Sequence[int
 class _Search:
     """Puts different nodes at tags so that all edges are there, counting how often it tries."""
 
-    def __init__(self, motif: Motif, candidates: Sequence[int], joined: Sequence[int]) -> None:
-        self.motif, self.candidates, self.joined = motif, candidates, joined
+    def __init__(self, motif: Motif, candidates: Sequence[int], neighbours: Sequence[int]) -> None:
+        self.motif, self.candidates, self.neighbours = motif, candidates, neighbours
         self.needed = {index for index, least in enumerate(motif.least) if least > 0}
         self.tries = 0
 
@@ -296,49 +288,51 @@ class _Search:
                 continue
             for node in each(nodes):
                 if not fits[tag] >> node & 1:
-                    placed = next(self._place(order, {tag: node}, 1 << node), None)
-                    for found, place in (placed or {}).items():
+                    placement = next(self._place(order, {tag: node}, 1 << node), None)
+                    for other, other_node in (placement or {}).items():
                         # A placement that includes a tag which may be absent proves nothing about the others.
-                        if found == tag or tag in self.needed:
-                            fits[found] |= 1 << place
+                        if other == tag or tag in self.needed:
+                            fits[other] |= 1 << other_node
         return fits
 
     def matches(self, fits: Sequence[int]) -> bool:
         motif = self.motif
         order: list[int] = []
         for tag in sorted(self.needed):
-            order += [found for found in self._connected(tag) if found not in order]
-        for placed in self._place(order, {}, 0):
-            taken = sum(1 << node for node in placed.values())
-            least = [least - (tag in placed) for tag, least in enumerate(motif.least)]
-            most = [None if most is None else most - (tag in placed) for tag, most in enumerate(motif.most)]
-            if _can_share_out([nodes & ~taken for nodes in fits], least, most):
+            order += [other for other in self._connected(tag) if other not in order]
+        for placement in self._place(order, {}, 0):
+            in_use = sum(1 << node for node in placement.values())
+            least = [least - (tag in placement) for tag, least in enumerate(motif.least)]
+            most = [
+                None if most is None else most - (tag in placement) for tag, most in enumerate(motif.most)
+            ]
+            if _can_share_out([nodes & ~in_use for nodes in fits], least, most):
                 return True
         return False
 
     def _connected(self, tag: int) -> list[int]:
         """The tag and the needed tags that edges connect it with, each after one that it is joined to."""
         order = [tag]
-        for reached in order:
-            order += [
-                end for end in self.motif.neighbours[reached] if end in self.needed and end not in order
-            ]
+        for member in order:
+            order += [end for end in self.motif.neighbours[member] if end in self.needed and end not in order]
         return order
 
-    def _place(self, order: Sequence[int], placed: dict[int, int], taken: int) -> Iterator[dict[int, int]]:
-        if len(placed) == len(order):
-            yield placed
+    def _place(
+        self, order: Sequence[int], placement: dict[int, int], in_use: int
+    ) -> Iterator[dict[int, int]]:
+        if len(placement) == len(order):
+            yield placement
             return
-        tag = order[len(placed)]
-        nodes = self.candidates[tag] & ~taken
+        tag = order[len(placement)]
+        nodes = self.candidates[tag] & ~in_use
         for end in self.motif.neighbours[tag]:
-            if end in placed:
-                nodes &= self.joined[placed[end]]
+            if end in placement:
+                nodes &= self.neighbours[placement[end]]
         for node in each(nodes):
             self.tries += 1
             if self.tries > MOST_TRIES:
                 raise TooEntangled
-            yield from self._place(order, {**placed, tag: node}, taken | 1 << node)
+            yield from self._place(order, {**placement, tag: node}, in_use | 1 << node)
 
 
 def each(nodes: int) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Patterns for `substitute x.a =~ /pattern/replacement/` (didt.txt, 4.3.3): regular expressions in bounded time.
+"""Patterns for `substitute x.a =~ /pattern/replacement/` (docs/methods.md, 3.3): regular expressions in bounded time.
 
 A pattern is read here, not by Python: letters, classes, groups, alternatives and counts, but neither
 backreferences nor looking around. It is accepted only if the work it can cause on any value has a bound: an
@@ -102,7 +102,7 @@ def read_pattern(pattern: str, replacement: str, place: int = 0) -> Pattern:
         raise Mistake(f"patterns and replacements have at most {LONGEST_PATTERN} characters", place)
     reader = _Reader(pattern, place)
     part = reader.read()
-    _bound(part, reader.groups, place)
+    _require_bound(part, reader.groups, place)
     regex = re.compile(_write(part))
     return Pattern(regex, _read_replacement(replacement, reader.groups, place + len(pattern) + 1))
 
@@ -127,11 +127,11 @@ class _Reader:
         return self.text[self.at : self.at + 1]
 
     def _take(self) -> str:
-        taken = self._peek()
-        if not taken:
+        sign = self._peek()
+        if not sign:
             raise self._mistake("the pattern ends too early")
         self.at += 1
-        return taken
+        return sign
 
     def _choice(self) -> Part:
         options = [self._sequence()]
@@ -165,18 +165,18 @@ class _Reader:
             return {"?": (0, 1), "*": (0, None), "+": (1, None)}[sign]
         if sign != "{":
             return None
-        found = re.compile(r"\{([0-9]{1,4})(,([0-9]{1,4})?)?\}").match(self.text, self.at)
-        if not found:
+        match = re.compile(r"\{([0-9]{1,4})(,([0-9]{1,4})?)?\}").match(self.text, self.at)
+        if not match:
             raise self._mistake(
                 "expected a count, such as {3}, {1,3} or {2,}; write \\{ for the brace itself"
             )
-        least = int(found[1])
-        most = least if not found[2] else int(found[3]) if found[3] else None
+        least = int(match[1])
+        most = least if not match[2] else int(match[3]) if match[3] else None
         if max(least, most or 0) > MOST_REPEATS or (most is not None and most < least):
             raise self._mistake(
                 f"this count can never hold; counts go from low to high, up to {MOST_REPEATS}"
             )
-        self.at = found.end()
+        self.at = match.end()
         return least, most
 
     def _atom(self) -> Part:
@@ -291,18 +291,18 @@ def _write(part: Part) -> str:
 
 def _read_replacement(text: str, groups: int, place: int) -> tuple[str | int, ...]:
     parts: list[str | int] = []
-    for found in re.finditer(r"\\(.?)|[^\\]+", text, re.DOTALL):
-        escaped = found[1]
-        if escaped is None:
-            parts.append(found[0])
-        elif escaped.isdigit() and escaped.isascii():
-            if not 1 <= int(escaped) <= groups:
-                raise Mistake(f"the pattern has no group {escaped}", place + found.start())
-            parts.append(int(escaped))
-        elif not escaped or (escaped.isalpha() and escaped not in _CONTROL):
-            raise Mistake("only \\1 to \\9, \\n, \\t and signs may follow \\ here", place + found.start())
+    for match in re.finditer(r"\\(.?)|[^\\]+", text, re.DOTALL):
+        sign = match[1]
+        if sign is None:
+            parts.append(match[0])
+        elif sign.isdigit() and sign.isascii():
+            if not 1 <= int(sign) <= groups:
+                raise Mistake(f"the pattern has no group {sign}", place + match.start())
+            parts.append(int(sign))
+        elif not sign or (sign.isalpha() and sign not in _CONTROL):
+            raise Mistake("only \\1 to \\9, \\n, \\t and signs may follow \\ here", place + match.start())
         else:
-            parts.append(_CONTROL.get(escaped, escaped))
+            parts.append(_CONTROL.get(sign, sign))
     return tuple(parts)
 
 
@@ -335,12 +335,12 @@ class _Bound:
 
     def first_of(self, parts: tuple[Part, ...], follow: frozenset[str]) -> frozenset[str]:
         """The characters that can come next where these parts and then `follow` are to come."""
-        found = frozenset[str]()
+        starts = frozenset[str]()
         for part in parts:
-            found |= self.first(part)
+            starts |= self.first(part)
             if not can_be_empty(part):
-                return found
-        return found | follow
+                return starts
+        return starts | follow
 
     def paths(self, part: Part, follow: frozenset[str]) -> int:
         """In how many ways at most the part can be tried at one place before it fails for good."""
@@ -357,8 +357,8 @@ class _Bound:
             case Choice(options):
                 starts = [self.first_of((option,), follow) for option in options]
                 ways_each = [self.paths(option, follow) for option in options]
-                told_apart = sum(map(len, starts)) == len(frozenset().union(*starts))
-                return max(ways_each) if told_apart else self._limit(sum(ways_each))
+                distinct = sum(map(len, starts)) == len(frozenset().union(*starts))
+                return max(ways_each) if distinct else self._limit(sum(ways_each))
             case Repeat(inner, least, most, place):
                 return self._repeat_paths(inner, least, most, place, follow)
 
@@ -443,7 +443,7 @@ def _mentioned(part: Part) -> frozenset[str]:
             return _mentioned(inner)
 
 
-def _bound(part: Part, groups: int, place: int) -> None:
+def _require_bound(part: Part, groups: int, place: int) -> None:
     """Refuse a pattern that matches nothing at all, or whose work has no acceptable bound."""
     if groups > 9:
         raise Mistake(

@@ -14,7 +14,6 @@
     allow = ["admitted"]          # columns that look like identifiers and are not
 
     colluders = 1                 # masked, private: how many other sites may side with the house
-    reveal_on_dropout = false     # masked, private: the others may go on without us when we are lost
     other_circles = false         # masked: open sums with other circles of hospitals, which can then be subtracted
 
     [constraints]                 # what is done to records and messages before they leave (constraint graphs)
@@ -87,7 +86,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     identifiers: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     colluders: int = 1
-    reveal_on_dropout: bool = False
     other_circles: bool = False
     constraints: str = ""
     secret: Secret | None = None
@@ -95,10 +93,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
-        for listed, known, what in ((self.kinds, KINDS, "kind"), (self.modes, RELEASES, "mode")):
-            for name in listed:
-                if name not in known:
-                    raise PolicyError(f"there is no {what} {name!r} to allow{nearest(name, known)}")
+        for names, options, what in ((self.kinds, KINDS, "kind"), (self.modes, RELEASES, "mode")):
+            for name in names:
+                if name not in options:
+                    raise PolicyError(f"there is no {what} {name!r} to allow{nearest(name, options)}")
         for name in ("minimum_patients", "branch_floor", "minimum_cell", "colluders"):
             if getattr(self, name) < 0:
                 raise PolicyError(f"{name} must be 0 or more; got {getattr(self, name)}")
@@ -151,6 +149,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         keys = [field for field in cls.__struct_fields__ if field not in (*SECTIONS, "secret")]
         settings: dict[str, Any] = dict(document.get("release", {}))
         for name in settings:
+            if name == "reveal_on_dropout":
+                raise PolicyError(
+                    f"{path}: [release] has no key 'reveal_on_dropout' any more: a lost site halts a masked study "
+                    "until it is back, so take the line out"
+                )
             if name not in keys:
                 raise PolicyError(f"{path}: [release] has no key {name!r}{nearest(name, keys)}")
         settings |= {name: document[name] for name in ("peers", "budget") if name in document}

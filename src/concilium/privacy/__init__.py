@@ -1,4 +1,4 @@
-"""Mechanisms, accounting, ledger, masks, randomness: mathematics, no method knows here.
+"""Mechanisms, accounting, ledger, masks, randomness: mathematics; no method is known here.
 
 The names for use from outside are loaded when they are first used.
 """

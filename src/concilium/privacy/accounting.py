@@ -1,4 +1,4 @@
-"""What a private release costs, in exact numbers: zCDP and pure differential privacy (METHODS.md, section 0).
+"""What a private release costs, in exact numbers: zCDP and pure differential privacy (docs/methods.md, section 0.5).
 
 Claim. A release that is rho-zCDP bounds, for every patient of a site, what anyone who sees all answers can
 learn from that patient having been there; costs add up, also when each question depends on the answers
@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 from decimal import InvalidOperation as NotANumber
 from fractions import Fraction
-from typing import Protocol
 
 from concilium.errors import LedgerError
 
@@ -104,21 +103,15 @@ def rho_from_pure(epsilon: Number) -> Fraction:
         return e  # tanh x <= 1, and within one part in 2^140 here
     near = Context(prec=_DIGITS, rounding=ROUND_HALF_EVEN, Emax=MAX_EMAX, Emin=MIN_EMIN)
     above = Context(prec=_DIGITS, rounding=ROUND_CEILING, Emax=MAX_EMAX, Emin=MIN_EMIN)
-    rounded = above.divide(Decimal(e.numerator), Decimal(e.denominator))
+    decimal = above.divide(Decimal(e.numerator), Decimal(e.denominator))
     # Decimal's exp is correctly rounded, so one step down is below the true e^-epsilon, and tanh above.
-    least = Fraction(near.next_minus(near.exp(-rounded)))
+    least = Fraction(near.next_minus(near.exp(-decimal)))
     return round_up(e * (1 - least) / (1 + least))
 
 
-def rho_of_gaussian(sensitivity_squared: Number, sigma_squared: Number) -> Fraction:
-    """What (discrete) Gaussian noise costs, exactly: D^2 / (2 sigma^2) (Canonne, Kamath & Steinke)."""
-    return exact_positive(sensitivity_squared, "squared sensitivity") / (
-        2 * exact_positive(sigma_squared, "variance")
-    )
-
-
 def sigma_squared_for(rho: Number, sensitivity_squared: Number) -> Fraction:
-    """The variance that costs rho or a hair less: D^2 / (2 rho), rounded up to 64 leading bits."""
+    """The variance at which (discrete) Gaussian noise costs rho or a hair less: D^2 / (2 rho), rounded up to 64 leading
+    bits (Canonne, Kamath & Steinke)."""
     return round_up(
         exact_positive(sensitivity_squared, "squared sensitivity") / (2 * exact_positive(rho, "rho"))
     )
@@ -149,8 +142,8 @@ def _best_order(rho: Fraction, delta: Fraction) -> Fraction:
     low, high = -46.0, max(-46.0, -log_delta)
     for _ in range(100):
         middle = (low + high) / 2
-        needed = -log_delta - (max(middle, 0.0) + math.log1p(math.exp(-abs(middle))))
-        if needed <= 0 or 2 * middle + log_rho > math.log(needed):
+        log_ratio = -log_delta - (max(middle, 0.0) + math.log1p(math.exp(-abs(middle))))
+        if log_ratio <= 0 or 2 * middle + log_rho > math.log(log_ratio):
             high = middle
         else:
             low = middle
@@ -240,15 +233,6 @@ def warn_of_delta(delta: Number, patients: int) -> str | None:
     )
 
 
-class Balance(Protocol):
-    """What a plan needs to know of a ledger."""
-
-    @property
-    def currency(self) -> str: ...
-
-    def remaining(self) -> Fraction | None: ...
-
-
 @dataclass(frozen=True)
 class PlannedQuestion:
     """One question a study will ask; a cost of None is unlimited (exact, masked)."""
@@ -282,20 +266,8 @@ class Plan:
         """How many questions release exact or masked numbers, which no budget bounds."""
         return sum(q.cost is None for q in self.questions)
 
-    def total_in(self, currency: str) -> Fraction:
-        """The total as a ledger in that currency will be charged: converted question by question."""
-        costs = (q.cost for q in self.questions if q.cost is not None)
-        return sum((convert(cost, self.currency, currency) for cost in costs), Fraction(0))
-
-    def fits(self, ledger: Balance) -> bool:
-        """Whether the whole plan fits what this ledger has left; nothing is spent by asking."""
-        left = ledger.remaining()
-        total = self.total_in(ledger.currency)
-        return left is None or total <= left
-
-    def rows(self, ledger: Balance | None = None) -> list[tuple[str, str, str]]:
-        """Kind, cost and note of each question, those that repeat in one row; the total; given a ledger, what is left
-        and whether it fits."""
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Kind, cost and note of each question, those that repeat in one row; and the total."""
         rows = []
         for question, again in itertools.groupby(self.questions):
             cost = "unlimited" if question.cost is None else shown(question.cost)
@@ -303,18 +275,11 @@ class Plan:
             rows.append((question.kind, cost if times == 1 else f"{times} x {cost}", question.note))
         note = f"and {self.unlimited} unlimited" if self.unlimited else ""
         rows.append(("total", f"{self.currency} {shown(self.total)}", note))
-        if ledger is not None:
-            if ledger.currency != self.currency:
-                charged = self.total_in(ledger.currency)
-                rows.append(("as charged", f"{ledger.currency} {shown(charged)}", ""))
-            left = ledger.remaining()
-            verdict = "fits" if self.fits(ledger) else "does not fit"
-            rows.append(("left", "no limit" if left is None else f"{ledger.currency} {shown(left)}", verdict))
         return rows
 
-    def render(self, ledger: Balance | None = None) -> str:
+    def render(self) -> str:
         """The rows as text in three columns."""
-        return _in_columns(self.rows(ledger))
+        return _in_columns(self.rows())
 
 
 def shown(number: Fraction) -> str:

@@ -137,7 +137,7 @@ def has_fingerprint(public: bytes, pinned: str) -> bool:
 def statement(purpose: str, *parts: bytes) -> bytes:
     """Bytes to sign or hash: what they are for, then each part after its length, so that no two lists of
     parts and no two purposes ever give the same bytes."""
-    framed: list[bytes] = []
+    frames: list[bytes] = []
     for part in (purpose.encode(), *parts):
-        framed += (len(part).to_bytes(8, "little"), part)
-    return b"".join(framed)
+        frames += (len(part).to_bytes(8, "little"), part)
+    return b"".join(frames)

@@ -1,11 +1,11 @@
-"""What a hospital has let out, and what that cost: one append-only SQLite file per site (METHODS.md, section 0).
+"""What a hospital has let out, and what that cost: one append-only SQLite file per site (docs/methods.md, section 0.6).
 
 Claim. Protected: every patient of the site, from everyone who sees its answers, up to the budget the hospital set.
 The sum of all private costs never exceeds the budget, whoever asks, from however many threads and processes, and
 through `kill -9` or a power cut: entry, noise and stored answer are one transaction, and `charge` returns only when
-it is on disk, so that a crash can over-count and never under-count. Exact and masked releases are outside that
-claim and entered as unlimited. Assumptions: the disk keeps what it says it has synced; what is charged is what the
-mechanism costs (accounting.py, with the references); nobody else writes to the tables of a ledger.
+it is on disk, so that a crash can over-count and never under-count. Releases without a bound (closed_lists.py) are
+outside that claim and entered as unlimited. Assumptions: the disk keeps what it says it has synced; what is charged
+is what the mechanism costs (accounting.py, with the references); nobody else writes to the tables of a ledger.
 
 Every patient of the site is charged for every question, whether or not the question selects them: a balance that
 depended on who matched would tell who matched.
@@ -15,24 +15,25 @@ from __future__ import annotations
 
 import math
 import os
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from concilium.closed_lists import RELEASES
 from concilium.errors import BudgetError, LedgerError
 from concilium.privacy import accounting
 from concilium.privacy import ledger_chain as chain
+from concilium.privacy import ledger_memory as memory
 from concilium.privacy.accounting import Number
-from concilium.privacy.ledger_chain import RELEASES, SETTINGS, Entry, Head, Settings, Tail
+from concilium.privacy.ledger_chain import SETTINGS, Entry, Head, LedgerSettings, Tail
 from concilium.privacy.ledger_file import open_to_read, open_to_write
 from concilium.privacy.mask_store import SqliteMaskStore
 
-__all__ = ["DEFAULT_DELTA", "RELEASES", "SETTINGS", "Entry", "Head", "Ledger", "RefusalNote", "Settings"]
+__all__ = ["DEFAULT_DELTA", "SETTINGS", "Entry", "Head", "Ledger", "LedgerSettings", "RefusalNote"]
 
 DEFAULT_DELTA = Fraction(1, 10**6)
 
@@ -76,22 +77,22 @@ class Ledger:
     ) -> None:
         if currency not in (None, *accounting.CURRENCIES):
             raise LedgerError(f"a ledger's currency is 'epsilon' or 'rho'; got {currency!r}")
-        stated: dict[str, Any] = {
+        requirements: dict[str, Any] = {
             "currency": currency,
             "delta": None if delta is None else accounting.exact_delta(delta),
             "budget": None if budget is None else _exact_budget(budget),
             "site": None if site is None else _text(site, "site"),
             "records": None if records is None else _text(records, "records digest"),
         }
-        stated = {name: value for name, value in stated.items() if value is not None}
-        default = Settings(currency="rho", delta=DEFAULT_DELTA, budget=None, site=None, records=None)
-        self._file = open_to_write(path, lambda file: chain.begin(file, replace(default, **stated)))
+        requirements = {name: value for name, value in requirements.items() if value is not None}
+        default = LedgerSettings(currency="rho", delta=DEFAULT_DELTA, budget=None, site=None, records=None)
+        self._file = open_to_write(path, lambda file: chain.begin(file, replace(default, **requirements)))
         self._records = records
         try:
             self._seen = self._recognise()
             self._file.make_durable()
             chain.check_writable(self._file)
-            self._bind(stated)
+            self._bind(requirements)
         except BaseException:
             self._file.close()
             raise
@@ -129,10 +130,10 @@ class Ledger:
 
         The same question with the same digest gets the stored answer and costs nothing; with another digest it is
         refused. `cost` is in the ledger's currency unless `currency` says otherwise (pure epsilon enters rho).
-        `seal` runs inside the transaction: it draws the noise, must not touch this ledger, and where it raises
-        nothing was charged.
+        `seal` runs inside the transaction: it draws the noise, and where it raises nothing was charged. Of this ledger
+        it may use what joins that transaction, from `unbounded_numbers` to `mask_store` below, and nothing else.
         """
-        for value, name in ((question, "question id"), (digest, "digest"), (kind, "kind")):
+        for value, name in ((question, "question id"), (digest, "digest"), (kind, "kind"), (mode, "mode")):
             if not _text(value, name):
                 raise LedgerError(f"a charge needs a {name}; got an empty one")
         _text(study, "study")
@@ -140,9 +141,9 @@ class Ledger:
             raise LedgerError(f"the count of numbers released must be a whole number from 0; got {numbers!r}")
         price = self._price(mode, cost, currency)
         with self._writing() as tail:
-            stored = self._find_answer(question, digest)
-            if stored is not None:
-                return stored
+            answer = self._find_answer(question, digest)
+            if answer is not None:
+                return answer
             settings = chain.read_settings(self._file)
             self._check_still_bound(settings)
             price = _enterable(price, tail.spent)
@@ -202,7 +203,7 @@ class Ledger:
         return self._file.path
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> LedgerSettings:
         """What the ledger is bound to now (another process may have changed the budget or the records)."""
         with self._file.reading():
             return chain.read_settings(self._file)
@@ -221,7 +222,7 @@ class Ledger:
 
     def fits(self, cost: Number | None, currency: str | None = None) -> bool:
         """Whether a charge of this cost would be accepted now; nothing is spent by asking."""
-        price = None if cost is None else self._price("private", cost, currency)
+        price = None if cost is None else self._convert(cost, currency)
         with self._file.reading():
             spent, budget = chain.read_tail(self._file).spent, chain.read_settings(self._file).budget
         price = _enterable(price, spent)
@@ -242,7 +243,7 @@ class Ledger:
         """The epsilon to show for everything released so far, at the ledger's delta; infinite is 'unlimited'."""
         with self._file.reading():
             spent, settings = chain.read_tail(self._file).spent, chain.read_settings(self._file)
-            unlimited = self._file.find("SELECT 1 FROM entries WHERE mode IN ('exact', 'masked') LIMIT 1")
+            unlimited = self._file.find(f"SELECT 1 FROM entries WHERE {chain.UNBOUNDED} LIMIT 1")
         if unlimited:
             return math.inf
         if settings.currency == "rho":
@@ -313,34 +314,52 @@ class Ledger:
 
     def bind_site(self, site: str) -> None:
         """Bind to this site (its name and identity), or LedgerError where it is bound to another."""
-        stated = {"site": _text(site, "site")}
-        self._bind(stated if self._records is None else {**stated, "records": self._records})
+        requirements = {"site": _text(site, "site")}
+        self._bind(requirements if self._records is None else {**requirements, "records": self._records})
 
     def set_budget(self, budget: Number | None, reason: str) -> None:
         """Set a new budget (None: no cap) and say why; it may go up or down, but not below what is spent."""
-        wanted = None if budget is None else _exact_budget(budget)
+        amount = None if budget is None else _exact_budget(budget)
         if not _text(reason, "reason").strip():
             raise LedgerError(f"a new budget for {self.path} needs a reason, which is entered beside it")
         with self._writing() as tail:
             settings = chain.read_settings(self._file)
-            if wanted is not None and wanted < tail.spent:
+            if amount is not None and amount < tail.spent:
                 raise LedgerError(
-                    f"the budget of {self.path} cannot become {settings.currency} = {accounting.shown(wanted)}: "
+                    f"the budget of {self.path} cannot become {settings.currency} = {accounting.shown(amount)}: "
                     f"{accounting.shown(tail.spent)} is spent already, and what was released cannot be taken back"
                 )
-            self._enter_settings(tail, "budget", replace(settings, budget=wanted), reason)
+            self._enter_settings(tail, "budget", replace(settings, budget=amount), reason)
 
-    def sharing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """The connection, held, for tables that a site keeps in the same file and changes together with a charge.
+    def unbounded_numbers(self) -> int:
+        """How many numbers were released without a cost; inside `seal`, those of the entry being charged too."""
+        with self._file.joining():
+            (count,) = self._file.get(f"SELECT ifnull(sum(numbers), 0) FROM entries WHERE {chain.UNBOUNDED}")
+        return int(count)
 
-        Used inside `seal`, whatever is written is committed or undone with the charge. The ledger's own tables
-        refuse any change that is not an entry.
-        """
-        return self._file.sharing()
+    def populations(self, records: str, after: int) -> list[tuple[int, bytes, bytes]]:
+        """Number, digest and patients (as they were given) of what was remembered of these records since `after`."""
+        with self._file.joining():
+            return memory.read_populations(self._file, records, after)
+
+    def remember_population(self, records: str, digest: bytes, patients: bytes) -> None:
+        """Keep whom a plain answer was about; inside `seal`, if and only if the charge stands."""
+        with self._file.joining(to_write=True):
+            memory.remember_population(self._file, records, digest, patients)
+
+    def circles(self) -> list[tuple[str, ...]]:
+        """The circles of hospitals that masked sums were opened with, whatever the records were."""
+        with self._file.joining():
+            return memory.read_circles(self._file)
+
+    def remember_circle(self, records: str, names: tuple[str, ...]) -> None:
+        """Keep with whom a masked sum was opened; inside `seal`, if and only if the charge stands."""
+        with self._file.joining(to_write=True):
+            memory.remember_circle(self._file, records, names)
 
     def mask_store(self) -> SqliteMaskStore:
         """Where the site keeps its masked studies: in this file, changed together with the charges they cause."""
-        with self._file.sharing() as connection:
+        with self._file.joining(to_write=True) as connection:
             return SqliteMaskStore(connection, self._file.lock)
 
     def close(self) -> None:
@@ -375,31 +394,31 @@ class Ledger:
             chain.read_settings(self._file)
             return chain.read_tail(self._file).head
 
-    def _bind(self, stated: dict[str, Any]) -> None:
+    def _bind(self, requirements: dict[str, Any]) -> None:
         """Refuse a ledger that is bound to something else; bind one that is not bound yet."""
-        if self._find_unbound(stated, self.settings):
+        if self._find_unbound(requirements, self.settings):
             with self._writing() as tail:
                 settings = chain.read_settings(self._file)
-                unbound = self._find_unbound(stated, settings)
+                unbound = self._find_unbound(requirements, settings)
                 if unbound:
                     note = f"bound to its {' and '.join(sorted(unbound))}"
                     self._enter_settings(tail, "bind", replace(settings, **unbound), note)
 
-    def _find_unbound(self, stated: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    def _find_unbound(self, requirements: dict[str, Any], settings: LedgerSettings) -> dict[str, Any]:
         unbound = {}
-        for name, wanted in stated.items():
-            found = getattr(settings, name)
-            if found is None and name in ("site", "records"):
-                unbound[name] = wanted
-            elif found != wanted:
-                self._refuse_binding(name, found, wanted)
+        for name, requirement in requirements.items():
+            current = getattr(settings, name)
+            if current is None and name in ("site", "records"):
+                unbound[name] = requirement
+            elif current != requirement:
+                self._refuse_binding(name, current, requirement)
         return unbound
 
-    def _refuse_binding(self, name: str, found: Any, wanted: Any) -> NoReturn:
+    def _refuse_binding(self, name: str, current: Any, requirement: Any) -> NoReturn:
         if name == "records":
             raise LedgerError(
-                f"{self.path} is bound to other records (their digest begins {found[:12]}, not {wanted[:12]}); if the "
-                "hospital's table changed, rebind the ledger to it: what is spent stays spent"
+                f"{self.path} is bound to other records (their digest begins {current[:12]}, not {requirement[:12]}); "
+                "if the hospital's table changed, rebind the ledger to it: what is spent stays spent"
             )
         remedy = {
             "site": "give each site its own ledger, and keep its identity file beside it",
@@ -407,21 +426,21 @@ class Ledger:
             "currency": "a ledger has one currency for good, so state that one or use another file",
             "delta": "a ledger has one delta for good, so state that one or use another file",
         }[name]
-        raise LedgerError(f"{self.path} has {name} {_words(found)}, not {_words(wanted)}; {remedy}")
+        raise LedgerError(f"{self.path} has {name} {_words(current)}, not {_words(requirement)}; {remedy}")
 
-    def _check_still_bound(self, settings: Settings) -> None:
+    def _check_still_bound(self, settings: LedgerSettings) -> None:
         if self._records is not None and settings.records != self._records:
             raise LedgerError(f"{self.path} was bound to other records while in use; open the site again")
 
-    def _enter_settings(self, tail: Tail, kind: str, settings: Settings, note: str) -> None:
+    def _enter_settings(self, tail: Tail, kind: str, settings: LedgerSettings, note: str) -> None:
         chain.append(self._file, tail, kind=kind, mode=SETTINGS, note=note, settings=settings)
 
     def _find_answer(self, question: str, digest: str) -> bytes | None:
-        found = chain.find_answer(self._file, question)
-        if found is None:
+        entry = chain.find_answer(self._file, question)
+        if entry is None:
             return None
-        asked, answer = found
-        if asked != digest:
+        entry_digest, answer = entry
+        if entry_digest != digest:
             raise LedgerError(
                 f"question {question!r} was answered before with other content (see {self.path}); "
                 "a new question needs a new id"
@@ -430,15 +449,17 @@ class Ledger:
 
     def _price(self, mode: str, cost: Number | None, currency: str | None) -> Fraction | None:
         if mode not in RELEASES:
-            raise LedgerError(f"a release is 'exact', 'masked' or 'private'; got {mode!r}")
-        if mode != "private":
+            raise LedgerError(f"a release is {' or '.join(map(repr, RELEASES))}; got {mode!r}")
+        if not RELEASES[mode].bounded:
             if cost is not None:
-                raise LedgerError(
-                    f"an {mode} release is entered as unlimited and takes no cost; got {cost!r}"
-                )
+                raise LedgerError(f"{mode!r} is entered as unlimited and takes no cost; got {cost!r}")
             return None
         if cost is None:
-            raise LedgerError("a private release needs its cost")
+            raise LedgerError(f"a release as {mode!r} needs its cost")
+        return self._convert(cost, currency)
+
+    def _convert(self, cost: Number, currency: str | None) -> Fraction:
+        """The cost as an exact number in the ledger's currency."""
         price = accounting.exact_positive(cost, "cost")
         return price if currency is None else accounting.convert(price, currency, self.currency)
 

@@ -1,4 +1,4 @@
-"""The entries of a ledger as a chain of hashes, each covering the entry before it (METHODS.md, section 0).
+"""The entries of a ledger as a chain of hashes, each covering the entry before it (docs/methods.md, section 0.6).
 
 An entry's hash covers the hash before it and every field of its own, written as one JSON list. An answer carries its
 own entry's hash, so that hash cannot cover the answer: the *following* entry covers the answer's digest.
@@ -20,13 +20,15 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NoReturn
 
+from concilium.closed_lists import RELEASES
 from concilium.errors import LedgerError
 from concilium.privacy.ledger_file import LedgerFile, open_in_memory
 
 FORMAT = "concilium/ledger@1"
-RELEASES = ("exact", "masked", "private")
 SETTINGS = "settings"
 """The mode of an entry that changes what the ledger is bound to, and releases nothing."""
+UNBOUNDED = f"cost IS NULL AND mode != '{SETTINGS}'"
+"""Entries of releases without a cost: no budget bounds them."""
 
 _APPLICATION = 0x436F6E63
 _VERSION = 1
@@ -73,7 +75,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the ledger; a cost of None is unlimited (exact, masked), or no release at all (settings)."""
+    """One line of the ledger; a cost of None is unlimited, or no release at all (settings)."""
 
     sequence: int
     time: datetime
@@ -89,7 +91,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Settings:
+class LedgerSettings:
     """What a ledger is bound to; a budget of None is no cap, a site or records of None is not bound yet."""
 
     currency: str
@@ -117,7 +119,7 @@ class Tail:
 _NOTHING = Tail(-1, "", Fraction(0), "", None)
 
 
-def begin(file: LedgerFile, settings: Settings) -> None:
+def begin(file: LedgerFile, settings: LedgerSettings) -> None:
     """Make the tables and the opening entry, number 0, which binds the settings."""
     file.make_durable()
     if file.in_memory:
@@ -170,7 +172,7 @@ def append(
     cost: Fraction | None = None,
     numbers: int = 0,
     note: str = "",
-    settings: Settings | None = None,
+    settings: LedgerSettings | None = None,
 ) -> Head:
     """Write the entry that follows the tail; no entry's time is before the one it follows."""
     when = now()
@@ -179,10 +181,10 @@ def append(
         note = "; ".join(filter(None, (note, f"the clock was {behind:.6g} s behind the entry before")))
         when = tail.time
     spent = tail.spent if cost is None else tail.spent + cost
-    bound = None if settings is None else _write_settings(settings)
+    terms = None if settings is None else _write_settings(settings)
     price = None if cost is None else _ratio(cost)
     sequence = tail.sequence + 1
-    fields = (sequence, when, study, question, digest, kind, mode, price, _ratio(spent), numbers, note, bound)
+    fields = (sequence, when, study, question, digest, kind, mode, price, _ratio(spent), numbers, note, terms)
     link = _link(tail, fields)
     file.run(f"INSERT INTO entries ({_FIELDS}, hash) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", (*fields, link))
     return Head(sequence, link)
@@ -215,7 +217,7 @@ def read_tail(file: LedgerFile) -> Tail:
     return Tail(sequence, when, _fraction(file, spent), link, sealed)
 
 
-def read_settings(file: LedgerFile) -> Settings:
+def read_settings(file: LedgerFile) -> LedgerSettings:
     query = "SELECT settings FROM entries WHERE settings IS NOT NULL ORDER BY sequence DESC LIMIT 1"
     return _parse_settings(file, file.get(query)[0])
 
@@ -224,20 +226,8 @@ def read_entries(file: LedgerFile) -> Iterator[Entry]:
     """Every entry after the opening one."""
     for row in file.rows(f"SELECT {_FIELDS}, hash FROM entries WHERE sequence > 0 ORDER BY sequence"):
         sequence, when, study, question, digest, kind, mode, cost, _, numbers, note, _, link = row
-        price = None if cost is None else _fraction(file, cost)
-        yield Entry(
-            sequence,
-            parse_time(file, when),
-            study,
-            question or "",
-            digest,
-            kind,
-            mode,
-            price,
-            numbers,
-            link,
-            note,
-        )
+        price, time = None if cost is None else _fraction(file, cost), parse_time(file, when)
+        yield Entry(sequence, time, study, question or "", digest, kind, mode, price, numbers, link, note)
 
 
 def holds(file: LedgerFile, head: Head) -> bool:
@@ -281,22 +271,23 @@ def verify(file: LedgerFile) -> int:
 
 def _follow(
     file: LedgerFile, tail: Tail, fields: tuple[Any, ...], link: str, sealed: str | None
-) -> tuple[Tail, Settings | None]:
+) -> tuple[Tail, LedgerSettings | None]:
     """The tail after an entry whose hash is right, if what it says follows from the tail before it."""
-    sequence, when, _, question, _, _, mode, cost, spent, _, _, bound = fields
+    sequence, when, _, question, _, _, mode, cost, spent, _, _, terms = fields
     price = None if cost is None else _fraction(file, cost)
-    released, total = mode in RELEASES, tail.spent + (price or 0)
+    is_release, total = mode in RELEASES, tail.spent + (price or 0)
+    has_price = is_release and RELEASES[mode].bounded
     follows = (
         when >= tail.time
         and _fraction(file, spent) == total
-        and (price is not None) == (mode == "private")
+        and (price is not None) == has_price
         and (price is None or price > 0)
-        and released == (question is not None) == (sealed is not None) == (bound is None)
-        and (released or mode == SETTINGS)
+        and is_release == (question is not None) == (sealed is not None) == (terms is None)
+        and (is_release or mode == SETTINGS)
     )
     if not follows:
         _distrust(file, f"entry {sequence} does not follow from the one before it, or its answer is missing")
-    return Tail(sequence, when, total, link, sealed), None if bound is None else _parse_settings(file, bound)
+    return Tail(sequence, when, total, link, sealed), None if terms is None else _parse_settings(file, terms)
 
 
 def _distrust(file: LedgerFile, what: str) -> NoReturn:
@@ -337,12 +328,12 @@ def parse_time(file: LedgerFile, text: str) -> datetime:
         file.damaged(f"{text!r} is not a time")
 
 
-def _write_settings(settings: Settings) -> str:
+def _write_settings(settings: LedgerSettings) -> str:
     budget = None if settings.budget is None else _ratio(settings.budget)
     return json.dumps({**vars(settings), "delta": _ratio(settings.delta), "budget": budget}, sort_keys=True)
 
 
-def _parse_settings(file: LedgerFile, text: str) -> Settings:
+def _parse_settings(file: LedgerFile, text: str) -> LedgerSettings:
     try:
         return _remember_settings(text)
     except (ValueError, TypeError, KeyError, ZeroDivisionError):
@@ -350,7 +341,7 @@ def _parse_settings(file: LedgerFile, text: str) -> Settings:
 
 
 @lru_cache(maxsize=4096)  # read with every charge, changed once a year
-def _remember_settings(text: str) -> Settings:
-    found = json.loads(text)
-    budget = None if found["budget"] is None else Fraction(found["budget"])
-    return Settings(**{**found, "delta": Fraction(found["delta"]), "budget": budget})
+def _remember_settings(text: str) -> LedgerSettings:
+    fields = json.loads(text)
+    budget = None if fields["budget"] is None else Fraction(fields["budget"])
+    return LedgerSettings(**{**fields, "delta": Fraction(fields["delta"]), "budget": budget})

@@ -46,10 +46,7 @@ class LedgerFile:
         """One transaction: on disk when the block ends, undone when it raises."""
         with self.lock:
             self._check_usable()
-            if self.readonly:
-                raise LedgerError(
-                    f"{self.path} was opened for reading only; open it with Ledger(path) to write"
-                )
+            self._check_writable()
             self.run("BEGIN IMMEDIATE")
             self._inside = True
             try:
@@ -74,12 +71,14 @@ class LedgerFile:
                     self._connection.execute("ROLLBACK")
 
     @contextmanager
-    def sharing(self) -> Iterator[sqlite3.Connection]:
-        """Hold the connection for tables of someone else; inside a charge it is the charge's transaction."""
+    def joining(self, *, to_write: bool = False) -> Iterator[sqlite3.Connection]:
+        """Hold the connection; allowed inside a charge, of whose transaction it is then a part."""
         with self.lock:
             inside, self._inside = self._inside, False
             try:
                 self._check_usable()
+                if to_write:
+                    self._check_writable()
                 yield self._connection
             finally:
                 self._inside = inside
@@ -100,13 +99,7 @@ class LedgerFile:
 
     def find(self, query: str, values: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
         """The first row, or None."""
-        try:
-            row: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
-        except UnicodeDecodeError:
-            self.damaged("a text in it is not text")
-        except sqlite3.Error as error:
-            raise _explain(self.path, error) from error
-        return row
+        return next(self.rows(query, values), None)
 
     def get(self, query: str, values: tuple[object, ...] = ()) -> tuple[Any, ...]:
         """The first row, which a sound file has."""
@@ -152,6 +145,10 @@ class LedgerFile:
             raise LedgerError(
                 f"{self.path} was removed or replaced while in use; put it back, or restart to open the new one"
             )
+
+    def _check_writable(self) -> None:
+        if self.readonly:
+            raise LedgerError(f"{self.path} was opened for reading only; open it with Ledger(path) to write")
 
     def _find_identity(self) -> tuple[int, int] | None:
         if self._place is None:
@@ -205,10 +202,10 @@ def open_to_read(path: str | os.PathLike[str]) -> LedgerFile:
 
 def _exists(place: Path) -> bool:
     try:
-        found = place.exists()
-        if found and not place.is_file():
+        exists = place.exists()
+        if exists and not place.is_file():
             raise LedgerError(f"{place} is not a file, so it cannot be a ledger; give the path of a file")
-        if found and place.stat().st_size == 0:
+        if exists and place.stat().st_size == 0:
             raise LedgerError(
                 f"{place} is empty, not a ledger; restore the newest copy, or remove it to begin anew"
             )
@@ -216,7 +213,7 @@ def _exists(place: Path) -> bool:
         raise LedgerError(
             f"{place} cannot be opened ({error.strerror}); check the path and permissions"
         ) from error
-    return found
+    return exists
 
 
 def _make(place: Path, begin: Callable[[LedgerFile], None]) -> None:

@@ -29,23 +29,21 @@ MAX_MANIFEST = 1 << 20
 
 
 class Participant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A site by name and identity. `reveal_on_dropout`: it agrees that the others go on without it when it is
-    lost, although two sums of similar questions, one with and one without it, may give its answer away."""
+    """A site by name and identity."""
 
     name: str
     identity: bytes
-    reveal_on_dropout: bool = False
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What all participants agree to. Use `compose` to make one and `read_manifest` for one that arrived.
 
-    colluders: how many sites may side with the house before anything but sums is lost (t in METHODS);
+    colluders: how many sites may side with the house before anything but sums is lost (t in docs/methods.md);
     largest: the largest number, in units of the ring, that one site may enter;
     nonce: makes two runs of the same study two studies.
     """
 
-    format: Literal["concilium/manifest@1"] = "concilium/manifest@1"
+    format: Literal["concilium/manifest@2"] = "concilium/manifest@2"
     study: str
     participants: tuple[Participant, ...]
     colluders: int
@@ -74,12 +72,12 @@ def compose(
     study: str, participants: Iterable[Participant], *, colluders: int = 1, largest: int | None = None
 ) -> Manifest:
     """The manifest of a new study, in order of names; `largest` is by default all that the ring can hold."""
-    ordered = tuple(sorted(participants, key=lambda participant: participant.name))
+    members = tuple(sorted(participants, key=lambda participant: participant.name))
     if largest is None:
-        largest = (HALF_RING - 1) // max(1, len(ordered))
+        largest = (HALF_RING - 1) // max(1, len(members))
     manifest = Manifest(
         study=study,
-        participants=ordered,
+        participants=members,
         colluders=colluders,
         largest=largest,
         nonce=randomness.draw_bytes(NONCE_BYTES),
@@ -109,12 +107,11 @@ def accept(
     peers: Mapping[str, str],
     *,
     colluders: int = 1,
-    reveal_on_dropout: bool = False,
 ) -> None:
     """MaskError unless the site of this name can agree to the manifest.
 
     `peers` pins the other sites: name and fingerprint. `colluders` is the least number this site wants
-    tolerated; `reveal_on_dropout` is its own consent, which nobody may give for it.
+    tolerated.
     """
     _check_form(manifest)
     if manifest.colluders < colluders:
@@ -132,51 +129,22 @@ def accept(
             f"study {manifest.study!r} lists {name} under a key that is not its own "
             f"({fingerprint(own.identity)}); do not take part until the house explains it"
         )
-    if own.reveal_on_dropout and not reveal_on_dropout:
-        raise MaskError(
-            f"study {manifest.study!r} says that {name} agrees to reveal_on_dropout, which it does not; "
-            "the house must compose the manifest without that"
-        )
     for participant in manifest.participants:
         if participant.name == name:
             continue
-        pinned = peers.get(participant.name)
-        if pinned is None:
+        pin = peers.get(participant.name)
+        if pin is None:
             raise MaskError(
                 f"{participant.name} takes part in study {manifest.study!r} but is not pinned at {name}; "
                 "compare fingerprints with that hospital and enter it under [peers]"
                 f"{nearest(participant.name, peers)}"
             )
-        if not has_fingerprint(participant.identity, pinned):
+        if not has_fingerprint(participant.identity, pin):
             raise MaskError(
                 f"{participant.name} has the key {fingerprint(participant.identity)} in study "
                 f"{manifest.study!r}, not the one pinned at {name}; somebody poses as that hospital, or it "
                 "has a new identity"
             )
-
-
-def without_dropouts(manifest: Manifest, without: Iterable[str]) -> tuple[Participant, ...]:
-    """The participants that go on when some are lost: MaskError unless each lost one agreed to that
-    beforehand and enough remain."""
-    lost = frozenset(without)
-    unknown = sorted(lost.difference(manifest.names))
-    if unknown:
-        raise MaskError(
-            f"{unknown[0]} is no participant of study {manifest.study!r} and cannot be lost from it"
-        )
-    for participant in manifest.participants:
-        if participant.name in lost and not participant.reveal_on_dropout:
-            raise MaskError(
-                f"study {manifest.study!r} cannot go on without {participant.name}, which has not agreed to "
-                "reveal_on_dropout: wait until it is back, or stop"
-            )
-    staying = tuple(participant for participant in manifest.participants if participant.name not in lost)
-    if len(staying) < manifest.colluders + 2:
-        raise MaskError(
-            f"without {', '.join(sorted(lost))} study {manifest.study!r} is left with {len(staying)} sites; "
-            f"with {manifest.colluders} tolerated colluders at least {manifest.colluders + 2} are needed"
-        )
-    return staying
 
 
 def _check_form(manifest: Manifest) -> None:

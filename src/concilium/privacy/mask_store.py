@@ -1,10 +1,9 @@
-"""Where a site keeps its study keys and its attempts: in the ledger's own file, or in memory for a
-simulation.
+"""Where a site keeps its study keys and its masked answers: in the ledger's own file.
 
 Who is protected: a site that crashes or is asked twice, from answering one label with two vectors (their
 difference would show, masks cancelled). At what price: one row per question and one per study. Assumption:
 a caller commits before it sends; the file is readable by the site alone, since the study key and the seeds
-of unopened attempts are in it until the study ends. What ends is overwritten (`secure_delete`); copies in a
+of unopened answers are in it until the study ends. What ends is overwritten (`secure_delete`); copies in a
 write-ahead log vanish with its next checkpoint.
 
 To answer under masks is free until it is opened, so that a house could fill the disk by asking. Of more unopened
@@ -18,12 +17,11 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field
 
 import msgspec
 
-from concilium.privacy.opening import Attempt, Opening
-
+# The columns of the first ledgers. `number` counted how often a question was asked, and is always 1 now.
 TABLES = (
     "CREATE TABLE IF NOT EXISTS mask_study (study BLOB PRIMARY KEY, key BLOB) WITHOUT ROWID",
     """CREATE TABLE IF NOT EXISTS mask_attempt (
@@ -38,60 +36,35 @@ MOST_UNOPENED = 1000
 MOST_BYTES = 1 << 28
 
 
-class MemoryMaskStore:
-    """For simulations and tests: gone with the process, and a transaction that fails is undone."""
+@dataclass(frozen=True)
+class MaskedAnswer:
+    """A site's own answer to one question of a study, as stored before it is sent.
 
-    def __init__(self) -> None:
-        self._keys: dict[bytes, bytes | None] = {}
-        self._attempts: dict[tuple[bytes, bytes], Attempt] = {}
+    `content` and `participants` are digests; `opened` is the transcript the seed was revealed for, or None.
+    """
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        keys, attempts = dict(self._keys), dict(self._attempts)
-        try:
-            yield
-        except BaseException:
-            self._keys, self._attempts = keys, attempts
-            raise
+    study: bytes
+    content: bytes
+    label: bytes
+    participants: bytes
+    names: tuple[str, ...]
+    seed: bytes = field(repr=False)
+    vector: bytes = field(repr=False)
+    opened: bytes | None = None
 
-    def enroll(self, study: bytes, key: bytes) -> None:
-        self._keys[study] = key
 
-    def study_key(self, study: bytes) -> bytes | None:
-        return self._keys.get(study)
+@dataclass(frozen=True)
+class Opening:
+    """That a question was opened here before: in which study, and for whom."""
 
-    def has_ended(self, study: bytes) -> bool:
-        return study in self._keys and self._keys[study] is None
-
-    def latest(self, study: bytes, content: bytes) -> Attempt | None:
-        return self._attempts.get((study, content))
-
-    def openings(self, content: bytes) -> list[Opening]:
-        return [
-            Opening(attempt.study, attempt.participants, attempt.names)
-            for attempt in self._attempts.values()
-            if attempt.content == content and attempt.opened is not None
-        ]
-
-    def keep(self, attempt: Attempt) -> None:
-        self._attempts[attempt.study, attempt.content] = attempt
-
-    def mark_opened(self, study: bytes, content: bytes, transcript: bytes) -> None:
-        self._attempts[study, content] = replace(self._attempts[study, content], opened=transcript)
-
-    def end(self, study: bytes) -> None:
-        self._keys[study] = None
-        for place, attempt in list(self._attempts.items()):
-            if attempt.study != study:
-                continue
-            if attempt.opened is None:
-                del self._attempts[place]
-            else:
-                self._attempts[place] = replace(attempt, seed=b"", vector=b"")
+    study: bytes
+    participants: bytes
+    names: tuple[str, ...]
 
 
 class SqliteMaskStore:
-    """Tables of its own on the caller's connection; joins the caller's transaction where one is open.
+    """Tables of its own on the caller's connection. Everything changes inside `transaction`, which joins the
+    caller's own where one is open, so that a charge and an opening reach the disk together.
 
     Threads that share the connection must share `lock` too (reentrant): otherwise one could join a transaction
     that another one rolls back after the answer has left.
@@ -109,6 +82,7 @@ class SqliteMaskStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        """All changes inside, or none."""
         with self._lock:
             if self._connection.in_transaction:
                 yield
@@ -122,73 +96,80 @@ class SqliteMaskStore:
                 raise
 
     def enroll(self, study: bytes, key: bytes) -> None:
+        """Keep the private key of a study."""
         self._connection.execute("INSERT INTO mask_study (study, key) VALUES (?, ?)", (study, key))
 
     def study_key(self, study: bytes) -> bytes | None:
+        """The private key of a study; None where there is none (yet, or any more)."""
         row = self._connection.execute("SELECT key FROM mask_study WHERE study = ?", (study,)).fetchone()
         return None if row is None else row[0]
 
     def has_ended(self, study: bytes) -> bool:
+        """Whether the study was ended here."""
         row = self._connection.execute("SELECT key FROM mask_study WHERE study = ?", (study,)).fetchone()
         return row is not None and row[0] is None
 
-    def latest(self, study: bytes, content: bytes) -> Attempt | None:
+    def find(self, study: bytes, content: bytes) -> MaskedAnswer | None:
+        """The answer to a question in a study."""
         row = self._connection.execute(
-            "SELECT number, label, participants, names, seed, vector, opened FROM mask_attempt "
+            "SELECT label, participants, names, seed, vector, opened FROM mask_attempt "
             "WHERE study = ? AND content = ?",
             (study, content),
         ).fetchone()
         if row is None:
             return None
-        number, label, participants, names, seed, vector, opened = row
-        return Attempt(study, content, number, label, participants, _read_names(names), seed, vector, opened)
+        label, participants, names, seed, vector, opened = row
+        return MaskedAnswer(study, content, label, participants, _read_names(names), seed, vector, opened)
 
     def openings(self, content: bytes) -> list[Opening]:
+        """Where a question was opened, in whatever study, ended or not."""
         rows = self._connection.execute(
             "SELECT study, participants, names FROM mask_attempt WHERE content = ? AND opened IS NOT NULL",
             (content,),
         )
         return [Opening(study, participants, _read_names(names)) for study, participants, names in rows]
 
-    def keep(self, attempt: Attempt) -> None:
+    def keep(self, answer: MaskedAnswer) -> None:
+        """Store the answer to a question that has none in its study."""
         self._connection.execute(
-            "INSERT OR REPLACE INTO mask_attempt "
+            "INSERT INTO mask_attempt "
             "(study, content, number, label, participants, names, seed, vector, opened) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "VALUES (?, ?, 1, ?, ?, ?, ?, ?, ?)",
             (
-                attempt.study,
-                attempt.content,
-                attempt.number,
-                attempt.label,
-                attempt.participants,
-                msgspec.json.encode(attempt.names),
-                attempt.seed,
-                attempt.vector,
-                attempt.opened,
+                answer.study,
+                answer.content,
+                answer.label,
+                answer.participants,
+                msgspec.json.encode(answer.names),
+                answer.seed,
+                answer.vector,
+                answer.opened,
             ),
         )
         self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        unopened = self._connection.execute(
+        answers = self._connection.execute(
             "SELECT rowid, length(vector) FROM mask_attempt INDEXED BY mask_attempt_unopened WHERE opened IS NULL"
         ).fetchall()
-        held = 0
-        for count, (row, size) in enumerate(sorted(unopened, reverse=True), start=1):
-            held += size
-            if count > 1 and (count > MOST_UNOPENED or held > MOST_BYTES):
+        total = 0
+        for count, (row, size) in enumerate(sorted(answers, reverse=True), start=1):
+            total += size
+            if count > 1 and (count > MOST_UNOPENED or total > MOST_BYTES):
                 self._connection.execute("DELETE FROM mask_attempt WHERE rowid = ?", (row,))
 
     def mark_opened(self, study: bytes, content: bytes, transcript: bytes) -> None:
+        """The seed of this answer is revealed, for this transcript."""
         self._connection.execute(
             "UPDATE mask_attempt SET opened = ? WHERE study = ? AND content = ?", (transcript, study, content)
         )
 
     def end(self, study: bytes) -> None:
+        """Delete the study's key, seeds and vectors; that it ended and what it opened is kept."""
         self._connection.execute("INSERT OR REPLACE INTO mask_study (study, key) VALUES (?, NULL)", (study,))
         self._connection.execute("DELETE FROM mask_attempt WHERE study = ? AND opened IS NULL", (study,))
         self._connection.execute("UPDATE mask_attempt SET seed = x'', vector = x'' WHERE study = ?", (study,))
 
 
-def _read_names(stored: bytes) -> tuple[str, ...]:
-    return msgspec.json.decode(stored, type=tuple[str, ...])
+def _read_names(data: bytes) -> tuple[str, ...]:
+    return msgspec.json.decode(data, type=tuple[str, ...])

@@ -43,7 +43,7 @@ class Commitment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tags: dict[str, bytes]
 
 
-class Masked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MaskedVector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first message of a round: a masked vector (uint64, little-endian) and what it is bound to."""
 
     label: bytes
@@ -68,19 +68,18 @@ class PairKey:
     tag: bytes = field(repr=False)
 
 
-def make_label(study_id: bytes, content: bytes, keys: Mapping[str, bytes], attempt: int) -> bytes:
-    """What a mask is good for: this study, question, set of participants and attempt, and nothing else."""
+def make_label(study_id: bytes, content: bytes, keys: Mapping[str, bytes]) -> bytes:
+    """What a mask is good for: this study, question and set of participants, and nothing else."""
     parts = [part for name in sorted(keys) for part in (name.encode(), keys[name])]
-    bound = statement("concilium/label@1", study_id, content, attempt.to_bytes(8, "little"), *parts)
-    return hashlib.sha256(bound).digest()
+    return hashlib.sha256(statement("concilium/label@2", study_id, content, *parts)).digest()
 
 
 def derive_pair_key(shared: bytes, study_id: bytes, label: bytes, one: str, other: str) -> PairKey:
     """The pair's key for one label, the same on both sides."""
     lower, higher = sorted((one, other))
     info = statement("concilium/pair@1", label, lower.encode(), higher.encode())
-    derived = HKDF(algorithm=hashes.SHA256(), length=64, salt=study_id, info=info).derive(shared)
-    return PairKey(stream=derived[:32], tag=derived[32:])
+    keys = HKDF(algorithm=hashes.SHA256(), length=64, salt=study_id, info=info).derive(shared)
+    return PairKey(stream=keys[:32], tag=keys[32:])
 
 
 def stream(key: bytes, count: int) -> Ring:
@@ -95,13 +94,13 @@ def add_masks(name: str, vector: Ring, pairs: Mapping[str, PairKey], seed: bytes
 
     The site whose name comes first adds the pair's stream and the other subtracts it.
     """
-    masked = vector + stream(seed, len(vector))
+    total = vector + stream(seed, len(vector))
     for peer, key in pairs.items():
         if name < peer:
-            masked += stream(key.stream, len(vector))
+            total += stream(key.stream, len(vector))
         else:
-            masked -= stream(key.stream, len(vector))
-    return masked.astype(WIRE, copy=False).tobytes()
+            total -= stream(key.stream, len(vector))
+    return total.astype(WIRE, copy=False).tobytes()
 
 
 def hash_seed(label: bytes, name: str, seed: bytes) -> bytes:
@@ -128,16 +127,14 @@ def is_from(commitment: Commitment, peer: str, reader: str, key: PairKey) -> boo
 def address(commitments: Iterable[Commitment], reader: str) -> tuple[Commitment, ...]:
     """What one site needs to be shown: everyone's hash, with the tags made for this site alone."""
     return tuple(
-        Commitment(
-            shown.name, shown.digest, {name: tag for name, tag in shown.tags.items() if name == reader}
-        )
-        for shown in commitments
+        Commitment(one.name, one.digest, {name: tag for name, tag in one.tags.items() if name == reader})
+        for one in commitments
     )
 
 
 def hash_transcript(label: bytes, commitments: Iterable[Commitment]) -> bytes:
     """All that a round's participants committed to, in one hash."""
-    parts = [part for shown in commitments for part in (shown.name.encode(), shown.digest)]
+    parts = [part for commitment in commitments for part in (commitment.name.encode(), commitment.digest)]
     return hashlib.sha256(statement("concilium/transcript@1", label, *parts)).digest()
 
 

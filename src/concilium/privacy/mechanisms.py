@@ -1,4 +1,4 @@
-"""Discrete Laplace and discrete Gaussian noise on whole numbers, drawn by OpenDP (METHODS section 0).
+"""Discrete Laplace and discrete Gaussian noise on whole numbers, drawn by OpenDP (docs/methods.md, section 0.4).
 
 Claim: from anyone who sees the noisy numbers, `add_laplace` protects each patient with pure epsilon where
 adding or removing that patient moves the numbers by at most `sensitivity` in L1 (Ghosh, Roughgarden,

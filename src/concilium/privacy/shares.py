@@ -1,4 +1,4 @@
-"""Noise in shares: every site adds a part, and the parts add up to the noise of the sum (METHODS section 0).
+"""Noise in shares: every site adds a part, and the parts add up to the noise of the sum (docs/methods.md, section 0.9).
 
 Claim: from a house that sees only the sum over M sites, and from up to t sites that tell it their own part,
 each patient is protected as if one trusted party had added the noise to the sum. Assumptions: the other M - t
@@ -102,8 +102,8 @@ def _draw_polya(count: int, parts: int, rate: Fraction) -> NDArray[np.int64]:
     table = _tabulate(parts, rate)
     words = randomness.draw_words(count)
     draws = np.searchsorted(table, words).astype(np.int64)
-    for undecided in np.flatnonzero(table[draws] == words):
-        draws[undecided] = _settle(int(words[undecided]), parts, rate)
+    for place in np.flatnonzero(table[draws] == words):
+        draws[place] = _settle(int(words[place]), parts, rate)
     return draws
 
 
@@ -127,13 +127,13 @@ def _tabulate(parts: int, rate: Fraction) -> NDArray[np.uint64]:
 
 def _settle(word: int, parts: int, rate: Fraction) -> int:
     """The draw of a word that shares its 64 bits with some F(k): more random bits, until they differ."""
-    drawn, bits = word, 64
+    number, bits = word, 64
     while True:
-        drawn, bits = drawn << 64 | int(randomness.draw_words(1)[0]), bits + 64
+        number, bits = number << 64 | int(randomness.draw_words(1)[0]), bits + 64
         for k, (low, high) in enumerate(_accumulate(parts, rate, bits + 128)):
-            if low >> 128 > drawn:
+            if low >> 128 > number:
                 return k
-            if high >> 128 >= drawn:
+            if high >> 128 >= number:
                 break
 
 

@@ -38,20 +38,20 @@ def sign_study_key(identity: Identity, study_id: bytes, name: str, key: X25519Pr
 def verify_study_keys(manifest: Manifest, keys: Iterable[StudyKey]) -> dict[str, bytes]:
     """The key of every participant, in order of names: MaskError unless each one signed its own."""
     study_id, study = manifest.study_id, manifest.study
-    shown: dict[str, StudyKey] = {}
+    by_name: dict[str, StudyKey] = {}
     for key in keys:
         if key.name not in manifest.names:
             raise MaskError(f"{key.name[:100]!r} shows a key for study {study!r} but is no participant of it")
-        if shown.setdefault(key.name, key) != key:
+        if by_name.setdefault(key.name, key) != key:
             raise MaskError(f"two different keys of {key.name} are shown for study {study!r}")
     owners: dict[bytes, str] = {}
     for participant in manifest.participants:
         name = participant.name
-        if name not in shown:
+        if name not in by_name:
             raise MaskError(f"{name} has shown no key for study {study!r}: wait for it, or stop")
-        key = shown[name]
-        signed = is_signed(_signed_bytes(study_id, name, key.key), key.signature, participant.identity)
-        if len(key.key) != KEY_BYTES or not signed:
+        key = by_name[name]
+        genuine = is_signed(_signed_bytes(study_id, name, key.key), key.signature, participant.identity)
+        if len(key.key) != KEY_BYTES or not genuine:
             raise MaskError(
                 f"the key shown for {name} in study {study!r} is not signed by {name} for this manifest; "
                 "somebody put it in the place of the hospital's own"
@@ -59,7 +59,7 @@ def verify_study_keys(manifest: Manifest, keys: Iterable[StudyKey]) -> dict[str,
         other = owners.setdefault(key.key, name)
         if other != name:
             raise MaskError(f"{other} and {name} show the same key for study {study!r}; one poses as two")
-    return {name: shown[name].key for name in manifest.names}
+    return {name: by_name[name].key for name in manifest.names}
 
 
 def agree(key: X25519PrivateKey, name: str, peer: bytes) -> bytes:

@@ -16,12 +16,12 @@ from typing import TypeVar
 import numpy as np
 
 from concilium.errors import MaskError
-from concilium.privacy.manifest import Manifest, without_dropouts
+from concilium.privacy.manifest import Manifest
 from concilium.privacy.masks import (
     SEED_BYTES,
     WIRE,
     Commitment,
-    Masked,
+    MaskedVector,
     Ring,
     Seed,
     hash_seed,
@@ -35,40 +35,33 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class MaskedRound:
-    """One attempt of one question, as the house holds it together.
+    """One question to all participants, as the house holds it together.
 
     `keys` come from `verify_study_keys`. `commitments` first, to be shown to every site; `unmask` once all
-    seeds are there. After any site has revealed its seed the attempt cannot be replaced by another one.
+    seeds are there.
     """
 
     manifest: Manifest
     keys: Mapping[str, bytes]
     content: bytes
-    attempt: int = 1
-    without: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(participant.name for participant in without_dropouts(self.manifest, self.without))
 
     @property
     def label(self) -> bytes:
-        keys = {name: self.keys[name] for name in self.names}
-        return make_label(self.manifest.study_id, self.content, keys, self.attempt)
+        return make_label(self.manifest.study_id, self.content, self.keys)
 
-    def commitments(self, answers: Iterable[Masked]) -> tuple[Commitment, ...]:
+    def commitments(self, answers: Iterable[MaskedVector]) -> tuple[Commitment, ...]:
         """What to show to every site (`masks.address` leaves out what is for others): MaskError names a site
         whose answer is missing or misplaced."""
         return tuple(answer.commitment for answer in self._check_answers(answers).values())
 
-    def unmask(self, answers: Iterable[Masked], seeds: Iterable[Seed]) -> Ring:
+    def unmask(self, answers: Iterable[MaskedVector], seeds: Iterable[Seed]) -> Ring:
         """The sum over all participants modulo 2^64: MaskError names the site with which it cannot be had."""
-        checked = self._check_answers(answers)
-        revealed = self._one_of_each({seed.name: seed for seed in seeds}, "revealed its seed")
+        by_name = self._check_answers(answers)
+        seeds_by_name = self._one_of_each({seed.name: seed for seed in seeds}, "revealed its seed")
         label = self.label
-        total = np.zeros(len(next(iter(checked.values())).vector) // WIRE.itemsize, dtype=np.uint64)
-        for name, answer in checked.items():
-            seed = revealed[name]
+        total = np.zeros(len(next(iter(by_name.values())).vector) // WIRE.itemsize, dtype=np.uint64)
+        for name, answer in by_name.items():
+            seed = seeds_by_name[name]
             genuine = len(seed.seed) == SEED_BYTES and hash_seed(label, name, seed.seed) == answer.seed_hash
             if seed.label != label or not genuine:
                 raise MaskError(
@@ -78,33 +71,31 @@ class MaskedRound:
             total -= stream(seed.seed, len(total))
         return total
 
-    def _check_answers(self, answers: Iterable[Masked]) -> dict[str, Masked]:
-        checked = self._one_of_each({answer.commitment.name: answer for answer in answers}, "answered")
+    def _check_answers(self, answers: Iterable[MaskedVector]) -> dict[str, MaskedVector]:
+        by_name = self._one_of_each({answer.commitment.name: answer for answer in answers}, "answered")
         label = self.label
         lengths: dict[int, str] = {}
-        for name, answer in checked.items():
+        for name, answer in by_name.items():
             if answer.label != label:
-                raise MaskError(
-                    f"{name} answered another question, attempt or set of participants than it was asked"
-                )
+                raise MaskError(f"{name} answered another question or set of participants than it was asked")
             if hash_vector(label, name, answer.seed_hash, answer.vector) != answer.commitment.digest:
                 raise MaskError(
                     f"the answer of {name} does not match its hash; it was damaged on the way: ask again"
                 )
             lengths.setdefault(len(answer.vector), name)
         if len(lengths) > 1 or next(iter(lengths)) % WIRE.itemsize:
-            said = " and ".join(f"{size // WIRE.itemsize} numbers ({name})" for size, name in lengths.items())
-            raise MaskError(f"the answers to this question differ in length: {said}; they cannot be added up")
-        return checked
+            text = " and ".join(f"{size // WIRE.itemsize} numbers ({name})" for size, name in lengths.items())
+            raise MaskError(f"the answers to this question differ in length: {text}; they cannot be added up")
+        return by_name
 
-    def _one_of_each(self, found: Mapping[str, M], what: str) -> dict[str, M]:
-        names = self.names
-        missing = [name for name in names if name not in found]
-        if missing:
+    def _one_of_each(self, messages: Mapping[str, M], what: str) -> dict[str, M]:
+        names = self.manifest.names
+        absent = [name for name in names if name not in messages]
+        if absent:
             raise MaskError(
-                f"{', '.join(missing)} has not {what}: wait until it is back and ask it again, or stop"
+                f"{', '.join(absent)} has not {what}: wait until it is back and ask it again, or stop"
             )
-        stranger = [name for name in found if name not in names]
-        if stranger:
-            raise MaskError(f"{stranger[0][:100]!r} has {what} but takes no part in this round")
-        return {name: found[name] for name in names}
+        strangers = [name for name in messages if name not in names]
+        if strangers:
+            raise MaskError(f"{strangers[0][:100]!r} has {what} but takes no part in this round")
+        return {name: messages[name] for name in names}

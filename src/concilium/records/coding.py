@@ -56,43 +56,43 @@ class Place:
     row: Callable[[int], str] = lambda row: f"row {row + 1}"
 
     def not_a_number(self, row: int, value: object) -> RecordsError:
-        shown = repr(value) if isinstance(value, str) else str(value)
+        text = repr(value) if isinstance(value, str) else str(value)
         return RecordsError(
-            f"{self.source}: column {self.name!r} is stated as a number, but {self.row(row)} holds {shown}; "
-            f'state it as a "code" or name {shown} as missing'
+            f"{self.source}: column {self.name!r} is stated as a number, but {self.row(row)} holds {text}; "
+            f'state it as a "code" or name {text} as missing'
         )
 
 
 def check_schema(schema: Mapping[str, str] | None, names: Sequence[str], source: str) -> dict[str, Kind]:
     """The stated kinds, once every column named is there and every kind is one we know."""
-    stated: dict[str, Kind] = {}
-    for name, wanted in (schema or {}).items():
+    kinds: dict[str, Kind] = {}
+    for name, word in (schema or {}).items():
         if name not in names:
             raise RecordsError(
                 f"{source}: the schema names a column {name!r} that is not there{nearest(name, names)}"
             )
         for kind in KINDS:
-            if wanted == kind:
-                stated[name] = kind
-        if name not in stated:
+            if word == kind:
+                kinds[name] = kind
+        if name not in kinds:
             raise RecordsError(
-                f"{source}: the schema calls column {name!r} a {wanted!r}, but a column is a "
-                f'"code" or a "number"{nearest(str(wanted), KINDS)}'
+                f"{source}: the schema calls column {name!r} a {word!r}, but a column is a "
+                f'"code" or a "number"{nearest(str(word), KINDS)}'
             )
-    return stated
+    return kinds
 
 
 def check_names(names: Sequence[str], source: str) -> None:
     """Every column has a name of its own."""
-    seen: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for position, name in enumerate(names, start=1):
         if not name.strip():
             raise RecordsError(f"{source}: column {position} has no name; give every column a name")
-        if name in seen:
+        if name in positions:
             raise RecordsError(
-                f"{source}: columns {seen[name]} and {position} are both named {name!r}; rename one of them"
+                f"{source}: columns {positions[name]} and {position} are both named {name!r}; rename one of them"
             )
-        seen[name] = position
+        positions[name] = position
 
 
 def code_numbers(numbers: NDArray[np.float64], kind: Kind | None = None) -> Column:
@@ -139,10 +139,10 @@ def _distinct(whole: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
     lowest = int(whole.min(initial=0))
     if int(whole.max(initial=0)) - lowest >= DENSE:
         return np.unique(whole, return_inverse=True)
-    shifted = whole - lowest
-    seen = np.zeros(int(shifted.max(initial=0)) + 1, dtype=bool)
-    seen[shifted] = True
-    return np.flatnonzero(seen) + lowest, (np.cumsum(seen) - 1)[shifted]
+    offsets = whole - lowest
+    present = np.zeros(int(offsets.max(initial=0)) + 1, dtype=bool)
+    present[offsets] = True
+    return np.flatnonzero(present) + lowest, (np.cumsum(present) - 1)[offsets]
 
 
 def _spread(places: NDArray[np.int64], here: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -160,50 +160,50 @@ def arrange(values: Sequence[Value | None], kind: Kind | None) -> tuple[tuple[Va
     present = dict.fromkeys(values)  # keeps the order, which for most sources is the right one already
     present.pop(None, None)
     texts = [value for value in present if isinstance(value, str)]
-    ordered: list[Value]
+    categories: list[Value]
     if texts:
-        ordered = [*sorted(texts)]
+        categories = [*sorted(texts)]
     elif any(isinstance(value, bool) for value in present):
-        ordered = [truth for truth in (False, True) if truth in present]
+        categories = [truth for truth in (False, True) if truth in present]
     elif kind == "number":
         return None
     else:
         numbers = sorted(value for value in present if value is not None and not isinstance(value, str))
         if all(abs(number) < EXACT and number == int(number) for number in numbers):
-            ordered = [int(number) for number in numbers]
-            if kind is None and len(ordered) > MOST_CATEGORIES:
+            categories = [int(number) for number in numbers]
+            if kind is None and len(categories) > MOST_CATEGORIES:
                 return None
         elif kind is None:
             return None
         else:
             values = [None if value is None else label(value) for value in values]
-            ordered = [*sorted(label(number) for number in numbers)]
-    code: dict[Value | None, int] = dict(zip(ordered, range(1, len(ordered) + 1), strict=True))
+            categories = [*sorted(label(number) for number in numbers)]
+    code: dict[Value | None, int] = dict(zip(categories, range(1, len(categories) + 1), strict=True))
     code[None] = 0
-    return tuple(ordered), list(map(code.__getitem__, values))
+    return tuple(categories), list(map(code.__getitem__, values))
 
 
 def code_dictionary(
     codes: NDArray[np.integer], values: Sequence[Value | None], kind: Kind | None, place: Place
 ) -> Column:
     """A column given as codes (0: missing) into values of one type, in any order, also unused or equal."""
-    used = np.zeros(len(values) + 1, dtype=bool)
-    used[codes] = True
-    used[0] = False
-    kept = [values[code - 1] for code in np.flatnonzero(used).tolist()]
+    present = np.zeros(len(values) + 1, dtype=bool)
+    present[codes] = True
+    present[0] = False
+    present_values = [values[code - 1] for code in np.flatnonzero(present).tolist()]
     if kind == "number":
         wrong = np.zeros(len(values) + 1, dtype=bool)
-        wrong[used] = [isinstance(value, str | bool) for value in kept]
+        wrong[present] = [isinstance(value, str | bool) for value in present_values]
         _refuse_first(wrong, codes, values, place)
-    arranged = arrange(kept, kind)
-    if arranged is None:
+    arrangement = arrange(present_values, kind)
+    if arrangement is None:
         numbers = np.full(len(values) + 1, np.nan)
-        numbers[used] = [np.nan if value is None else float(value) for value in kept]
+        numbers[present] = [np.nan if value is None else float(value) for value in present_values]
         return Numbers(numbers[codes] + 0.0)
-    ordered, new = arranged
-    table = np.zeros(len(values) + 1, dtype=narrowest(len(ordered)))
-    table[used] = new
-    return Coded(table[codes], ordered, stated=kind == "code")
+    categories, new = arrangement
+    table = np.zeros(len(values) + 1, dtype=narrowest(len(categories)))
+    table[present] = new
+    return Coded(table[codes], categories, stated=kind == "code")
 
 
 def _refuse_first(
@@ -281,7 +281,7 @@ class Numbering(dict[Value | None, int]):
         return np.fromiter(map(self.__getitem__, values), np.uint32, len(values))
 
     @property
-    def met(self) -> list[Value]:
+    def distinct(self) -> list[Value]:
         return [value for value in self if value is not None]
 
 
@@ -291,15 +291,15 @@ def code_values(
     """A column given row by row as Python values; mixed types become text."""
     natural = unify([natural_value(value, row, place) for row, value in enumerate(values)])
     if all(value is None or type(value) is int or type(value) is float for value in natural):
-        arranged = None if len(natural) > PROBE else arrange(natural, kind)
-        if arranged is None:
+        arrangement = None if len(natural) > PROBE else arrange(natural, kind)
+        if arrangement is None:
             return code_numbers(np.array(natural, dtype=np.float64), kind)
-        return Coded(np.array(arranged[1], np.uint32), arranged[0], stated=kind == "code")
+        return Coded(np.array(arrangement[1], np.uint32), arrangement[0], stated=kind == "code")
     numbering = Numbering()
-    return code_met(numbering.code(natural), numbering.met, kind, place, missing)
+    return code_natural(numbering.code(natural), numbering.distinct, kind, place, missing)
 
 
-def code_met(
+def code_natural(
     codes: NDArray[np.integer],
     values: Sequence[Value | None],
     kind: Kind | None,
@@ -360,11 +360,11 @@ def iso_text(moment: date | time | timedelta) -> str:
     if not isinstance(moment, datetime):
         return str(moment)
     zoned = moment.tzinfo is not None
-    written = (moment.astimezone(UTC) if zoned else moment).isoformat(sep=" ")
-    whole, dot, fraction = written.removesuffix("+00:00").partition(".")
+    text = (moment.astimezone(UTC) if zoned else moment).isoformat(sep=" ")
+    whole, dot, fraction = text.removesuffix("+00:00").partition(".")
     fraction = fraction.rstrip("0")
-    written = whole + dot + fraction if fraction else whole
-    return f"{written}+00:00" if zoned else written.removesuffix(" 00:00:00")
+    text = whole + dot + fraction if fraction else whole
+    return f"{text}+00:00" if zoned else text.removesuffix(" 00:00:00")
 
 
 def tidy_moment(text: str) -> str:

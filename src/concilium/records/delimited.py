@@ -53,13 +53,13 @@ def read_delimited(
     """All columns of a text file; what its texts stand for is guessed unless the schema states it."""
     layout = look(path)
     check_names(layout.names, f"{path}, line {layout.line}")
-    stated = check_schema(schema, layout.names, str(path))
-    columns = read_quickly(layout, stated, missing) if layout.line == 1 else None
-    return columns or read_carefully(layout, stated, missing)
+    kinds = check_schema(schema, layout.names, str(path))
+    columns = read_quickly(layout, kinds, missing) if layout.line == 1 else None
+    return columns or read_carefully(layout, kinds, missing)
 
 
 def read_quickly(
-    layout: Layout, stated: Mapping[str, Kind], missing: frozenset[str]
+    layout: Layout, kinds: Mapping[str, Kind], missing: frozenset[str]
 ) -> dict[str, Column] | None:
     """All columns by DuckDB; None where it stops, so that the careful reading finds out why."""
     import duckdb
@@ -82,13 +82,13 @@ def read_quickly(
         with in_one_sentence(f"{layout.path} cannot be read"):
             return {
                 name: relation.guessed(
-                    f"cell{place}", stated.get(name), Place(str(layout.path), name, layout.row)
+                    f"cell{place}", kinds.get(name), Place(str(layout.path), name, layout.row)
                 )
                 for place, name in enumerate(layout.names)
             }
 
 
-def read_carefully(layout: Layout, stated: Mapping[str, Kind], missing: frozenset[str]) -> dict[str, Column]:
+def read_carefully(layout: Layout, kinds: Mapping[str, Kind], missing: frozenset[str]) -> dict[str, Column]:
     """All columns by Python's csv module, or the first fault of the file with its line."""
     numberings = [Numbering() for _ in layout.names]
     parts: list[list[NDArray[np.uint32]]] = [[] for _ in layout.names]
@@ -101,8 +101,8 @@ def read_carefully(layout: Layout, stated: Mapping[str, Kind], missing: frozense
     return {
         name: code_texts(
             np.concatenate(part),
-            [str(text) for text in numbering.met],
-            stated.get(name),
+            [str(text) for text in numbering.distinct],
+            kinds.get(name),
             Place(str(layout.path), name, layout.row),
             missing,
             guess=True,
@@ -118,7 +118,7 @@ def look(path: Path) -> Layout:
     if not head.strip():
         raise RecordsError(f"{path} is empty; a table of patients starts with a line of column names")
     delimiter = max(DELIMITERS, key=lambda candidate: _agreement(head, candidate))
-    line, names = next((line, fields) for line, fields in parsed(path, delimiter) if fields)
+    line, names = next((line, fields) for line, fields in parse(path, delimiter) if fields)
     return Layout(path, delimiter, tuple(name.strip() for name in names), line)
 
 
@@ -144,7 +144,7 @@ def rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
     line is a patient whose value is missing.
     """
     width = len(layout.names)
-    for line, fields in parsed(layout.path, layout.delimiter):
+    for line, fields in parse(layout.path, layout.delimiter):
         if line <= layout.line or (not fields and width > 1):
             continue
         if 0 < len(fields) < width or any(fields[width:]):
@@ -154,7 +154,7 @@ def rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
         yield line, fields[:width] or [""]
 
 
-def parsed(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def parse(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Every record of a text file with the line it starts on."""
     with open_text(path) as text, faults(path):
         reader = csv.reader(text, delimiter=delimiter, strict=True)
@@ -208,19 +208,19 @@ def faults(path: Path) -> Iterator[None]:
 def find_bad_byte(path: Path) -> tuple[int, int, int]:
     """The line, the place within it (from 1) and the value of the first byte that is not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    line, before, pending = 1, 0, b""
+    line, before, rest = 1, 0, b""
     with open_bytes(path) as raw:
         while True:
             block = raw.read(BLOCK)
-            held = pending + block
+            data = rest + block
             try:
                 decoder.decode(block, final=not block)
             except UnicodeDecodeError as fault:
-                good = held[: fault.start]
+                good = data[: fault.start]
                 line += good.count(b"\n")
                 start = good.rfind(b"\n") + 1
-                return line, fault.start - start + 1 + (0 if start else before), held[fault.start]
-            pending = decoder.getstate()[0]
-            good = held[: len(held) - len(pending)]
+                return line, fault.start - start + 1 + (0 if start else before), data[fault.start]
+            rest = decoder.getstate()[0]
+            good = data[: len(data) - len(rest)]
             line += good.count(b"\n")
             before = len(good) - good.rfind(b"\n") - 1 + (before if b"\n" not in good else 0)

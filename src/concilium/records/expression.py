@@ -1,7 +1,7 @@
 """Conditions on attributes: the syntax tree, its printer and its reader, for queries and constraint graphs.
 
-Queries are the "attributes of interest" of the distributed decision trees (didt.txt, chapter 2); the same
-conditions are the predicates of a prototype graph (chapter 4). The grammar is `expression.lark`, for both.
+Queries are the "attributes of interest" of distributed trees (docs/methods.md, section 1.1); the same
+conditions are the predicates of a constraint graph (section 3.1). The grammar is `expression.lark`, for both.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from concilium.records.columns import Value, label
+from concilium.errors import QueryError
+from concilium.records.columns import EXACT, Value, label
 
 if TYPE_CHECKING:
     from lark import Lark, Token, UnexpectedInput
+
+# Kleene's three values as numbers, so that "and" is the minimum, "or" the maximum and "not" the mirror image.
+FALSE, UNKNOWN, TRUE = 0, 1, 2
 
 LONGEST_TEXT = 64 * 1024
 DEEPEST_NESTING = 100
@@ -52,8 +56,8 @@ class Name:
     def __str__(self) -> str:
         parts = self.attribute.split(".")
         plain = all(_PLAIN_NAME.fullmatch(part) and part.lower() not in _RESERVED for part in parts)
-        shown = self.attribute if plain else quote(self.attribute, "`")
-        return shown if self.tag is None else f"{Name(self.tag)}.{shown}"
+        text = self.attribute if plain else quote(self.attribute, "`")
+        return text if self.tag is None else f"{Name(self.tag)}.{text}"
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Membership:
+class ListMembership:
     """An attribute that has one of the listed values (in order, each once)."""
 
     name: Name
@@ -127,7 +131,7 @@ class Not:
 
     def __str__(self) -> str:
         match self.inner:
-            case Membership(name, literals):
+            case ListMembership(name, literals):
                 return f"{name} not in {{{', '.join(map(str, literals))}}}"
             case Range(name, low, high):
                 return f"{name} not between {low} and {high}"
@@ -159,7 +163,7 @@ class Or:
         return " or ".join(f"({part})" if isinstance(part, Or) else str(part) for part in self.parts)
 
 
-Predicate = Comparison | Membership | Range | Missing
+Predicate = Comparison | ListMembership | Range | Missing
 Expression = Predicate | Not | And | Or
 
 
@@ -180,7 +184,7 @@ def predicates(expression: Expression) -> Iterator[Predicate]:
             yield expression
 
 
-def tester(predicate: Comparison | Membership | Range) -> Callable[[Any], bool]:
+def tester(predicate: Comparison | ListMembership | Range) -> Callable[[Any], bool]:
     """A function that tells whether one present value fulfils the predicate.
 
     Equality is equality of labels, so 5 and '5' both find a category that reads 5. Ordering compares the
@@ -188,17 +192,17 @@ def tester(predicate: Comparison | Membership | Range) -> Callable[[Any], bool]:
     """
     match predicate:
         case Comparison(operator="=", literal=literal):
-            wanted = label(literal.value)
-            return lambda value: label(value) == wanted
+            text = label(literal.value)
+            return lambda value: label(value) == text
         case Comparison(operator="!=", literal=literal):
-            unwanted = label(literal.value)
-            return lambda value: label(value) != unwanted
+            text = label(literal.value)
+            return lambda value: label(value) != text
         case Comparison(operator=sign, literal=literal):
             compare, bound = _ORDERINGS[sign], literal.value
             return lambda value: compare(value, bound)
-        case Membership(literals=literals):
-            listed = {label(literal.value) for literal in literals}
-            return lambda value: label(value) in listed
+        case ListMembership(literals=literals):
+            labels = {label(literal.value) for literal in literals}
+            return lambda value: label(value) in labels
         case Range(low=low, high=high):
             lowest: Any = low.value
             highest: Any = high.value
@@ -221,8 +225,8 @@ def literals(predicate: Predicate) -> tuple[Literal, ...]:
     match predicate:
         case Comparison(literal=literal):
             return (literal,)
-        case Membership(literals=listed):
-            return listed
+        case ListMembership(literals=members):
+            return members
         case Range(low=low, high=high):
             return (low, high)
         case Missing():
@@ -246,10 +250,10 @@ class Builder:
         return children[0].node if children else None
 
     def expression(self, children: list[Nested]) -> Nested:
-        return _joined(Or, children)
+        return _join(Or, children)
 
     def conjunction(self, children: list[Nested]) -> Nested:
-        return _joined(And, children)
+        return _join(And, children)
 
     def denial(self, children: list[Nested]) -> Nested:
         return self._nest(Not(children[0].node), children[0].depth)
@@ -269,10 +273,10 @@ class Builder:
         return Nested(Comparison(left, sign, _value(right)), 1)
 
     def membership(self, children: list[Any]) -> Nested:
-        return Nested(Membership(*children), 1)
+        return Nested(ListMembership(*children), 1)
 
     def membership_denied(self, children: list[Any]) -> Nested:
-        return Nested(Not(Membership(*children)), 2)
+        return Nested(Not(ListMembership(*children)), 2)
 
     def between(self, children: list[Any]) -> Nested:
         name, low, high = children
@@ -315,7 +319,7 @@ class Builder:
         if text.lstrip("+-").isdigit():
             return Literal("number", int(text), place)
         return Literal(
-            "number", int(number) if number.is_integer() and abs(number) < 2**53 else number, place
+            "number", int(number) if number.is_integer() and abs(number) < EXACT else number, place
         )
 
     def _nest(self, node: Expression, depth: int) -> Nested:
@@ -385,55 +389,56 @@ def read(parser: Lark, text: str, vocabulary: Sequence[Expected] = EXPECTED) -> 
     raise mistake
 
 
-def locate(text: str, place: int) -> tuple[int, int]:
-    """Line and column, from 1, of a character's place in the text."""
-    lines = (text[:place] + ".").splitlines()
-    return len(lines), len(lines[-1])
+def point_at(mistake: Mistake, text: str) -> QueryError:
+    """The mistake with its line and column; a text too long to be read is also too long to be shown under it."""
+    excerpt = text if len(text) <= LONGEST_TEXT else ""
+    lines = (excerpt[: mistake.place] + ".").splitlines()
+    return QueryError(mistake.problem, excerpt, len(lines), len(lines[-1]))
 
 
 def _explain(error: UnexpectedInput, text: str, vocabulary: Sequence[Expected]) -> Mistake:
     from lark import UnexpectedToken
 
     parser: Any = getattr(error, "interactive_parser", None)
-    accepted = frozenset(parser.accepts()) if parser is not None else frozenset()
+    terminals = frozenset(parser.accepts()) if parser is not None else frozenset()
     if isinstance(error, UnexpectedToken):
         token = error.token
-        ended = token.type == "$END"
-        place = (token.end_pos or 0) if ended else _start(token)
-        found, kind = str(token), token.type
+        at_end = token.type == "$END"
+        place = (token.end_pos or 0) if at_end else _start(token)
+        word, kind = str(token), token.type
     else:
-        place, ended = error.pos_in_stream or 0, False
-        word = re.compile(r"\w+|.", re.DOTALL).match(text, place)
-        found, kind = word.group() if word else "", ""
-    if found[:1] in {"'", '"', "`", "‘", "“"} and not kind:
+        place, at_end = error.pos_in_stream or 0, False
+        match = re.compile(r"\w+|.", re.DOTALL).match(text, place)
+        word, kind = match.group() if match else "", ""
+    if word[:1] in {"'", '"', "`", "‘", "“"} and not kind:
         return Mistake("this quote is never closed", place)
-    if kind == "COMPARISON" and "_AND" in accepted:
+    if kind == "COMPARISON" and "_AND" in terminals:
         return Mistake("comparisons are joined by and: write 20 < age and age < 41, not 20 < age < 41", place)
-    if kind == "RPAR" and "$END" in accepted:
+    if kind == "RPAR" and "$END" in terminals:
         return Mistake("this closing parenthesis has no opening one", place)
-    *others, last = list(_words(accepted, vocabulary)) or ["something else"]
+    *others, last = list(_words(terminals, vocabulary)) or ["something else"]
     problem = f"expected {', '.join(others)} or {last}" if others else f"expected {last}"
-    problem += ", but the text ends here" if ended else f", but found {_shorten(found)!r}"
-    if found.lower() in _RESERVED and "BARE" in accepted:
-        problem += f" (an attribute of that name is written `{found}`, in backquotes)"
-    elif kind in {"BARE", "NUMBER"} and "_AND" in accepted:
+    problem += ", but the text ends here" if at_end else f", but found {_shorten(word)!r}"
+    if word.lower() in _RESERVED and "BARE" in terminals:
+        problem += f" (an attribute of that name is written `{word}`, in backquotes)"
+    elif kind in {"BARE", "NUMBER"} and "_AND" in terminals:
         problem += " (text and dates are written in quotes, such as 'yes')"
     return Mistake(problem, place)
 
 
-def _words(accepted: Collection[str], vocabulary: Sequence[Expected]) -> Iterator[str]:
-    left = set(accepted)
+def _words(terminals: Collection[str], vocabulary: Sequence[Expected]) -> Iterator[str]:
+    rest = set(terminals)
     for entry in vocabulary:
-        if entry.terminals <= left:
-            left -= entry.covers
+        if entry.terminals <= rest:
+            rest -= entry.covers
             yield entry.words
 
 
-def _shorten(found: str) -> str:
-    return found if len(found) <= 20 else found[:19] + "…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= 20 else text[:19] + "…"
 
 
-def _joined(kind: type[And] | type[Or], children: list[Nested]) -> Nested:
+def _join(kind: type[And] | type[Or], children: list[Nested]) -> Nested:
     if len(children) == 1:
         return children[0]
     parts: list[Expression] = []

@@ -14,7 +14,7 @@ from concilium.records.coding import (
     check_names,
     check_schema,
     code_dictionary,
-    code_met,
+    code_natural,
     code_numbers,
     code_values,
     natural_value,
@@ -29,11 +29,11 @@ def read_frame(frame: Any, schema: Mapping[str, str] | None, missing: frozenset[
     """All columns of a DataFrame; its index is not a column."""
     names = [str(name) for name in frame.columns]
     check_names(names, SOURCE)
-    stated = check_schema(schema, names, SOURCE)
+    kinds = check_schema(schema, names, SOURCE)
     if not len(frame):
         raise RecordsError(f"{SOURCE} holds no patients")
     return {
-        name: _code(frame.iloc[:, place], stated.get(name), Place(SOURCE, name), missing)
+        name: _code(frame.iloc[:, place], kinds.get(name), Place(SOURCE, name), missing)
         for place, name in enumerate(names)
     }
 
@@ -65,4 +65,4 @@ def _code_distinct(
 ) -> Column:
     """A column that pandas has already numbered; there -1 is missing."""
     values = unify([natural_value(value, row, place) for row, value in enumerate(distinct.tolist())])
-    return code_met(codes.astype(np.int64) + 1, values, kind, place, missing)
+    return code_natural(codes.astype(np.int64) + 1, values, kind, place, missing)

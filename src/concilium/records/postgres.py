@@ -20,7 +20,7 @@ from concilium.records.coding import (
     Place,
     check_names,
     check_schema,
-    code_met,
+    code_natural,
     code_numbers,
     tidy_moment,
 )
@@ -56,12 +56,12 @@ def read_postgres(
     except ImportError:
         raise MissingExtra("postgres", "reading a PostgreSQL table") from None
 
-    with connected(url) as (connection, server):
+    with connect_to(url) as (connection, server):
         usual = connection.execute("SELECT coalesce(current_schema(), 'public')").fetchone()[0]
-        named = find_table(table, connection.execute(TABLES).fetchall(), usual, server)
-        source = f"{server}, table {named[1]!r}"
+        full_name = find_table(table, connection.execute(TABLES).fetchall(), usual, server)
+        source = f"{server}, table {full_name[1]!r}"
         try:
-            return _read_table(connection, psycopg.sql.Identifier(*named), source, schema, missing)
+            return _read_table(connection, psycopg.sql.Identifier(*full_name), source, schema, missing)
         except psycopg.errors.InsufficientPrivilege:
             raise RecordsError(f"{source}: this user may not read it; ask for the right to SELECT") from None
         except psycopg.Error as fault:
@@ -69,7 +69,7 @@ def read_postgres(
 
 
 @contextmanager
-def connected(url: str) -> Iterator[tuple[Any, str]]:
+def connect_to(url: str) -> Iterator[tuple[Any, str]]:
     """A read-only transaction that sees one state of the database, and the server's name without secrets."""
     import psycopg
 
@@ -108,18 +108,18 @@ def _read_table(
 ) -> dict[str, Column]:
     from psycopg import sql
 
-    described = connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(table)).description
-    names = [column.name for column in described]
+    description = connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(table)).description
+    names = [column.name for column in description]
     check_names(names, source)
-    stated = check_schema(schema, names, source)
-    types = [_type(connection, table, column, stated.get(column.name)) for column in described]
-    wanted = sql.SQL(", ").join(
+    kinds = check_schema(schema, names, source)
+    types = [_type(connection, table, column, kinds.get(column.name)) for column in description]
+    selection = sql.SQL(", ").join(
         sql.SQL(CASTS[kind]).format(sql.Identifier(name)) for kind, name in zip(types, names, strict=True)
     )
     numberings = [Numbering() for _ in names]
     parts: list[list[NDArray[Any]]] = [[] for _ in names]
     with connection.cursor(name="patients", binary=True) as cursor:
-        cursor.execute(sql.SQL("SELECT {} FROM {}").format(wanted, table))
+        cursor.execute(sql.SQL("SELECT {} FROM {}").format(selection, table))
         while block := cursor.fetchmany(ROWS):
             for kind, numbering, part, cells in zip(
                 types, numberings, parts, zip(*block, strict=True), strict=True
@@ -129,13 +129,13 @@ def _read_table(
         raise RecordsError(f"{source} holds no patients")
     columns: dict[str, Column] = {}
     for name, kind, numbering, part in zip(names, types, numberings, parts, strict=True):
-        values = numbering.met
+        values = numbering.distinct
         if kind == "moment":
             values = [tidy_moment(str(text)) for text in values]
         columns[name] = (
-            code_numbers(np.concatenate(part), stated.get(name))
+            code_numbers(np.concatenate(part), kinds.get(name))
             if kind == "number"
-            else code_met(np.concatenate(part), values, stated.get(name), Place(source, name), missing)
+            else code_natural(np.concatenate(part), values, kinds.get(name), Place(source, name), missing)
         )
     return columns
 

@@ -1,6 +1,6 @@
 """Which patients a study is about: a query over a site's records, such as `age > 20 and race = 5`.
 
-The query by attributes of interest of the distributed decision trees (didt.txt, chapter 2). A missing value
+The query by attributes of interest of distributed trees (docs/methods.md, section 1.1). A missing value
 makes a comparison neither true nor false (Kleene's three values); a patient is selected where the whole is
 definitely true.
 """
@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import QueryError, nearest
+from concilium.errors import nearest
 from concilium.records.columns import Coded, Column, Numbers, label
 from concilium.records.expression import (
-    LONGEST_TEXT,
+    FALSE,
+    TRUE,
+    UNKNOWN,
     And,
     Builder,
     Comparison,
     Expression,
+    ListMembership,
     Literal,
-    Membership,
     Missing,
     Mistake,
     Not,
@@ -34,8 +36,8 @@ from concilium.records.expression import (
     Range,
     bounds,
     literals,
-    locate,
     make_parser,
+    point_at,
     predicates,
     read,
     tester,
@@ -45,9 +47,6 @@ if TYPE_CHECKING:
     from lark import Lark
 
     from concilium.records.table import Records
-
-# Kleene's three values as numbers, so that "and" is the minimum, "or" the maximum and "not" the mirror image.
-FALSE, UNKNOWN, TRUE = 0, 1, 2
 
 # For each column of categories, the codes of each label: found once for all conditions of a query, of which a house may
 # write thousands.
@@ -76,7 +75,7 @@ class Query:
         try:
             return cls(read(_parser(), text), text)
         except Mistake as mistake:
-            raise _error(mistake, text) from None
+            raise point_at(mistake, text) from None
 
     def mask(self, records: Records) -> NDArray[np.bool_]:
         """True for every patient who is definitely meant."""
@@ -85,7 +84,7 @@ class Query:
         try:
             return np.asarray(_truth(self.condition, records, {}) == TRUE)
         except Mistake as mistake:
-            raise _error(mistake, self.text or str(self)) from None
+            raise point_at(mistake, self.text or str(self)) from None
 
     @property
     def attributes(self) -> frozenset[str]:
@@ -101,12 +100,6 @@ class Query:
 @functools.cache
 def _parser() -> Lark:
     return make_parser(Builder(), "query")
-
-
-def _error(mistake: Mistake, text: str) -> QueryError:
-    # A text too long to be read is also too long to be shown under the error.
-    shown = text if len(text) <= LONGEST_TEXT else ""
-    return QueryError(mistake.problem, shown, *locate(shown, mistake.place))
 
 
 def _truth(expression: Expression, records: Records, labels: Labels) -> NDArray[np.uint8]:
@@ -141,12 +134,12 @@ def _judge(predicate: Predicate, column: Column, labels: Labels) -> NDArray[np.u
         return np.take(verdicts, column.codes)
     denied = isinstance(predicate, Comparison) and predicate.operator == "!="
     verdicts = np.full(len(column.values) + 1, TRUE if denied else FALSE, dtype=np.uint8)
-    known = labels.setdefault(predicate.name.attribute, {})
-    if not known:
+    codes = labels.setdefault(predicate.name.attribute, {})
+    if not codes:
         for code, value in enumerate(column.values, start=1):
-            known.setdefault(label(value), []).append(code)
+            codes.setdefault(label(value), []).append(code)
     for literal in literals(predicate):
-        verdicts[known.get(label(literal.value), [])] = FALSE if denied else TRUE
+        verdicts[codes.get(label(literal.value), [])] = FALSE if denied else TRUE
     verdicts[0] = UNKNOWN
     return np.take(verdicts, column.codes)
 
@@ -161,8 +154,8 @@ def _judge_numbers(predicate: Predicate, numbers: NDArray[np.float64]) -> NDArra
             return np.where(absent, TRUE, FALSE).astype(np.uint8)
         case Comparison(operator=sign, literal=literal):
             holds = _COMPARE[sign](numbers, float(literal.value))
-        case Membership(literals=listed):
-            holds = np.isin(numbers, [float(literal.value) for literal in listed])
+        case ListMembership(literals=members):
+            holds = np.isin(numbers, [float(literal.value) for literal in members])
         case Range(low=low, high=high):
             holds = (numbers >= float(low.value)) & (numbers <= float(high.value))
     return np.where(absent, UNKNOWN, np.where(holds, TRUE, FALSE)).astype(np.uint8)
@@ -170,15 +163,15 @@ def _judge_numbers(predicate: Predicate, numbers: NDArray[np.float64]) -> NDArra
 
 def _require_order(predicate: Predicate, column: Coded) -> None:
     """Comparing by size needs a column that has an order, and values of its kind."""
-    name, compared = predicate.name, bounds(predicate)
+    name, limits = predicate.name, bounds(predicate)
     # A code has no order even where nobody has a value: otherwise a refusal would tell that somebody has one.
-    if not compared or not (column.values or column.stated):
+    if not limits or not (column.values or column.stated):
         return
     texts = all(isinstance(value, str) for value in column.values)
     if column.stated or not (column.numeric or texts):
         problem = f"{name} is a code, not a number, and has no order; compare it with = or in {{..}}"
         raise Mistake(problem, name.place)
-    for literal in compared:
+    for literal in limits:
         if literal.kind != ("number" if column.numeric else "text"):
             kind = "a number" if column.numeric else "text, not a number"
             raise Mistake(f"{name} is {kind}, {_unlike(literal)}", literal.place)

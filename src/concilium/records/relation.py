@@ -119,15 +119,15 @@ class Relation:
 
     def columns(self, schema: Mapping[str, str] | None) -> dict[str, Column]:
         """All columns of a typed table: NULL is missing, the types say what is a number."""
-        described = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table}").fetchall()
-        names = [str(row[0]) for row in described]
+        rows = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table}").fetchall()
+        names = [str(row[0]) for row in rows]
         check_names(names, self.source)
-        stated = check_schema(schema, names, self.source)
+        kinds = check_schema(schema, names, self.source)
         if not self.ask("count(*)"):
             raise RecordsError(f"{self.source} holds no patients")
         return {
-            name: self._typed(identifier(name), str(row[1]), stated.get(name), Place(self.source, name))
-            for name, row in zip(names, described, strict=True)
+            name: self._typed(identifier(name), str(row[1]), kinds.get(name), Place(self.source, name))
+            for name, row in zip(names, rows, strict=True)
         }
 
     def _typed(self, cell: str, kind_of_cell: str, kind: Kind | None, place: Place) -> Column:
@@ -167,11 +167,11 @@ class Relation:
 
     def _number(self, text: str) -> str:
         """The number of a text, or NULL; a number may itself be named as missing, as 999 often is."""
-        named = ", ".join(literal(token) for token in sorted(self.missing) if reads_as_number(token))
+        tokens = ", ".join(literal(token) for token in sorted(self.missing) if reads_as_number(token))
         number = f"TRY_CAST({text} AS DOUBLE)"
         return (
-            f"CASE WHEN trim({text}, {literal(BLANKS)}) NOT IN ({named}) THEN {number} END"
-            if named
+            f"CASE WHEN trim({text}, {literal(BLANKS)}) NOT IN ({tokens}) THEN {number} END"
+            if tokens
             else number
         )
 
@@ -185,15 +185,15 @@ class Relation:
             f"CREATE OR REPLACE TEMP TYPE texts AS ENUM"
             f" (SELECT DISTINCT {text} AS text FROM {self.table} WHERE text IS NOT NULL ORDER BY text)"
         )
-        held = self.connection.execute("SELECT unnest(enum_range(NULL::texts))::VARCHAR").fetchall()
+        rows = self.connection.execute("SELECT unnest(enum_range(NULL::texts))::VARCHAR").fetchall()
         codes = self.fetch(f"coalesce(enum_code(({text})::texts)::UINTEGER + 1, 0)::UINTEGER")
-        return codes, [row[0] for row in held]
+        return codes, [row[0] for row in rows]
 
     def _code_many(self, text: str) -> tuple[NDArray[np.integer], list[str]]:
         """The same for a column, such as an identifier, with nearly as many texts as patients."""
         numbering = Numbering()
         codes = numbering.code(self.fetch(text))
-        return codes, [str(text) for text in numbering.met]
+        return codes, [str(text) for text in numbering.distinct]
 
 
 def _padded(pattern: str) -> str:
@@ -220,11 +220,11 @@ def read_duckdb(
         ):
             file = literal(str(plain_path(path, folder)))
             connection.execute(f"ATTACH {file} AS hospital (READ_ONLY, TYPE duckdb)")
-            found = connection.execute(
+            tables = connection.execute(
                 "SELECT table_schema, table_name FROM information_schema.tables"
                 " WHERE table_catalog = 'hospital' ORDER BY ALL"
             ).fetchall()
-        named = find_table(table, found, "main", str(path))
-        with in_one_sentence(f"{path}: table {named[1]!r} cannot be read"):
-            full = ".".join(identifier(part) for part in ("hospital", *named))
-            return Relation(connection, full, f"{path}, table {named[1]!r}", missing).columns(schema)
+        full_name = find_table(table, tables, "main", str(path))
+        with in_one_sentence(f"{path}: table {full_name[1]!r} cannot be read"):
+            reference = ".".join(identifier(part) for part in ("hospital", *full_name))
+            return Relation(connection, reference, f"{path}, table {full_name[1]!r}", missing).columns(schema)

@@ -34,10 +34,10 @@ def read_columns(
             f"patients cannot be read from a {type(source).__name__}; give a path, a PostgreSQL URL or a DataFrame, "
             f"and rows to Records.from_rows"
         )
-    written = os.fspath(source)
-    if "://" in written:
-        return _read_server(written, table, schema, tokens)
-    path = Path(written)
+    address = os.fspath(source)
+    if "://" in address:
+        return _read_server(address, table, schema, tokens)
+    path = Path(address)
     ending = next((ending for ending in ENDINGS if path.name.lower().endswith(ending)), None)
     if ending is None:
         raise RecordsError(

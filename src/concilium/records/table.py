@@ -76,10 +76,10 @@ class Records:
                     f"row {place} must map names to values; a single patient is [{{'age': 63}}]"
                 )
         names = list(dict.fromkeys(name for row in rows for name in row))
-        stated = check_schema(schema, names, "rows")
+        kinds = check_schema(schema, names, "rows")
         return cls(
             {
-                name: code_values([row.get(name) for row in rows], stated.get(name), Place("rows", name))
+                name: code_values([row.get(name) for row in rows], kinds.get(name), Place("rows", name))
                 for name in names
             }
         )
@@ -104,21 +104,10 @@ class Records:
         """The names of the columns, in order."""
         return tuple(self._columns)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of codes and numbers held in memory."""
-        return sum(_cells(column).nbytes for column in self._columns.values())
-
     def take(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Records:
         """The patients of a mask or of row numbers; every column keeps all its values, held or not."""
-        chosen = np.asarray(rows)
-        if chosen.dtype == bool and len(chosen) != len(self):
-            raise RecordsError(f"a mask of {len(chosen)} rows does not fit a table of {len(self)} patients")
-        if chosen.dtype == bool:
-            chosen = np.flatnonzero(chosen)
-        elif chosen.size == 0:
-            chosen = chosen.astype(np.intp)
-        return Records({name: _take(column, chosen) for name, column in self._columns.items()})
+        numbers = number_rows(rows, len(self))
+        return Records({name: _take(column, numbers) for name, column in self._columns.items()})
 
     def split(self, by: str) -> dict[str, Records]:
         """One table for each value of a column, under the value's label and without that column."""
@@ -151,37 +140,43 @@ class Records:
         """The natural values of a column, row by row; None is missing."""
         column = self[name]
         if isinstance(column, Coded):
-            known: list[Value | None] = [None, *column.values]
-            return [known[code] for code in column.codes.tolist()]
+            by_code: list[Value | None] = [None, *column.values]
+            return [by_code[code] for code in column.codes.tolist()]
         return [None if number != number else number for number in column.numbers.tolist()]
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 over names, kinds, natural values and cells: one for one table, whatever its source."""
-        hashed = hashlib.sha256(f"concilium/records@1 {len(self)} {len(self._columns)}\n".encode())
+        hasher = hashlib.sha256(f"concilium/records@1 {len(self)} {len(self._columns)}\n".encode())
 
         def text(part: str) -> None:
-            encoded = part.encode("utf-8", "surrogatepass")
-            hashed.update(len(encoded).to_bytes(8, "little") + encoded)
+            data = part.encode("utf-8", "surrogatepass")
+            hasher.update(len(data).to_bytes(8, "little") + data)
 
         for name, column in self._columns.items():
             text(name)
             if isinstance(column, Coded):
                 text("stated code" if column.stated else "code")
-                hashed.update(len(column.values).to_bytes(8, "little"))
+                hasher.update(len(column.values).to_bytes(8, "little"))
                 for value in column.values:
                     text(f"{type(value).__name__} {label(value)}")
-                hashed.update(np.ascontiguousarray(column.codes, column.codes.dtype.newbyteorder("<")).data)
+                hasher.update(np.ascontiguousarray(column.codes, column.codes.dtype.newbyteorder("<")).data)
             else:
                 text("number")
                 numbers = column.numbers + 0.0
                 numbers[np.isnan(numbers)] = np.nan  # one bit pattern for missing
-                hashed.update(np.ascontiguousarray(numbers, "<f8").data)
-        return hashed.hexdigest()
+                hasher.update(np.ascontiguousarray(numbers, "<f8").data)
+        return hasher.hexdigest()
 
 
-def _cells(column: Column) -> NDArray[np.unsignedinteger] | NDArray[np.float64]:
-    return column.codes if isinstance(column, Coded) else column.numbers
+def number_rows(rows: NDArray[np.bool_] | NDArray[np.integer], patients: int) -> NDArray[np.intp]:
+    """The row numbers that a mask over so many patients, or a list of row numbers, stands for."""
+    array = np.asarray(rows)
+    if array.dtype != bool:
+        return array.astype(np.intp) if array.size == 0 else array
+    if len(array) != patients:
+        raise RecordsError(f"a mask of {len(array)} rows does not fit a table of {patients} patients")
+    return np.flatnonzero(array)
 
 
 def _take(column: Column, rows: NDArray[np.integer]) -> Column:

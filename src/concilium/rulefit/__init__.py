@@ -1,1 +1,1 @@
-"""Federated RuleFit: shared cutoffs, boosted rules of every site, one sparse model over all of them."""
+"""Federated RuleFit: shared cutoffs, boosted rules, one sparse model over all sites (docs/methods.md, part 2)."""

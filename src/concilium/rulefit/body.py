@@ -7,10 +7,10 @@ import msgspec
 from concilium.errors import MessageError
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rules import say_rule
-from concilium.rulefit.terms import Terms
+from concilium.rulefit.terms import RuleTerms
 
 
-class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TakenTerm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A term that is in the model: its column, its mean over all patients (a rule's support), the mean outcome of the
     patients inside and outside of a rule, and its pooled standard deviation. None where that was not asked."""
 
@@ -28,10 +28,10 @@ class RuleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     query: str
     outcome: Outcome
     classes: list[str | int | float | bool]
-    terms: Terms
+    terms: RuleTerms
     intercept: float
     coefficients: list[float]
-    told: list[Told]
+    taken: list[TakenTerm] = msgspec.field(name="told")
     patients: int | None
     mean: float | None
 
@@ -45,8 +45,7 @@ class RuleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("a rule model needs a target and a coefficient for each term")
         if len(self.classes) != (2 if self.outcome.binary else 0):
             raise ValueError("a rule model has two classes, or a number to predict and none")
-        taken = [index for index, value in enumerate(self.coefficients) if value]
-        if [told.column for told in self.told] != taken:
+        if [term.column for term in self.taken] != [c for c, value in enumerate(self.coefficients) if value]:
             raise ValueError("a rule model tells of exactly the terms that it has taken")
 
     def name(self, column: int) -> str:

@@ -1,4 +1,4 @@
-"""Rules of one site: boosted trees that split only at shared cutoffs, every node a rule (Algorithm 1, section 2.2.2).
+"""Rules of one site: boosted trees that split only at shared cutoffs, every node a rule (docs/methods.md, 2.3).
 
 LightGBM sees codes, not values, so that no cut is finer than the shared cutoffs; the number of leaves of each tree is
 2 + floor(Exponential) with mean `leaves` - 2, drawn by hashing, since everything here follows from the question. A node
@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.attributes import MISSING, Attribute
 from concilium.rulefit.nodes import list_rules
 from concilium.rulefit.packed import list_conditions, pack_rules
-from concilium.rulefit.rules import MISSING, Attribute, Rule
+from concilium.rulefit.rules import Rule
 
 
 def boost(

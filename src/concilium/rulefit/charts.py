@@ -1,7 +1,7 @@
 """A rule model as pictures: what its attributes weigh, and what became of patients inside and outside of each rule.
 
 SVG drawn here, without a library, for reports that must stand alone: nothing is fetched and nothing runs. The second
-is Figure 3 of federated RuleFit.
+is Figure 3 of the paper (docs/methods.md, section 2.10).
 """
 
 from __future__ import annotations

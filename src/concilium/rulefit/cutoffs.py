@@ -1,4 +1,4 @@
-"""From shared histograms to the attributes of a model: cutoffs, winsorising bounds and scales (section 2.2.1).
+"""From shared histograms to the attributes of a model: cutoffs, bounds, scales (docs/methods.md, 2.2 and 2.5).
 
 All of it is computed by the house from counts between public edges, exact or with noise; noise below zero counts as
 none, so that the distribution function never falls, and a quantile is the right edge of the bin in which it lies.
@@ -6,17 +6,14 @@ none, so that the distribution function never falls, and a quantile is the right
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
-from concilium.federation.histograms import MOST_EDGES, choose_cutoffs
-from concilium.federation.schema import SchemaSeen, in_order
-from concilium.rulefit.outcome import Outcome, say_number
-from concilium.rulefit.rules import Attribute
+from concilium.federation.attributes import Attribute
+from concilium.federation.edges import choose_cutoffs
 from concilium.rulefit.terms import WIDEST, Line
 
 # Friedman and Popescu (2008): values beyond the 2.5 % quantiles are held there; 0.4 is the deviation of a rule.
@@ -24,42 +21,6 @@ TAIL = 0.025
 RULE_DEVIATION = 0.4
 # Public edges for a second look at a column of which no patient lies between the study's own.
 WIDE_EDGES = tuple(sorted([0.0, *(sign * 10.0**power for power in range(-6, 10) for sign in (-1.0, 1.0))]))
-
-
-def unite(
-    schemas: Mapping[str, SchemaSeen], bins: Mapping[str, Sequence[float]], wanted: Sequence[str] = ()
-) -> tuple[list[Attribute], dict[str, str]]:
-    """The attributes that every site has, and what is left out and why; `wanted` are those that the study names.
-
-    A number has its public bins; whole numbers that the sites list as values have an edge between any two of them.
-    """
-    names = sorted({attribute.name for schema in schemas.values() for attribute in schema.attributes})
-    left_out = {name: "no site knows it" for name in wanted if name not in names}
-    for site, schema in schemas.items():
-        left_out |= dict.fromkeys(schema.unbinned, f"a number at {site}; give bins for it")
-    attributes = []
-    for name in names:
-        if name in left_out:
-            continue
-        seen = [a for schema in schemas.values() for a in schema.attributes if a.name == name]
-        values = [value for value in in_order(v for a in seen for v in a.values) if value is not None]
-        if len(seen) < len(schemas):
-            lacking = next(site for site, s in schemas.items() if name not in {a.name for a in s.attributes})
-            left_out[name] = f"not known at {lacking}"
-        elif name in bins:
-            attributes.append(Attribute(name, tuple(map(float, bins[name]))))
-        elif len(values) < 2:
-            left_out[name] = "the same for everybody"
-        elif all(attribute.numeric for attribute in seen) and not any(isinstance(v, str) for v in values):
-            numbers = [float(value) for value in values]
-            edges = [(low + high) / 2 for low, high in itertools.pairwise(numbers)]
-            if len(edges) > MOST_EDGES:
-                left_out[name] = f"a number with {len(values)} values; give bins for it"
-            else:
-                attributes.append(Attribute(name, tuple(edges)))
-        else:
-            attributes.append(Attribute(name, (), tuple(values)))
-    return attributes, left_out
 
 
 def cut(attribute: Attribute, histogram: NDArray[np.int64], cutoffs: int | None) -> Attribute | None:
@@ -117,26 +78,3 @@ def refuse_bins(name: str, edges: Sequence[float], wide: NDArray[np.int64]) -> S
     if held.size:  # a site that leaves small counts out does not say where its patients are
         would = f"edges between {ends[held[0]]:g} and {ends[held[-1] + 1]:g} would do"
     return StudyError(f"the bins of {name!r}, {edges[0]:g} to {edges[-1]:g}, miss all patients: {would}")
-
-
-def check_range(
-    target: str,
-    outcome: Outcome,
-    ask: Callable[[Mapping[str, list[float]]], Mapping[str, NDArray[np.int64]]],
-) -> list[str]:
-    """StudyError where no patient's number lies in the range that the study states; what to say where some do not."""
-    if outcome.low is None or outcome.high is None:
-        return []
-    # The upper end itself is in the range, and a bin would begin with it.
-    edges = [outcome.low, float(np.nextafter(outcome.high, np.inf))]
-    histogram = ask({target: edges})[target]
-    if missed(histogram):
-        raise refuse_bins(target, edges, ask({target: list(WIDE_EDGES)})[target])
-    below, within, above = np.maximum(histogram[1:], 0).tolist()
-    if not below + above:
-        return []
-    share = (below + above) / (below + within + above)
-    return [
-        f"{share:.1%} of the patients have a {target} beyond its range, {say_number(outcome.low)} to "
-        f"{say_number(outcome.high)}, and count as its ends"
-    ]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.cohort import Cohort, View, bin_codes, numbers
-from concilium.federation.histograms import find_codes
-from concilium.records.table import Coded, Records
+from concilium.federation.attributes import Attribute, Source, recode
+from concilium.federation.cohort import Cohort, View
 from concilium.rulefit.packed import Bits, add_up, combine, cross, pack_rules, unpack
-from concilium.rulefit.rules import Attribute
-from concilium.rulefit.terms import Terms, read_terms
+from concilium.rulefit.terms import RuleTerms, read_terms
+
+
+class MeasuredSource(Source, Protocol):
+    """Columns of patients that can also be had as numbers."""
+
+    def measured(self, name: str) -> NDArray[np.float64]:
+        """A column as numbers, NaN where missing."""
 
 
 @dataclass(frozen=True)
@@ -82,18 +88,17 @@ class Design:
         return self.columns(range(self.bits.shape[1] + self.dense.shape[1]))
 
 
-CodesOf = Callable[[Attribute], NDArray[np.unsignedinteger]]
-NumbersOf = Callable[[str], NDArray[np.float64]]
-
-
-def build(terms: Terms, patients: int, codes_of: CodesOf, numbers_of: NumbersOf) -> Design:
-    """The design of these terms, from each attribute's codes and numbers."""
+def build(
+    terms: RuleTerms, patients: int, source: MeasuredSource, rows: NDArray[np.int32] | None = None
+) -> Design:
+    """The design that these terms make of so many patients: all of the source, or those in these rows."""
     used = {condition[0] for rule in terms.rules for condition in rule} | {s.attribute for s in terms.steps}
-    codes = {index: codes_of(terms.attributes[index]) for index in sorted(used)}
+    codes = {index: find_codes(terms.attributes[index], source, rows) for index in sorted(used)}
     bits = pack_rules(terms.conditions, codes.__getitem__, patients)
     dense = np.empty((patients, len(terms.lines) + len(terms.steps)), order="F")
     for column, line in enumerate(terms.lines):
-        values = numbers_of(terms.attributes[line.attribute].name)
+        measured = source.measured(terms.attributes[line.attribute].name)
+        values = measured if rows is None else measured[rows]
         held = np.clip(values, line.low, line.high)
         dense[:, column] = np.where(np.isnan(values), 0.0, line.scale * (held - line.center))
     for column, steps in enumerate(terms.steps, start=len(terms.lines)):
@@ -105,6 +110,17 @@ def build(terms: Terms, patients: int, codes_of: CodesOf, numbers_of: NumbersOf)
     return Design(patients, bits, dense, shrink)
 
 
+def find_codes(
+    attribute: Attribute, source: Source, rows: NDArray[np.int32] | None = None
+) -> NDArray[np.unsignedinteger]:
+    """The attribute's code of each patient."""
+    codes, cells = recode(attribute, source)
+    codes = codes if rows is None else codes[rows]
+    if attribute.numeric:  # with a cell for missing its cells are the codes themselves
+        return codes
+    return np.take(cells.astype(np.min_scalar_type(attribute.size)), codes)
+
+
 def _count_bits(bits: Bits, patients: int) -> NDArray[np.float64]:
     """How many rules each patient fulfils."""
     total = np.zeros(patients)
@@ -113,52 +129,18 @@ def _count_bits(bits: Bits, patients: int) -> NDArray[np.float64]:
     return total
 
 
-LAST: weakref.WeakKeyDictionary[View, tuple[tuple[bytes, Hashable], Design]] = weakref.WeakKeyDictionary()
+def build_at_site(terms: RuleTerms, cohort: Cohort) -> Design:
+    """The design of a site's patients."""
+    return build(terms, len(cohort), cohort.view, None if cohort.everyone else cohort.rows)
 
 
-def build_at_site(terms: bytes, cohort: Cohort, about: Hashable) -> Design:
-    """The design of a site's patients, those that a question is `about`. All questions of one fit ask for the same, so
-    the last is remembered."""
+LAST: WeakKeyDictionary[View, tuple[tuple[bytes, Hashable], Design]] = WeakKeyDictionary()
+
+
+def recall_at_site(terms: bytes, cohort: Cohort, about: Hashable) -> Design:
+    """The same for those that a plain question is `about`. All questions of one fit ask for the same, so the last is
+    remembered."""
     last = LAST.get(cohort.view)
-    if last is not None and last[0] == (terms, about):
-        return last[1]
-    design = build(
-        read_terms(terms),
-        len(cohort),
-        lambda attribute: codes_at_site(attribute, cohort),
-        lambda name: cohort.view.measured(name)[cohort.rows],
-    )
-    LAST[cohort.view] = ((terms, about), design)
-    return design
-
-
-def codes_at_site(attribute: Attribute, cohort: Cohort) -> NDArray[np.unsignedinteger]:
-    """The codes of an attribute for the cohort's patients."""
-    if attribute.numeric:
-        codes = cohort.view.binned(attribute.name, attribute.edges)
-        return codes if cohort.everyone else codes[cohort.rows]
-    column = cohort.view.coded(attribute.name)
-    codes = column.codes if cohort.everyone else column.codes[cohort.rows]
-    return np.take(place_codes(column, attribute), codes)
-
-
-def place_codes(column: Coded, attribute: Attribute) -> NDArray[np.unsignedinteger]:
-    """For each code of a column of categories the model's code: 0 missing, the value's place, or the last: other."""
-    return find_codes(column, attribute.values).astype(np.min_scalar_type(attribute.size))
-
-
-def build_for(terms: Terms, records: Records) -> Design:
-    """The design of any patients, to predict."""
-
-    def codes_of(attribute: Attribute) -> NDArray[np.unsignedinteger]:
-        if attribute.numeric:
-            return bin_codes(numbers(records, attribute.name), attribute.edges)
-        column = records[attribute.name]
-        if isinstance(column, Coded):
-            return np.take(place_codes(column, attribute), column.codes)
-        found, codes = np.unique(column.numbers, return_inverse=True)
-        known = tuple(float(value) for value in found[~np.isnan(found)])
-        coded = Coded(np.where(codes < len(known), codes + 1, 0).astype(np.uint32), known)
-        return np.take(place_codes(coded, attribute), coded.codes)
-
-    return build(terms, len(records), codes_of, lambda name: numbers(records, name))
+    if last is None or last[0] != (terms, about):
+        last = LAST[cohort.view] = ((terms, about), build_at_site(read_terms(terms), cohort))
+    return last[1]

@@ -1,6 +1,6 @@
 """Rules drawn from a public seed, on the attributes whose shapes say most: no patient is looked at.
 
-The second stage of a private fit (METHODS.md, section 2): two or three conditions at the cutoffs, drawn by hashing,
+The second stage of a private fit (docs/methods.md, 2.11): two or three conditions at the cutoffs, drawn by hashing,
 from noisy tables that are paid for already.
 """
 
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from concilium.rulefit.rules import MISSING, Rule, write_rule
+from concilium.federation.attributes import MISSING
+from concilium.rulefit.rules import Rule, write_rule
 from concilium.rulefit.shapes import Shape
 
 BEST = 10
@@ -27,9 +28,9 @@ def draw_rules(shapes: Sequence[Shape], count: int, seed: int) -> list[Rule]:
     able = [index for index in conditions if conditions[index] and shapes[index].deviation > 0]
     best = sorted(able, key=lambda index: (-shapes[index].deviation, index))[:BEST]
     sizes = [each.attribute.size for each in shapes]
-    found: set[Rule] = set()
+    rules: set[Rule] = set()
     for turn in range(count * MOST_TRIES):
-        if len(found) >= count or len(best) < 2:
+        if len(rules) >= count or len(best) < 2:
             break
         wanted = min(len(best), 2 + (hash_uniform(seed, turn, "length") < 0.3))
         left, allowed, support = list(best), {}, 1.0
@@ -42,8 +43,8 @@ def draw_rules(shapes: Sequence[Shape], count: int, seed: int) -> list[Rule]:
             allowed[index] = codes
             support *= float(shapes[index].shares[sorted(codes)].sum())
         if support >= LEAST_SUPPORT:
-            found.add(write_rule(allowed, sizes))
-    return sorted(found)
+            rules.add(write_rule(allowed, sizes))
+    return sorted(rules)
 
 
 def list_conditions(shape: Shape) -> list[set[int]]:

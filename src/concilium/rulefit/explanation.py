@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.records.table import Value, label
+from concilium.federation.explanation import Explanation, Reason
+from concilium.records.columns import Value, label
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.outcome import probability, say_number
 from concilium.rulefit.table import LARGEST
@@ -16,71 +17,57 @@ from concilium.rulefit.table import LARGEST
 MOST_SHOWN = 10
 
 
-@dataclass(frozen=True)
-class Reason:
-    """A term that holds for the patient, and what it adds to the log odds of the positive class (or to the number)."""
-
-    rule: str
-    moved: float
-    support: float | None
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A prediction for one patient, the reasons for it by size, and where everybody starts (`base`)."""
-
-    target: str
-    positive: Value | None
-    prediction: Value
-    probability: float | None
-    base: float
-    reasons: tuple[Reason, ...]
-
-    def __str__(self) -> str:
-        if self.probability is None:
-            said, base = say_number(float(self.prediction)), say_number(self.base)
-            lines = [f"{self.target} = {said}; everybody starts at {base}."]
-        else:
-            lines = [
-                f"{self.target} = {label(self.prediction)} ({label(self.positive)}: {self.probability:.0%}; "
-                f"with no rule fulfilled {self.base:.0%})."
-            ]
-        if not self.reasons:
-            lines.append("No rule of the model holds for this patient.")
-        for number, reason in enumerate(self.reasons[:MOST_SHOWN], start=1):
-            if self.probability is None:
-                effect = f"adds {say_number(reason.moved, '+')}"
-            else:
-                effect = f"multiplies the odds by {math.exp(min(reason.moved, LARGEST)):.2f}"
-            about = "" if reason.support is None else f" (holds for {reason.support:.0%} of patients)"
-            lines.append(f"{number}. {reason.rule}: {effect}{about}.")
-        if len(self.reasons) > MOST_SHOWN:
-            rest = sum(reason.moved for reason in self.reasons[MOST_SHOWN:])
-            effect = (
-                f"add {say_number(rest, '+')}"
-                if self.probability is None
-                else f"multiply the odds by {math.exp(min(rest, LARGEST)):.2f}"
-            )
-            lines.append(f"{len(self.reasons) - MOST_SHOWN} more together {effect}.")
-        return "\n".join(lines)
-
-
-def explain(body: RuleBody, taken: list[int], row: NDArray[np.float64], ones: float) -> Explanation:
-    """The explanation of a patient whose columns `taken` are `row`."""
-    support = {told.column: told.support for told in body.told}
+def explain(body: RuleBody, row: NDArray[np.float64], ones: float) -> Explanation:
+    """The explanation of a patient of whom `row` has the columns of the terms taken."""
     moved = {
-        column: body.coefficients[column] * value for column, value in zip(taken, row.tolist(), strict=True)
+        term.column: body.coefficients[term.column] * value
+        for term, value in zip(body.taken, row.tolist(), strict=True)
     }
-    predictor = np.array([ones * body.intercept + sum(moved.values())])
-    start = np.array([ones * body.intercept])
-    fired = [column for column in sorted(taken, key=lambda c: (-abs(moved[c]), c)) if moved[column]]
-    rules = len(body.terms.rules)
-    unit = body.outcome.unit
-    reasons = tuple(Reason(body.name(c), moved[c] * unit, support[c] if c < rules else None) for c in fired)
-    if not body.outcome.binary:
-        said, base = (float(body.outcome.unscale(x)[0]) for x in (predictor, start))
-        return Explanation(body.target, None, said, None, base, reasons)
-    chance, base = float(probability(predictor)[0]), float(probability(start)[0])
-    return Explanation(
-        body.target, body.classes[1], body.classes[int(predictor[0] >= 0)], chance, base, reasons
+    support = {term.column: term.support for term in body.taken if term.column < len(body.terms.rules)}
+    reasons = tuple(
+        Reason(
+            tuple(body.attributes_of(column)),
+            body.name(column),
+            moved=moved[column] * body.outcome.unit,
+            support=support.get(column),
+        )
+        for column in sorted(moved, key=lambda column: (-abs(moved[column]), column))
+        if moved[column]
     )
+    start = ones * body.intercept
+    ends = np.array([start, start + sum(moved.values())])
+    prediction: Value
+    if body.outcome.binary:
+        base, positive = probability(ends).tolist()
+        chances = [1 - positive, positive]
+        place = int(np.argmax(chances))
+        prediction, chance = body.classes[place], chances[place]
+        begin = (
+            f"{body.target} = {label(prediction)} ({label(body.classes[1])}: {positive:.0%}; "
+            f"with no rule fulfilled {base:.0%})."
+        )
+    else:
+        base, number = body.outcome.unscale(ends).tolist()
+        prediction, chance = number, None
+        begin = f"{body.target} = {say_number(number)}; everybody starts at {say_number(base)}."
+    sentences = (begin, *say_reasons(reasons, binary=body.outcome.binary))
+    return Explanation(body.target, prediction, chance, reasons, sentences, base)
+
+
+def say_reasons(reasons: Sequence[Reason], *, binary: bool) -> list[str]:
+    """The weightiest reasons a line each, the others in one."""
+    if not reasons:
+        return ["No rule of the model holds for this patient."]
+    adds, add = ("multiplies the odds by", "multiply the odds by") if binary else ("adds", "add")
+    lines = []
+    for number, reason in enumerate(reasons[:MOST_SHOWN], start=1):
+        about = "" if reason.support is None else f" (holds for {reason.support:.0%} of patients)"
+        lines.append(f"{number}. {reason.condition}: {adds} {say_moved([reason], binary)}{about}.")
+    rest = reasons[MOST_SHOWN:]
+    return [*lines, f"{len(rest)} more together {add} {say_moved(rest, binary)}."] if rest else lines
+
+
+def say_moved(reasons: Sequence[Reason], binary: bool) -> str:
+    """By how much reasons together change the odds, or the number."""
+    moved = sum(reason.moved for reason in reasons if reason.moved is not None)
+    return f"{math.exp(min(moved, LARGEST)):.2f}" if binary else say_number(moved, "+")

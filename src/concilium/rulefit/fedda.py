@@ -1,6 +1,6 @@
 """Federated dual averaging, the solver of the paper (Algorithms 2 and 3; Yuan, Zaheer, Reddi 2021), corrected.
 
-Corrections (METHODS, section 2): the server adds what the sites send, which are negative gradients already; the loss
+Corrections (docs/methods.md, 2.9): the server adds what the sites send, which are negative gradients already; the loss
 is the mean over patients, so that a site weighs as much as it has patients; the intercept is not penalised. Each site
 takes `local` steps of dual averaging on its own patients, and sends how far its dual vector moved. Nothing of that is
 private; `solver="newton"` reaches the optimum with a fraction of the questions.
@@ -12,17 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.arrays import Array, unpack
 from concilium.federation.cohort import Cohort
-from concilium.rulefit.design import build_at_site
-from concilium.rulefit.fitting import MOST_PLACES, bound_reals, predict, refuse_floored, write_reals
-from concilium.rulefit.newton import write
-from concilium.rulefit.outcome import Outcome
+from concilium.federation.conversation import Conversation
+from concilium.federation.sums import write_reals
+from concilium.rulefit.design import recall_at_site
+from concilium.rulefit.fitting import AskReals, Coefficients, predict, refuse_floored
 from concilium.rulefit.terms import read_terms
 
 MOST_LOCAL = 1000
@@ -33,36 +32,27 @@ CLIENT_STEP = 0.01
 SERVER_STEP = 1.0
 
 
-class AskDual(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AskDual(AskReals, frozen=True, kw_only=True):
     """From this dual vector take `local` steps on your patients; how far did it move, times your patients?"""
 
-    releases: ClassVar[frozenset[str]] = frozenset({"exact", "masked"})
-    additive: ClassVar[bool] = True
+    kind: ClassVar[str] = "rulefit.dual"
 
-    query: str
-    target: str
-    outcome: Outcome
     terms: bytes
     dual: Array
     penalty: float
     before: float
     step: float
     local: int
-    places: int = 24
 
     @property
-    def numbers(self) -> int:
-        return 2 + len(read_terms(self.terms)) + 1
-
-    @property
-    def largest(self) -> int:
-        return bound_reals(self.places)
+    def shape(self) -> tuple[int, ...]:
+        return (2 + len(read_terms(self.terms)) + 1,)
 
     def check(self, release: str) -> None:
-        self.outcome.check()
+        super().check(release)
         if self.dual.dtype != "f8" or not np.all(np.abs(self.start) <= LARGEST):
             raise MessageError(f"a dual vector is made of numbers up to {LARGEST:g}")
-        if not 1 <= self.local <= MOST_LOCAL or not 0 <= self.places <= MOST_PLACES:
+        if not 1 <= self.local <= MOST_LOCAL:
             raise MessageError(f"a site takes 1 to {MOST_LOCAL} steps by itself")
         if not (0 <= self.penalty < 1e6 and 0 <= self.before < 1e9 and 0 < self.step < 1e6):
             raise MessageError("the steps of a dual averaging are out of range")
@@ -71,16 +61,16 @@ class AskDual(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def start(self) -> NDArray[np.float64]:
         return unpack(self.dual, (len(read_terms(self.terms)) + 1,)).astype(np.float64)
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
+    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
         refuse_floored(cohort)
-        design = build_at_site(self.terms, cohort, (self.query, self.target))
+        design = recall_at_site(self.terms, cohort, (self.query, self.target))
         outcome = self.outcome.at_site(cohort, self.target)
         dual, patients, loss = self.start, max(1, len(cohort)), 0.0
         # Steps that are too long run away from any number; what is sent is held within bounds.
         with np.errstate(over="ignore", invalid="ignore"):
             for step in range(self.local):
                 w = recover(dual, (self.before + self.step * (step + 1)) * self.penalty)
-                predictor = predict(design, [write(w)])[:, 0]
+                predictor = predict(design, [Coefficients.of(w)])[:, 0]
                 if step == 0:
                     loss = float(self.outcome.loss(outcome, predictor).sum())
                 residual = self.outcome.residual(outcome, predictor)
@@ -106,7 +96,8 @@ class Averaged:
     questions: int
 
 
-AskMove = Callable[[NDArray[np.float64], float, float, int], NDArray[np.float64]]
+# At a dual vector, after steps of so much in all, with steps of this length, so many of them.
+AskMove = Callable[[NDArray[np.float64], float, float, int], Conversation[NDArray[np.float64]]]
 
 
 def fit(
@@ -117,7 +108,7 @@ def fit(
     rounds: int = ROUNDS,
     local: int = LOCAL,
     step: float = CLIENT_STEP,
-) -> Averaged:
+) -> Conversation[Averaged]:
     """`ask(dual, before, step, local)` is the sites' sum: patients, loss at the start, patients x movement.
 
     The paper's step of 0.01 diverges where rules are many and alike. Where the loss rises above that of no model at all
@@ -127,7 +118,7 @@ def fit(
     while True:
         dual, before, first, worst = np.zeros(columns + 1), 0.0, np.inf, 0
         for number in range(rounds):
-            sums = ask(dual, before, step, local)
+            sums = yield from ask(dual, before, step, local)
             questions += 1
             loss = sums[1] / sums[0]
             first = loss if number == 0 else first

@@ -1,4 +1,4 @@
-"""What a site adds to a fit: loss, gradient and Hessian at coefficients that the house proposes (METHODS, section 2).
+"""What a site adds to a fit: loss, gradient and Hessian at coefficients that the house proposes (docs/methods.md, 2.6).
 
 One question does a whole step: the loss at several candidates (steps of different length), and the gradient of all
 columns and the Hessian of the working columns at the first of them. All are sums over patients, so that the house adds
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import msgspec
 import numpy as np
@@ -21,15 +21,14 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
 from concilium.federation.held_out import Part
-from concilium.rulefit.design import Design, build_at_site
+from concilium.federation.questions import PLAIN, Summed
+from concilium.federation.sums import MOST_PLACES, bound_reals, read_reals, write_reals
+from concilium.rulefit.design import Design, recall_at_site
 from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.terms import Terms, read_terms
+from concilium.rulefit.terms import RuleTerms, read_terms
 
 MOST_CANDIDATES = 100
 MOST_WORKING = 2000
-# Sums are held to this; with the binary places below, the sum over all sites fits 63 bits.
-BOUND = 2.0**30
-MOST_PLACES = 32
 
 
 class Coefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -39,48 +38,74 @@ class Coefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, arra
     columns: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
 
+    @classmethod
+    def of(cls, w: NDArray[np.float64]) -> Self:
+        """Those of a vector, intercept first."""
+        columns = np.flatnonzero(w[1:])
+        return cls(float(w[0]), tuple(columns.tolist()), tuple(w[1:][columns].tolist()))
 
-class AskFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Your loss at these coefficients; your gradient and the Hessian of the working columns at the first of them."""
+    def check(self, terms: int) -> None:
+        """MessageError unless they belong to so many terms, and are of bearable size."""
+        check_columns(self.columns, terms)
+        values = (self.intercept, *self.values)
+        if len(self.values) != len(self.columns) or not all(abs(value) <= 1e6 for value in values):
+            raise MessageError("a fit proposes coefficients that are out of range")
 
-    releases: ClassVar[frozenset[str]] = frozenset({"exact", "masked"})
-    additive: ClassVar[bool] = True
 
-    query: str
-    target: str
+class AskReals(Summed, frozen=True, kw_only=True):
+    """What the plain questions of a fit have in common: sums of reals with so many binary places, about an outcome."""
+
+    releases: ClassVar[frozenset[str]] = PLAIN
+
     outcome: Outcome
-    terms: bytes
-    candidates: tuple[Coefficients, ...]
-    gradient: bool = True
-    working: tuple[int, ...] | None = None
     places: int = 24
-    part: Part | None = None
 
     @property
-    def columns(self) -> Terms:
-        return read_terms(self.terms)
-
-    @property
-    def numbers(self) -> int:
-        working = 0 if self.working is None else len(self.working) + 1
-        return (
-            1
-            + len(self.candidates)
-            + (len(self.columns) + 1 if self.gradient else 0)
-            + working * (working + 1) // 2
-        )
+    def binary_places(self) -> int:
+        return self.places
 
     @property
     def largest(self) -> int:
         return bound_reals(self.places)
 
     def check(self, release: str) -> None:
-        terms = len(self.columns)
         self.outcome.check()
-        if not 1 <= len(self.candidates) <= MOST_CANDIDATES or not 0 <= self.places <= MOST_PLACES:
+        if not 0 <= self.places <= MOST_PLACES:
+            raise MessageError(f"numbers travel with 0 to {MOST_PLACES} binary places")
+
+
+class AskFit(AskReals, frozen=True, kw_only=True):
+    """Your loss at these coefficients; your gradient and the Hessian of the working columns at the first of them."""
+
+    kind: ClassVar[str] = "rulefit.fit"
+
+    terms: bytes
+    candidates: tuple[Coefficients, ...]
+    gradient: bool = True
+    working: tuple[int, ...] | None = None
+    part: Part | None = None
+
+    @property
+    def columns(self) -> RuleTerms:
+        return read_terms(self.terms)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        working = 0 if self.working is None else len(self.working) + 1
+        gradient = len(self.columns) + 1 if self.gradient else 0
+        return (1 + len(self.candidates) + gradient + working * (working + 1) // 2,)
+
+    @property
+    def division(self) -> Part | None:
+        return self.part
+
+    def check(self, release: str) -> None:
+        super().check(release)
+        terms = len(self.columns)
+        if not 1 <= len(self.candidates) <= MOST_CANDIDATES:
             raise MessageError(f"a fit asks about 1 to {MOST_CANDIDATES} candidates")
         for candidate in self.candidates:
-            check_coefficients(candidate, terms)
+            candidate.check(terms)
         if self.working is not None:
             check_columns(self.working, terms)
             if len(self.working) > MOST_WORKING:
@@ -88,9 +113,9 @@ class AskFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.part is not None:
             self.part.check()
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
+    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
         refuse_floored(cohort)
-        design = build_at_site(self.terms, cohort, (self.query, self.target, self.part))
+        design = recall_at_site(self.terms, cohort, (self.query, self.target, self.part))
         outcome = self.outcome.at_site(cohort, self.target)
         predictor = predict(design, self.candidates)
         parts: list[Any] = [[len(cohort)], self.outcome.loss(outcome, predictor).sum(axis=0)]
@@ -129,7 +154,7 @@ class Sums:
 
 def read_sums(question: AskFit, total: NDArray[np.int64]) -> Sums:
     """What the sites' numbers, added up, say; gradient and Hessian have the intercept first."""
-    reals = np.ldexp(total.astype(np.float64), -question.places)
+    reals = read_reals(total, question.places)
     count = len(question.candidates)
     at = 1 + count
     gradient = None
@@ -157,29 +182,6 @@ def predict(design: Design, candidates: Sequence[Coefficients]) -> NDArray[np.fl
     return predictor
 
 
-def write_reals(reals: NDArray[np.float64], places: int) -> NDArray[np.unsignedinteger]:
-    """Reals in fixed point, as words modulo 2^64."""
-    held = np.clip(np.nan_to_num(reals, nan=BOUND, posinf=BOUND, neginf=-BOUND), -BOUND, BOUND)
-    return np.rint(np.ldexp(held, places)).astype(np.int64).view(np.uint64)
-
-
-def bound_reals(places: int) -> int:
-    """The largest number that `write_reals` writes."""
-    return int(BOUND) << places
-
-
-def choose_places(sites: int) -> int:
-    """As many binary places as sums over so many sites have room for."""
-    return MOST_PLACES - max(0, sites - 1).bit_length()
-
-
 def check_columns(columns: Sequence[int], terms: int) -> None:
     if columns and (len(set(columns)) != len(columns) or min(columns) < 0 or max(columns) >= terms):
         raise MessageError("a fit names columns that the model does not have, or one twice")
-
-
-def check_coefficients(coefficients: Coefficients, terms: int) -> None:
-    check_columns(coefficients.columns, terms)
-    values = (coefficients.intercept, *coefficients.values)
-    if len(coefficients.values) != len(coefficients.columns) or not all(abs(v) <= 1e6 for v in values):
-        raise MessageError("a fit proposes coefficients that are out of range")

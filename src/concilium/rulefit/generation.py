@@ -1,4 +1,4 @@
-"""The question for a site's own rules (step 1 and 2 of section 2.2.2): every site boosts trees on its patients alone.
+"""The question for a site's own rules (docs/methods.md, 2.3): every site boosts trees on its patients alone.
 
 Who is protected: nobody. Rules depend on every patient of the site, and the house sees which site sent which, under
 `masked` as well. What holds: no rule is about fewer patients than `support`, or leaves fewer than that out, so that a
@@ -7,19 +7,17 @@ rule is never about three people; and a rule holds cutoffs and values that all s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import ClassVar
 
-import msgspec
-
 from concilium.errors import MessageError
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
-from concilium.federation.messages import decode
-from concilium.federation.questions import Gathered
+from concilium.federation.questions import PLAIN, Gathered, Reply
 from concilium.rulefit.boosting import boost
-from concilium.rulefit.design import codes_at_site
+from concilium.rulefit.design import find_codes
 from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.rules import Attribute, Rule
+from concilium.rulefit.rules import Rule, check_coded, check_rules
 
 MOST_TREES = 10_000
 MOST_LEAVES = 100
@@ -27,7 +25,7 @@ MOST_LEAVES = 100
 LEAST_SUPPORT = 5
 
 
-class Rules(Gathered, frozen=True, forbid_unknown_fields=True):
+class Rules(Reply, frozen=True):
     """The different rules of a site, in canonical order."""
 
     rules: tuple[Rule, ...]
@@ -38,14 +36,13 @@ class Rules(Gathered, frozen=True, forbid_unknown_fields=True):
         return sum(len(rule) for rule in self.rules)
 
 
-class AskRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AskRules(Gathered[Rules], frozen=True, kw_only=True):
     """Which rules tell your patients apart, with cuts at these cutoffs only?"""
 
-    releases: ClassVar[frozenset[str]] = frozenset({"exact", "masked"})
-    additive: ClassVar[bool] = False
+    kind: ClassVar[str] = "rulefit.rules"
+    releases: ClassVar[frozenset[str]] = PLAIN
+    reply: ClassVar[type[Rules]] = Rules
 
-    query: str
-    target: str
     outcome: Outcome
     attributes: tuple[Attribute, ...]
     trees: int
@@ -56,10 +53,7 @@ class AskRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def check(self, release: str) -> None:
         self.outcome.check()
-        for attribute in self.attributes:
-            attribute.check()
-        if len({attribute.name for attribute in self.attributes}) != len(self.attributes):
-            raise MessageError("an attribute is named twice")
+        check_coded(self.attributes)
         if not 1 <= self.trees <= MOST_TREES or not 2 <= self.leaves <= MOST_LEAVES:
             raise MessageError(
                 f"rules come of 1 to {MOST_TREES} trees with 2 to {MOST_LEAVES} leaves on average"
@@ -69,9 +63,10 @@ class AskRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.support < LEAST_SUPPORT:
             raise MessageError(f"a rule is about at least {LEAST_SUPPORT} patients")
 
-    def compute(self, cohort: Cohort, template: bytes) -> Rules:
-        codes = [codes_at_site(attribute, cohort) for attribute in self.attributes]
-        found = boost(
+    def compute(self, cohort: Cohort) -> Rules:
+        rows = None if cohort.everyone else cohort.rows
+        codes = [find_codes(attribute, cohort.view, rows) for attribute in self.attributes]
+        rules = boost(
             codes,
             self.outcome.at_site(cohort, self.target),
             self.attributes,
@@ -82,9 +77,13 @@ class AskRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             support=max(self.support, cohort.branch_floor, cohort.guard.minimum_cell),
             seed=self.seed,
         )
-        return Rules(tuple(found))
+        return Rules(tuple(rules))
 
+    def read(self, data: bytes) -> Rules:
+        reply = super().read(data)
+        check_rules(reply.rules, self.attributes)
+        return reply
 
-def unite_rules(bodies: Mapping[str, bytes]) -> Rules:
-    """The different rules of all sites of a region."""
-    return Rules(tuple(sorted({rule for body in bodies.values() for rule in decode(body, Rules).rules})))
+    def unite(self, replies: Sequence[Rules]) -> Rules:
+        """The different rules of all sites of a region."""
+        return Rules(tuple(sorted({rule for reply in replies for rule in reply.rules})))

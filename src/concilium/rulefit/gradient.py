@@ -13,57 +13,53 @@ import math
 from fractions import Fraction
 from typing import ClassVar
 
-import msgspec
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
-from concilium.federation.histograms import check_variance
+from concilium.federation.questions import Noisy
 from concilium.privacy.fixed_point import widen_sensitivity
 from concilium.rulefit.design import Design, build_at_site
-from concilium.rulefit.fitting import Coefficients, check_coefficients
+from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.packed import Bits
-from concilium.rulefit.terms import Terms, read_terms
+from concilium.rulefit.terms import RuleTerms, read_terms
 
 # With the widest norm, the sum over a hundred million patients fits 63 bits.
 MOST_PLACES = 24
 
 
-class AskGradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """In which direction does your patients' loss grow at these coefficients?"""
+class AskGradient(Noisy, frozen=True, kw_only=True):
+    """In which direction does your patients' loss grow at these coefficients? The variance, as the sensitivity, is in
+    steps of the grid."""
 
-    releases: ClassVar[frozenset[str]] = frozenset({"private"})
-    additive: ClassVar[bool] = True
+    kind: ClassVar[str] = "rulefit.gradient"
 
-    query: str
-    target: str
     outcome: Outcome
     terms: bytes
     at: Coefficients
     places: int
-    variance: str
 
     @property
-    def columns(self) -> Terms:
+    def columns(self) -> RuleTerms:
         return read_terms(self.terms)
-
-    @property
-    def noise(self) -> Fraction:
-        """In steps of the grid, as the sensitivity is."""
-        return Fraction(self.variance)
 
     @property
     def sensitivity_squared(self) -> Fraction:
         return widen_sensitivity(Fraction(self.columns.norm or 0) ** 2, self.numbers, self.places)
 
     @property
-    def numbers(self) -> int:
-        return len(self.columns) + 1
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.columns) + 1,)
+
+    @property
+    def binary_places(self) -> int:
+        return self.places
 
     def check(self, release: str) -> None:
+        super().check(release)
         self.outcome.check()
         if not self.outcome.binary:
             raise MessageError("a private gradient is of an outcome that is yes or no")
@@ -71,17 +67,16 @@ class AskGradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise MessageError("a private gradient needs the norm to which rows are scaled")
         if not 0 <= self.places <= MOST_PLACES:
             raise MessageError(f"a private gradient has 0 to {MOST_PLACES} binary places")
-        check_coefficients(self.at, len(self.columns))
-        check_variance(release, self.variance)
+        self.at.check(len(self.columns))
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
-        design = build_at_site(self.terms, cohort, (self.query, self.target))
+    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+        design = build_at_site(self.columns, cohort)
         target = cohort.view.coded(self.target)
         outcome = np.take(self.outcome.is_positive(target), target.codes[cohort.rows])
         w = np.zeros(self.numbers)
         w[0] = self.at.intercept
         w[[column + 1 for column in self.at.columns]] = self.at.values
-        return add_shares(design, outcome, w, self.places).view(np.uint64)
+        return add_shares(design, outcome, w, self.places)
 
 
 def add_shares(

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.rulefit.rules import tabulate
-from concilium.rulefit.terms import Terms
+from concilium.rulefit.terms import RuleTerms
 
 # A column as a product of functions of single attributes; an attribute that it does not look at has no factor.
 Product = dict[int, NDArray[np.float64]]
 
 
-def find_products(terms: Terms, middles: Sequence[NDArray[np.float64]]) -> list[Product]:
+def find_products(terms: RuleTerms, middles: Sequence[NDArray[np.float64]]) -> list[Product]:
     """Every column as a product, the intercept first. `middles`: the value of each code of each attribute."""
     products: list[Product] = [{}]
     for rule in terms.rules:

@@ -1,4 +1,4 @@
-"""Working-set proximal Newton: L1-penalised regression over sites in about ten questions (METHODS, section 2).
+"""Working-set proximal Newton: L1-penalised regression over sites in about ten questions (docs/methods.md, 2.7).
 
 Minimises the mean loss over all patients + penalty x |coefficients|, the intercept not penalised. Each question asks
 for the loss at steps of several lengths, and for the gradient of all columns and the Hessian of the working ones at
@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError
+from concilium.federation.conversation import Conversation
 from concilium.rulefit.descent import minimise
 from concilium.rulefit.fitting import MOST_WORKING, Coefficients, Sums
-from concilium.rulefit.terms import Terms
+from concilium.rulefit.terms import RuleTerms
 
-Ask = Callable[[tuple[Coefficients, ...], tuple[int, ...] | None], Sums]
+# The losses of candidates; the gradient, and the Hessian of working columns, at the first of them.
+AskSums = Callable[[tuple[Coefficients, ...], tuple[int, ...]], Conversation[Sums]]
 
 STEPS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 MOST_QUESTIONS = 100
@@ -43,7 +45,7 @@ class Columns:
     first: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, terms: Terms) -> Columns:
+    def of(cls, terms: RuleTerms) -> Columns:
         """Rules about the same attributes are a family, every other term is its own; linear terms come first."""
         places: dict[tuple[int, ...], int] = {}
         families = [
@@ -71,7 +73,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class NewtonFit:
     """Coefficients with the intercept first, the objective there, and how many questions it took."""
 
     w: NDArray[np.float64]
@@ -83,15 +85,17 @@ class Fitted:
 
 
 def fit(
-    ask: Ask, columns: Columns, penalty: float, *, tolerance: float = 1e-8, start: Point | None = None
-) -> Fitted:
+    ask: AskSums, columns: Columns, penalty: float, *, tolerance: float = 1e-8, start: Point | None = None
+) -> Conversation[NewtonFit]:
     """The optimum, to about `tolerance` of the objective; `start` is where a fit with another penalty ended."""
-    asked = 0
+    questions = 0
 
-    def look(candidates: list[NDArray[np.float64]], working: list[int]) -> tuple[NDArray[np.float64], Point]:
-        nonlocal asked
-        asked += 1
-        sums = ask(tuple(write(w) for w in candidates), tuple(working))
+    def look(
+        candidates: list[NDArray[np.float64]], working: list[int]
+    ) -> Conversation[tuple[NDArray[np.float64], Point]]:
+        nonlocal questions
+        questions += 1
+        sums = yield from ask(tuple(map(Coefficients.of, candidates)), tuple(working))
         if sums.patients <= 0 or sums.gradient is None or sums.hessian is None:
             raise HouseError("no patients to fit a model to")
         n = sums.patients
@@ -103,9 +107,11 @@ def fit(
     def objective(w: NDArray[np.float64], loss: float) -> float:
         return loss + penalty * float(np.abs(w[1:]).sum())
 
-    point = start if start is not None else look([np.zeros(columns.count + 1)], list(columns.first))[1]
+    point = start
+    if point is None:
+        _, point = yield from look([np.zeros(columns.count + 1)], list(columns.first))
     gap, stuck = np.inf, False
-    while asked < MOST_QUESTIONS:
+    while questions < MOST_QUESTIONS:
         now = objective(point.w, point.loss)
         # The small problem is solved as well as the large one deserves by now.
         target, promised = propose(point, penalty, 1e-2 * float(np.sqrt(np.clip(gap, tolerance * now, 1e-4))))
@@ -114,25 +120,25 @@ def fit(
         # that columns which are not worked on cannot help by more than that times the worst violation.
         gap = promised + float(outside.max(initial=0.0)) * now / penalty
         if gap <= tolerance * max(1e-3, now):
-            return Fitted(point.w, now, gap, asked, True, point)
+            return NewtonFit(point.w, now, gap, questions, True, point)
         growth = int(np.clip(np.count_nonzero(target[1:]), GROWTH, MOST_GROWTH))
         worst = find_worst(outside, columns.families, growth)
         working = grow(point, target, worst, penalty, MOST_WORKING)
         step = target - point.w
-        losses, found = look([point.w + length * step for length in STEPS], working)
+        losses, full = yield from look([point.w + length * step for length in STEPS], working)
         values = [
             objective(point.w + length * step, loss) for length, loss in zip(STEPS, losses, strict=True)
         ]
         if values[0] <= now - 1e-4 * promised or promised <= tolerance * 1e-2 * now:
-            point, stuck = found, False
+            point, stuck = full, False
             continue
         best = int(np.argmin(values))
         stuck, before = values[best] >= now - 1e-12 * abs(now), stuck
         if stuck and (before or not worst):
-            return Fitted(point.w, now, gap, asked, False, point)
+            return NewtonFit(point.w, now, gap, questions, False, point)
         # Where no step helps, rounding has hidden what the working columns could still do; others may yet help.
-        _, point = look([point.w if stuck else point.w + STEPS[best] * step], working)
-    return Fitted(point.w, objective(point.w, point.loss), gap, asked, False, point)
+        _, point = yield from look([point.w if stuck else point.w + STEPS[best] * step], working)
+    return NewtonFit(point.w, objective(point.w, point.loss), gap, questions, False, point)
 
 
 def propose(point: Point, penalty: float, tolerance: float) -> tuple[NDArray[np.float64], float]:
@@ -143,12 +149,12 @@ def propose(point: Point, penalty: float, tolerance: float) -> tuple[NDArray[np.
     penalties[0] = 0
     # A ridge far below the precision that is asked for: equal columns have no single solution.
     hessian = point.hessian + 1e-10 * np.eye(len(index))
-    found = minimise(gradient, hessian, at, penalties, tolerance)
-    step = found - at
+    solution = minimise(gradient, hessian, at, penalties, tolerance)
+    step = solution - at
     helps = -(gradient @ step + 0.5 * step @ hessian @ step)
-    helps -= penalty * float(np.abs(found[1:]).sum() - np.abs(at[1:]).sum())
+    helps -= penalty * float(np.abs(solution[1:]).sum() - np.abs(at[1:]).sum())
     target = point.w.copy()
-    target[index] = found
+    target[index] = solution
     return target, max(0.0, float(helps))
 
 
@@ -181,9 +187,3 @@ def grow(point: Point, target: NDArray[np.float64], worst: list[int], penalty: f
     if len(kept) + len(worst) > most:
         kept = [column for column in kept if target[1 + column] != 0]
     return [*kept, *worst][:most]
-
-
-def write(w: NDArray[np.float64]) -> Coefficients:
-    """Coefficients as they travel."""
-    columns = np.flatnonzero(w[1:])
-    return Coefficients(float(w[0]), tuple(columns.tolist()), tuple(w[1:][columns].tolist()))

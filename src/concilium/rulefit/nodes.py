@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from concilium.rulefit.rules import MISSING, Condition, Rule, write_condition
+from concilium.federation.attributes import MISSING
+from concilium.rulefit.rules import Condition, Rule, write_condition
 
 # How LightGBM writes a split's `decision_type`: a bit each, and two bits for what counts as missing (2: NaN).
 CATEGORICAL, DEFAULT_LEFT, MISSING_TYPE, NAN = 1, 2, 12, 8
@@ -25,7 +26,7 @@ SPLITS = re.compile(
 SETS = re.compile(r"\ncat_boundaries=(.*)\n(?:.*\n)*?cat_threshold=(.*)\n")
 
 
-class Tree(NamedTuple):
+class BoostedTree(NamedTuple):
     """The splits of a tree, parents before children: what each asks, and where it leads (below 0: to a leaf). Of
     categories a threshold is the place in `sets` of those that go left, a bit each."""
 
@@ -37,11 +38,11 @@ class Tree(NamedTuple):
     sets: list[int]
 
 
-def read_trees(model: str) -> Iterator[Tree]:
+def read_trees(model: str) -> Iterator[BoostedTree]:
     """The trees of a saved model."""
     sets = SETS.finditer(model)
     for categorical, attributes, thresholds, decisions, left, right in SPLITS.findall(model):
-        yield Tree(
+        yield BoostedTree(
             list(map(int, attributes.split())),
             thresholds.split(),
             list(map(int, decisions.split())),
@@ -64,15 +65,15 @@ def list_rules(model: str, sizes: Sequence[int]) -> list[Rule]:
     says how many codes each attribute has."""
     starts = [0, *accumulate(sizes)]
     everything = (1 << starts[-1]) - 1
-    known: dict[tuple[int, str, int], tuple[int, int]] = {}
-    found: set[int] = set()
+    sides_of: dict[tuple[int, str, int], tuple[int, int]] = {}
+    distinct: set[int] = set()
     for tree in read_trees(model):
         nodes = [everything] * len(tree.attributes)
         splits = zip(tree.attributes, tree.thresholds, tree.decisions, strict=True)
-        for node, asked in enumerate(splits):
-            sides = known.get(asked)
+        for node, split in enumerate(splits):
+            sides = sides_of.get(split)
             if sides is None:
-                attribute, threshold, decision = asked
+                attribute, threshold, decision = split
                 categorical = decision & CATEGORICAL
                 at = tree.sets[int(threshold)] if categorical else float(threshold)
                 own, start = (1 << sizes[attribute]) - 1, starts[attribute]
@@ -80,17 +81,17 @@ def list_rules(model: str, sizes: Sequence[int]) -> list[Rule]:
                 left, right = _split(at, decision, own)
                 sides = left << start | others, right << start | others
                 if not categorical:  # a set has its place in this tree only
-                    known[asked] = sides
+                    sides_of[split] = sides
             here, (left, right) = nodes[node], sides
             left &= here
             right &= here
-            found.add(left)
-            found.add(right)
+            distinct.add(left)
+            distinct.add(right)
             if tree.left[node] >= 0:
                 nodes[tree.left[node]] = left
             if tree.right[node] >= 0:
                 nodes[tree.right[node]] = right
-    return _write_rules(found - {everything}, sizes, starts)
+    return _write_rules(distinct - {everything}, sizes, starts)
 
 
 def _split(at: float, decision: int, everything: int) -> tuple[int, int]:

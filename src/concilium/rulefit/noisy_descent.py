@@ -1,6 +1,6 @@
 """Coefficients from noisy gradients: damped Newton steps, and the average of all points on the way.
 
-The third stage of a private fit (METHODS.md, section 2). The optimum is that of the loss with a Gaussian prior around
+The third stage of a private fit (docs/methods.md, 2.13). The optimum is that of the loss with a Gaussian prior around
 the start: what noise hides stays where it began. With a Hessian H, noise of standard deviation s in the average of all
 gradients, and a doubt d about each coefficient, the best linear estimate has the penalty s^2 H^-1 d^-2; a step is part
 of the Newton step for it. H is that of independent attributes (`moments`), and an error in it changes the way and
@@ -16,9 +16,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.conversation import Conversation
+
 Vector = NDArray[np.float64]
 # The mean gradient over patients, with noise, at these coefficients.
-Ask = Callable[[Vector], Vector]
+AskMean = Callable[[Vector], Conversation[Vector]]
 
 # The first steps are this part of a Newton step.
 PACE = 0.25
@@ -30,8 +32,8 @@ TINY = 1e-12
 
 
 def descend(
-    ask: Ask, start: Vector, hessian: NDArray[np.float64], doubt: Vector, noise: float, rounds: int
-) -> Vector:
+    ask: AskMean, start: Vector, hessian: NDArray[np.float64], doubt: Vector, noise: float, rounds: int
+) -> Conversation[Vector]:
     """The average point after so many questions. `doubt`: how far each coefficient may be from its start (a standard
     deviation); `noise`: the standard deviation of each number of one gradient."""
     # The prior's precision times the variance that the noise has after averaging with weights 1, 2, 3, ...
@@ -40,7 +42,7 @@ def descend(
     w, average, pace = start, np.zeros_like(start), PACE
     before: tuple[Vector, Vector] | None = None
     for turn in range(1, rounds + 1):
-        gradient = ask(w)
+        gradient = yield from ask(w)
         if before is not None:
             pace = slow_down(pace, hessian, w - before[0], gradient - before[1], noise)
         before = w, gradient
@@ -52,9 +54,9 @@ def descend(
 def slow_down(pace: float, hessian: NDArray[np.float64], step: Vector, change: Vector, noise: float) -> float:
     """The pace, or a slower one where the gradient changed by so much over a step that the next would overshoot."""
     expected = float(step @ hessian @ step)
-    found = float(step @ change)
+    met = float(step @ change)
     # The step itself follows the noise of the gradient before, in all its directions.
     explained = noise * float(np.linalg.norm(step)) * (np.sqrt(len(step)) + SIGNIFICANT)
-    if found <= explained or pace * found <= expected:
+    if met <= explained or pace * met <= expected:
         return pace
-    return max(expected / found, SHORTEST)
+    return max(expected / met, SHORTEST)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError, RecordsError
 from concilium.federation.cohort import Cohort
-from concilium.records.table import Coded, label
+from concilium.records.columns import Coded, label
 
 
 class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -53,13 +53,13 @@ def list_conditions(rules: Sequence[Rule], sizes: Sequence[int]) -> Conditions:
     """The conditions of these rules, over attributes with so many codes."""
     place: dict[Condition, int] = {}
     # Rules that were sent share their conditions, and to hash a long one again for each of them would take long.
-    known: dict[int, int] = {}
+    place_of_id: dict[int, int] = {}
     listed = []
     for rule in rules:
         for condition in rule:
-            at = known.get(id(condition))
+            at = place_of_id.get(id(condition))
             if at is None:
-                at = known[id(condition)] = place.setdefault(condition, len(place))
+                at = place_of_id[id(condition)] = place.setdefault(condition, len(place))
             listed.append(at)
     own: dict[int, list[Condition]] = {}
     for condition in place:

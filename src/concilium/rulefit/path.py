@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.conversation import Conversation
 from concilium.rulefit import newton
 from concilium.rulefit.fitting import Coefficients
-from concilium.rulefit.newton import Ask, Columns
+from concilium.rulefit.newton import AskSums, Columns
 
 LENGTH = 12
 SHORTEST = 0.01
@@ -26,7 +27,7 @@ NO_TERM = 1e9
 
 
 @dataclass(frozen=True)
-class Choice:
+class PenaltyTried:
     """A penalty, the mean loss of its model on held-out patients, and how many terms the model has."""
 
     penalty: float
@@ -35,29 +36,30 @@ class Choice:
 
 
 def walk(
-    ask: Ask,
-    ask_held_out: Callable[[tuple[Coefficients, ...]], NDArray[np.float64]],
+    ask: AskSums,
+    ask_held_out: Callable[[tuple[Coefficients, ...]], Conversation[NDArray[np.float64]]],
     columns: Columns,
     penalties: list[float] | None,
     length: int = LENGTH,
-) -> list[Choice]:
+) -> Conversation[list[PenaltyTried]]:
     """The models along the path, with their mean loss on the patients held out. A path that is not given ends before
     the first model with more than MOST_TERMS terms."""
     given = penalties is not None
-    start = newton.fit(ask, columns, NO_TERM if penalties is None else max(penalties), tolerance=1e-6)
+    largest = NO_TERM if penalties is None else max(penalties)
+    start = yield from newton.fit(ask, columns, largest, tolerance=1e-6)
     if penalties is None:
         largest = float(np.abs(start.point.gradient[1:]).max(initial=0.0)) or 1.0
         penalties = np.geomspace(largest, SHORTEST * largest, length + 1)[1:].tolist()
     models: list[tuple[float, NDArray[np.float64]]] = []
     point = start.point
     for penalty in sorted(penalties, reverse=True):
-        fitted = newton.fit(ask, columns, penalty, tolerance=1e-5, start=point)
+        fitted = yield from newton.fit(ask, columns, penalty, tolerance=1e-5, start=point)
         if models and not given and np.count_nonzero(fitted.w[1:]) > MOST_TERMS:
             break
         models.append((penalty, fitted.w))
         point = fitted.point
-    losses = ask_held_out(tuple(newton.write(w) for _, w in models))
+    losses = yield from ask_held_out(tuple(Coefficients.of(w) for _, w in models))
     return [
-        Choice(penalty, float(loss), int(np.count_nonzero(w[1:])))
+        PenaltyTried(penalty, float(loss), int(np.count_nonzero(w[1:])))
         for (penalty, w), loss in zip(models, losses, strict=True)
     ]

@@ -1,8 +1,8 @@
 """Last question of a fit: how many patients each term of the model is about, and what became of them.
 
 For every term the number of patients (the sum of the column), their outcomes, and the spread around the site's mean,
-so that the house can work out support, subgroup rates (Figure 3) and the pooled standard deviation, the square root of
-sum (N - 1) s^2 / sum (N - 1), of which importances are made (the paper's formula forgets the square).
+so that the house can work out support, subgroup rates and the pooled standard deviation, the square root of
+sum (N - 1) s^2 / sum (N - 1), of which importances are made (docs/methods.md, section 2.10).
 """
 
 from __future__ import annotations
@@ -10,55 +10,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
-from concilium.rulefit.design import build, codes_at_site
-from concilium.rulefit.fitting import MOST_PLACES, bound_reals, refuse_floored, write_reals
-from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.terms import Terms
+from concilium.federation.sums import read_reals, write_reals
+from concilium.rulefit.design import build_at_site
+from concilium.rulefit.fitting import AskReals, refuse_floored
+from concilium.rulefit.terms import RuleTerms
 
 # So many columns at a time are held as numbers: bits take a sixty-fourth of the memory.
 BLOCK = 500
 
 
-class AskRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AskRates(AskReals, frozen=True, kw_only=True):
     """How many patients, with which outcomes and which spread, has each of these terms?"""
 
-    releases: ClassVar[frozenset[str]] = frozenset({"exact", "masked"})
-    additive: ClassVar[bool] = True
+    kind: ClassVar[str] = "rulefit.rates"
 
-    query: str
-    target: str
-    outcome: Outcome
-    terms: Terms
-    places: int = 24
+    terms: RuleTerms
 
     @property
-    def numbers(self) -> int:
-        return 3 + 3 * len(self.terms)
-
-    @property
-    def largest(self) -> int:
-        return bound_reals(self.places)
+    def shape(self) -> tuple[int, ...]:
+        return (3 + 3 * len(self.terms),)
 
     def check(self, release: str) -> None:
+        super().check(release)
         self.terms.check()
-        self.outcome.check()
-        if not 0 <= self.places <= MOST_PLACES:
-            raise MessageError("numbers travel with 0 to 32 binary places")
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.unsignedinteger]:
+    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
         refuse_floored(cohort)
-        design = build(
-            self.terms,
-            len(cohort),
-            lambda attribute: codes_at_site(attribute, cohort),
-            lambda name: cohort.view.measured(name)[cohort.rows],
-        )
+        design = build_at_site(self.terms, cohort)
         outcome = self.outcome.at_site(cohort, self.target)
         spread = np.zeros(len(self.terms))
         for start in range(0, len(self.terms) if len(cohort) else 0, BLOCK):
@@ -88,7 +70,7 @@ class Rates:
 
 def read_rates(question: AskRates, total: NDArray[np.int64]) -> Rates:
     """What the sites' numbers, added up, say."""
-    reals = np.ldexp(total.astype(np.float64), -question.places)
+    reals = read_reals(total, question.places)
     patients, free, positive = reals[:3]
     column, outcomes, spread = reals[3:].reshape(3, len(question.terms))
     own = (lambda means: means) if question.outcome.binary else question.outcome.unscale

@@ -1,4 +1,4 @@
-"""Rules in one canonical form, so that logically equal rules are one (section 2.2.2 of federated RuleFit).
+"""Rules in one canonical form, so that logically equal rules are one (docs/methods.md, section 2.4).
 
 Every attribute has finitely many codes: 0 is missing; a number has one code for each interval between its shared
 cutoffs, a category one for each value and a last one for all others. A condition is the set of codes that fulfil it,
@@ -11,49 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.histograms import check_edges
-from concilium.records.table import Value, label
+from concilium.federation.attributes import MISSING, Attribute, check_attributes
+from concilium.records.columns import Value, label
 
 Condition = tuple[int, ...]
 Rule = tuple[Condition, ...]
 
-MISSING = 0
-MOST_VALUES = 10_000
 # Each different condition is looked up in a table of its attribute's codes.
 MOST_CELLS = 1 << 26
 
 
-class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A number with its shared cutoffs, or a category with its values."""
-
-    name: str
-    edges: tuple[float, ...] = ()
-    values: tuple[str | int | float | bool, ...] = ()
-
-    @property
-    def numeric(self) -> bool:
-        return bool(self.edges)
-
-    @property
-    def size(self) -> int:
-        """How many codes there are: missing, the intervals, or the values and `other`."""
-        return len(self.edges) + 2 if self.edges else len(self.values) + 2
-
-    def check(self) -> None:
-        """MessageError unless it is one or the other, and well formed."""
-        if self.edges and self.values:
-            raise MessageError(f"{self.name[:60]!r} is both a number and a category")
-        if self.edges:
-            check_edges(self.name, self.edges)
-        if len({label(value) for value in self.values}) != len(self.values) or len(self.values) > MOST_VALUES:
-            raise MessageError(
-                f"{self.name[:60]!r} must have different values, at most {MOST_VALUES} of them"
-            )
+def check_coded(attributes: Sequence[Attribute]) -> None:
+    """MessageError unless attributes are well formed, with a code for each patient: missing, and any other value."""
+    check_attributes(attributes)
+    if any(a.hidden or not (a.missing and a.other) for a in attributes):
+        raise MessageError(
+            "an attribute of a rule model has a code for what is missing and for any other value"
+        )
 
 
 def write_condition(attribute: int, codes: Iterable[int]) -> Condition:
@@ -86,18 +64,18 @@ def check_rules(rules: Sequence[Rule], attributes: Sequence[Attribute]) -> None:
     """MessageError unless every rule is in canonical form over these attributes."""
     lasts = [attribute.size - 1 for attribute in attributes]
     # Rules that were sent share their conditions, and to hash a long one again for each of them would take long.
-    known: set[int] = set()
+    checked: set[int] = set()
     fine: set[Condition] = set()
     for rule in rules:
         if not rule:
             raise MessageError("a rule needs a condition")
         before = -1
         for condition in rule:
-            if id(condition) not in known:
+            if id(condition) not in checked:
                 if condition not in fine:
                     check_condition(condition, lasts)
                     fine.add(condition)
-                known.add(id(condition))
+                checked.add(id(condition))
             if condition[0] <= before:
                 raise MessageError("a rule is not in canonical form: its conditions are out of order")
             before = condition[0]
@@ -144,22 +122,22 @@ def say_condition(condition: Condition, attribute: Attribute) -> str:
         return f"{attribute.name} is not missing"
     if not attribute.numeric:
         return say_values(codes, attribute.name, attribute.values)
-    said = say_intervals(present, attribute)
-    return f"({said} or missing)" if with_missing else said
+    text = say_intervals(present, attribute)
+    return f"({text} or missing)" if with_missing else text
 
 
 def say_intervals(codes: set[int], attribute: Attribute) -> str:
     edges, last = attribute.edges, attribute.size - 1
-    said = []
+    parts = []
     runs = write_condition(0, codes)
     for low, high in zip(runs[1::2], runs[2::2], strict=True):
         if low == 1:
-            said.append(f"{attribute.name} < {say_edge(edges, high - 1)}")
+            parts.append(f"{attribute.name} < {say_edge(edges, high - 1)}")
         elif high == last:
-            said.append(f"{attribute.name} >= {say_edge(edges, low - 2)}")
+            parts.append(f"{attribute.name} >= {say_edge(edges, low - 2)}")
         else:
-            said.append(f"{say_edge(edges, low - 2)} <= {attribute.name} < {say_edge(edges, high - 1)}")
-    return said[0] if len(said) == 1 else f"({' or '.join(said)})"
+            parts.append(f"{say_edge(edges, low - 2)} <= {attribute.name} < {say_edge(edges, high - 1)}")
+    return parts[0] if len(parts) == 1 else f"({' or '.join(parts)})"
 
 
 def say_edge(edges: Sequence[float], index: int) -> str:
@@ -176,10 +154,10 @@ def say_values(codes: set[int], name: str, values: Sequence[Value]) -> str:
     other = len(values) + 1
     if other in codes:
         left = [label(value) for code, value in enumerate(values, start=1) if code not in codes]
-        known = "" if MISSING in codes else "known and "
+        but = "" if MISSING in codes else "known and "
         if len(left) == 1:
-            return f"{name} is {known}not {left[0]}"
-        return f"{name} {'is ' if known else ''}{known}not in {{{', '.join(left)}}}"
-    told = [label(values[code - 1]) for code in sorted(codes - {MISSING})]
-    said = f"{name} = {told[0]}" if len(told) == 1 else f"{name} in {{{', '.join(told)}}}"
-    return f"({said} or missing)" if MISSING in codes else said
+            return f"{name} is {but}not {left[0]}"
+        return f"{name} {'is ' if but else ''}{but}not in {{{', '.join(left)}}}"
+    labels = [label(values[code - 1]) for code in sorted(codes - {MISSING})]
+    text = f"{name} = {labels[0]}" if len(labels) == 1 else f"{name} in {{{', '.join(labels)}}}"
+    return f"({text} or missing)" if MISSING in codes else text

@@ -1,6 +1,6 @@
 """Shape functions from noisy tables: the log odds of each code of an attribute, smoothed as far as the noise asks for.
 
-The first stage of a private fit (METHODS.md, section 2). A table holds, for each code of an attribute, how many
+The first stage of a private fit (docs/methods.md, section 2.12). A table holds, for each code of an attribute, how many
 patients are negative and positive, each count with noise of known variance. The log odds of the codes are the mode of
 a Gaussian posterior: neighbouring intervals of a number differ little (a random walk), values of a category and missing
 ones lie around the common log odds. How little is chosen by the evidence, so that an attribute that cannot be told from
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.attributes import Attribute
 from concilium.rulefit.outcome import probability
-from concilium.rulefit.rules import Attribute
 
 Vector = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Patients:
+class NoisyPatients:
     """How many patients there are, and how many of them are positive, as the noisy tables say."""
 
     total: float
@@ -53,18 +53,18 @@ class Patients:
         return float(np.log(self.positive / (self.total - self.positive)))
 
 
-def count_patients(tables: Sequence[NDArray[np.int64]]) -> Patients:
+def count_patients(tables: Sequence[NDArray[np.int64]]) -> NoisyPatients:
     """The mean over the tables: everyone is once in each of them. The noise of a sum grows with its number of cells."""
     weight = np.array([1.0 / table.size for table in tables])
     sums = np.array([table.sum(axis=0) for table in tables], dtype=np.float64)
     negative, positive = np.maximum(weight @ sums / weight.sum(), LEAST_PATIENTS).tolist()
-    return Patients(negative + positive, positive)
+    return NoisyPatients(negative + positive, positive)
 
 
-def shape(attribute: Attribute, table: NDArray[np.int64], patients: Patients, variance: Vector) -> Shape:
+def shape(attribute: Attribute, table: NDArray[np.int64], patients: NoisyPatients, variance: Vector) -> Shape:
     """The shape of an attribute from its noisy table, [code, negative or positive], each code with its variance."""
-    known = np.maximum(table.sum(axis=1), 0).astype(np.float64)
-    shares = known / known.sum() if known.any() else np.full(len(known), 1 / len(known))
+    counts = np.maximum(table.sum(axis=1), 0).astype(np.float64)
+    shares = counts / counts.sum() if counts.any() else np.full(len(counts), 1 / len(counts))
     heights = smooth(table.astype(np.float64), patients.log_odds, attribute.numeric, variance)
     return Shape(attribute, shares, heights - shares @ heights)
 

@@ -1,6 +1,6 @@
 """The model as a table to read: odds ratio (or what is added to a number), importance and support of every term.
 
-Section 2.3 of federated RuleFit: the importance of a term is |coefficient| x its pooled standard deviation, on a scale
+docs/methods.md, section 2.10: the importance of a term is |coefficient| x its pooled standard deviation, on a scale
 where the most important is 100; an attribute's is that of its linear term and its share in every rule it is part of.
 """
 
@@ -37,23 +37,23 @@ class Row:
 
 def make_table(body: RuleBody) -> list[Row]:
     """Every term in the model, the most important first."""
-    weights = {t.column: abs(body.coefficients[t.column]) * t.deviation for t in body.told}
+    weights = {t.column: abs(body.coefficients[t.column]) * t.deviation for t in body.taken}
     most = max(weights.values(), default=0.0) or 1.0
     rows = []
-    for told in sorted(body.told, key=lambda told: (-weights[told.column], told.column)):
-        value = body.coefficients[told.column]
-        is_rule = told.column < len(body.terms.rules)
-        unit = 1.0 if is_rule else told.deviation
+    for term in sorted(body.taken, key=lambda term: (-weights[term.column], term.column)):
+        value = body.coefficients[term.column]
+        is_rule = term.column < len(body.terms.rules)
+        unit = 1.0 if is_rule else term.deviation
         rows.append(
             Row(
-                rule=body.name(told.column),
+                rule=body.name(term.column),
                 coefficient=value,
                 odds_ratio=math.exp(min(value * unit, LARGEST)) if body.outcome.binary else None,
                 adds=None if body.outcome.binary else value * unit * body.outcome.unit,
-                importance=100 * weights[told.column] / most,
-                support=told.support if is_rule else None,
-                rate_in=told.inside if is_rule else None,
-                rate_out=told.outside if is_rule else None,
+                importance=100 * weights[term.column] / most,
+                support=term.support if is_rule else None,
+                rate_in=term.inside if is_rule else None,
+                rate_out=term.outside if is_rule else None,
                 is_rule=is_rule,
             )
         )
@@ -63,10 +63,10 @@ def make_table(body: RuleBody) -> list[Row]:
 def rank_attributes(body: RuleBody) -> dict[str, float]:
     """Importances of attributes, the largest 100."""
     total: dict[str, float] = {}
-    for told in body.told:
-        names = body.attributes_of(told.column)
+    for term in body.taken:
+        names = body.attributes_of(term.column)
         for name in names:
-            share = abs(body.coefficients[told.column]) * told.deviation / len(names)
+            share = abs(body.coefficients[term.column]) * term.deviation / len(names)
             total[name] = total.get(name, 0.0) + share
     most = max(total.values(), default=0.0) or 1.0
     return {name: 100 * total[name] / most for name in sorted(total, key=lambda n: (-total[n], n))}

@@ -1,4 +1,4 @@
-"""The terms of a rule model, and how questions carry them (section 2.1 of federated RuleFit).
+"""The terms of a rule model, and how questions carry them (docs/methods.md, section 2.1).
 
 Columns are, in this order: rules (0 or 1), linear terms (winsorised, as multiples of a shared scale, 0 where missing)
 and steps (one height for each code of an attribute). `coef_` multiplies exactly these.
@@ -13,9 +13,10 @@ from typing import Annotated
 import msgspec
 
 from concilium.errors import MessageError
+from concilium.federation.attributes import Attribute
 from concilium.federation.messages import decode, encode
 from concilium.rulefit.packed import Conditions, list_conditions
-from concilium.rulefit.rules import Attribute, Condition, Rule, check_rules
+from concilium.rulefit.rules import Condition, Rule, check_coded, check_rules
 
 MOST_COLUMNS = 100_000
 MOST_CONDITIONS = 4 * MOST_COLUMNS
@@ -40,7 +41,7 @@ class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
     heights: tuple[float, ...]
 
 
-class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class RuleTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """What the columns of a model are, over which attributes. `norm` scales each patient's row down to that length
     where it is longer, as a private fit needs it."""
 
@@ -62,10 +63,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         """MessageError unless all of it fits together."""
         if len(self) > MOST_COLUMNS:
             raise MessageError(f"a model may have at most {MOST_COLUMNS} terms; this one has {len(self)}")
-        if len({attribute.name for attribute in self.attributes}) != len(self.attributes):
-            raise MessageError("an attribute is named twice")
-        for attribute in self.attributes:
-            attribute.check()
+        check_coded(self.attributes)
         check_rules(self.rules, self.attributes)
         for terms in (self.lines, self.steps):
             # What is no bit is a number for every patient: there are no more of those than the table has.
@@ -93,7 +91,7 @@ def _tame(heights: Sequence[float]) -> bool:
     return all(-WIDEST <= height <= WIDEST for height in heights)
 
 
-class Sent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SentTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Terms on their way: thousands of rules share few conditions, which are listed once; a rule is their places."""
 
     attributes: tuple[Attribute, ...]
@@ -105,30 +103,30 @@ class Sent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     norm: float | None
 
 
-def write_terms(terms: Terms) -> bytes:
+def write_terms(terms: RuleTerms) -> bytes:
     """Terms as a question carries them."""
     place: dict[Condition, int] = {}
     rules = tuple(
         tuple([place.setdefault(condition, len(place)) for condition in rule]) for rule in terms.rules
     )
-    return encode(Sent(terms.attributes, tuple(place), rules, terms.lines, terms.steps, terms.norm))
+    return encode(SentTerms(terms.attributes, tuple(place), rules, terms.lines, terms.steps, terms.norm))
 
 
 @functools.lru_cache(maxsize=8)
-def read_terms(data: bytes) -> Terms:
+def read_terms(data: bytes) -> RuleTerms:
     """The terms that a question carries, checked. Every question of a fit carries the same ones, so that a site needs
     no memory of earlier questions; what is remembered here only saves the time to read them again."""
-    sent = decode(data, Sent)
+    sent = decode(data, SentTerms)
     last = len(sent.conditions) - 1
     if any(not 0 <= place <= last for rule in sent.rules for place in rule):
         raise MessageError("a rule has a condition that is not listed")
     rules = tuple(tuple([sent.conditions[place] for place in rule]) for rule in sent.rules)
-    terms = Terms(sent.attributes, rules, sent.lines, sent.steps, sent.norm)
+    terms = RuleTerms(sent.attributes, rules, sent.lines, sent.steps, sent.norm)
     terms.check()
     return terms
 
 
-def keep(terms: Terms, columns: Sequence[int]) -> Terms:
+def keep(terms: RuleTerms, columns: Sequence[int]) -> RuleTerms:
     """The terms with these columns only, and the attributes that they need."""
     rules, lines = len(terms.rules), len(terms.lines)
     kept_rules = [terms.rules[c] for c in columns if c < rules]
@@ -140,7 +138,7 @@ def keep(terms: Terms, columns: Sequence[int]) -> Terms:
         | {steps.attribute for steps in kept_steps}
     )
     place: Mapping[int, int] = {attribute: index for index, attribute in enumerate(used)}
-    return Terms(
+    return RuleTerms(
         attributes=tuple(terms.attributes[index] for index in used),
         rules=tuple(tuple((place[c[0]], *c[1:]) for c in rule) for rule in kept_rules),
         lines=tuple(msgspec.structs.replace(t, attribute=place[t.attribute]) for t in kept_lines),

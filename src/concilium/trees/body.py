@@ -6,19 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from concilium.records.table import Value, label
+from concilium.records.columns import Value, label
 from concilium.trees.conditions import condition
+from concilium.trees.shares import class_shares
 
 
-class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+class TreeBranch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """Patients with this value (None: missing; for a binned attribute the number of the bin) go to this node."""
 
     value: str | int | float | bool | None
     node: int
 
 
-class Group(NamedTuple):
+class ValueGroup(NamedTuple):
     """The values of all branches that lead to one node, and whether values that no branch names do too."""
 
     node: int
@@ -26,7 +29,7 @@ class Group(NamedTuple):
     rest: bool
 
 
-class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Patients by class, and, unless it is a leaf, the attribute that is asked and where each value leads.
 
     `other` is the node for values that no branch names, where there is one. Several branches may lead to one node.
@@ -34,7 +37,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     counts: list[int]
     attribute: str | None = None
-    branches: list[Branch] = []
+    branches: list[TreeBranch] = []
     other: int | None = None
 
     @property
@@ -43,14 +46,14 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [group.node for group in self.groups]
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ValueGroup]:
         """The nodes it leads to, each once, and for which values."""
         values: dict[int, list[Value | None]] = {}
         for branch in self.branches:
             values.setdefault(branch.node, []).append(branch.value)
         if self.other is not None:
             values.setdefault(self.other, [])
-        return [Group(node, named, node == self.other) for node, named in values.items()]
+        return [ValueGroup(node, named, node == self.other) for node, named in values.items()]
 
     def ways(self, bins: Mapping[str, Sequence[float]]) -> list[tuple[int, str]]:
         """Where it leads and, in words, for whom."""
@@ -67,7 +70,12 @@ class TreeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     classes: list[str | int | float | bool]
     query: str
     bins: dict[str, list[float]]
-    nodes: list[Node]
+    nodes: list[TreeNode]
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """For each node the share of each class; where noise left nobody, no class is likelier than another."""
+        return np.array([class_shares(node.counts) for node in self.nodes], dtype=np.float64)
 
     def __post_init__(self) -> None:
         if not self.classes or not self.nodes or not self.target:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.schema import GlobalSchema, SchemaSeen
-from concilium.records.table import Value, label
-from concilium.trees.crosstables import AskedAttribute
-from concilium.trees.settings import Settings
+from concilium.federation.attributes import Attribute
+from concilium.federation.schema import SchemaSeen, SharedSchema
+from concilium.records.columns import Value, label
+from concilium.trees.schemas import TreeStudy
 
 MOST_NAMED = 5
 
@@ -25,14 +25,14 @@ def find_lonely_classes(target: str, classes: Mapping[str, Sequence[Value]]) -> 
     lonely = sorted((name, sites[0]) for name, sites in holders.items() if len(sites) == 1)
     if len(classes) < 2 or not lonely:
         return []
-    said = [f"{target} = {name} at {site}" for name, site in lonely[:MOST_NAMED]]
+    slips = [f"{target} = {name} at {site}" for name, site in lonely[:MOST_NAMED]]
     more = f" and {len(lonely) - MOST_NAMED} more" if len(lonely) > MOST_NAMED else ""
     return [
-        f"values of the target that one site alone has: {', '.join(said)}{more}; check how they are written"
+        f"values of the target that one site alone has: {', '.join(slips)}{more}; check how they are written"
     ]
 
 
-def find_constant(table: NDArray[np.int64], attributes: Sequence[AskedAttribute]) -> list[str]:
+def find_constant(table: NDArray[np.int64], attributes: Sequence[Attribute]) -> list[str]:
     """The attributes of which all patients at the root have the same value, by the root's table [cell, class]."""
     constant, start = [], 1
     everyone = int(table[0].sum())
@@ -54,34 +54,28 @@ def say_constant(names: Sequence[str]) -> list[str]:
     return [f"the same for every patient learned from, at every site, and so of no use: {listed}{more}"]
 
 
-def find_oddities(settings: Settings, schema: GlobalSchema, seen: Mapping[str, SchemaSeen]) -> list[str]:
+def find_oddities(study: TreeStudy, schema: SharedSchema, seen: Mapping[str, SchemaSeen]) -> list[str]:
     """What a reader of the card must be warned of, besides what every run says."""
-    said = []
+    warnings = []
     if schema.left_out:
-        said.append(
+        warnings.append(
             "left out: " + "; ".join(f"{name} ({why})" for name, why in sorted(schema.left_out.items()))
         )
     unknown = [
-        name
-        for name in (settings.attributes or settings.bins)
-        if all(name not in names(s) for s in seen.values())
+        name for name in (study.attributes or study.bins) if all(name not in s.names for s in seen.values())
     ]
     if unknown:
-        said.append(f"no site knows {', '.join(map(repr, unknown))}")
+        warnings.append(f"no site knows {', '.join(map(repr, unknown))}")
     if not schema.attributes:
-        said.append("no attribute is known at every site: the model is a single leaf")
-    if len(schema.classes) == 1:
-        whose = f" of the query {settings.query!r}" if settings.query else ""
-        said.append(
-            f"every patient{whose} has {settings.target} = {label(schema.classes[0])}: there is nothing to learn"
+        warnings.append("no attribute is known at every site: the model is a single leaf")
+    if schema.classes.size == 1:
+        whose = f" of the query {study.query!r}" if study.query else ""
+        warnings.append(
+            f"every patient{whose} has {study.target} = {label(schema.classes.values[0])}: there is nothing to learn"
         )
-    floored = [site for site, known in seen.items() if known.floored]
+    floored = [site for site, own in seen.items() if own.floored]
     if floored:
-        said.append(
+        warnings.append(
             f"{', '.join(floored)}: small counts are left out there, so the tree is not that of the pooled patients"
         )
-    return said
-
-
-def names(schema: SchemaSeen) -> set[str]:
-    return {attribute.name for attribute in schema.attributes} | set(schema.unbinned)
+    return warnings

@@ -1,21 +1,23 @@
-"""The first question of chapter 7 of the thesis: how many patients have the positive class, how many do not?
+"""The first question (docs/methods.md, section 1.11): how many patients have the positive class, how many do not?
 
 A site opts out by itself where an expert would learn from fewer than four of its patients, or where it has no positive
-one (7.3): statistics of so few can be traced back to people, and there is nothing rare to learn. It then tells that,
+one: statistics of so few can be traced back to people, and there is nothing rare to learn. It then tells that,
 and no count. Under `exact` the house sees the counts of every other site.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
 
+from concilium.federation.attributes import present
 from concilium.federation.cohort import Cohort
-from concilium.federation.questions import Gathered
+from concilium.federation.questions import EXACT, Gathered, Reply
 from concilium.federation.schema import list_classes
-from concilium.records.table import Value, label
+from concilium.records.columns import Value, label
 from concilium.trees.layout import LEAST_PATIENTS, Sample, is_positive
 
 TOO_FEW = f"fewer than {LEAST_PATIENTS} patients to learn from"
@@ -28,7 +30,7 @@ def name_rest(positive: Value) -> str:
     return f"not {label(positive)}"
 
 
-class ClassCounts(Gathered, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ClassCounts(Reply, frozen=True, kw_only=True):
     """A site's patients by class, or why it opts out. `values` are those of the target that occur."""
 
     negatives: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -41,21 +43,24 @@ class ClassCounts(Gathered, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Two counts, and each value that is told to occur."""
         return 2 + len(self.values)
 
+    @property
+    def leaves(self) -> str | None:
+        return self.opts_out
 
-class AskClassCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+
+class AskClassCounts(Gathered[ClassCounts], frozen=True, kw_only=True):
     """How many patients of this query are positive, how many are not?"""
 
-    releases: ClassVar[frozenset[str]] = frozenset({"exact"})
-    additive: ClassVar[bool] = False
+    kind: ClassVar[str] = "tree.classes"
+    releases: ClassVar[frozenset[str]] = EXACT
+    reply: ClassVar[type[ClassCounts]] = ClassCounts
 
-    query: str
-    target: str
     sample: Sample
 
     def check(self, release: str) -> None:
         self.sample.check()
 
-    def compute(self, cohort: Cohort, template: bytes) -> ClassCounts:
+    def compute(self, cohort: Cohort) -> ClassCounts:
         positives = int(is_positive(cohort, self.target, self.sample.positive).sum())
         negatives = len(cohort) - positives
         learning = self.sample.choose(cohort, self.query, self.target) if positives else cohort
@@ -63,7 +68,17 @@ class AskClassCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             return ClassCounts(opts_out=TOO_FEW)
         if cohort.guard.on and cohort.guard.withholds_classes(np.array([negatives, positives])):
             return ClassCounts(opts_out=WITHHELD)
-        present = tuple(list_classes(cohort, self.target))
+        values = tuple(list_classes(cohort, self.target))
         if not positives:
-            return ClassCounts(values=present, opts_out=NO_POSITIVE)
-        return ClassCounts(negatives=negatives, positives=positives, values=present)
+            return ClassCounts(values=values, opts_out=NO_POSITIVE)
+        return ClassCounts(negatives=negatives, positives=positives, values=values)
+
+    def unite(self, replies: Sequence[ClassCounts]) -> ClassCounts:
+        """The patients of a region by class, or why it opts out: the reasons of its sites, without their names."""
+        staying = [counts for counts in replies if counts.opts_out is None]
+        return ClassCounts(
+            negatives=sum(counts.negatives for counts in staying),
+            positives=sum(counts.positives for counts in staying),
+            values=present(value for counts in staying or replies for value in counts.values),
+            opts_out=None if staying else ", ".join(sorted({str(counts.opts_out) for counts in replies})),
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from concilium.records.table import Value, label
+from concilium.records.columns import Value, label
 
 
 def condition(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from concilium.records.table import label
+from concilium.records.columns import label
+from concilium.trees.shares import predicted
 
 if TYPE_CHECKING:
     from concilium.trees.body import TreeBody
@@ -34,5 +35,5 @@ def ending(body: TreeBody, node: int) -> str:
     if body.nodes[node].attribute is not None:
         return ""
     counts = body.nodes[node].counts
-    best = max(range(len(counts)), key=lambda index: (counts[index], -index))
+    best = predicted(counts)
     return f": {label(body.classes[best])} ({counts[best]} of {sum(counts)})"

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from concilium.records.table import Value
+from concilium.records.columns import Value
 from concilium.trees.conditions import runs
 from concilium.trees.shares import class_shares, predicted
 
 if TYPE_CHECKING:
-    from concilium.trees.body import Node, TreeBody
+    from concilium.trees.body import TreeBody, TreeNode
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def to_expressions(body: TreeBody) -> list[LeafExpression]:
     return found
 
 
-def describe(body: TreeBody, node: Node, path: tuple[str, ...], leaf: bool) -> LeafExpression:
+def describe(body: TreeBody, node: TreeNode, path: tuple[str, ...], leaf: bool) -> LeafExpression:
     best = predicted(node.counts)
     return LeafExpression(
         text=" and ".join(path) or "true",
@@ -93,7 +93,7 @@ def write_range(name: str, first: int, last: int, edges: Sequence[float]) -> str
     return " and ".join([*lower, *upper]) or f"{name} is not null"
 
 
-def write_rest(node: Node, edges: Sequence[float] | None) -> str | None:
+def write_rest(node: TreeNode, edges: Sequence[float] | None) -> str | None:
     """The condition of all values that no branch names (or that lead where such do); None where there are none."""
     assert node.attribute is not None
     name = write_name(node.attribute)

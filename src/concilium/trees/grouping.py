@@ -1,4 +1,4 @@
-"""Grouping of values: one branch for several values of an attribute (Quinlan, "C4.5", 1993, chapter 7).
+"""Grouping of values: one branch for several values of an attribute (docs/methods.md, section 1.7; Quinlan 1993).
 
 The house merges values on the counts that it has already, so that grouping asks nothing and, under `private`, costs
 nothing. It starts from one group a value and merges, again and again, the two groups whose merger loses least of what
@@ -18,6 +18,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.attributes import MISSING, Attribute
+
 TIE = 1e-9
 ANYWHERE = -1  # the place in line of a value that may join any group
 
@@ -36,27 +38,23 @@ def ungrouped(table: NDArray[np.int64]) -> Grouped:
     return Grouped(table, np.arange(len(table)))
 
 
-def group_values(
-    table: NDArray[np.int64], sizes: Sequence[int], lines: Sequence[bool], min_leaf: int = 1
-) -> Grouped:
-    """A table with its values grouped: cell 0 has the class counts, then come the values of each attribute; those of a
-    line are bins in order, and then missing."""
+def group_values(table: NDArray[np.int64], attributes: Sequence[Attribute], min_leaf: int = 1) -> Grouped:
+    """A table with its values grouped: cell 0 has the class counts, then come the cells of each attribute."""
     merged, first = np.maximum(table, 0), np.arange(len(table))
     start = 1
-    for size, line in zip(sizes, lines, strict=True):
-        cells = slice(start, start + size)
+    for attribute in attributes:
+        cells = start + np.array(attribute.in_branch_order, dtype=np.intp)
         # A value that nobody has is in no group: there is no telling where it belongs.
-        present = np.flatnonzero(merged[cells].any(axis=1))
+        present = cells[merged[cells].any(axis=1)]
         if len(present) > 2 or (len(present) == 2 and min_leaf > 1):
             place = np.arange(len(present), dtype=np.int64)
-            if line and present[-1] == size - 1:
+            if attribute.numeric and present[-1] == start + MISSING:
                 place[-1] = ANYWHERE
-            leader = merge(merged[cells][present], place, line, min_leaf)
-            first[start + present] = start + present[leader]
-            counts = merged[cells][present]
+            counts = merged[present]
+            first[present] = present[merge(counts, place, attribute.numeric, min_leaf)]
             merged[cells] = 0
-            np.add.at(merged, first[start + present], counts)
-        start += size
+            np.add.at(merged, first[present], counts)
+        start += attribute.size
     return Grouped(merged, first)
 
 

@@ -1,4 +1,4 @@
-"""Growing at the house: from summed crosstables (the UGCM) to splits, one level at a time (DIDT steps 10-12).
+"""Growing at the house: from summed crosstables (the UGCM) to splits, one level at a time (docs/methods.md, 1.4).
 
 The tree equals the one ID3 grows on the pooled table, whatever the split of patients over sites: every decision
 is a function of sums of integer counts. A node is split while it is impure and some attribute separates its
@@ -10,28 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.schema import GlobalSchema
-from concilium.trees.body import Branch, Node, TreeBody
-from concilium.trees.crosstables import MOST_CELLS, Split, distinct
+from concilium.federation.attributes import MISSING, Attribute
+from concilium.federation.conversation import Conversation
+from concilium.federation.schema import SharedSchema
+from concilium.records.columns import Value
+from concilium.trees.body import TreeBody, TreeBranch, TreeNode
 from concilium.trees.grouping import Grouped, group_values, ungrouped
 from concilium.trees.routing import STAYS
+from concilium.trees.splits import MOST_CELLS, Split, distinct
 
 TIE = 1e-9
 
 Counts = NDArray[np.int64]
 # Given the splits so far, the nodes and the attributes to count: counts over all sites, [node, cell, class].
-Count = Callable[[list[Split], list[int], list[int]], Counts]
-Criterion = Literal["entropy", "gain-ratio"]
+Count = Callable[[list[Split], list[int], list[int]], Conversation[Counts]]
 
 
 @dataclass
 class GrowingNode:
-    """A node under construction. `children[v]` is the node for value v of the attribute, STAYS where nobody is; values
+    """A node under construction. `children[c]` is the node for cell c of the attribute, STAYS where nobody is; values
     of one group have the same."""
 
     depth: int
@@ -45,26 +46,26 @@ class GrowingNode:
 
 
 def grow(
-    schema: GlobalSchema,
+    schema: SharedSchema,
     count: Count,
     *,
     max_depth: int | None,
     min_leaf: int,
     subtract: bool,
-    criterion: Criterion = "entropy",
+    criterion: str = "entropy",
     reduce: float | None = None,
     group: bool = False,
-) -> tuple[list[GrowingNode], list[int]]:
+) -> Conversation[tuple[list[GrowingNode], list[int]]]:
     """All nodes of the tree, the root first, and the attributes that were counted below the root.
 
     With `subtract`, the largest child of a split is not asked for but derived from its parent (sums are exact),
     which halves the counting. With `reduce`, attributes of which no more than this share of the patients at the
-    root has another than the commonest value are left out below it (auto-reduction, chapter 5). With `group`, the
+    root has another than the commonest value are left out below it (auto-reduction, section 1.6). With `group`, the
     values of every attribute are grouped at every node before one is chosen.
     """
     counted = list(range(len(schema.attributes)))
     sizes = [attribute.size for attribute in schema.attributes]
-    tables = {0: count([], [0], counted)[0]}
+    tables = {0: (yield from count([], [0], counted))[0]}
     nodes = [GrowingNode(0, tables[0][0])]
     splits: list[Split] = []
     if reduce is not None:
@@ -80,38 +81,36 @@ def grow(
     while frontier:
         fresh: list[int] = []
         parents = {}
-        here = [sizes[index] for index in counted]
-        lines = [bool(schema.attributes[index].edges) for index in counted]
+        here = [schema.attributes[index] for index in counted]
+        starts = np.cumsum([1, *(attribute.size for attribute in here)]).tolist()
         grouped = [
-            group_values(tables[node], here, lines, min_leaf) if group else ungrouped(tables[node])
+            group_values(tables[node], here, min_leaf) if group else ungrouped(tables[node])
             for node in frontier
         ]
-        chosen = choose([one.table for one in grouped], here, min_leaf, criterion)
+        chosen = choose([one.table for one in grouped], [a.size for a in here], min_leaf, criterion)
         for node, position, by_group in zip(frontier, chosen, grouped, strict=True):
             if position is None:
                 continue
             parents[node] = tables[node]
-            start = 1 + sum(here[:position])
-            split_on(nodes, node, counted[position], by_group, range(start, start + here[position]))
+            nodes[node].attribute = counted[position]
+            split_on(nodes, node, here[position], by_group, starts[position])
             splits.append(Split(node, counted[position], nodes[node].children))
             fresh += distinct(nodes[node].children)
         frontier = [node for node in fresh if may_split(nodes[node])]
         if frontier:
-            tables = gather(nodes, parents, frontier, lambda part: count(splits, part, counted), subtract)
+            tables = yield from gather(nodes, parents, frontier, splits, counted, count, subtract)
     return nodes, counted
 
 
-def split_on(
-    nodes: list[GrowingNode], node: int, attribute: int, grouped: Grouped, cells: Sequence[int]
-) -> None:
+def split_on(nodes: list[GrowingNode], node: int, attribute: Attribute, grouped: Grouped, start: int) -> None:
     """Give a node its children: one for each group of values, of those that somebody has."""
     born: dict[int, int] = {}
-    for cell in cells:
-        if grouped.table[cell].any():
-            born[cell] = len(nodes)
-            nodes.append(GrowingNode(nodes[node].depth + 1, grouped.table[cell]))
-    nodes[node].attribute = attribute
-    nodes[node].children = [born.get(int(grouped.first[cell]), STAYS) for cell in cells]
+    for cell in attribute.in_branch_order:
+        if grouped.table[start + cell].any():
+            born[start + cell] = len(nodes)
+            nodes.append(GrowingNode(nodes[node].depth + 1, grouped.table[start + cell]))
+    first = grouped.first[start : start + attribute.size].tolist()
+    nodes[node].children = [born.get(cell, STAYS) for cell in first]
 
 
 def cells_of(sizes: Sequence[int], attributes: Sequence[int]) -> list[int]:
@@ -130,9 +129,11 @@ def gather(
     nodes: Sequence[GrowingNode],
     parents: Mapping[int, Counts],
     frontier: Sequence[int],
-    count: Callable[[list[int]], Counts],
+    splits: list[Split],
+    counted: list[int],
+    count: Count,
     subtract: bool,
-) -> dict[int, Counts]:
+) -> Conversation[dict[int, Counts]]:
     """The tables of all frontier nodes, asking for as few patients as possible."""
     wanted = set(frontier)
     asked: list[int] = []
@@ -153,14 +154,14 @@ def gather(
         batch = max(1, MOST_CELLS // next(iter(parents.values())).size)
         for start in range(0, len(asked), batch):
             part = asked[start : start + batch]
-            tables.update(zip(part, count(part), strict=True))
+            tables.update(zip(part, (yield from count(splits, part, counted)), strict=True))
     for child, (table, others) in derived.items():
         tables[child] = table - sum(tables[other] for other in others)
     return tables
 
 
 def choose(
-    tables: Sequence[Counts], sizes: Sequence[int], min_leaf: int, criterion: Criterion = "entropy"
+    tables: Sequence[Counts], sizes: Sequence[int], min_leaf: int, criterion: str = "entropy"
 ) -> list[int | None]:
     """For each node's table the attribute to split on, or None where no attribute separates its patients."""
     if not sizes:
@@ -207,19 +208,26 @@ def xlog2x(counts: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float6
     return counts * logarithms
 
 
-def finish(target: str, query: str, schema: GlobalSchema, grown: Sequence[GrowingNode]) -> TreeBody:
+def finish(target: str, query: str, schema: SharedSchema, grown: Sequence[GrowingNode]) -> TreeBody:
     """The model of a grown tree."""
     bins = {attribute.name: list(attribute.edges) for attribute in schema.attributes if attribute.edges}
     nodes = []
     for node in grown:
         counts = [int(count) for count in node.counts]
         if node.attribute is None:
-            nodes.append(Node(counts))
+            nodes.append(TreeNode(counts))
             continue
         attribute = schema.attributes[node.attribute]
-        named = node.children[: len(attribute.values)]
-        pairs = zip(attribute.values, named, strict=True)
-        branches = [Branch(value, child) for value, child in pairs if child != STAYS]
-        other = node.children[-1] if attribute.other and node.children[-1] != STAYS else None
-        nodes.append(Node(counts, attribute.name, branches, other))
-    return TreeBody(target=target, classes=list(schema.classes), query=query, bins=bins, nodes=nodes)
+        goes = {cell: child for cell in attribute.in_branch_order if (child := node.children[cell]) != STAYS}
+        other = goes.pop(attribute.other_cell, None)
+        branches = [TreeBranch(name_cell(attribute, cell), child) for cell, child in goes.items()]
+        nodes.append(TreeNode(counts, attribute.name, branches, other))
+    return TreeBody(target=target, classes=list(schema.classes.values), query=query, bins=bins, nodes=nodes)
+
+
+def name_cell(attribute: Attribute, cell: int) -> Value | None:
+    """What a branch says of a cell: its value, the number of its interval, or None where it is missing."""
+    if attribute.missing and cell == MISSING:
+        return None
+    place = cell - attribute.first
+    return place if attribute.edges else attribute.values[place]

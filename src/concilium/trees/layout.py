@@ -1,4 +1,4 @@
-"""Who one expert learns from: Figure 7.1 of the thesis (chapter 7), laid out inside a site.
+"""Who one expert learns from, laid out inside a site (docs/methods.md, section 1.11).
 
 Every expert has all positives of the site and `negatives` times as many negatives. The negatives stand in a circle,
 in an order that hashing gives, and each expert takes the next ones: none is used again before all were used, and
@@ -12,8 +12,8 @@ only, which protects nobody.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError, RecordsError
 from concilium.federation.cohort import Cohort
 from concilium.federation.held_out import mix
-from concilium.records.table import Coded, Value, label
+from concilium.records.columns import Coded, Value, label
 
 MOST_NEGATIVES = 1_000_000
-# 7.3: statistics of fewer can be traced back to people, so that such a site opts out.
+# Statistics of fewer can be traced back to people, so that such a site opts out.
 LEAST_PATIENTS = 4
 
 
@@ -56,7 +56,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             in_circle(cohort.rows[~positive], key), self.negatives * int(positive.sum()), self.expert
         )
         rows = np.sort(np.concatenate([cohort.rows[positive], others]))
-        return dataclasses.replace(cohort, rows=rows if len(rows) >= LEAST_PATIENTS else rows[:0])
+        return replace(cohort, rows=rows if len(rows) >= LEAST_PATIENTS else rows[:0])
 
 
 def coded(cohort: Cohort, target: str) -> Coded:

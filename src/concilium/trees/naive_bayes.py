@@ -1,6 +1,6 @@
 """`NaiveBayes`: the one-level model. Every attribute by itself says how it moves the class shares; all are added up.
 
-METHODS.md, section 1: below an epsilon of about 0.3 noise leaves little of a tree, but one question for the class
+docs/methods.md, section 1.10: below an epsilon of 0.3 noise leaves little of a tree, but one question for the class
 tables of all attributes still teaches this. With `release="exact"` and `"masked"` it is the naive Bayes model of the
 pooled table. With `"private"` every patient of every site is protected from the house and up to t colluding sites at
 the price of epsilon and delta: one patient adds 1 to the class counts and to each of A tables, so the one question
@@ -10,35 +10,50 @@ has squared L2 sensitivity A + 1 and takes the whole budget; what is made of its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.card import Card
-from concilium.federation.house import House
-from concilium.federation.messages import Release, encode
-from concilium.federation.patients import as_records, codes_and_names, read_patient
-from concilium.federation.run import Run
-from concilium.federation.schema import GlobalSchema, merge, name_of
-from concilium.model import Fitted
+from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.explanation import Explanation
+from concilium.federation.method import (
+    Attributes,
+    Bins,
+    Delta,
+    Epsilon,
+    Method,
+    QueryText,
+    ReleaseName,
+    Target,
+    Values,
+    documented,
+)
+from concilium.federation.prediction import AnyPatients, NewPatients
+from concilium.federation.schema import SharedSchema, share_schema
 from concilium.privacy.accounting import Plan, PlannedQuestion
-from concilium.records.table import Records, Value, label
-from concilium.trees.body import Node, TreeBody
+from concilium.records.columns import Value, label
+from concilium.trees.body import TreeBody, TreeNode
 from concilium.trees.cautions import find_oddities
-from concilium.trees.crosstables import AskCrosstables, AskedAttribute
+from concilium.trees.evidence import explain_evidence
 from concilium.trees.growing import Counts, GrowingNode, finish
-from concilium.trees.plain_tree import ASK_SCHEMA, ask_schemas
+from concilium.trees.noisy_crosstables import AskNoisyCrosstables
+from concilium.trees.plain_tree import PlainTables
 from concilium.trees.private_estimates import estimate
-from concilium.trees.private_tree import say_price
+from concilium.trees.private_growing import TreeBudget
 from concilium.trees.routing import STAYS
-from concilium.trees.settings import Stated, state
-from concilium.trees.weighing import Weighing, weigh
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
+from concilium.trees.schemas import (
+    PLAN_SCHEMA,
+    ask_schemas,
+    build_schema,
+    check_private,
+    find_rho,
+    say_price,
+    say_too_small,
+)
+from concilium.trees.settling import settle
 
 # Patients that every value is given beforehand, with the class shares of all: a value that nobody has moves nothing.
 BEFOREHAND = 1.0
@@ -52,7 +67,7 @@ class NaiveBayesBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     query: str
     bins: dict[str, list[float]]
     counts: list[int]
-    attributes: list[list[Node]]
+    attributes: list[list[TreeNode]]
 
     def __post_init__(self) -> None:
         if len(self.counts) != len(self.classes) or min(self.counts, default=-1) < 0:
@@ -97,113 +112,90 @@ class NaiveBayesBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return evidence
 
 
-class NaiveBayes(Stated, Fitted[NaiveBayesBody]):
-    """`NaiveBayes(target="death", release="private", epsilon=0.1, values={...}, bins={...}).fit(house)`.
-
-    target      the attribute to predict; patients for whom it is missing are left out
-    query       attributes of interest: the patients to learn from; empty: everyone
-    release     "exact", "masked" or "private", as for a DecisionTree
-    epsilon, delta, values, bins, attributes    as for a DecisionTree
-    """
+@documented
+@dataclass(eq=False, repr=False)
+class NaiveBayes(Method[NaiveBayesBody]):
+    """`NaiveBayes(target="death", release="private", epsilon=0.1, values={...}, bins={...}).fit(house)`."""
 
     method: ClassVar[str] = "naive-bayes"
+    called: ClassVar[str] = "a NaiveBayes"
+    description: ClassVar[str] = (
+        "one level over all sites (naive Bayes): what each attribute says by itself, added up"
+    )
+    body_type: ClassVar[type[NaiveBayesBody]] = NaiveBayesBody
 
-    def __init__(
-        self,
-        target: str,
-        query: str = "",
-        release: Release = "exact",
-        *,
-        epsilon: float | str | Fraction | None = None,
-        delta: float | str | Fraction = "1/1000000",
-        values: Mapping[str, Sequence[Value]] | None = None,
-        bins: Mapping[str, Sequence[float]] | None = None,
-        attributes: Sequence[str] | None = None,
-    ) -> None:
-        # What is asked of whom is asked as for a tree of one level.
-        self.settings = state(
-            "a NaiveBayes",
-            target,
-            query,
-            release,
-            epsilon=epsilon,
-            delta=delta,
-            values=values,
-            bins=bins,
-            attributes=attributes,
-            max_depth=1,
-        )
-        self.release = release
+    target: Target
+    query: QueryText = ""
+    release: ReleaseName = "exact"
+    _: KW_ONLY
+    epsilon: Epsilon = None
+    delta: Delta = "1/1000000"
+    values: Values = field(default_factory=dict)
+    bins: Bins = field(default_factory=dict)
+    attributes: Attributes = None
 
-    def fit(self, house: House) -> Self:
-        """Learn with the sites of this house; returns itself."""
-        learn = self._learn_privately if self.release == "private" else self._learn
-        house.converse(self.method, self.release, self.settings.parameters, learn)
-        return self
+    def check(self) -> None:
+        if self.way_out.bounded:
+            check_private(self)
+            if TreeBudget(find_rho(self), depth=1).too_small:
+                raise say_too_small(self)
 
-    def _learn(self, run: Run) -> None:
-        masked = self.release == "masked"
-        seen = ask_schemas(self.settings, run)
-        schema = merge(seen, self.settings.bins, self.target)
-        question = self._ask(schema, schema.common if masked else None)
-        templates = None if masked else {s: encode(schema.conditional(own)) for s, own in seen.items()}
-        shape = (1, question.cells, question.classes)
-        counts = run.add_up("tree.crosstables", question, shape, templates)[0]
-        self._body = self._finish(schema, counts)
-        said = find_oddities(self.settings, schema, seen)
-        self._card = run.finish({site: own.patients for site, own in seen.items()}, said)
+    def plan(self) -> Plan:
+        if not self.way_out.bounded:
+            tables = PlannedQuestion("tree.crosstables", None, "counts of all attributes")
+            return Plan("rho", (PLAN_SCHEMA, tables))
+        note = f"class tables of all {len(build_schema(self).attributes)} attributes, once"
+        return Plan("rho", (PlannedQuestion("tree.noisy", find_rho(self), note),))
 
-    def _learn_privately(self, run: Run) -> None:
-        schema = self.settings.stated_schema
+    def converse(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
+        if self.way_out.bounded:
+            return self._converse_privately(partners)
+        return self._converse_plainly()
+
+    def _converse_plainly(self) -> Conversation[Learned[NaiveBayesBody]]:
+        seen = yield from ask_schemas(self)
+        schema = share_schema(seen, self.bins, self.target)
+        counts: Counts = yield PlainTables(self, schema, seen).ask()
+        patients = {site: own.patients for site, own in seen.items()}
+        return Learned(self._finish(schema, counts[0]), patients, find_oddities(self, schema, seen))
+
+    def _converse_privately(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
+        schema = build_schema(self)
         sizes = [attribute.size for attribute in schema.attributes]
-        variance = run.masked.variance(self.settings.rho, len(sizes) + 1)
-        question = msgspec.structs.replace(self._ask(schema, schema.common), variance=str(variance))
-        noisy = run.add_up("tree.crosstables", question, (1, question.cells, question.classes))[0]
-        found = estimate(noisy, sizes, float(variance))
-        self._body = self._finish(schema, np.rint(found.tables).astype(np.int64))
-        self._card = run.finish({}, [say_price(self.settings)])
-
-    def _ask(self, schema: GlobalSchema, common: Any) -> AskCrosstables:
-        return AskCrosstables(
+        variance = partners.variance(find_rho(self), len(sizes) + 1)
+        noisy: Counts = yield AskNoisyCrosstables(
             query=self.query,
             target=self.target,
-            classes=len(schema.classes),
-            attributes=[AskedAttribute(a.name, a.size, list(a.edges)) for a in schema.attributes],
+            classes=schema.classes,
+            attributes=schema.attributes,
             tree=[],
             nodes=[0],
-            schema=common,
+            counted=list(range(len(sizes))),
+            variance=str(variance),
         )
+        tables = estimate(noisy[0], sizes, float(variance)).tables
+        return Learned(self._finish(schema, np.rint(tables).astype(np.int64)), {}, [say_price(self)])
 
-    def _finish(self, schema: GlobalSchema, table: Counts) -> NaiveBayesBody:
+    def _finish(self, schema: SharedSchema, table: Counts) -> NaiveBayesBody:
         """The model of a table, [1 + cell, class]; a value that nobody has gets a branch only if the study names it."""
         trees, start = [], 1
         for index, attribute in enumerate(schema.attributes):
-            cells = table[start : start + attribute.size]
+            nodes = [GrowingNode(0, table[0], 0, [STAYS] * attribute.size)]
+            for cell in attribute.in_branch_order:
+                if self.way_out.bounded or table[start + cell].any():
+                    nodes[0].children[cell] = len(nodes)
+                    nodes.append(GrowingNode(1, table[start + cell]))
             start += attribute.size
-            nodes = [GrowingNode(0, table[0], 0)]
-            for counts in cells:
-                named = self.release == "private" or bool(counts.any())
-                nodes[0].children.append(len(nodes) if named else STAYS)
-                if named:
-                    nodes.append(GrowingNode(1, counts))
             if len(nodes) > 1:
                 trees.append(finish(self.target, self.query, schema.keep([index]), nodes))
         return NaiveBayesBody(
             target=self.target,
-            classes=list(schema.classes),
+            classes=list(schema.classes.values),
             query=self.query,
             bins={name: edges for tree in trees for name, edges in tree.bins.items()},
             counts=[int(count) for count in table[0]],
             attributes=[tree.nodes for tree in trees],
         )
-
-    def plan(self) -> Plan:
-        """What a fit will ask, what each question costs, and all of it together."""
-        if self.release != "private":
-            tables = PlannedQuestion("tree.crosstables", None, "counts of all attributes")
-            return Plan("rho", (ASK_SCHEMA, tables))
-        note = f"class tables of all {len(self.settings.stated_schema.attributes)} attributes, once"
-        return Plan("rho", (PlannedQuestion("tree.crosstables", self.settings.rho, note),))
 
     @property
     def classes_(self) -> list[Value]:
@@ -211,49 +203,28 @@ class NaiveBayes(Stated, Fitted[NaiveBayesBody]):
 
     @property
     def attributes_(self) -> list[str]:
-        """The attributes that the model asks about."""
         return sorted(self.body.names)
 
-    def predict(self, records: Records | DataFrame | Sequence[Mapping[str, Any]]) -> NDArray[Any]:
-        """The likeliest class of each patient."""
-        best = np.argmax(self.predict_proba(records), axis=1)
-        labels: NDArray[Any] = np.array(self.classes_).take(best)
-        return labels
-
-    def predict_proba(
-        self, records: Records | DataFrame | Sequence[Mapping[str, Any]]
-    ) -> NDArray[np.float64]:
+    def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         """For each patient how likely each class is; columns as in classes_. What attributes say is multiplied as if
         they were independent: patients are ranked well by that, but extreme shares are too sure of themselves."""
-        table = as_records(records)
+        table = NewPatients(patients)
         score = np.tile(np.log(self.body.class_shares), (len(table), 1))
         for number in range(len(self.body.attributes)):
-            score += self.body.evidence(number)[self._nodes(number, table)]
+            score += self.body.evidence(number)[settle(self.body.tree(number), table)]
         score -= score.max(axis=1, keepdims=True)
         likely: NDArray[np.float64] = np.exp(score)
         likely /= likely.sum(axis=1, keepdims=True)
         return likely
 
-    def explain(self, patient: Mapping[str, Any]) -> Weighing:
-        """What each attribute of this patient moved, the strongest first: prints as sentences, `.reasons` is data."""
-        asked = self.attributes_
-        patient = read_patient(patient, asked)
+    def _explain(self, patient: Mapping[str, Any]) -> Explanation:
+        """What each attribute of this patient moved, the strongest first."""
         reached = []
-        if asked:
-            table = Records.from_rows([{name: patient.get(name) for name in asked}])
-            reached = [int(self._nodes(number, table)[0]) for number in range(len(self.body.attributes))]
-        return weigh(self.body, reached)
-
-    def _nodes(self, number: int, table: Records) -> NDArray[np.int64]:
-        """For each patient the node of an attribute's tree; 0 where the value has no branch."""
-        root = self.body.attributes[number][0]
-        assert root.attribute is not None
-        edges = self.body.bins.get(root.attribute)
-        codes, names = codes_and_names(table, root.attribute, edges)
-        goes = {b.value if edges is not None else name_of(b.value): b.node for b in root.branches}
-        child = np.array([goes.get(name, root.other or 0) for name in names], dtype=np.int64)
-        nodes: NDArray[np.int64] = child[codes]
-        return nodes
+        if asked := self.attributes_:
+            table = NewPatients([{name: patient.get(name) for name in asked}])
+            trees = (self.body.tree(number) for number in range(len(self.body.attributes)))
+            reached = [int(settle(tree, table)[0]) for tree in trees]
+        return explain_evidence(self.body, reached)
 
     def text(self) -> str:
         """The class shares, and for every attribute those of its values, the attribute that tells most first."""
@@ -269,28 +240,14 @@ class NaiveBayes(Stated, Fitted[NaiveBayesBody]):
                 lines.append(f"{'└─' if place == len(ways) else '├─'} {reached}: {said}")
         return "\n".join(lines)
 
-    def pictures(self, *, whole: bool = False) -> dict[str, str]:
-        """None: what it is, its text tells."""
-        return {}
-
     def _information(self, number: int) -> float:
         """How much an attribute tells of the class, per patient (nats)."""
         counts = np.array([node.counts for node in self.body.attributes[number]], dtype=np.float64)[1:]
         evidence = self.body.evidence(number)[1:]
         return float((counts * evidence).sum() / max(counts.sum(), 1))
 
-    @classmethod
-    def from_body(cls, raw: bytes, card: Card) -> Self:
-        """The model that a file holds."""
-        body = msgspec.json.decode(raw, type=NaiveBayesBody)
-        fitted = cls(body.target, body.query, bins=body.bins)
-        fitted.release = cast(Release, card.release)
-        fitted._body, fitted._card = body, card
-        return fitted
-
-    def __repr__(self) -> str:
-        fitted = "" if self._body is None else f", {len(self._body.attributes)} attributes"
-        return f"NaiveBayes(target={self.target!r}, query={self.query!r}{fitted})"
+    def _summary(self) -> str:
+        return f"{len(self.body.attributes)} attributes"
 
 
 def tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:

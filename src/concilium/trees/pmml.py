@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
 import concilium
-from concilium.records.table import Value, label
+from concilium.records.columns import Value, label
 from concilium.trees.conditions import runs
 from concilium.trees.shares import class_shares, predicted
 

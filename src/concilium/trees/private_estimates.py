@@ -1,6 +1,6 @@
 """What the noisy tables of a node say together: the same counts with as much noise taken out as arithmetic can.
 
-Post-processing of noisy counts for private trees (METHODS.md, section 1): it sees no patient, so it costs nothing.
+Post-processing of noisy counts for private trees (docs/methods.md, 1.9): it sees no patient, so it costs nothing.
 - A node's class counts, the sum of each attribute's table and what the level above counted for the branch are
   estimates of the same numbers: they are averaged, each by the inverse of its variance, and tables made to add up.
 - The class shares of a cell are drawn towards those that the level above lets expect if attributes were independent
@@ -25,7 +25,7 @@ MISFIT = 0.2
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedCounts:
     """What is known of a node before it is counted (again): class counts with the variance of their noise, class
     shares, and for every value of every attribute how often each class has it (`given`, [cell, class])."""
 
@@ -36,7 +36,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class NodeEstimate:
     """A node's class counts and tables: `patients` of each cell and their `shares` by class, [cell, class]."""
 
     sizes: tuple[int, ...]
@@ -58,11 +58,11 @@ class Estimate:
         cells: Numbers = np.concatenate([self.counts[None, :], self.patients[:, None] * self.shares])
         return cells
 
-    def keep(self, attributes: Sequence[int]) -> Estimate:
+    def keep(self, attributes: Sequence[int]) -> NodeEstimate:
         """The estimate of these attributes only."""
         starts = np.cumsum([0, *self.sizes])
         cells = np.concatenate([np.arange(starts[index], starts[index + 1]) for index in attributes])
-        return Estimate(
+        return NodeEstimate(
             tuple(self.sizes[index] for index in attributes),
             self.counts,
             self.variance,
@@ -72,19 +72,19 @@ class Estimate:
             self.shares[cells],
         )
 
-    def expect_child(self, attribute: int, values: Sequence[int]) -> Expected:
+    def expect_child(self, attribute: int, values: Sequence[int]) -> ExpectedCounts:
         """What this node says of its patients who have one of these values."""
         start = sum(self.sizes[:attribute])
         cells = [start + value for value in values]
         shares = self.shares[cells[0]]
         if self.patients[cells].any():
             shares = np.average(self.shares[cells], axis=0, weights=self.patients[cells])
-        return Expected(self.cells[cells].sum(axis=0), len(cells) * self.noise, shares, self._given)
+        return ExpectedCounts(self.cells[cells].sum(axis=0), len(cells) * self.noise, shares, self._given)
 
     @property
-    def again(self) -> Expected:
+    def again(self) -> ExpectedCounts:
         """What this node says of itself, should it be counted once more."""
-        return Expected(self.counts, self.variance, self.class_shares, self._given)
+        return ExpectedCounts(self.counts, self.variance, self.class_shares, self._given)
 
     @cached_property
     def _given(self) -> Numbers:
@@ -94,8 +94,8 @@ class Estimate:
 
 
 def estimate(
-    table: NDArray[np.int64], sizes: Sequence[int], variance: float, expected: Expected | None = None
-) -> Estimate:
+    table: NDArray[np.int64], sizes: Sequence[int], variance: float, expected: ExpectedCounts | None = None
+) -> NodeEstimate:
     """The estimate of a node from its noisy class counts and tables, [1 + cell, class], all of this variance."""
     widths = np.array(sizes, dtype=np.float64)[:, None]
     sums = sum_tables(table[1:], sizes)
@@ -115,14 +115,14 @@ def estimate(
     likely = likely * shares
     certain = likely.sum(axis=1, keepdims=True)
     likely = np.divide(likely, certain, out=np.broadcast_to(shares, likely.shape).copy(), where=certain > 0)
-    return Estimate(
+    return NodeEstimate(
         tuple(sizes), counts, spread, shares, cells, variance, find_shares(cells, likely, variance)
     )
 
 
-def estimate_leaf(counts: NDArray[np.int64], variance: float, expected: Expected) -> Estimate:
+def estimate_leaf(counts: NDArray[np.int64], variance: float, expected: ExpectedCounts) -> NodeEstimate:
     """The estimate of a leaf: of its class counts alone."""
-    bare = Expected(expected.counts, expected.variance, expected.shares, np.empty((0, len(counts))))
+    bare = ExpectedCounts(expected.counts, expected.variance, expected.shares, np.empty((0, len(counts))))
     return estimate(counts[None, :], (), variance, bare)
 
 

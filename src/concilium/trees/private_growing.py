@@ -1,9 +1,9 @@
 """Growing a tree from noisy counts: every number the house sees has Gaussian noise added in shares by the sites.
 
 Who is protected: every patient of every site, from the house and up to t colluding sites, at the total price that
-`Budget` spreads over the levels: one patient adds 1 to one cell of each attribute's table at one node of a level,
+`TreeBudget` spreads over the levels: one patient adds 1 to one cell of each attribute's table at one node of a level,
 so a level with A attributes (and the class counts) has squared L2 sensitivity A + 1, and nodes of one level compose
-in parallel (METHODS.md, section 1). The root asks for all attributes, weight 3; later levels ask for the five best
+in parallel (docs/methods.md, 1.9). The root asks for all attributes, weight 3; later levels ask for the five best
 by noisy gain, weight 1 each; the leaves' class counts, weight 1 and that of levels which were not reached, and those of
 held-out patients, where the tree is pruned, weight 1. What is asked next depends on noisy counts alone, so choosing,
 grouping, screening, stopping and estimating (private_estimates.py) are free. Without noise the tree predicts what the
@@ -20,23 +20,26 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.schema import GlobalSchema
+from concilium.federation.attributes import Attribute
+from concilium.federation.conversation import Conversation
+from concilium.federation.schema import SharedSchema
 from concilium.privacy.shares import PRICE_STEP, RESERVE, variance_within
-from concilium.trees.crosstables import MOST_NOISY_CELLS, Split
 from concilium.trees.grouping import Grouped, group_values, ungrouped
 from concilium.trees.growing import Counts, GrowingNode, cells_of, choose, xlog2x
-from concilium.trees.private_estimates import Estimate, Expected, estimate, estimate_leaf
+from concilium.trees.noisy_crosstables import MOST_NOISY_CELLS
+from concilium.trees.private_estimates import ExpectedCounts, NodeEstimate, estimate, estimate_leaf
 from concilium.trees.routing import STAYS
+from concilium.trees.splits import Split
 
 SCREENED = 5
 ROOT_WEIGHT = 3
 
 # Given a schema, splits, nodes, which attributes to count and a variance: noisy counts, [node, cell, class].
-NoisyCount = Callable[[GlobalSchema, list[Split], list[int], list[int], Fraction], Counts]
+NoisyCount = Callable[[SharedSchema, list[Split], list[int], list[int], Fraction], Conversation[Counts]]
 
 
 @dataclass(frozen=True)
-class Budget:
+class TreeBudget:
     """rho spread over the questions of a tree: histograms for cutoffs if asked, the root, `depth - 1` further
     levels, the leaves, and the leaves again for held-out patients if it is pruned. `least` is the variance below which
     noise in shares cannot go."""
@@ -101,24 +104,25 @@ class Budget:
 
 
 def grow_privately(
-    schema: GlobalSchema, count: NoisyCount, budget: Budget, group: bool = False
-) -> tuple[GlobalSchema, list[GrowingNode]]:
+    schema: SharedSchema, count: NoisyCount, budget: TreeBudget, group: bool = False
+) -> Conversation[tuple[SharedSchema, list[GrowingNode]]]:
     """The attributes that were screened in, and all nodes of the tree, the root first, with noisy counts.
 
     With `group`, values are grouped at every node, and those that by the noisy counts nobody has get no branch.
     """
-    nodes = [GrowingNode(0, np.zeros(len(schema.classes), dtype=np.int64))]
+    classes = schema.classes.size
+    nodes = [GrowingNode(0, np.zeros(classes, dtype=np.int64))]
     parents: dict[int, int] = {}
-    known: dict[int, Expected] = {}
+    known: dict[int, ExpectedCounts] = {}
     splits: list[Split] = []
     frontier, asked, levels = [0], schema, 0
     # Where values have no branch, pruning asks about their patients too: at most as many places again.
-    leaves, most_leaves = 1, MOST_NOISY_CELLS // (2 * len(schema.classes))
+    leaves, most_leaves = 1, MOST_NOISY_CELLS // (2 * classes)
     while frontier and levels < budget.depth:
         sizes = [attribute.size for attribute in asked.attributes]
-        frontier = take_largest(frontier, known, MOST_NOISY_CELLS // ((1 + sum(sizes)) * len(asked.classes)))
+        frontier = take_largest(frontier, known, MOST_NOISY_CELLS // ((1 + sum(sizes)) * classes))
         variance = budget.variance(levels, len(sizes))
-        tables = count(asked, splits, frontier, list(range(len(sizes))), variance)
+        tables = yield from count(asked, splits, frontier, list(range(len(sizes))), variance)
         levels += 1
         fresh: list[int] = []
         for node, table in zip(frontier, tables, strict=True):
@@ -135,7 +139,7 @@ def grow_privately(
                 continue
             nodes[node].attribute = attribute
             nodes[node].children = [STAYS] * found.sizes[attribute]
-            for values in find_branches(grouped, found.sizes, attribute, group):
+            for values in find_branches(grouped, asked.attributes, attribute, group):
                 parents[len(nodes)] = node
                 known[len(nodes)] = found.expect_child(attribute, values)
                 for value in values:
@@ -148,15 +152,16 @@ def grow_privately(
         frontier = fresh
     resting = [index for index, node in enumerate(nodes) if node.attribute is None]
     variance = budget.variance_of_leaves(levels)
-    for leaf, table in zip(resting, count(asked, splits, resting, [], variance), strict=True):
+    tables = yield from count(asked, splits, resting, [], variance)
+    for leaf, table in zip(resting, tables, strict=True):
         found = estimate_leaf(table[0], float(variance), known[leaf])
         # Fewer patients than the noise's standard deviation cannot be told from it.
-        patients = max(float(found.counts.sum()), math.sqrt(float(variance) * len(schema.classes)))
+        patients = max(float(found.counts.sum()), math.sqrt(float(variance) * classes))
         nodes[leaf].counts = as_patients(patients * found.class_shares, nodes[leaf].counts)
     return asked, nodes
 
 
-def take_largest(nodes: list[int], known: Mapping[int, Expected], most: int) -> list[int]:
+def take_largest(nodes: list[int], known: Mapping[int, ExpectedCounts], most: int) -> list[int]:
     """As many of the nodes as one question may ask about, those with most patients, in their order."""
     if len(nodes) <= most:
         return nodes
@@ -177,7 +182,7 @@ def left_above(nodes: Sequence[GrowingNode], parents: Mapping[int, int], node: i
 
 
 def group_table(
-    found: Estimate, schema: GlobalSchema, group: bool, left: Mapping[int, set[int]] | None = None
+    found: NodeEstimate, schema: SharedSchema, group: bool, left: Mapping[int, set[int]] | None = None
 ) -> Grouped:
     """An estimated table in whole patients, with its values grouped if wanted; those that are not `left` at this node
     are noise alone and count as none for that."""
@@ -187,14 +192,17 @@ def group_table(
     for attribute, places in (left or {}).items():
         cells = cells_of(found.sizes, [attribute])
         table[[cell for place, cell in enumerate(cells) if place not in places]] = 0
-    return group_values(table, found.sizes, [bool(attribute.edges) for attribute in schema.attributes])
+    return group_values(table, schema.attributes)
 
 
-def find_branches(grouped: Grouped, sizes: Sequence[int], attribute: int, group: bool) -> list[list[int]]:
-    """The values of each branch of a split: every value its own, or those of a group that somebody is in."""
+def find_branches(
+    grouped: Grouped, attributes: Sequence[Attribute], attribute: int, group: bool
+) -> list[list[int]]:
+    """The cells of each branch of a split: every value its own, or those of a group that somebody is in."""
+    start = 1 + sum(one.size for one in attributes[:attribute])
     branches: dict[int, list[int]] = {}
-    for value, cell in enumerate(cells_of(sizes, [attribute])):
-        first = int(grouped.first[cell])
+    for value in attributes[attribute].in_branch_order:
+        first = int(grouped.first[start + value])
         if not group or grouped.table[first].any():
             branches.setdefault(first, []).append(value)
     return list(branches.values())
@@ -209,9 +217,9 @@ def screen(table: Counts, sizes: Sequence[int], most: int) -> list[int]:
     return sorted(np.argsort(entropy, kind="stable")[:most].tolist())
 
 
-def choose_attribute(found: Estimate, table: Counts, left: Mapping[int, set[int]]) -> int | None:
+def choose_attribute(found: NodeEstimate, table: Counts, left: Mapping[int, set[int]]) -> int | None:
     """The attribute of least estimated entropy, or None where there is none to ask, the node looks pure, or holds too
-    few patients to tell from noise. METHODS.md asks for twice this number of patients before splitting on raw counts;
+    few patients to tell from noise. Raw counts would ask for twice this number (section 1.9);
     estimates that lean on the level above bear half of it."""
     open_ = [index for index in range(len(found.sizes)) if len(left.get(index, ())) != 1]
     if not open_ or np.count_nonzero(table[0]) < 2:

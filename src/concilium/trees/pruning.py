@@ -1,4 +1,4 @@
-"""Reduced-error pruning from held-out counts (Quinlan, "Simplifying decision trees", 1987, section 2.2).
+"""Reduced-error pruning from held-out counts (docs/methods.md, section 1.8; Quinlan 1987).
 
 Every site holds out some of its patients (federation/held_out.py); the tree is grown from the others. One further
 question then counts the classes of the held-out patients wherever they come to rest, and from the bottom up a split is
@@ -16,10 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from concilium.trees.crosstables import MOST_CELLS, Split, distinct
+from concilium.federation.conversation import Conversation
 from concilium.trees.growing import Counts, GrowingNode
 from concilium.trees.routing import STAYS
 from concilium.trees.shares import predicted
+from concilium.trees.splits import MOST_CELLS, Split, distinct
+
+# Given splits and leaves: the class counts of held-out patients there, [node, 1, class].
+CountHeldOut = Callable[[list[Split], list[int]], Conversation[Counts]]
 
 
 def resting_places(nodes: Sequence[GrowingNode]) -> tuple[list[Split], dict[int, int]]:
@@ -41,13 +45,15 @@ def resting_places(nodes: Sequence[GrowingNode]) -> tuple[list[Split], dict[int,
 
 
 def prune_with(
-    nodes: Sequence[GrowingNode], count: Callable[[list[Split], list[int]], Counts], noisy: bool = False
-) -> tuple[list[GrowingNode], str]:
-    """The tree pruned by counts of held-out patients, [node, 1, class], and what the card says of it."""
+    nodes: Sequence[GrowingNode], count: CountHeldOut, noisy: bool = False
+) -> Conversation[tuple[list[GrowingNode], str]]:
+    """The tree pruned by counts of held-out patients, and what the card says of it."""
     splits, rests = resting_places(nodes)
     places = list(rests)
     batch = max(1, MOST_CELLS // len(nodes[0].counts))
-    tables = [count(splits, places[start : start + batch]) for start in range(0, len(places), batch)]
+    tables = []
+    for start in range(0, len(places), batch):
+        tables.append((yield from count(splits, places[start : start + batch])))
     held = np.concatenate(tables)[:, 0, :]
     if not noisy and not held.any():
         return list(nodes), "not pruned: no site has patients enough to hold some out"

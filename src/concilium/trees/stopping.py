@@ -1,31 +1,26 @@
-"""How many experts: the stop rule of chapter 7 of the thesis (7.4, step 15), apart from how experts are made.
+"""How many experts: the stop rule (docs/methods.md, section 1.13), apart from how experts are made.
 
 Ensembles of 1, 3, 5, ... experts are measured in turn. The best so far is final once neither of the next two beats it
 by more than `delta`; otherwise the better of the two takes its place. The best then rises by more than `delta` each
-time and cannot exceed 1, so that this ends. (The text of 7.5.2 names 11 experts where its own table and this rule give
+time and cannot exceed 1, so that this ends. (The thesis, 7.5.2, names 11 experts where its own table and this rule give
 13.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from fractions import Fraction
 
 
-def grow_until_settled(measure: Callable[[int], Fraction], delta: Fraction) -> tuple[int, list[Fraction]]:
-    """The stage that is final, and the measures of all stages that were tried; stage s has 2s + 1 experts.
-
-    `measure` is called once for each stage, in order.
-    """
-    tried = [measure(0)]
+def find_final(measures: Sequence[Fraction], delta: Fraction) -> int | None:
+    """The stage that is final by the measures of stages 0, 1, ...; None where the next one must be measured."""
     best = 0
-    while True:
-        while len(tried) <= best + 2:
-            tried.append(measure(len(tried)))
-        first, second = tried[best + 1], tried[best + 2]
-        if max(first, second) <= tried[best] + delta:
-            return best, tried
+    while best + 2 < len(measures):
+        first, second = measures[best + 1 : best + 3]
+        if max(first, second) <= measures[best] + delta:
+            return best
         best += 2 if second > first else 1
+    return None
 
 
 def experts_at(stage: int) -> int:

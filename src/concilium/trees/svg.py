@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from concilium.records.table import label
+from concilium.records.columns import label
 from concilium.trees.pmml import element_text
 from concilium.trees.shares import class_shares, predicted
 

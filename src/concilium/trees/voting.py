@@ -1,6 +1,6 @@
 """`VotingTrees`: a rare class told from the rest by an odd number of trees with one vote each.
 
-Chapter 7 of the thesis. Where the positive class is rare, one tree over all patients calls nearly everybody negative.
+docs/methods.md, sections 1.11 to 1.13. Where the positive class is rare, one tree calls nearly everybody negative.
 Here every expert is a distributed tree over all positives and a few times as many negatives of each site (layout.py),
 and experts are added two at a time until that no longer helps (stopping.py). What `exact` does and does not protect is
 said on the card; experts ask more than one tree does, so sites release more numbers.
@@ -8,42 +8,46 @@ said on the card; experts ask more than one tree does, so sites release more num
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import StudyError
-from concilium.federation.card import Card
-from concilium.federation.house import House
-from concilium.federation.messages import Release
-from concilium.federation.patients import as_records, read_patient
-from concilium.federation.run import Run
-from concilium.model import Fitted
+from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.explanation import Explanation
+from concilium.federation.method import (
+    Attributes,
+    Bins,
+    Method,
+    Positive,
+    QueryText,
+    ReleaseName,
+    Target,
+    documented,
+)
+from concilium.federation.prediction import AnyPatients, NewPatients
+from concilium.parameters import Parameter, choice, share, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion
-from concilium.records.table import Records, Value, label
-from concilium.trees.ballot import Rule, is_for_positive
-from concilium.trees.body import Node, TreeBody
+from concilium.records.columns import Value, label
+from concilium.trees.body import TreeBody, TreeNode
 from concilium.trees.cautions import find_oddities
-from concilium.trees.council import Council, count_classes
 from concilium.trees.drawing import draw
-from concilium.trees.explanation import Explanation, explain
-from concilium.trees.growing import GrowingNode
+from concilium.trees.ensemble import begin, count_classes
+from concilium.trees.explanation import explain, explain_votes
+from concilium.trees.growing import finish
 from concilium.trees.layout import MOST_NEGATIVES, Sample
-from concilium.trees.settings import Stated, state
-from concilium.trees.stopping import experts_at, grow_until_settled
-from concilium.trees.tree import DecisionTree
-from concilium.trees.verdict import Verdict, pronounce
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
+from concilium.trees.settling import find_path, settle
+from concilium.trees.stopping import experts_at
+from concilium.trees.tree import DecisionTree, MaxDepth, MinLeaf
+from concilium.trees.votes import Rule, is_for_positive
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An ensemble that was tried, and its balanced accuracy on the patients that it was grown from (ballot.py)."""
+    """An ensemble that was tried, and its balanced accuracy on the patients that it was grown from (votes.py)."""
 
     experts: int
     balanced_accuracy: float
@@ -62,7 +66,7 @@ class VotingBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     negatives: int | None
     vote: Rule
     stages: list[Stage]
-    experts: list[list[Node]]
+    experts: list[list[TreeNode]]
 
     def __post_init__(self) -> None:
         if len(self.experts) % 2 == 0:
@@ -75,6 +79,11 @@ class VotingBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             except ValueError as error:
                 raise ValueError(f"expert {number + 1}: {error}") from None
 
+    @property
+    def trees(self) -> list[TreeBody]:
+        """The experts, each as a tree of its own."""
+        return [self.tree(number) for number in range(len(self.experts))]
+
     def tree(self, number: int) -> TreeBody:
         """An expert as a tree of its own."""
         return TreeBody(
@@ -86,128 +95,100 @@ class VotingBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         )
 
 
-class VotingTrees(Stated, Fitted[VotingBody]):
-    """`VotingTrees(target="bleeding", positive="yes", query="age > 20 and age < 41").fit(house)`.
-
-    target      the attribute to predict; patients for whom it is missing are left out
-    positive    the rare value of it; all its other values together are the other class
-    query       attributes of interest: the patients to learn from; empty: everyone
-    release     "exact": the house sees each site's counts
-    imbalance   a share of positives below this starts the ensemble; otherwise there is one ordinary tree
-    negatives   how many negatives an expert has for each positive of a site
-    delta       two more experts must raise the balanced accuracy by more than this, or the two after them
-    bins        public cutoffs of numeric attributes, {"age": [40, 60]}; a number without bins is left out
-    attributes  the attributes to consider; None: all that every site has
-    vote        "balanced": an expert votes positive where positives are commoner than in its whole sample; "majority",
-                as in the thesis: where they are more than half
-    max_depth   how many questions an expert asks at most; None, as in the thesis: as many as help
-    min_leaf    no branch with fewer patients than this, over the samples of all sites; 1 in the thesis
-
-    The same house with the same records gives the same model. It is not the model of the pooled table: which
-    negatives an expert sees is settled inside each site, so another split of the patients over sites draws others.
-    """
+@documented
+@dataclass(eq=False, repr=False)
+class VotingTrees(Method[VotingBody]):
+    """`VotingTrees(target="bleeding", positive="yes", query="age > 20 and age < 41").fit(house)`."""
 
     method: ClassVar[str] = "voting-trees"
+    called: ClassVar[str] = "VotingTrees"
+    description: ClassVar[str] = "decision trees over all sites for a rare class, each with one vote"
+    body_type: ClassVar[type[VotingBody]] = VotingBody
+    releases: ClassVar[tuple[str, ...]] = ("exact",)
+    against_rest: ClassVar[bool] = True
+    compares: ClassVar[bool] = False
+    differs_from_pooled: ClassVar[str] = (
+        "is not the model of the pooled table where it is an ensemble: which negatives an expert sees is settled "
+        "inside each site, so that another split of the patients over sites draws others"
+    )
 
-    def __init__(
-        self,
-        target: str,
-        positive: Value,
-        query: str = "",
-        release: Release = "exact",
-        *,
-        imbalance: float | str | Fraction = 0.025,
-        negatives: int = 3,
-        delta: float | str | Fraction = 0.001,
-        bins: Mapping[str, Sequence[float]] | None = None,
-        attributes: Sequence[str] | None = None,
-        vote: Rule = "balanced",
-        max_depth: int | None = 4,
-        min_leaf: int = 5,
-    ) -> None:
-        if release != "exact":
-            raise StudyError(f"the 'release' of VotingTrees must be 'exact'; got {release!r}")
-        if not isinstance(positive, str | int | float) or label(positive) in ("", label(None)):
-            raise StudyError(
-                f"the 'positive' of VotingTrees must be a value of the target, such as 'yes'; got {positive!r}"
-            )
-        if not isinstance(negatives, int) or not 1 <= negatives <= MOST_NEGATIVES:
-            raise StudyError(
-                f"the 'negatives' of VotingTrees must be a whole number, 1 or more; got {negatives!r}"
-            )
-        if vote not in get_args(Rule):
-            raise StudyError(f"the 'vote' of VotingTrees must be 'balanced' or 'majority'; got {vote!r}")
-        self.vote: Rule = vote
-        self.positive = positive
-        self.imbalance = as_share("imbalance", imbalance)
-        self.negatives = negatives
-        self.delta = as_share("delta", delta)
-        # What every expert is, apart from the patients it learns from.
-        self.settings = state(
-            "VotingTrees",
-            target,
-            query,
-            release,
-            bins=bins,
-            attributes=attributes,
-            max_depth=max_depth,
-            min_leaf=min_leaf,
-        )
-        self.release = release
+    target: Target
+    positive: Positive
+    query: QueryText = ""
+    release: ReleaseName = "exact"
+    _: KW_ONLY
+    imbalance: Annotated[
+        float | str | Fraction,
+        Parameter(
+            "a number from 0 to 1",
+            share,
+            "a share of positives below this starts the ensemble; otherwise there is one ordinary tree",
+        ),
+    ] = 0.025
+    negatives: Annotated[
+        int,
+        Parameter(
+            "a whole number of at least 1",
+            whole(1, MOST_NEGATIVES),
+            "how many negatives an expert has for each positive of a site",
+        ),
+    ] = 3
+    delta: Annotated[
+        float | str | Fraction,
+        Parameter(
+            "a number from 0 to 1",
+            share,
+            "two more experts must raise the balanced accuracy by more than this, or the two after them",
+        ),
+    ] = 0.001
+    bins: Bins = field(default_factory=dict)
+    attributes: Attributes = None
+    vote: Annotated[
+        Rule,
+        Parameter(
+            "'balanced' or 'majority'",
+            choice("balanced", "majority"),
+            '"balanced": an expert votes positive where positives are commoner than in its whole sample; "majority": '
+            "where they are more than half",
+        ),
+    ] = "balanced"
+    max_depth: MaxDepth = 4
+    min_leaf: MinLeaf = 5
 
-    def fit(self, house: House) -> Self:
-        """Grow the ensemble with the sites of this house; returns itself."""
-        parameters = {
-            "target": self.target,
-            "positive": self.positive,
-            "query": self.query,
-            "imbalance": str(self.imbalance),
-            "negatives": self.negatives,
-            "delta": str(self.delta),
-            "vote": self.vote,
-            "bins": self.settings.bins,
-            "attributes": self.settings.attributes,
-            "max_depth": self.settings.max_depth,
-            "min_leaf": self.settings.min_leaf,
+    def plan(self) -> Plan:
+        """What a fit will ask; all of it is exact, so nothing bounds what it tells."""
+        notes = {
+            "tree.classes": "patients by class; a site without a positive patient, or with too few, opts out",
+            "tree.schema": "which attributes and values there are",
+            "tree.sample": "counts of all attributes in every expert's sample, once per level of each expert",
+            "tree.votes": "class by vote of every ensemble tried: four numbers each",
         }
-        house.converse(self.method, self.release, parameters, self._convene)
-        return self
+        return Plan("rho", tuple(PlannedQuestion(kind, None, note) for kind, note in notes.items()))
 
-    def _convene(self, run: Run) -> None:
+    def converse(self, partners: Partners) -> Conversation[Learned[VotingBody]]:
         sample = Sample(positive=self.positive, negatives=self.negatives)
-        turnout = count_classes(run, self.settings, sample)
-        rare = turnout.share < self.imbalance
-        everyone = Sample(positive=self.positive)
-        council = Council(run, self.settings, sample if rare else everyone, turnout.classes, self.vote)
-        grown, stages = self._grow_ensemble(council) if rare else ([council.grow(0)], [])
-        bodies = [council.body(expert) for expert in grown]
-        self._body = VotingBody(
+        turnout = yield from count_classes(self, sample)
+        rare = turnout.share < Fraction(self.imbalance)
+        ensemble = yield from begin(self, sample if rare else Sample(positive=self.positive), turnout.classes)
+        if rare:
+            grown, measures = yield from ensemble.grow()
+        else:
+            grown, measures = [(yield from ensemble.grow_expert(0))], []
+        trees = [finish(self.target, self.query, ensemble.schema, expert) for expert in grown]
+        body = VotingBody(
             target=self.target,
             classes=turnout.classes,
             query=self.query,
-            bins=bodies[0].bins,
+            bins=trees[0].bins,
             patients=turnout.patients,
             positives=turnout.positives,
             negatives=self.negatives if rare else None,
             vote=self.vote,
-            stages=stages,
-            experts=[body.nodes for body in bodies],
+            stages=[Stage(experts_at(stage), float(one)) for stage, one in enumerate(measures)],
+            experts=[tree.nodes for tree in trees],
         )
-        said = [*self._tell(self._body), *find_oddities(self.settings, council.schema, council.seen)]
-        self._card = run.finish(turnout.patients_by_site, said)
-
-    def _grow_ensemble(self, council: Council) -> tuple[list[list[GrowingNode]], list[Stage]]:
-        """Experts two at a time, until more do not help: those of the best ensemble, and all that were tried."""
-        grown: list[list[GrowingNode]] = []
-
-        def measure(stage: int) -> Fraction:
-            while len(grown) < experts_at(stage):
-                grown.append(council.grow(len(grown)))
-            return council.measure(grown)
-
-        best, tried = grow_until_settled(measure, self.delta)
-        stages = [Stage(experts_at(stage), float(score)) for stage, score in enumerate(tried)]
-        return grown[: experts_at(best)], stages
+        warnings = [*self._tell(body), *find_oddities(self, ensemble.schema, ensemble.seen)]
+        return Learned(body, turnout.patients_by_site, warnings)
 
     def _tell(self, body: VotingBody) -> list[str]:
         """What a reader of the card must know of how many trees there are, and why."""
@@ -217,16 +198,14 @@ class VotingTrees(Stated, Fitted[VotingBody]):
             f"have {body.target} = {label(body.classes[1])}"
         )
         if body.negatives is None:
-            said = [f"{share}, which is not below {limit}: the model is one ordinary tree"]
-        else:
-            score = next(s.balanced_accuracy for s in body.stages if s.experts == len(body.experts))
-            said = [
-                f"{share}, which is below {limit}: {count(len(body.experts), 'expert')} vote, each grown on all of "
-                f"them and {body.negatives} times as many others of every site",
-                f"the number of experts was settled by balanced accuracy on the patients learned from ({score:.3f}): "
-                "expect less of others",
-            ]
-        return said
+            return [f"{share}, which is not below {limit}: the model is one ordinary tree"]
+        score = next(s.balanced_accuracy for s in body.stages if s.experts == len(body.experts))
+        return [
+            f"{share}, which is below {limit}: {count(len(body.experts), 'expert')} vote, each grown on all of "
+            f"them and {body.negatives} times as many others of every site",
+            f"the number of experts was settled by balanced accuracy on the patients learned from ({score:.3f}): "
+            "expect less of others",
+        ]
 
     @property
     def classes_(self) -> list[Value]:
@@ -236,56 +215,46 @@ class VotingTrees(Stated, Fitted[VotingBody]):
     @property
     def attributes_(self) -> list[str]:
         """The attributes that the experts ask about."""
-        return sorted({name for expert in self.experts_ for name in expert.attributes_})
+        nodes = (node for expert in self.body.experts for node in expert)
+        return sorted({node.attribute for node in nodes if node.attribute is not None})
 
     @property
     def experts_(self) -> list[DecisionTree]:
         """The experts, each a model of its own (whose shares are those of its sample)."""
-        return [
-            DecisionTree.of(self.body.tree(number), self.card) for number in range(len(self.body.experts))
-        ]
+        return [DecisionTree.of(tree, self.card) for tree in self.body.trees]
 
-    def predict(self, records: Records | DataFrame | Sequence[Mapping[str, Any]]) -> NDArray[Any]:
-        """The class that most experts vote for."""
-        best = np.argmax(self.predict_proba(records), axis=1)
-        labels: NDArray[Any] = np.array(self.classes_).take(best)
-        return labels
-
-    def predict_proba(
-        self, records: Records | DataFrame | Sequence[Mapping[str, Any]]
-    ) -> NDArray[np.float64]:
+    def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         """For each patient the shares of the votes, negative and positive; of one ordinary tree, its own shares.
 
         Votes say how sure the ensemble is, not how likely the patient is to be positive: experts learned from
         samples in which positives are common.
         """
-        table = as_records(records)
-        experts = self.experts_
+        table = NewPatients(patients)
+        trees = self.body.trees
         if self.body.negatives is None:
-            return experts[0].predict_proba(table)
+            shares: NDArray[np.float64] = trees[0].shares[settle(trees[0], table)]
+            return shares
         votes = np.zeros(len(table))
-        for expert in experts:
-            votes += np.array(self._votes(expert))[expert.settle(table)]
-        share = votes / len(experts)
+        for tree in trees:
+            votes += np.array(self._votes(tree))[settle(tree, table)]
+        share = votes / len(trees)
         return np.column_stack([1 - share, share])
 
-    def explain(self, patient: Mapping[str, Any]) -> Verdict | Explanation:
-        """How the experts vote on this patient, and the reasons of one who prevails; `.reasons` is data."""
-        patient = read_patient(patient, self.attributes_)
-        experts = self.experts_
-        paths = [expert.find_path(patient) for expert in experts]
+    def _explain(self, patient: Mapping[str, Any]) -> Explanation:
+        """How the experts vote on this patient, and the reasons of one who prevails."""
+        trees = self.body.trees
+        paths = [find_path(tree, patient) for tree in trees]
         if self.body.negatives is None:
-            return explain(experts[0].body, paths[0], patient)
+            return explain(trees[0], paths[0], patient)
         votes = [
-            explain(expert.body, path, patient, said=int(self._votes(expert)[path[-1]]))
-            for expert, path in zip(experts, paths, strict=True)
+            explain(tree, path, patient, vote=int(self._votes(tree)[path[-1]]))
+            for tree, path in zip(trees, paths, strict=True)
         ]
-        return pronounce(votes, self.body.classes[1], self.body.vote)
+        return explain_votes(votes, self.body.classes[1], self.body.vote)
 
-    def _votes(self, expert: DecisionTree) -> list[bool]:
+    def _votes(self, tree: TreeBody) -> list[bool]:
         """For each node of an expert whether it votes positive where a patient comes to rest there."""
-        nodes = expert.body.nodes
-        return [is_for_positive(node.counts, nodes[0].counts, self.body.vote) for node in nodes]
+        return [is_for_positive(node.counts, tree.nodes[0].counts, self.body.vote) for node in tree.nodes]
 
     def text(self) -> str:
         """The experts drawn with lines, one after the other."""
@@ -309,40 +278,13 @@ class VotingTrees(Stated, Fitted[VotingBody]):
             return {"tree": drawn[0]}
         return {f"expert {number} of {len(drawn)}": picture for number, picture in enumerate(drawn, start=1)}
 
-    def plan(self) -> Plan:
-        """What a fit will ask; all of it is exact, so nothing bounds what it tells."""
-        notes = {
-            "tree.classes": "patients by class; a site without a positive patient, or with too few, opts out",
-            "tree.schema": "which attributes and values there are",
-            "tree.crosstables": "counts of all attributes in every expert's sample, once per level of each expert",
-            "tree.votes": "class by vote of every ensemble tried: four numbers each",
-        }
-        return Plan("rho", tuple(PlannedQuestion(kind, None, note) for kind, note in notes.items()))
-
     @classmethod
-    def from_body(cls, raw: bytes, card: Card) -> Self:
-        """The model that a file holds."""
-        body = msgspec.json.decode(raw, type=VotingBody)
-        fitted = cls(body.target, body.classes[1], body.query, bins=body.bins, vote=body.vote)
-        fitted._body, fitted._card = body, card
-        return fitted
+    def parameters_in(cls, body: VotingBody) -> dict[str, Any]:
+        stored = {**super().parameters_in(body), "positive": body.classes[1]}
+        return {name: value for name, value in stored.items() if value is not None}
 
-    def __repr__(self) -> str:
-        fitted = "" if self._body is None else f", {count(len(self._body.experts), 'expert')}"
-        return (
-            f"VotingTrees(target={self.target!r}, positive={self.positive!r}, query={self.query!r}{fitted})"
-        )
-
-
-def as_share(name: str, value: float | str | Fraction) -> Fraction:
-    """A parameter between 0 and 1, as it is written: 0.025 is 25 in a thousand, exactly."""
-    try:
-        share = Fraction(str(value))
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(-1)
-    if not 0 <= share <= 1:
-        raise StudyError(f"the {name!r} of VotingTrees must be between 0 and 1; got {value!r}")
-    return share
+    def _summary(self) -> str:
+        return count(len(self.body.experts), "expert")
 
 
 def count(number: int, noun: str) -> str:

@@ -1,0 +1,331 @@
+"""What every method is: parameters declared once, a conversation that learns, and a model that predicts and explains.
+
+A method is a dataclass whose fields are its parameters (concilium/parameters.py). `converse` is all it has to say to
+the sites; `fit` has a house drive it. What it learned is the body of its model file, with the card.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MessageError, ModelError, StudyError
+from concilium.federation.card import Card
+from concilium.federation.conversation import B, Conversation, Learned, Partners
+from concilium.federation.edges import read_bins
+from concilium.federation.explanation import Explanation
+from concilium.federation.house import House
+from concilium.federation.model_file import save
+from concilium.federation.prediction import AnyPatients, as_plain, read_patient
+from concilium.federation.releases import find_release
+from concilium.federation.releases.release import Release
+from concilium.parameters import Declared, Parameter, declared, describe, lists_by_column, name, names, text
+from concilium.privacy.accounting import Plan, exact_delta, exact_positive
+from concilium.records.columns import Value, label
+from concilium.records.query import Query
+
+
+def read_query(value: Any) -> str:
+    query = text(value)
+    Query.parse(query)
+    return query
+
+
+def read_value(value: Any) -> Value:
+    """A value of the target, and not that it is missing."""
+    plain: Value | None = as_plain(value)
+    if not isinstance(plain, str | int | float) or label(plain) in ("", label(None)):
+        raise ValueError
+    return plain
+
+
+def as_written(value: Any) -> str | int | Fraction:
+    """A float stands for its shortest decimal, 0.1 for one tenth."""
+    exact: str | int | Fraction = str(value) if isinstance(value, float) else value
+    return exact
+
+
+def read_epsilon(value: Any) -> str | int | Fraction:
+    exact_positive(as_written(value), "epsilon")
+    return as_written(value)
+
+
+def read_delta(value: Any) -> str | int | Fraction:
+    exact_delta(as_written(value))
+    return as_written(value)
+
+
+def read_edges(value: Any) -> dict[str, list[float]]:
+    try:
+        return read_bins({} if value is None else value)
+    except MessageError as error:
+        raise StudyError(str(error)) from None
+
+
+Target = Annotated[
+    str,
+    Parameter(
+        "an attribute's name",
+        name,
+        "the attribute to predict; patients for whom it is missing are left out",
+        "study",
+    ),
+]
+QueryText = Annotated[
+    str,
+    Parameter(
+        "text", read_query, "attributes of interest: the patients to learn from; empty: everyone", "study"
+    ),
+]
+Positive = Annotated[
+    str | int | float | bool,
+    Parameter(
+        "a value of the target, such as 'yes'",
+        read_value,
+        "the value of the target that is predicted; all its other values together are the other class",
+        "study",
+    ),
+]
+Attributes = Annotated[
+    Sequence[str] | None,
+    Parameter("a list of names", names, "the attributes to consider; None: all that every site has", "study"),
+]
+ReleaseName = Annotated[
+    str,
+    Parameter(
+        "the name of a release",
+        name,
+        '"exact": the house sees each site\'s numbers; "masked": sums over all sites only (three at least); "private": '
+        "sums with noise, at the price of `epsilon` and `delta` per patient, for which the study must state `values` "
+        "or `bins` for all it asks about",
+        "privacy",
+    ),
+]
+Epsilon = Annotated[
+    float | str | Fraction | None,
+    Parameter("a number above 0", read_epsilon, "what private releases may cost per patient", "privacy"),
+]
+Delta = Annotated[
+    float | str | Fraction,
+    Parameter(
+        "a number between 0 and 1, such as '1e-6'", read_delta, "the delta that goes with epsilon", "privacy"
+    ),
+]
+Values = Annotated[
+    Mapping[str, Sequence[Value]],
+    Parameter(
+        "lists of values by attribute",
+        lists_by_column,
+        "of private studies: the values of categories, and the classes; any other counts as one more",
+        "values",
+    ),
+]
+Bins = Annotated[
+    Mapping[str, Sequence[float]],
+    Parameter(
+        "lists of numbers",
+        read_edges,
+        'public cutoffs of numeric attributes, {"age": [40, 60]}; a number without bins is left out',
+        "bins",
+    ),
+]
+
+
+class Method(ABC, Generic[B]):
+    """The contract of all methods (tests/contract runs every one in `closed_lists.METHODS` through it).
+
+    method            its name in study and model files
+    called            how sentences name it
+    description       what a report says it makes
+    body_type         what its model file holds
+    against_rest      whether it tells the positive class from all others together
+    compares          whether every hospital can learn it alone, so that ways of learning can be put side by side
+    predicts_numbers  whether it predicts a number where `bins` gives the target's range
+    differs_from_pooled  why an exact or masked model is not that of the pooled table; empty where it is
+    """
+
+    method: ClassVar[str]
+    called: ClassVar[str]
+    description: ClassVar[str]
+    body_type: ClassVar[type[msgspec.Struct]]
+    releases: ClassVar[tuple[str, ...]] = ("exact", "masked", "private")
+    against_rest: ClassVar[bool] = False
+    compares: ClassVar[bool] = True
+    predicts_numbers: ClassVar[bool] = False
+    differs_from_pooled: ClassVar[str] = ""
+
+    target: str
+    query: str
+    release: str
+    _body: B | None = None
+    _card: Card | None = None
+    _settled: bool = False
+
+    def __post_init__(self) -> None:
+        for one in self.parameters().values():
+            value = getattr(self, one.name)
+            try:
+                setattr(self, one.name, one.read(value))
+            except ValueError:
+                raise self.wrong(one.name, one.takes, value) from None
+        if self.release not in self.releases:
+            *others, last = map(repr, self.releases)
+            raise self.wrong("release", " or ".join(filter(None, [", ".join(others), last])), self.release)
+        self.check()
+        self._settled = True
+
+    @classmethod
+    def parameters(cls) -> dict[str, Declared]:
+        """Its parameters, in the order of its arguments."""
+        if "_parameters" not in vars(cls):
+            cls._parameters = declared(cls)
+        return cls._parameters
+
+    _parameters: ClassVar[dict[str, Declared]]
+
+    def wrong(self, name: str, must: str, value: Any) -> StudyError:
+        """What to say of a parameter that is none."""
+        return StudyError(f"the {name!r} of {self.called} must be {must}; got {value!r}")
+
+    def check(self) -> None:
+        """StudyError for parameters that need, exclude or contradict each other."""
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """What a fit will ask, what each question costs, and all of it together."""
+
+    @abstractmethod
+    def converse(self, partners: Partners) -> Conversation[Learned[B]]:
+        """Everything that a fit asks, and what it makes of the answers."""
+
+    def fit(self, house: House) -> Self:
+        """Learn with the sites of this house; returns itself."""
+        self.take(*house.learn(self.method, self.release, self.get_params(), self.converse))
+        return self
+
+    def take(self, body: B, card: Card) -> None:
+        """Be the model that was learned."""
+        self._body, self._card = body, card
+
+    @property
+    def way_out(self) -> Release:
+        """The release, as an object."""
+        return find_release(self.release)
+
+    def get_params(self) -> dict[str, Any]:
+        """The parameters by name, as plain values."""
+        values = {name: getattr(self, name) for name in self.parameters()}
+        return {name: str(v) if isinstance(v, Fraction) else v for name, v in values.items()}
+
+    @property
+    def body(self) -> B:
+        """What the model file holds."""
+        if self._body is None:
+            raise ModelError(f"{type(self).__name__} is not fitted yet; call fit(house) first")
+        return self._body
+
+    @property
+    def card(self) -> Card:
+        """Sites, rounds, bytes, releases with their cost, refusals, dropouts, warnings."""
+        if self._card is None:
+            raise ModelError(f"{type(self).__name__} is not fitted yet; call fit(house) first")
+        return self._card
+
+    def save(self, path: str | Path) -> None:
+        """A model file (JSON)."""
+        save(path, self.method, self.body, self.card)
+
+    @classmethod
+    def from_body(cls, raw: bytes, card: Card) -> Self:
+        """The model that a file holds."""
+        body: Any = msgspec.json.decode(raw, type=cls.body_type)
+        return cls.of(body, card)
+
+    @classmethod
+    def of(cls, body: B, card: Card) -> Self:
+        """The model that a body and a card make; parameters that the file does not tell have their defaults."""
+        fitted = cls.__new__(cls)
+        stored = cls.parameters_in(body)
+        for one in cls.parameters().values():
+            setattr(fitted, one.name, stored.get(one.name, one.kept_default))
+        fitted.release = card.release
+        fitted._body, fitted._card, fitted._settled = body, card, True
+        return fitted
+
+    @classmethod
+    def parameters_in(cls, body: B) -> dict[str, Any]:
+        """The parameters that a model file tells."""
+        return {name: getattr(body, name) for name in cls.parameters() if hasattr(body, name)}
+
+    @property
+    @abstractmethod
+    def classes_(self) -> list[Value]:
+        """The classes, in the order of `predict_proba`'s columns; none where a number is predicted."""
+
+    @property
+    @abstractmethod
+    def attributes_(self) -> list[str]:
+        """The attributes that the model asks about, in order."""
+
+    @abstractmethod
+    def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
+        """For each patient how likely each class is; columns as in classes_."""
+
+    def predict(self, patients: AnyPatients) -> NDArray[Any]:
+        """The likeliest class of each patient, the first of those that are equally likely."""
+        best = np.argmax(self.predict_proba(patients), axis=1)
+        labels: NDArray[Any] = np.array(self.classes_).take(best)
+        return labels
+
+    def explain(self, patient: Mapping[str, Any]) -> Explanation:
+        """Why this patient gets this prediction: prints as sentences, `.reasons` is data."""
+        return self._explain(read_patient(patient, self.attributes_))
+
+    @abstractmethod
+    def _explain(self, patient: Mapping[str, Any]) -> Explanation:
+        """The same for a patient of plain values."""
+
+    @abstractmethod
+    def text(self) -> str:
+        """The model for terminals and logs."""
+
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """The model as SVG by name, fit for a page or `whole`; none where there is nothing to draw."""
+        return {}
+
+    def _summary(self) -> str:
+        """What `repr` says of a fitted model, such as "7 nodes"."""
+        return "fitted"
+
+    def __repr__(self) -> str:
+        given = [
+            f"{one.name}={getattr(self, one.name)!r}"
+            for one in self.parameters().values()
+            if one.required or getattr(self, one.name) != one.kept_default
+        ]
+        fitted = [] if self._body is None else [self._summary()]
+        return f"{type(self).__name__}({', '.join(given)})" + "".join(f" [{one}]" for one in fitted)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._settled and name in self.parameters():
+            raise AttributeError(f"the {name!r} of a {type(self).__name__} is settled: make another with it")
+        super().__setattr__(name, value)
+
+
+M = TypeVar("M", bound=Method[Any])
+
+
+def documented(method: type[M]) -> type[M]:
+    """The method with its parameters in its docstring."""
+    notes = (
+        f"\n\n    An exact or masked one {method.differs_from_pooled}." if method.differs_from_pooled else ""
+    )
+    method.__doc__ = f"{method.__doc__}\n\n{describe(method)}{notes}\n"
+    return method

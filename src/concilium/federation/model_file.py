@@ -1,0 +1,60 @@
+"""Model files: `{"format": "concilium/model@1", "method": ..., "body": {...}, "card": {...}}`.
+
+JSON only: loading a model runs no code, refuses unknown fields and methods, and checks every type.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from concilium import closed_lists
+from concilium.closed_lists import METHODS
+from concilium.errors import ModelError, QueryError, StudyError, nearest
+from concilium.federation.card import Card
+
+FORMAT = "concilium/model@1"
+
+
+class ModelFile(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    method: str
+    body: msgspec.Raw
+    card: Card
+
+
+def save(path: str | Path, method: str, body: msgspec.Struct, card: Card) -> None:
+    """A model file, written beside its place and moved there whole."""
+    path = Path(path)
+    document = msgspec.json.encode({"format": FORMAT, "method": method, "body": body, "card": card})
+    partial = path.with_name(path.name + ".part")
+    try:
+        partial.write_bytes(msgspec.json.format(document, indent=1))
+        partial.replace(path)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def load(path: str | Path) -> Any:
+    """The model in a file, ready to predict; ModelError names the file and what is wrong in it."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        document = msgspec.json.decode(data, type=ModelFile)
+        if document.format != FORMAT:
+            raise ModelError(f"{path}: its format is {document.format!r}; this version reads {FORMAT!r}")
+        if document.method not in METHODS:
+            known = nearest(document.method, METHODS)
+            raise ModelError(
+                f"{path}: there is no method {document.method!r}{known}; known: {', '.join(METHODS)}"
+            )
+        return closed_lists.load(METHODS[document.method]).from_body(document.body, document.card)
+    except (msgspec.ValidationError, StudyError, QueryError, RecursionError) as error:
+        problem = error.problem if isinstance(error, QueryError) else error
+        raise ModelError(f"{path}: this is not a model file: {problem}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path}: this is not JSON: {error}") from None

@@ -1,0 +1,121 @@
+"""`masked`: the house sees sums over all sites, and of what is gathered (values, rules) each site's own.
+
+Who is protected: a hospital's own numbers, from the house and up to `policy.colluders` other sites; no patient. A
+statistic leaves in two steps: covered (its vector under masks, which tells nothing and is not charged) and opened (the
+seed of the site's own mask, charged in the same transaction, once all participants have committed to their vectors).
+Nothing before the opening depends on whether there are enough patients. The protocol is in privacy/membership.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MaskError, MessageError
+from concilium.federation.cohort import Cohort
+from concilium.federation.desk import Desk
+from concilium.federation.masking import Covered, Open, Opened
+from concilium.federation.messages import Envelope
+from concilium.federation.questions import Gathered, Statistic, Step, Summed, open_question
+from concilium.federation.releases.release import Release, check_cap, tell_plainly
+
+if TYPE_CHECKING:
+    from concilium.federation.run import Run
+
+
+class Masked(Release):
+    name: ClassVar[str] = "masked"
+    meaning: ClassVar[str] = (
+        "masked: the house saw sums over all sites, and which values occur at which site; epsilon is unlimited. This "
+        "hides which hospital a number came from, not which patient: a small sum can single a person out."
+    )
+    by_site: ClassVar[bool] = False
+    comparable: ClassVar[bool] = False
+
+    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+        if isinstance(question, Summed):
+            return self._cover(desk, envelope, question)
+        if not isinstance(question, Gathered):
+            raise MessageError(f"a question of kind {question.kind!r} has no answer under masks")
+        cohort = desk.view.select(question.query, question.target).telling_all(desk.policy.branch_floor)
+        desk.check_patients(cohort)
+        reply = question.compute(cohort)
+        return tell_plainly(desk, envelope, cohort, reply.numbers, reply, tell_cap=False)
+
+    def step(self, desk: Desk, envelope: Envelope, question: Step) -> bytes:
+        if isinstance(question, Open):
+            return self._open(desk, envelope, question)
+        return desk.reply(envelope, desk.memberships.set_up(envelope.study, question))
+
+    def select(self, desk: Desk, question: Summed) -> Cohort:
+        """The patients asked about, whether or not there are enough."""
+        cohort = desk.view.select(question.query, question.target).telling_all(desk.policy.branch_floor)
+        if question.division is None:
+            return cohort
+        return question.division.choose(cohort, question.query, question.target, desk.policy.minimum_patients)
+
+    def price(self, desk: Desk, study: str, question: Summed) -> Fraction | None:
+        """What opening costs: None has no bound."""
+        return None
+
+    def protect(
+        self, desk: Desk, study: str, question: Summed, words: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The numbers as they go under the masks; MaskError where sums could wrap round.
+
+        By what could be, not by what is: a refusal of the numbers themselves would tell how large they are.
+        """
+        largest = desk.memberships.at(study).manifest.largest
+        if question.largest > largest:
+            raise MaskError(
+                f"this question may have numbers of up to {question.largest}, and sums over so many sites hold "
+                f"{largest} of each: ask with fewer binary places"
+            )
+        return words
+
+    def check_opening(self, desk: Desk, study: str, question: Summed) -> None:
+        """Whether there are enough patients, which is told when a sum is opened and charged, and not before."""
+        desk.check_study(study)
+        desk.check_patients(desk.view.select(question.query, question.target))
+
+    def _cover(self, desk: Desk, envelope: Envelope, question: Summed) -> bytes:
+        """The statistic under masks, stored before it is sent; one that was asked for before is not computed again."""
+        memberships, study = desk.memberships, envelope.study
+        cohort = self.select(desk, question)
+        covered = memberships.recall(envelope, self.comparable)
+        if covered is None:
+            self.price(desk, study, question)
+            words = question.compute(cohort, b"").astype(np.int64).reshape(-1)
+            covered = memberships.cover(envelope, self.protect(desk, study, question, words), self.comparable)
+        return desk.reply(envelope, Covered(covered))
+
+    def _open(self, desk: Desk, envelope: Envelope, step: Open) -> bytes:
+        """Everybody has answered: take our own mask off, charged."""
+        # What is opened must be a question of this very release: noise goes with its price, and only with that.
+        question = open_question(msgspec.structs.replace(envelope, kind=step.kind_asked, body=step.body))
+        if not isinstance(question, Summed):
+            raise MessageError("only sums are opened")
+        memberships, study = desk.memberships, envelope.study
+        price = self.price(desk, study, question)
+        numbers = memberships.count_numbers(study, step, self.comparable)
+        self.check_opening(desk, study, question)
+
+        def let_out() -> Opened:
+            if price is None:
+                check_cap(desk, numbers, tell_cap=False)
+            return Opened(memberships.open(study, step, envelope.template, self.comparable))
+
+        return desk.charge(envelope, numbers, price, let_out)
+
+    def add_up(
+        self, run: Run, question: Summed, templates: Mapping[str, bytes] | None = None
+    ) -> NDArray[np.int64]:
+        if templates:
+            # A house that told each site something else could have them count into cells of their own.
+            raise MessageError("under masks all sites are told the same")
+        return run.masked_study.add_up(question, self.name)

@@ -1,0 +1,92 @@
+"""`private`: sums over all sites with noise that the sites add in shares, under the masks of `masked`.
+
+Who is protected: every patient of every site, from the house and up to t colluding sites (as many as the manifest
+tolerates), at the price that is charged: rho = D^2 / (2 sigma^2) and a trifle for shares (privacy/shares.py), where the
+site itself works out D, the most that one patient can change, from the question alone. The charge is made when the sum
+is opened; what cannot be paid then is not computed. No patient decides whether there is an answer: there is no floor,
+no least number of patients, and each cell is read by itself, whatever the others hold (cells.py).
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import BudgetError, MessageError
+from concilium.federation.cohort import Cohort
+from concilium.federation.desk import Desk, Refused
+from concilium.federation.messages import Envelope
+from concilium.federation.questions import Noisy, Statistic, Summed
+from concilium.federation.releases.masked import Masked
+from concilium.privacy.shares import draw_gaussian_share, price_gaussian_shares
+
+
+class Private(Masked):
+    name: ClassVar[str] = "private"
+    meaning: ClassVar[str] = (
+        "private: the house saw sums over all sites with noise that the sites added in shares. Whether any one "
+        "patient is in the data changes what it saw only as much as the cost below says, as long as no more sites "
+        "collude than the manifest tolerates."
+    )
+    comparable: ClassVar[bool] = True  # noise covers the difference of two sums, and both are charged
+
+    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+        return super().answer(desk, envelope, as_noisy(question))
+
+    def select(self, desk: Desk, question: Summed) -> Cohort:
+        cohort = desk.view.each_by_itself.select(question.query, question.target).telling_all()
+        if question.division is None:
+            return cohort
+        return question.division.choose(cohort, question.query, question.target, 0)
+
+    def price(self, desk: Desk, study: str, question: Summed) -> Fraction:
+        """rho, from the question and the manifest alone; refused where the ledger has no room for it."""
+        noisy = as_noisy(question)
+        manifest = desk.memberships.at(study).manifest
+        price = price_gaussian_shares(
+            noisy.sensitivity_squared,
+            noisy.noise,
+            noisy.numbers,
+            len(manifest.participants),
+            manifest.colluders,
+        )
+        check_budget(desk, price)
+        return price
+
+    def protect(
+        self, desk: Desk, study: str, question: Summed, words: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """With this site's share of the noise, drawn once: a repeated question gets the stored vector."""
+        manifest = desk.memberships.at(study).manifest
+        noise = draw_gaussian_share(
+            words.size, as_noisy(question).noise, len(manifest.participants), manifest.colluders
+        )
+        # Held within the ring: a refusal would tell.
+        held: NDArray[np.int64] = np.clip(words + noise, -manifest.largest, manifest.largest)
+        return held
+
+    def check_opening(self, desk: Desk, study: str, question: Summed) -> None:
+        """Nothing that depends on patients."""
+
+
+def as_noisy(question: Statistic) -> Noisy:
+    if not isinstance(question, Noisy):
+        raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'private'")
+    return question
+
+
+def check_budget(desk: Desk, price: Fraction) -> None:
+    """Refuse before computing what could not be opened later."""
+    ledger = desk.ledger
+    if ledger.currency != "rho":
+        raise Refused(
+            "currency",
+            f"this hospital's budget is in {ledger.currency}, for pure mechanisms; the noise of this question "
+            "is Gaussian and costs rho",
+        )
+    left = ledger.remaining()
+    if left is not None and not ledger.fits(price, "rho"):
+        raise BudgetError(ledger.currency, price, ledger.spent(), left)

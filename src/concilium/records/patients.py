@@ -1,0 +1,186 @@
+"""A hospital's one population: a table and whatever else is told of the same patients, joined by their ids.
+
+After the join one row number means one patient in every part, so that one query on the table selects patients for all
+of them. The errors here name ids: they are for the hospital that brings its own parts together, before any question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import RecordsError, nearest
+from concilium.records.columns import EXACT, Numbers, Value, label
+from concilium.records.table import Records, number_rows
+
+PARTS = ("table", "series", "codes", "rules")
+SHOWN = 3  # ids that an error names
+
+
+class PatientPart(Protocol):
+    """What a hospital holds of its patients beside the table.
+
+    `ids` names the patients in the part's own order, each once; `digest` is hex text over ids and content in that
+    order; `take` gives the part for these rows in this order.
+    """
+
+    @property
+    def ids(self) -> Sequence[Value | None]: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    def take(self, rows: NDArray[np.intp]) -> PatientPart: ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Patients:
+    """One population in one or more parts, all of the same patients in the same order.
+
+    `by` names the table's column of patient ids, needed as soon as there is more than a table; the other parts bring
+    their own. Ids are compared by their labels, so that 5 and '5' are one patient. The order is the table's, or that
+    of the first part where there is none.
+    """
+
+    table: Records | None = None
+    series: PatientPart | None = None
+    codes: PatientPart | None = None
+    rules: PatientPart | None = None
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_parts(self.parts, self.by)
+        if self.reads == ("table",) and self.by is None:
+            return
+        ids = {name: _read_ids(name, part, self.by) for name, part in self.parts.items()}
+        _check_same(ids)
+        order = ids[self.reads[0]]
+        for name in self.reads[1:]:
+            row_of = {patient: row for row, patient in enumerate(ids[name])}
+            rows = np.array([row_of[patient] for patient in order], dtype=np.intp)
+            if np.any(rows[1:] < rows[:-1]):
+                object.__setattr__(self, name, self.parts[name].take(rows))
+
+    def __len__(self) -> int:
+        return len(self.parts[self.reads[0]])
+
+    def __repr__(self) -> str:
+        return f"Patients({len(self)} patients: {', '.join(self.reads)})"
+
+    @property
+    def parts(self) -> Mapping[str, Records | PatientPart]:
+        """The parts there are, joined, by name."""
+        return MappingProxyType({name: part for name in PARTS if (part := getattr(self, name)) is not None})
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names of the parts there are."""
+        return tuple(self.parts)
+
+    @cached_property
+    def digest(self) -> str:
+        """What a ledger is bound to: of a table alone its own digest, otherwise SHA-256 over all parts, joined.
+
+        The order in which a part beside the table was given does not matter, since the join undoes it.
+        """
+        if self.table is not None and self.reads == ("table",):
+            return self.table.digest
+        lines = [f"{name} {part.digest}\n" for name, part in sorted(self.parts.items())]
+        return hashlib.sha256(("concilium/patients@1\n" + "".join(lines)).encode()).hexdigest()
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Patients:
+        """The patients of a mask or of row numbers in every part; nobody may be among them."""
+        numbers = number_rows(rows, len(self))
+        selection = object.__new__(Patients)  # joined and checked already
+        vars(selection).update(dict.fromkeys(PARTS), by=self.by)
+        vars(selection).update({name: part.take(numbers) for name, part in self.parts.items()})
+        return selection
+
+
+def _check_parts(parts: Mapping[str, Records | PatientPart], by: str | None) -> None:
+    """Parts that can be joined at all, and the column to join the table by."""
+    if not parts:
+        raise RecordsError("there are no patients: give at least one of table, series, codes and rules")
+    table = parts.get("table")
+    if table is not None and not isinstance(table, Records):
+        raise RecordsError(
+            f"the table must be Records, not {type(table).__name__}; read it with Records.read(...)"
+        )
+    for name, part in parts.items():
+        if name != "table" and not (hasattr(part, "ids") and hasattr(part, "take")):
+            raise RecordsError(
+                f"the {name} must tell the ids of their patients; {type(part).__name__} does not"
+            )
+        # A table alone may be that of a hospital without patients; there is nothing to join.
+        if len(part) == 0 and not (name == "table" and by is None and len(parts) == 1):
+            raise RecordsError(f"there is no patient in the {name}; fill it in or leave it out")
+    if table is None and by is not None:
+        raise RecordsError(f"by names {by!r}, a column of the table, but there is no table; leave it out")
+    if table is not None and by is None and len(parts) > 1:
+        others = " and ".join(f"the {name}" for name in parts if name != "table")
+        raise RecordsError(f"by must name the table's column of patient ids, to join it with {others}")
+    if table is not None and by is not None and not (isinstance(by, str) and by in table):
+        raise RecordsError(f"by names {by!r}, which is no column of the table{nearest(str(by), table.names)}")
+
+
+def _read_ids(name: str, part: Records | PatientPart, by: str | None) -> list[str]:
+    """The labels of a part's patients, once everybody has an id of their own."""
+    where = f"the {name}" if by is None or name != "table" else f"column {by!r} of the table"
+    if isinstance(part, Records):
+        assert by is not None
+        column = part[by]
+        if isinstance(column, Numbers) and np.any(np.abs(column.numbers) >= EXACT):
+            raise RecordsError(
+                f"{where} holds numbers so long that digits of an id may be lost; "
+                f'read the table with schema={{{by!r}: "code"}}'
+            )
+        values: Sequence[Value | None] = part.values(by)
+    else:
+        values = part.ids
+    missing = [row for row, value in enumerate(values, start=1) if value is None or value != value]
+    if missing:
+        raise RecordsError(
+            f"{_count(len(missing))} without an id in {where}, first in row {missing[0]}; "
+            f"fill it in or leave them out"
+        )
+    ids = [label(value) for value in values]
+    twice = [patient for patient, times in Counter(ids).items() if times > 1]
+    if twice:
+        raise RecordsError(
+            f"{_count(len(twice))} more than once in {where} ({_name(twice)}); keep one row for each patient"
+        )
+    return ids
+
+
+def _check_same(ids: Mapping[str, list[str]]) -> None:
+    """Every patient is in every part."""
+    everybody = list(dict.fromkeys(patient for part in ids.values() for patient in part))
+    lacks = []
+    for name, part in ids.items():
+        here = set(part)
+        absent = [patient for patient in everybody if patient not in here]
+        if absent:
+            lacks.append(f"{_count(len(absent))} not in the {name} ({_name(absent)})")
+    if lacks:
+        raise RecordsError(
+            f"{' and '.join(lacks)}, but all parts must have the same patients; "
+            f"add them there or leave them out of the other parts"
+        )
+
+
+def _count(patients: int) -> str:
+    return "1 patient is" if patients == 1 else f"{patients} patients are"
+
+
+def _name(patients: Sequence[str]) -> str:
+    return ", ".join(map(repr, patients[:SHOWN])) + (", ..." if len(patients) > SHOWN else "")

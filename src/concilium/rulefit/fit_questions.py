@@ -1,0 +1,106 @@
+"""The plain questions of a fit, all of them about one set of terms: each is asked and its sum is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import HouseError
+from concilium.federation.arrays import pack
+from concilium.federation.conversation import Conversation
+from concilium.federation.held_out import Part
+from concilium.federation.sums import read_reals
+from concilium.rulefit.fedda import AskDual
+from concilium.rulefit.fitting import AskFit, Coefficients, Sums, read_sums
+from concilium.rulefit.outcome import Outcome
+from concilium.rulefit.rates import AskRates, Rates, read_rates
+from concilium.rulefit.terms import RuleTerms, keep, write_terms
+
+# Percent of the patients of every site, to choose a penalty by.
+HELD_OUT = 30
+
+
+@dataclass(frozen=True)
+class FitQuestions:
+    """Whom a fit is about, its terms, and with how many binary places numbers travel."""
+
+    query: str
+    target: str
+    outcome: Outcome
+    terms: RuleTerms
+    places: int
+
+    @cached_property
+    def sent(self) -> bytes:
+        """The terms as questions carry them."""
+        return write_terms(self.terms)
+
+    def ask_sums(
+        self,
+        candidates: tuple[Coefficients, ...],
+        working: tuple[int, ...] | None,
+        part: Part | None = None,
+    ) -> Conversation[Sums]:
+        """For `newton`: losses, gradient and Hessian over everyone, or over a part of the patients."""
+        question = AskFit(
+            query=self.query,
+            target=self.target,
+            outcome=self.outcome,
+            terms=self.sent,
+            candidates=candidates,
+            gradient=working is not None,
+            working=working,
+            places=self.places,
+            part=part,
+        )
+        return read_sums(question, (yield question))
+
+    def ask_sums_of_learning(
+        self, candidates: tuple[Coefficients, ...], working: tuple[int, ...]
+    ) -> Conversation[Sums]:
+        """The same over the patients who are not held out."""
+        return self.ask_sums(candidates, working, Part(percent=HELD_OUT, held=False))
+
+    def ask_losses_of_held_out(
+        self, candidates: tuple[Coefficients, ...]
+    ) -> Conversation[NDArray[np.float64]]:
+        """The mean loss of each model on the patients held out."""
+        sums = yield from self.ask_sums(candidates, None, Part(percent=HELD_OUT, held=True))
+        if sums.patients == 0:
+            raise HouseError(
+                "the sites have too few patients to hold some out for choosing a penalty; give one 'penalty'"
+            )
+        return sums.losses / sums.patients
+
+    def ask_move(
+        self, penalty: float, dual: NDArray[np.float64], before: float, step: float, local: int
+    ) -> Conversation[NDArray[np.float64]]:
+        """For `fedda`: how far the dual vector moves."""
+        total = yield AskDual(
+            query=self.query,
+            target=self.target,
+            outcome=self.outcome,
+            terms=self.sent,
+            dual=pack(dual),
+            penalty=penalty,
+            before=before,
+            step=step,
+            local=local,
+            places=self.places,
+        )
+        return read_reals(total, self.places)
+
+    def ask_rates(self, columns: Sequence[int]) -> Conversation[Rates]:
+        """Support, subgroup rates and spread of these columns."""
+        question = AskRates(
+            query=self.query,
+            target=self.target,
+            outcome=self.outcome,
+            terms=keep(self.terms, columns),
+            places=self.places,
+        )
+        return read_rates(question, (yield question))

@@ -1,0 +1,170 @@
+"""Where a study's patients come from: its tables, the sites in front of them, and the clearing house that asks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from concilium.errors import RecordsError, StudyError, nearest
+from concilium.federation.cohort import identifies
+from concilium.federation.house import House
+from concilium.federation.site import Site
+from concilium.policy.policy import Policy
+from concilium.records.coding import reads_as_number
+from concilium.records.query import Query
+from concilium.records.table import Numbers, Records, label
+
+if TYPE_CHECKING:
+    from concilium.study.study import Study
+
+
+def read_tables(study: Study) -> dict[str, Records]:
+    """Every hospital's records by its name, once the study's columns are known to be there."""
+    if study.split is not None:
+        source = study.locate(study.split.records)
+        whole = Records.read(source, table=study.split.table, schema=study.schema)
+        require_target(study, whole, source)
+        require_columns(study, [whole])
+        return whole.split(study.split.by)
+    tables: dict[str, Records] = {}
+    for hospital in study.hospitals:
+        source = study.locate(hospital.records)
+        tables[hospital.name] = read_one(study, source, hospital.table)
+        require_target(study, tables[hospital.name], f"site {hospital.name!r}, {source}")
+    require_columns(study, list(tables.values()))
+    return tables
+
+
+def read_test_file(study: Study) -> dict[str, Records]:
+    """The patients of `[evaluate] file`, by hospital where the file has the column [sites] splits by."""
+    if study.evaluate is None or study.evaluate.file is None:
+        return {}
+    source = study.locate(study.evaluate.file)
+    patients = read_one(study, source)
+    require_target(study, patients, source)
+    if study.split is not None and study.split.by in patients:
+        return patients.split(study.split.by)
+    return {Path(study.evaluate.file).name: patients}
+
+
+def read_one(study: Study, source: str, table: str | None = None) -> Records:
+    """One of several tables: a column that [schema] states may be absent from some of them."""
+    try:
+        return Records.read(source, table=table, schema=study.schema)
+    except RecordsError:
+        names = Records.read(source, table=table).names
+        present = {column: kind for column, kind in study.schema.items() if column in names}
+        return Records.read(source, table=table, schema=present)
+
+
+def require_target(study: Study, records: Records, where: str) -> None:
+    """The target is a column, and a number or not, as the study says (what is private cannot be looked at)."""
+    if study.target not in records:
+        hint = nearest(study.target, records.names)
+        raise StudyError(f"{where}: there is no column {study.target!r}, which is the target{hint}")
+    if study.way_out.bounded:
+        return
+    column, problem = records[study.target], ""
+    if study.target_range is None:
+        if isinstance(column, Numbers) and study.positive is None:
+            method = "" if study.method_type.predicts_numbers else ' and take method = "rulefit"'
+            problem = (
+                f"is a number; give its range under [bins] of the study, such as {study.target} = [0, 100]{method}, "
+                "or make classes of it"
+            )
+    elif isinstance(column, Numbers):
+        if any(map(math.isinf, column.numbers.tolist())):
+            problem = "is infinite for some patient; mend the column, or leave it empty where it is not known"
+    elif text := [label(value) for value in column.values if isinstance(value, str | bool)]:
+        odd = next((value for value in text if not reads_as_number(value)), text[0])
+        problem = (
+            f"is a number by its range under [bins], and holds text here ({odd!r}); mend the column, or predict "
+            "classes without the range"
+        )
+    if problem:
+        raise StudyError(f"{where}: the target {study.target!r} {problem}")
+
+
+def require_columns(study: Study, tables: Sequence[Records]) -> None:
+    """Every column the study names is known somewhere; a column nobody has is a slip of the pen."""
+    names = {name for table in tables for name in table.names}
+    mentions = {
+        "[study] query": sorted(Query.parse(study.query).attributes),
+        "[study] attributes": study.attributes or (),
+        "[schema]": study.schema,
+        "[values]": study.values,
+        "[bins]": study.bins,
+    }
+    for place, columns in mentions.items():
+        for column in columns:
+            if column not in names:
+                raise StudyError(
+                    f"{study.path}: {place} names {column!r}, a column no site has{nearest(column, names)}"
+                )
+
+
+def open_sites(study: Study, tables: Mapping[str, Records], spare: Path | None = None) -> dict[str, Site]:
+    """A site for every table, each behind its own policy and ledger.
+
+    A hospital that names no ledger gets one in the folder `spare`, or in memory without that.
+    """
+    policies = {hospital.name: hospital.policy for hospital in study.hospitals}
+    ledgers = {
+        hospital.name: study.locate(hospital.ledger) for hospital in study.hospitals if hospital.ledger
+    }
+    if study.split is not None and study.split.policy:
+        policies = dict.fromkeys(tables, study.split.policy)
+    sites = {}
+    for number, (name, records) in enumerate(tables.items(), start=1):
+        file = policies.get(name)
+        policy = Policy.read(study.locate(file)) if file else None
+        refuse_identifier(study, name, records, policy or Policy())
+        sites[name] = Site(
+            name,
+            records,
+            policy=policy,
+            ledger=ledgers.get(name) or (spare / f"{number}.ledger" if spare else None),
+        )
+        if name in ledgers:
+            sites[name].ledger.verify()  # a book that was tampered with is not written on
+    return sites
+
+
+def keep_patients(study: Study, sites: Mapping[str, Site], tables: Mapping[str, Records]) -> dict[str, Site]:
+    """The same sites with some of their patients only. Each keeps its ledger: fewer patients open no new account."""
+    for name, site in sites.items():
+        refuse_identifier(study, name, tables[name], site.policy)
+    return {
+        name: Site(name, tables[name], site.policy, site.ledger, site.identity)
+        for name, site in sites.items()
+    }
+
+
+def refuse_identifier(study: Study, site: str, records: Records, policy: Policy) -> None:
+    """A whole number to predict that differs from patient to patient looks like one that names them, and would be
+    withheld."""
+    if study.target_range is not None and identifies(study.target, records[study.target], policy):
+        raise StudyError(
+            f"site {site!r}: nearly every patient has another {study.target!r}, which is taken for an identifier"
+            f' and withheld; to predict it, give the site a policy with [release] allow = ["{study.target}"]'
+        )
+
+
+def open_house(
+    study: Study,
+    sites: Iterable[Site],
+    journal: Path | None = None,
+    on_round: Callable[[str], None] | None = None,
+) -> House:
+    """The clearing house of this study over some of its sites."""
+    return House(
+        list(sites),
+        timeout=study.house.timeout,
+        on_loss=study.house.on_loss,
+        journal=journal,
+        # Beside the study, so that the next run notices a ledger that was put back to an older copy.
+        memory=study.path.with_suffix(".house.json") if any(h.ledger for h in study.hospitals) else None,
+        on_round=on_round,
+    )

@@ -1,0 +1,321 @@
+"""A study as a TOML file: which hospitals, which question, which method, at what privacy, evaluated how.
+
+The file is checked whole before any record is read; every key, with what it means, is in docs/studies.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from concilium.closed_lists import METHODS, RELEASES, load
+from concilium.errors import ConciliumError, QueryError, StudyError, nearest
+from concilium.study.methods import find_method, read_parameters
+from concilium.study.sections import (
+    HELD_BACK,
+    About,
+    Edges,
+    Evaluate,
+    Hospital,
+    HouseRules,
+    Kind,
+    Listed,
+    Privacy,
+    SplitTable,
+    Value,
+    fill,
+    read_columns,
+    read_section,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from concilium.federation.method import Method
+    from concilium.federation.releases.release import Release
+    from concilium.records.table import Records
+    from concilium.study.planning import StudyPlan
+    from concilium.study.results import StudyResults
+
+SECTIONS: dict[str, type[msgspec.Struct] | None] = {
+    "study": About,
+    "privacy": Privacy,
+    "sites": SplitTable,
+    "site": Hospital,
+    "schema": None,
+    "values": None,
+    "bins": None,
+    "house": HouseRules,
+    "evaluate": Evaluate,
+    **dict.fromkeys(METHODS),
+}
+
+
+class Study(About, frozen=True, kw_only=True):
+    """`Study.read("study.toml")`: a checked study file. Paths in it are relative to its own folder.
+
+    `plan()` says what it would ask and cost; `run("results")` learns, evaluates and writes.
+    """
+
+    path: Path
+    privacy: Privacy
+    split: SplitTable | None
+    hospitals: tuple[Hospital, ...]
+    schema: dict[str, Kind]
+    values: dict[str, tuple[Value, ...]]
+    bins: dict[str, tuple[float, ...]]
+    parameters: dict[str, Any]
+    house: HouseRules
+    evaluate: Evaluate | None
+    digest: str
+
+    @classmethod
+    def read(cls, path: str | Path) -> Study:
+        """The study in a TOML file; StudyError says in one sentence which key is wrong and how."""
+        path = Path(path)
+        try:
+            content = path.read_bytes()
+            document = tomllib.loads(content.decode("utf-8"))
+        except OSError as error:
+            raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise StudyError(f"{path}: is not a TOML file: {error}") from None
+        for name in document:
+            if name not in SECTIONS:
+                raise StudyError(f"{path}: there is no section [{name}]{nearest(name, SECTIONS)}")
+        if "study" not in document:
+            raise StudyError(f"{path}: the section [study] with name, method and target is missing")
+        about = read_section(path, "study", document, About)
+        method = find_method(path, about.method, document)
+        study = cls(
+            **msgspec.structs.asdict(about),
+            path=path,
+            privacy=read_section(path, "privacy", document, Privacy),
+            split=read_section(path, "sites", document, SplitTable) if "sites" in document else None,
+            hospitals=_hospitals(path, document.get("site", [])),
+            schema=read_columns(path, "schema", document, Kind),
+            values=read_columns(path, "values", document, Listed),
+            bins=read_columns(path, "bins", document, Edges),
+            parameters=read_parameters(path, method, document),
+            house=read_section(path, "house", document, HouseRules),
+            evaluate=read_section(path, "evaluate", document, Evaluate) if "evaluate" in document else None,
+            digest=hashlib.sha256(content).hexdigest(),
+        )
+        study._check()
+        return study
+
+    def plan(self) -> StudyPlan:
+        """What the study would ask, what that costs, and whether every ledger has room. Nothing is asked or spent."""
+        from concilium.study.planning import plan_study
+
+        return plan_study(self)
+
+    def run(
+        self,
+        out: str | Path | None = None,
+        *,
+        resume: bool = False,
+        on_progress: Callable[[str], None] | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> StudyResults:
+        """Learn with the study's hospitals and evaluate as it says; whatever goes wrong, no half is left behind.
+
+        out           the folder for model.json, metrics.json, card.json, report.html (and tree.svg); without it, no
+                      results are written (ledgers that hospitals name are, whatever `out` is)
+        resume        go on from the last finished round of a run to the same folder that was interrupted
+        on_progress   is called with a line of text as the run goes on
+        warn          is called with what to be warned of; without it, that is a warning of Python
+        """
+        from concilium.study.running import run_study
+
+        return run_study(self, None if out is None else Path(out), resume, on_progress, warn)
+
+    def _check(self) -> None:
+        """What no single key can tell: keys that need, exclude or contradict each other."""
+        if (self.split is None) == (not self.hospitals):
+            problem = "names no hospitals" if self.split is None else "names hospitals twice"
+            raise StudyError(
+                f"{self.path}: the study {problem}; give either [sites] with records and by (one table split "
+                "by a column) or one [[site]] with name and records per hospital"
+            )
+        if self.split is not None and self.split.by == self.target:
+            raise StudyError(f"{self.path}: [sites] by = {self.split.by!r} is the target itself")
+        _refuse_namesakes(self.path, self.hospitals)
+        if self.release not in RELEASES:
+            options = ", ".join(f'"{name}"' for name in RELEASES)
+            raise StudyError(
+                f"{self.path}: [privacy] release must be one of {options}; got {shown(self.release)}"
+            )
+        for one in self.method_type.parameters().values():
+            if one.required and one.parameter.section == "study" and getattr(self, one.name) is None:
+                raise StudyError(f"{self.path}: [study] method = {self.method!r} needs the key {one.name!r}")
+        self._check_query()
+        for column, edges in self.bins.items():
+            if any(not low < high for low, high in pairwise(edges)):
+                raise StudyError(
+                    f"{self.path}: [bins] {column} must be numbers in rising order; got {list(edges)}"
+                )
+        if self.target in self.bins:
+            self._check_range(self.bins[self.target])
+        if self.evaluate is not None:
+            self._check_evaluation(self.evaluate)
+
+    def _check_range(self, edges: Sequence[float]) -> None:
+        """Bins of the target say that it is a number, and between which ends."""
+        problem = ""
+        if not self.method_type.predicts_numbers:
+            problem = (
+                f"is the target; bins are for attributes, since method = {self.method!r} predicts classes: a number is "
+                'predicted by method = "rulefit"'
+            )
+        elif self.way_out.bounded:
+            problem = (
+                "is the target, and a private study predicts yes or no: take it out of [bins] and state its classes "
+                'under [values], or predict a number with release = "exact" or "masked"'
+            )
+        elif self.positive is not None:
+            problem = (
+                f"says that the target is a number, and [study] positive = {self.positive!r} that it is yes or no: "
+                "leave one of them out"
+            )
+        elif self.schema.get(self.target) == "code":
+            problem = (
+                "says that the target is a number, and [schema] that it is a code: leave one of them out"
+            )
+        elif len(edges) < 2:
+            problem = f"must give both ends of the target's range, such as [0, 100]; got {list(edges)}"
+        if problem:
+            raise StudyError(f"{self.path}: [bins] {self.target!r} {problem}")
+
+    @property
+    def target_range(self) -> tuple[float, float] | None:
+        """The ends of a target that is a number; None where classes are predicted."""
+        return (self.bins[self.target][0], self.bins[self.target][-1]) if self.target in self.bins else None
+
+    def _check_query(self) -> None:
+        from concilium.records.query import Query
+
+        try:
+            Query.parse(self.query)
+        except QueryError as error:
+            raise StudyError(f"{self.path}: [study] query: {error}") from None
+
+    def _check_evaluation(self, evaluate: Evaluate) -> None:
+        ways = [name for name in HELD_BACK if getattr(evaluate, name) is not None]
+        if len(ways) != 1:
+            problem = f"it has {' and '.join(ways)}" if ways else "it has none"
+            raise StudyError(f"{self.path}: [evaluate] takes one of {', '.join(HELD_BACK)}; {problem}")
+        if evaluate.compare and (evaluate.leave_out is None or not self.way_out.by_site):
+            raise StudyError(
+                f"{self.path}: [evaluate] compare puts hospitals that are left out beside what they learn alone: it "
+                'goes with leave_out and release = "exact" only'
+            )
+        if evaluate.compare and not self.method_type.compares:
+            raise StudyError(
+                f"{self.path}: [evaluate] compare does not go with method = {self.method!r}: few hospitals have enough "
+                "patients with a rare condition to learn alone, or to lend their model"
+            )
+        if evaluate.bands == 1:
+            raise StudyError(f'{self.path}: [evaluate] leave_out = "band:1" would leave nobody to learn from')
+        keepers = [hospital.name for hospital in self.hospitals if hospital.ledger]
+        if keepers and self.way_out.bounded:
+            raise StudyError(
+                f"{self.path}: [evaluate] does not go with private hospitals that keep a ledger ({keepers[0]}): its "
+                "figures are exact, and charged to nobody; evaluate in a simulation, without ledgers"
+            )
+        if evaluate.leave_out and not self.way_out.comparable:
+            raise StudyError(
+                f'{self.path}: [evaluate] leave_out does not go with release = "{self.release}": the sum with a '
+                "hospital minus the sum without it is that hospital's whole answer; use holdout, or release "
+                '= "exact" or "private"'
+            )
+
+    def locate(self, place: str) -> str:
+        """A path of the study file as seen from here; a database address stays as it is."""
+        return place if "://" in place else str(self.path.parent / place)
+
+    @property
+    def method_type(self) -> type[Method[Any]]:
+        """The class of its method."""
+        method: type[Method[Any]] = load(METHODS[self.method])
+        return method
+
+    @property
+    def release(self) -> str:
+        """How answers leave the hospitals: as the study says, or as its method does by itself."""
+        return self.privacy.release or str(self.method_type.parameters()["release"].default)
+
+    @property
+    def way_out(self) -> Release:
+        """The release, as an object."""
+        from concilium.federation.releases import find_release
+
+        return find_release(self.release)
+
+    def open_method(self) -> Method[Any]:
+        """The method this study asks for, not yet fitted: what the file does not say is as the method declares it."""
+        about = {name: getattr(self, name) for name in ("target", "query", "attributes", "positive")}
+        privacy = msgspec.structs.asdict(self.privacy)
+        places = {"study": about, "privacy": privacy, "": self.parameters}
+        columns = {"bins": self.bins, "values": self.values}
+        arguments: dict[str, Any] = {}
+        for one in self.method_type.parameters().values():
+            section = one.parameter.section
+            value = columns[section] if section in columns else places[section].get(one.name)
+            if value is not None:
+                arguments[one.name] = value
+        try:
+            return self.method_type(**arguments)
+        except ConciliumError as error:
+            raise StudyError(f"{self.path}: {error}") from None
+
+    def find_classes(self, tables: Iterable[Records]) -> list[Value]:
+        """What is told apart: all values of the target, the positive one and the rest, or nothing: it is a number."""
+        from concilium.evaluation.leave_out import find_classes, set_apart
+
+        if self.target_range is not None:
+            return []
+        classes = find_classes(tables, self.target)
+        positive = self.find_positive(classes)
+        if self.method_type.against_rest and positive is not None:
+            return set_apart(classes, positive)
+        return classes
+
+    def find_positive(self, classes: list[Value]) -> Value | None:
+        """The class that sensitivity and AUC are about: the stated one, or the second of two."""
+        from concilium.records.table import label
+
+        if self.positive is None:
+            return classes[1] if len(classes) == 2 else None
+        for value in classes:
+            if label(value) == label(self.positive):
+                return value
+        names = ", ".join(label(value) for value in classes)
+        raise StudyError(
+            f"{self.path}: [study] positive = {self.positive!r} is not a value of {self.target!r} "
+            f"(it has {names})"
+        )
+
+
+def _hospitals(path: Path, tables: object) -> tuple[Hospital, ...]:
+    if not isinstance(tables, list):
+        raise StudyError(f"{path}: write [[site]] with two brackets, once for every hospital")
+    return tuple(
+        fill(path, f"[[site]] number {n}", table, Hospital) for n, table in enumerate(tables, start=1)
+    )
+
+
+def _refuse_namesakes(path: Path, hospitals: tuple[Hospital, ...]) -> None:
+    by_name: dict[str, Hospital] = {}
+    for hospital in hospitals:
+        if hospital.name in by_name:
+            raise StudyError(
+                f"{path}: two sites are named {hospital.name!r} ({by_name[hospital.name].records} and "
+                f"{hospital.records}); give each a name of its own"
+            )
+        by_name[hospital.name] = hospital

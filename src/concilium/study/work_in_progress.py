@@ -1,0 +1,81 @@
+"""What a run keeps until its results are there: finished rounds (journals), finished folds, ledgers of hospitals that
+name none. A run that is interrupted goes on from it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from concilium.errors import CannotResume, StudyError
+
+if TYPE_CHECKING:
+    from concilium.records.table import Records
+    from concilium.study.study import Study
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WorkInProgress:
+    """A folder of work that is not finished."""
+
+    folder: Path
+
+    @classmethod
+    def beside(cls, out: Path, resume: bool) -> WorkInProgress:
+        """That of a run to a folder, hidden beside where the results will be; fresh unless resuming."""
+        out = out.absolute()
+        if out.exists() and not out.is_dir():
+            raise StudyError(f"{out}: is a file; results go to a folder")
+        ground = next(parent for parent in out.parents if parent.is_dir())
+        token = hashlib.sha256(str(out).encode()).hexdigest()[:8]
+        work = cls(ground / f".{out.name}.{token}.partial")
+        try:
+            if not resume and work.folder.exists():
+                shutil.rmtree(work.folder)
+            work.folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise StudyError(f"{ground}: cannot be written to ({error.strerror})") from None
+        return work
+
+    def discard(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def bind(self, study: Study, tables: Iterable[Records]) -> None:
+        """Tie the work to this study and these records, so that only the same can resume it."""
+        lines = [study.digest, *(table.digest for table in tables)]
+        mark = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        path = self.folder / "study.sha256"
+        if path.exists() and path.read_text() != mark:
+            raise CannotResume(
+                f"{study.path}: the study or its records have changed since the run that was interrupted"
+            )
+        write_whole(path, mark.encode())
+
+    def journal(self, name: str) -> Path:
+        """Where a conversation's finished rounds are kept."""
+        return self.folder / f"{name}.journal"
+
+    def keep(self, name: str, value: object) -> None:
+        write_whole(self.folder / f"{name}.json", msgspec.json.encode(value))
+
+    def recall(self, name: str, kind: type[T]) -> T | None:
+        """What was kept under a name; None where nothing was."""
+        path = self.folder / f"{name}.json"
+        return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """A file that is there in full or not at all."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be written ({error.strerror})") from None

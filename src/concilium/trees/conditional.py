@@ -1,0 +1,64 @@
+"""Questions about attributes whose values are hidden: each site is told, with the question, its own values only.
+
+A region is told the values of all its sites, and tells each of them that site's own (docs/methods.md, 1.17).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from concilium.errors import MessageError
+from concilium.federation.attributes import Attribute, OwnValues
+from concilium.federation.messages import decode, encode
+from concilium.federation.questions import Summed
+from concilium.federation.schema import AskSchema, ConditionalSchema, SchemaSeen, place_own
+from concilium.records.columns import Value, label
+
+
+class Conditional(Summed, frozen=True, kw_only=True):
+    """A question that goes with a conditional schema: what the house makes of the sites' own metadata."""
+
+    attributes: tuple[Attribute, ...]
+
+    def read_template(self, template: bytes) -> ConditionalSchema:
+        """What this site is told of the schema; MessageError unless it fits the question."""
+        conditional = decode(template, ConditionalSchema)
+        if len(conditional.attributes) != len(self.attributes):
+            raise MessageError("the conditional schema does not fit the question")
+        return conditional
+
+    def check_hidden(self) -> None:
+        """MessageError unless all values are hidden."""
+        if any(attribute.values for attribute in self.attributes):
+            raise MessageError("each site is told its own values only")
+
+    def asked_before(self) -> AskSchema:
+        return AskSchema(
+            query=self.query,
+            target=self.target,
+            bins={attribute.name: list(attribute.edges) for attribute in self.attributes if attribute.edges},
+            attributes=[attribute.name for attribute in self.attributes],
+        )
+
+    def tell_on(self, template: bytes, replies: Mapping[str, SchemaSeen]) -> dict[str, bytes]:
+        conditional = self.read_template(template)
+        return {site: encode(self._narrow(conditional, seen)) for site, seen in replies.items()}
+
+    def _narrow(self, regional: ConditionalSchema, seen: SchemaSeen) -> ConditionalSchema:
+        """A region's conditional schema for one of its sites."""
+        values = {attribute.name: attribute.values for attribute in seen.attributes}
+        if any(attribute.name not in values for attribute in self.attributes):
+            raise MessageError("the conditional schema does not fit the question")
+        pairs = zip(self.attributes, regional.attributes, strict=True)
+        return ConditionalSchema(
+            classes=narrow(regional.classes, seen.classes),
+            attributes=[narrow(own, values[attribute.name]) for attribute, own in pairs],
+        )
+
+
+def narrow(regional: OwnValues, values: Sequence[Value | None]) -> OwnValues:
+    """Where a site's values stand, of those that its region was told."""
+    try:
+        return place_own(dict(zip(map(label, regional.values), regional.cells, strict=False)), values)
+    except KeyError:
+        raise MessageError("the conditional schema does not know a value of this region") from None

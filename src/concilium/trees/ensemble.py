@@ -1,0 +1,174 @@
+"""The house's side of voting trees: who takes part, one expert after the other, and how they vote together.
+
+An expert is an ordinary distributed tree over the samples of its turn (docs/methods.md, 1.11: a column of all sites'
+layouts). Everything the house knows of patients is what sites answered to three kinds of question: class counts,
+crosstables of a sample, and the votes of an ensemble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from concilium.errors import HouseError, nearest
+from concilium.federation.attributes import Attribute, present
+from concilium.federation.conversation import Conversation, ToEach
+from concilium.federation.run import together
+from concilium.federation.schema import SchemaSeen, SharedSchema, share_schema
+from concilium.records.columns import Value, label
+from concilium.trees.class_counts import AskClassCounts, ClassCounts, name_rest
+from concilium.trees.growing import Counts, GrowingNode, grow
+from concilium.trees.layout import Sample
+from concilium.trees.plain_tree import tell_each
+from concilium.trees.sample_crosstables import AskSampleCrosstables
+from concilium.trees.schemas import ask_schemas
+from concilium.trees.splits import Split
+from concilium.trees.stopping import balanced_accuracy, experts_at, find_final
+from concilium.trees.votes import AskVotes, Rule, Voter, is_for_positive
+
+if TYPE_CHECKING:
+    from concilium.trees.voting import VotingTrees
+
+
+@dataclass(frozen=True)
+class Turnout:
+    """The sites that take part, and their patients by class."""
+
+    counts: Mapping[str, ClassCounts]
+    classes: tuple[Value, Value]
+
+    @property
+    def positives(self) -> int:
+        return sum(site.positives for site in self.counts.values())
+
+    @property
+    def patients(self) -> int:
+        return self.positives + sum(site.negatives for site in self.counts.values())
+
+    @property
+    def patients_by_site(self) -> dict[str, int | None]:
+        return {name: site.negatives + site.positives for name, site in self.counts.items()}
+
+    @property
+    def share(self) -> Fraction:
+        """Of all patients, those who are positive (docs/methods.md, section 1.11)."""
+        return Fraction(self.positives, self.patients)
+
+
+def count_classes(study: VotingTrees, sample: Sample) -> Conversation[Turnout]:
+    """Ask for the class counts; sites that opt out are not asked again."""
+    replies: dict[str, ClassCounts] = yield AskClassCounts(
+        query=study.query, target=study.target, sample=sample
+    )
+    staying = {site: counts for site, counts in replies.items() if counts.opts_out is None}
+    if not staying:
+        names = [label(value) for value in list_values(replies)]
+        if names:  # only who could take part, but has no positive patient, tells values without counts
+            what = f"{study.target} = {label(sample.positive)}"
+            listed = f"; its values there are {', '.join(names[:10])}{nearest(label(sample.positive), names)}"
+            raise HouseError(f"no site that could take part has a patient with {what}{listed}")
+        reasons = [(site, str(counts.opts_out)) for site, counts in replies.items()]
+        raise HouseError(f"every site opted out: {together(reasons)}")
+    return Turnout(staying, name_two_classes(study.target, sample.positive, staying))
+
+
+def list_values(replies: Mapping[str, ClassCounts]) -> tuple[Value, ...]:
+    """The values of the target that occur."""
+    return present(value for counts in replies.values() for value in counts.values)
+
+
+def name_two_classes(target: str, positive: Value, replies: Mapping[str, ClassCounts]) -> tuple[Value, Value]:
+    """The two classes, negative first, as the sites write them; of more values, `not ...` and `...` as text."""
+    values = list_values(replies)
+    own = next((value for value in values if label(value) == label(positive)), positive)
+    others = [value for value in values if label(value) != label(positive)]
+    if not others or not any(counts.negatives for counts in replies.values()):
+        raise HouseError(
+            f"every patient has {target} = {label(positive)}: there is nothing to tell apart; widen the query"
+        )
+    return (others[0], own) if len(others) == 1 else (name_rest(positive), label(positive))
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """What the experts have in common: the sample that they take turns in, and the schema of the sites that take part,
+    which each site is told of its own values only (`templates`)."""
+
+    study: VotingTrees
+    sample: Sample
+    seen: Mapping[str, SchemaSeen]
+    schema: SharedSchema
+    templates: Mapping[str, bytes]
+
+    def grow(self) -> Conversation[tuple[list[list[GrowingNode]], list[Fraction]]]:
+        """Experts two at a time, until more do not help: those of the best ensemble, and the measures of all that were
+        tried."""
+        grown: list[list[GrowingNode]] = []
+        measures: list[Fraction] = []
+        while (final := find_final(measures, Fraction(self.study.delta))) is None:
+            while len(grown) < experts_at(len(measures)):
+                grown.append((yield from self.grow_expert(len(grown))))
+            measures.append((yield from self.measure(grown)))
+        return grown[: experts_at(final)], measures
+
+    def grow_expert(self, number: int) -> Conversation[list[GrowingNode]]:
+        """The tree over what the sites lay out for this expert (over everyone, without negatives to count off)."""
+        sample = msgspec.structs.replace(self.sample, expert=number)
+
+        def count(tree: list[Split], nodes: list[int], counted: list[int]) -> Conversation[Counts]:
+            question = AskSampleCrosstables(
+                query=self.study.query,
+                target=self.study.target,
+                attributes=self.schema.hidden.attributes,
+                tree=tree,
+                nodes=nodes,
+                sample=sample,
+            )
+            total: Counts = yield ToEach(question, self.templates)
+            return total
+
+        nodes, _ = yield from grow(
+            self.schema,
+            count,
+            max_depth=self.study.max_depth,
+            min_leaf=self.study.min_leaf,
+            subtract=not any(own.floored for own in self.seen.values()),
+        )
+        return nodes
+
+    def measure(self, experts: Sequence[list[GrowingNode]]) -> Conversation[Fraction]:
+        """The balanced accuracy of these experts' majority over the patients of all sites that take part."""
+        question = AskVotes(
+            query=self.study.query,
+            target=self.study.target,
+            positive=self.sample.positive,
+            attributes=self.schema.hidden.attributes,
+            experts=[as_voter(expert, self.study.vote) for expert in experts],
+        )
+        confusion: Counts = yield ToEach(question, self.templates)
+        return balanced_accuracy(confusion.tolist())
+
+
+def begin(study: VotingTrees, sample: Sample, classes: tuple[Value, Value]) -> Conversation[Ensemble]:
+    """Ask the sites that take part what they can be asked about."""
+    seen = yield from ask_schemas(study)
+    schema = share_schema(seen, study.bins, study.target)
+    both = Attribute(study.target, (), classes, missing=False, other=False)
+    return Ensemble(study, sample, seen, replace(schema, classes=both), tell_each(schema, seen))
+
+
+def as_voter(grown: Sequence[GrowingNode], rule: Rule) -> Voter:
+    """A grown tree as a question carries it: where it splits, and where it votes for the positive class."""
+    splits = [
+        Split(index, node.attribute, node.children)
+        for index, node in enumerate(grown)
+        if node.attribute is not None
+    ]
+    sample = grown[0].counts
+    return Voter(
+        splits, [index for index, node in enumerate(grown) if is_for_positive(node.counts, sample, rule)]
+    )

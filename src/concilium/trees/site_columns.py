@@ -1,0 +1,107 @@
+"""The columns of a site as one study asks for them, remembered from question to question.
+
+For plain questions only: what is remembered changes no count, but private questions read nothing from it all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.federation.attributes import Attribute, OwnValues, recode
+from concilium.federation.cohort import Cohort, View
+from concilium.trees.routing import STAYS, route_on
+from concilium.trees.splits import SiteColumn, Split, cells_of_node, find_branchings
+
+LAST_ASKED: WeakKeyDictionary[View, AskedColumns] = WeakKeyDictionary()
+
+
+@dataclass(eq=False)
+class AskedColumns:
+    """The columns of a view as one study asks for them, and what its last question made of them."""
+
+    attributes: Sequence[Attribute]
+    asked: bytes
+    columns: list[SiteColumn]
+    _routed: tuple[NDArray[np.int32], Sequence[Split], dict[int, NDArray[np.int32]]] | None = None
+    _cells: tuple[list[int], NDArray[np.intp], NDArray[np.intp], bool] | None = None
+
+    @cached_property
+    def folded(self) -> list[SiteColumn]:
+        """The same columns for counting: one with more codes than the question has cells for has one code per cell, so
+        that a table is never larger than the answer, however many values the site's patients have."""
+        return [fold(column, a.size) for column, a in zip(self.columns, self.attributes, strict=True)]
+
+    def route(self, rows: NDArray[np.int32], tree: Sequence[Split]) -> dict[int, NDArray[np.int32]]:
+        """Rows by the node of the tree where they come to rest, going on from the last tree where this grew from it."""
+        start, splits = {0: rows}, tree
+        last = self._routed
+        if last is not None:
+            before, grown, resting = last
+            if before is rows and grown == tree[: len(grown)]:
+                start, splits = resting, tree[len(grown) :]
+        resting = route_on(start, find_branchings(splits, self.columns))
+        self._routed = rows, list(tree), resting
+        return resting
+
+    def arrange(
+        self, tables: Sequence[NDArray[np.uint32]], counted: list[int], width: int
+    ) -> NDArray[np.uint32]:
+        """Counts by code, [code, key], as one table by cell, [cell, key]; cell 0 is left empty."""
+        cells = np.zeros((cells_of_node(self.attributes, counted), width), dtype=np.uint32)
+        if tables:
+            code, cell, shared = self._find_cells(counted)
+            by_code = np.concatenate(tables)[code]
+            if shared:
+                np.add.at(cells, cell, by_code)
+            else:
+                cells[cell] = by_code
+        return cells
+
+    def _find_cells(self, counted: list[int]) -> tuple[NDArray[np.intp], NDArray[np.intp], bool]:
+        """Which codes of the counted columns, one after the other, have a cell, the cell of each, and whether codes
+        share one."""
+        last = self._cells
+        if last is None or last[0] != counted:
+            own = [self.folded[index][1] for index in counted]
+            first = np.cumsum([1, *(self.attributes[index].size for index in counted)])
+            place = np.concatenate(own).astype(np.intp)
+            code = np.flatnonzero(place != STAYS)
+            cell = np.repeat(first[:-1], [len(one) for one in own]) + place
+            last = self._cells = counted, code, cell[code], len(np.unique(cell[code])) < len(code)
+        return last[1:]
+
+
+def find_columns(
+    cohort: Cohort, attributes: Sequence[Attribute], own: Sequence[OwnValues] | None = None
+) -> AskedColumns:
+    """The columns of these attributes at this site, which is told its `own` values of those that are hidden.
+
+    All questions of one study name the same attributes, so the last answer is remembered for every view.
+    """
+    asked = msgspec.msgpack.encode(
+        (attributes, own)
+    )  # as written: Python takes 1 for true, but they are two values
+    last = LAST_ASKED.get(cohort.view)
+    if last is not None and last.asked == asked:
+        return last
+    values = [None] * len(attributes) if own is None else own
+    columns = [recode(a, cohort.view, one) for a, one in zip(attributes, values, strict=True)]
+    found = LAST_ASKED[cohort.view] = AskedColumns(attributes, asked, columns)
+    return found
+
+
+def fold(column: SiteColumn, size: int) -> SiteColumn:
+    """A column of an attribute with so many cells, with one code for each and one for what has no cell, where it has
+    more."""
+    codes, cells = column
+    if len(cells) <= size + 1:
+        return column
+    narrow = np.where(cells == STAYS, size, cells).astype(np.min_scalar_type(size))
+    return narrow[codes], np.array([*range(size), STAYS], dtype=np.int32)

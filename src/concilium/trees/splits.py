@@ -1,0 +1,109 @@
+"""A partial tree as a question carries it: where it splits, what makes it one, and what may be asked of its leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MessageError
+from concilium.federation.attributes import Attribute, check_attributes
+from concilium.trees.routing import STAYS, Branching
+
+# What one small message may make a site compute and send: a house asks for a larger level in parts.
+MOST_CELLS = 1 << 22
+MOST_CLASSES = 1000
+
+# An attribute's codes at a site, one for each patient, and for each such code the attribute's cell (or STAYS).
+SiteColumn = tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]
+
+
+class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A node of the partial tree: cell c of the attribute leads to node `children[c]` (-1: no branch).
+
+    Several cells may lead to one node: their values are a group (trees/grouping.py).
+    """
+
+    node: int
+    attribute: int
+    children: list[int]
+
+
+def check_tables(
+    attributes: Sequence[Attribute],
+    counted: Sequence[int],
+    classes: int,
+    tree: Sequence[Split],
+    nodes: Sequence[int],
+    *,
+    most: int = MOST_CELLS,
+    alternatives: bool = False,
+) -> None:
+    """MessageError unless what is counted are leaves of a tree over these attributes, and not too many numbers."""
+    check_attributes(attributes)
+    if len(set(counted)) != len(counted) or any(not 0 <= index < len(attributes) for index in counted):
+        raise MessageError("the attributes to count must be among those named, each once")
+    if not 1 <= classes <= MOST_CLASSES or len(nodes) * cells_of_node(attributes, counted) * classes > most:
+        raise MessageError(f"an answer may hold at most {most} numbers, of at most {MOST_CLASSES} classes")
+    leaves = check_tree(tree, attributes, alternatives) - {split.node for split in tree}
+    if not set(nodes) <= leaves:
+        raise MessageError("only leaves of the partial tree can be counted")
+    if len(set(nodes)) != len(nodes) or not nodes:
+        raise MessageError("the nodes to count must differ, and there must be one")
+
+
+def check_classes(classes: Attribute, target: str) -> None:
+    """MessageError unless these are classes of the target, with a cell for each and none for anything else."""
+    classes.check()
+    if classes.name != target or classes.edges or classes.missing or classes.other:
+        raise MessageError("the classes must be values of the target, and nothing else")
+
+
+def check_tree(
+    tree: Sequence[Split], attributes: Sequence[Attribute], alternatives: bool = False
+) -> set[int]:
+    """All nodes of a tree over these attributes; MessageError unless it is one.
+
+    With `alternatives` a node may be split more than once: patients then go down each of its splits, as if there
+    were several trees with a common top (evaluation/shared_tables.py).
+    """
+    reached = {0}
+    for split in tree:
+        if split.node not in reached or not 0 <= split.attribute < len(attributes):
+            raise MessageError("the partial tree is not connected")
+        if len(split.children) != attributes[split.attribute].size:
+            raise MessageError("a split of the partial tree does not fit its attribute")
+        children = distinct(split.children)
+        if not reached.isdisjoint(children) or min(children, default=1) < 1:
+            raise MessageError("a node of the partial tree is reached twice")
+        reached.update(children)
+    if (has_alternatives(tree) and not alternatives) or max(reached) >= 1 << 31:
+        raise MessageError("a node of the partial tree is split twice, or numbered too high")
+    return reached
+
+
+def cells_of_node(attributes: Sequence[Attribute], counted: Iterable[int]) -> int:
+    """How many cells the tables of a node have: one for its class counts, and those of the counted attributes."""
+    return 1 + sum(attributes[index].size for index in counted)
+
+
+def distinct(children: Iterable[int]) -> list[int]:
+    """The nodes that a split leads to, each once, in the order of their numbers."""
+    return sorted(set(children) - {STAYS})
+
+
+def has_alternatives(tree: Sequence[Split]) -> bool:
+    """Whether a node is split more than once."""
+    return len({split.node for split in tree}) != len(tree)
+
+
+def find_branchings(tree: Sequence[Split], columns: Sequence[SiteColumn]) -> dict[int, Branching]:
+    """The tests of a tree, by node, on the columns of a site."""
+    branchings = {}
+    for split in tree:
+        codes, cells = columns[split.attribute]
+        children = np.array([*split.children, STAYS], dtype=np.int32)  # the last is for codes without a cell
+        branchings[split.node] = Branching(codes, children[cells])
+    return branchings

@@ -1,0 +1,94 @@
+"""How an ensemble of trees votes at the sites: confusion counts to be added up (docs/methods.md, section 1.13).
+
+The question carries all experts, so that a site needs no memory of earlier ones. Under `exact` the house sees four
+numbers of every site: patients by class and by the ensemble's vote.
+
+The patients are all of the query at the sites that take part.
+Every expert has learned from all the positives among them, so that what comes out is good enough to compare ensembles
+and too good for new patients. The thesis compares ensembles on bands of hospitals left out in turn, which would take as
+many ensembles as bands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MessageError
+from concilium.federation.attributes import check_attributes
+from concilium.federation.cohort import Cohort
+from concilium.federation.questions import EXACT
+from concilium.trees.conditional import Conditional
+from concilium.trees.layout import is_positive
+from concilium.trees.routing import route
+from concilium.trees.site_columns import find_columns
+from concilium.trees.splits import Split, check_tree, find_branchings
+
+Rule = Literal["balanced", "majority"]
+# Each goes over all patients; an ensemble stops long before.
+MOST_EXPERTS = 1001
+# Patients by class, negative first.
+Counted = Sequence[int] | NDArray[np.int64]
+
+
+def is_for_positive(patients: Counted, sample: Counted, rule: Rule) -> bool:
+    """Whether an expert votes positive where it knows these patients (negative, positive) of its whole sample.
+
+    `majority` is the thesis': where most of them are positive. `balanced` is where positives are commoner than in the
+    sample: what balanced accuracy asks for, in which one positive weighs as much as the sample's negatives for it.
+    """
+    weights = (1, 1) if rule == "majority" else (int(sample[1]), int(sample[0]))
+    return int(patients[1]) * weights[1] > int(patients[0]) * weights[0]
+
+
+class Voter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A tree, and at which of its nodes a patient who comes to rest there has its vote for the positive class."""
+
+    tree: list[Split]
+    positive: list[int]
+
+
+class AskVotes(Conditional, frozen=True, kw_only=True):
+    """How many patients of each class does the majority of these experts call positive, and negative?"""
+
+    kind: ClassVar[str] = "tree.votes"
+    releases: ClassVar[frozenset[str]] = EXACT
+
+    positive: str | int | float | bool
+    experts: list[Voter]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return 2, 2
+
+    def check(self, release: str) -> None:
+        if len(self.experts) % 2 == 0:
+            raise MessageError("the number of experts must be odd, so that no vote is a tie")
+        if len(self.experts) > MOST_EXPERTS:
+            raise MessageError(f"at most {MOST_EXPERTS} experts can vote at a time")
+        self.check_hidden()
+        check_attributes(self.attributes)
+        for expert in self.experts:
+            votes = set(expert.positive)
+            if len(votes) != len(expert.positive) or not votes <= check_tree(expert.tree, self.attributes):
+                raise MessageError("an expert votes at a node that its tree does not have, or twice at one")
+
+    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+        """The counts of this site, [class, vote], negative first."""
+        columns = find_columns(cohort, self.attributes, self.read_template(template).attributes).columns
+        votes = np.zeros(len(cohort.view.records), dtype=np.int32)
+        for expert in self.experts:
+            resting = route(cohort.rows, find_branchings(expert.tree, columns))
+            for node in expert.positive:
+                if node in resting:
+                    votes[resting[node]] += 1
+        won = 2 * votes[cohort.rows] > len(self.experts)
+        truth = is_positive(cohort, self.target, self.positive)
+        counts = np.bincount(2 * truth + won, minlength=4).reshape(2, 2).astype(np.uint32)
+        if cohort.guard.on and cohort.guard.withholds(counts):
+            counts[:] = 0
+        return counts

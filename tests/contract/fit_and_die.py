@@ -1,0 +1,34 @@
+"""`fit_and_die.py FOLDER METHOD ROUND` fits a method with a journal and ledgers on disk, and is killed in that round.
+
+Round 0: nobody is killed. The model is saved as FOLDER/model.json when the fit ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import concilium as cc
+from concilium.closed_lists import METHODS, load
+from contract.patients import ROWS, make, open_site
+
+
+def main(folder, method, last):
+    rounds = 0
+
+    def count(text):
+        nonlocal rounds
+        rounds += 1
+        if rounds == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sites = [open_site(name, rows, ledger=folder / f"{name}.ledger") for name, rows in ROWS.items()]
+    house = cc.House(sites, journal=folder / "journal", on_round=count)
+    model = make(load(METHODS[method]), "exact").fit(house)
+    model.save(folder / "model.json")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

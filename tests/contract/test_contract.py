@@ -1,0 +1,342 @@
+"""What every method of the closed list must do; one that is added to the list is tested here without a line."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import concilium as cc
+from concilium.closed_lists import RELEASES
+from concilium.errors import HouseError, ModelError, StudyError
+from concilium.federation.explanation import Explanation, Reason
+from concilium.federation.method import Method
+from contract.patients import (
+    BINS,
+    EVERYONE,
+    ROWS,
+    SCHEMA,
+    SITES,
+    VALUES,
+    cases,
+    make,
+    method_types,
+    open_site,
+    open_sites,
+)
+
+TESTS = Path(__file__).parents[1]
+NAMES = sorted(method_types())
+PATIENT = {"age": 71.5, "pressure": 130.0, "sex": "f", "ward": "c"}
+
+every_method = pytest.mark.parametrize("name", NAMES)
+every_case = pytest.mark.parametrize(("name", "release"), cases())
+_fitted = {}
+
+
+def fitted(name, release):
+    """A model of each case, fitted once; with the kinds of its questions in order, and its sites."""
+    if (name, release) not in _fitted:
+        asked = []
+        sites = open_sites()
+        house = cc.House(sites, on_round=asked.append)
+        model = make(method_types()[name], release).fit(house)
+        kinds = [re.match(r"round \d+: (\S+) to", text)[1] for text in asked]
+        _fitted[name, release] = model, kinds, sites
+    return _fitted[name, release]
+
+
+@every_method
+def test_it_is_a_method_with_all_its_parts(name):
+    method = method_types()[name]
+    assert issubclass(method, Method)
+    assert method.method == name
+    assert method.description
+    assert set(method.releases) <= set(RELEASES)
+    assert issubclass(method.body_type, msgspec.Struct)
+
+
+@every_method
+def test_parameters_are_declared_once_and_tell_themselves(name):
+    method = method_types()[name]
+    declared = method.parameters()
+    assert list(inspect.signature(method).parameters) == list(declared)
+    for one in declared.values():
+        assert one.parameter.takes
+        assert one.parameter.about
+        assert one.name in method.__doc__
+        assert one.parameter.about.split()[0] in method.__doc__
+    model = make(method)
+    assert method(**model.get_params()).get_params() == model.get_params()
+    assert f"{method.__name__}(target='y'" in repr(model)
+    with pytest.raises(AttributeError, match="is settled"):
+        model.target = "other"
+    with pytest.raises(TypeError, match="no_such"):
+        method(**required(method), no_such=1)
+
+
+@every_method
+def test_a_parameter_out_of_range_is_named_in_one_sentence(name):
+    method = method_types()[name]
+    for one in method.parameters().values():
+        if one.parameter.section == "privacy" and one.name != "release":
+            continue  # exact numbers have sentences of their own (privacy/accounting.py)
+        with pytest.raises(StudyError, match=re.escape(f"the {one.name!r} of {method.called} must be ")):
+            method(**{**required(method), one.name: object()})
+
+
+def required(method):
+    return {"target": "y", **({"positive": "yes"} if "positive" in method.parameters() else {})}
+
+
+@every_method
+def test_before_it_is_fitted_it_has_no_model(name):
+    model = make(method_types()[name])
+    for look in ("body", "card", "classes_"):
+        with pytest.raises(ModelError, match="is not fitted yet"):
+            getattr(model, look)
+
+
+@every_case
+def test_a_fitted_model_predicts_and_explains(name, release):
+    model, _, _ = fitted(name, release)
+    patients = cc.Records.from_rows(EVERYONE, schema=SCHEMA)
+    shares = model.predict_proba(patients)
+    labels = model.predict(patients)
+    assert sorted(map(str, model.classes_)) == ["no", "yes"]
+    assert shares.shape == (len(EVERYONE), 2)
+    assert np.all(shares >= 0)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert labels.tolist() == [model.classes_[best] for best in shares.argmax(axis=1)]
+    assert set(model.attributes_) <= {"age", "pressure", "sex", "ward"}
+    assert model.predict(EVERYONE[:5]).tolist() == labels[:5].tolist()
+    explanation = model.explain(PATIENT)
+    assert type(explanation) is Explanation
+    assert all(type(reason) is Reason for reason in explanation.reasons)
+    assert explanation.target == "y"
+    assert explanation.prediction == model.predict([PATIENT])[0]
+    assert str(explanation).startswith(f"y = {explanation.prediction}")
+    assert model.text()
+    assert all(picture.startswith("<svg") for picture in model.pictures().values())
+    with pytest.raises(ModelError, match="none of the attributes"):
+        model.explain({"height": 180})
+
+
+@every_case
+def test_a_model_file_is_the_model(name, release, tmp_path):
+    model, _, _ = fitted(name, release)
+    model.save(tmp_path / "model.json")
+    again = cc.load(tmp_path / "model.json")
+    assert type(again) is type(model)
+    assert again.body == model.body
+    assert again.card == model.card
+    assert again.release == release
+    assert (again.target, again.query) == ("y", "")
+    assert np.array_equal(again.predict_proba(EVERYONE), model.predict_proba(EVERYONE))
+    assert str(again.explain(PATIENT)) == str(model.explain(PATIENT))
+    assert again.text() == model.text()
+
+
+@every_case
+def test_the_card_tells_who_took_part_and_at_what_price(name, release):
+    model, _, sites = fitted(name, release)
+    card = model.card
+    assert card.method == name
+    assert card.release == release
+    assert card.meaning.startswith(f"{release}: ")
+    assert [site.name for site in card.sites] == list(SITES)
+    assert card.rounds > 0
+    assert card.bytes > 0
+    by_site = {site.name: site.ledger.entries() for site in sites}
+    for site in SITES:
+        entered = [entry for entry in by_site[site] if entry.mode != "settings"]
+        told = [one for one in card.releases if one.site == site]
+        assert sum(one.numbers for one in told) == sum(entry.numbers for entry in entered)
+        assert sum(one.answers for one in told) == len(entered)
+
+
+@every_case
+def test_what_is_asked_and_charged_is_what_was_planned(name, release):
+    model, kinds, sites = fitted(name, release)
+    plan = make(method_types()[name], release).plan()
+    assert {kind for kind in kinds if not kind.startswith("mask.")} <= {q.kind for q in plan.questions}
+    for site in sites:
+        assert site.ledger.spent() <= plan.total
+        if model.way_out.bounded:
+            # What a plan reserves and a fit does not spend is told by the method: never more than was planned.
+            assert site.ledger.spent() > 0
+            assert math.isfinite(site.ledger.epsilon())
+        elif set(kinds) & {q.kind for q in plan.questions if q.cost is None}:
+            assert site.ledger.epsilon() == math.inf
+
+
+@every_method
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_it_equals_the_pooled_model_or_says_why_not(name, release):
+    method = method_types()[name]
+    if release not in method.releases:
+        assert method.releases == ("exact",)
+        return
+    if method.differs_from_pooled:
+        assert method.differs_from_pooled in method.__doc__
+        return
+    pooled = make(method, "exact").fit(cc.House([open_site("all", EVERYONE)]))
+    assert fitted(name, release)[0].body == pooled.body
+
+
+@every_method
+def test_through_regions_it_is_the_same_model(name):
+    method = method_types()[name]
+    sites = open_sites()
+    tiers = cc.House(
+        [
+            cc.Region("upper", cc.House([cc.Region("inner", cc.House(sites[:2])), sites[2]])),
+            sites[3],
+        ]
+    )
+    model = make(method, "exact").fit(tiers)
+    assert model.body == fitted(name, "exact")[0].body
+    assert any("upper (3 hospitals)" in warning for warning in model.card.warnings)
+
+
+@every_case
+def test_a_region_under_masks_is_a_clear_no(name, release):
+    if release == "exact":
+        return
+    sites = open_sites()
+    house = cc.House([cc.Region("upper", cc.House(sites[:1])), *sites[1:]])
+    reason = f"a region answers exact questions only: '{release}' hides each hospital's numbers"
+    if fitted(name, release)[1][0].startswith("mask."):  # participants are fixed from then on
+        with pytest.raises(HouseError, match=reason):
+            make(method_types()[name], release).fit(house)
+        return
+    model = make(method_types()[name], release).fit(house)
+    assert [site.name for site in model.card.sites] == list(SITES[1:])
+    assert [(one.site, one.rule) for one in model.card.refusals] == [("upper", "mode")]
+    assert model.card.refusals[0].reason.startswith(reason)
+
+
+@every_case
+def test_a_site_that_refuses_is_left_out_or_stops_it(name, release):
+    method = method_types()[name]
+    sites = open_sites()
+    sites[0] = open_site(
+        SITES[0], ROWS[SITES[0]], policy=cc.Policy(modes=("masked",) if release != "masked" else ("exact",))
+    )
+    house = cc.House(sites)
+    if release == "exact":
+        model = make(method, release).fit(house)
+        assert [site.name for site in model.card.sites] == list(SITES[1:])
+        assert [(one.site, one.rule) for one in model.card.refusals] == [(SITES[0], "mode")]
+        rest = cc.House(open_sites({name: ROWS[name] for name in SITES[1:]}))
+        assert model.body == make(method, release).fit(rest).body
+        return
+    if fitted(name, release)[1][0].startswith("mask."):  # participants are fixed from then on
+        with pytest.raises(HouseError, match=f"stopped in round 1: {SITES[0]}: nothing is released"):
+            make(method, release).fit(house)
+        return
+    model = make(method, release).fit(house)
+    assert [site.name for site in model.card.sites] == list(SITES[1:])
+
+
+@every_method
+def test_nobody_to_answer_is_a_sentence(name):
+    refusing = open_sites(policy=cc.Policy(modes=("masked",)))
+    with pytest.raises(
+        HouseError, match="no site answered: north, south, east and 1 more: nothing is released"
+    ):
+        make(method_types()[name], "exact").fit(cc.House(refusing))
+
+
+class Breaking:
+    """A site that is lost after so many questions."""
+
+    def __init__(self, site, answers):
+        self.name, self.site, self.left = site.name, site, answers
+
+    def answer(self, message):
+        self.left -= 1
+        if self.left < 0:
+            raise ConnectionError("gone")
+        return self.site.answer(message)
+
+
+@every_method
+def test_a_site_lost_on_the_way_leaves_the_model_of_the_rest_or_stops(name):
+    method = method_types()[name]
+    sites = open_sites()
+    model = make(method, "exact").fit(cc.House([Breaking(sites[0], 1), *sites[1:]]))
+    rest = cc.House(open_sites({name: ROWS[name] for name in SITES[1:]}))
+    assert model.body == make(method, "exact").fit(rest).body
+    assert [loss.site for loss in model.card.dropouts] == [SITES[0]]
+    sites = open_sites()
+    with pytest.raises(HouseError, match="north: ConnectionError: gone"):
+        make(method, "exact").fit(cc.House([Breaking(sites[0], 1), *sites[1:]], on_loss="stop"))
+
+
+@every_method
+def test_a_killed_fit_goes_on_from_its_journal_and_charges_nothing_twice(name, tmp_path):
+    def run(folder, last):
+        folder.mkdir(exist_ok=True)
+        script = [sys.executable, str(TESTS / "contract" / "fit_and_die.py"), str(folder), name, str(last)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+        return subprocess.run(script, capture_output=True, text=True, env=environment, check=False)
+
+    whole = run(tmp_path / "whole", 0)
+    assert whole.returncode == 0, whole.stderr
+    killed = run(tmp_path / "killed", 2)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "model.json").exists()
+    resumed = run(tmp_path / "killed", 0)
+    assert resumed.returncode == 0, resumed.stderr
+    one, other = (cc.load(tmp_path / place / "model.json") for place in ("whole", "killed"))
+    assert one.body == other.body
+    for site in SITES:
+        books = [
+            cc.Ledger.open_readonly(tmp_path / place / f"{site}.ledger") for place in ("whole", "killed")
+        ]
+        assert books[0].numbers() == books[1].numbers()
+
+
+@every_case
+def test_a_study_file_runs_it_and_its_report_describes_it(name, release, tmp_path):
+    method = method_types()[name]
+    declared = method.parameters()
+    lines = ["[study]", 'name = "contract"', f'method = "{name}"', 'target = "y"', 'positive = "yes"']
+    lines += ["[privacy]", f'release = "{release}"', *(["epsilon = 4.0"] if "epsilon" in declared else [])]
+    lines += ["[schema]", *(f'{column} = "{kind}"' for column, kind in SCHEMA.items())]
+    lines += ["[bins]", *(f"{column} = {edges}" for column, edges in BINS.items())]
+    if release == "private":
+        lines += ["[values]", *(f"{column} = {values}" for column, values in VALUES.items())]
+    for site, rows in ROWS.items():
+        columns = list(SCHEMA)
+        cells = [",".join("" if row[c] is None else str(row[c]) for c in columns) for row in rows]
+        (tmp_path / f"{site}.csv").write_text("\n".join([",".join(columns), *cells]) + "\n")
+        lines += ["[[site]]", f'name = "{site}"', f'records = "{site}.csv"']
+    (tmp_path / "study.toml").write_text("\n".join(lines) + "\n")
+    study = cc.Study.read(tmp_path / "study.toml")
+    assert study.plan().questions == make(method, release).plan()
+    results = study.run(tmp_path / "results")
+    assert results.card.release == release
+    if release != "private":
+        assert results.model.body == fitted(name, release)[0].body
+    report = results.files["report.html"].read_text()
+    assert method.description in report
+    assert set(results.files) >= {"model.json", "metrics.json", "card.json", "report.html"}
+
+
+@every_method
+def test_the_section_of_a_study_file_is_documented_as_declared(name):
+    from concilium.study.methods import tabulate_parameters
+
+    docs = (TESTS.parent / "docs" / "studies.md").read_text()
+    assert tabulate_parameters(method_types()[name]) in docs

@@ -1,0 +1,193 @@
+"""The closed list of releases: each is an object that is found by its name, and nobody else asks for the name."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from conversation import ROWS, site_of, wrap
+
+import concilium as cc
+from concilium import closed_lists, federation
+from concilium.closed_lists import KINDS, RELEASES, load
+from concilium.errors import HouseError, MessageError
+from concilium.federation.attributes import Attribute
+from concilium.federation.histograms import AskHistograms, AskNoisyHistograms
+from concilium.federation.messages import Answer, Refusal, encode, open_reply
+from concilium.federation.questions import Noisy, Question, Statistic, Step, read_again
+from concilium.federation.releases import find_release
+from concilium.federation.releases.release import Release
+from concilium.federation.schema import AskSchema
+
+AGE = Attribute("age", (40.0, 60.0))
+PLAIN = AskHistograms(query="", target="y", attributes=(AGE,))
+NOISY = AskNoisyHistograms(query="", target="y", attributes=(AGE,), variance="100")
+
+
+@pytest.fixture(autouse=True)
+def _forget_questions():
+    """A question is read once: what was read while a test changed a kind's releases is not to stay."""
+    yield
+    read_again.cache_clear()
+
+
+def parts(count=3, **options):
+    return [site_of(ROWS[i::count], name=f"s{i}", **options) for i in range(count)]
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_every_listed_release_is_one(name):
+    release = find_release(name)
+    assert isinstance(release, Release)
+    assert release is find_release(name)
+    assert release.name == name
+    assert release.meaning.startswith(f"{name}: the house saw ")
+    assert release.bounded is RELEASES[name].bounded
+    assert isinstance(release.by_site, bool)
+    assert isinstance(release.comparable, bool)
+
+
+def test_only_what_adds_noise_is_bounded_and_only_exact_shows_each_site():
+    assert [name for name in RELEASES if find_release(name).bounded] == ["private"]
+    assert [name for name in RELEASES if find_release(name).by_site] == ["exact"]
+    assert [name for name in RELEASES if not find_release(name).comparable] == ["masked"]
+
+
+@pytest.mark.parametrize("file", ["site.py", "run.py", "region.py", "house.py", "masked_study.py"])
+def test_no_release_is_known_by_name_where_all_are_treated_alike(file):
+    source = (Path(federation.__file__).parent / file).read_text()
+    words = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    assert not set(RELEASES) & {word for word in words if isinstance(word, str)}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("privat", "nothing is released as 'privat'; did you mean 'private'?"),
+        ("Masked", "nothing is released as 'Masked'; did you mean 'masked'?"),
+        ("plain text", "nothing is released as 'plain text'"),
+        ("", "nothing is released as ''"),
+        ("x" * 64, f"nothing is released as '{'x' * 60}'"),
+    ],
+)
+def test_an_unknown_release_is_refused_in_a_sentence(name, said):
+    with pytest.raises(MessageError) as refused:
+        find_release(name)
+    assert str(refused.value) == said
+    reply = open_reply(site_of().answer(encode(wrap(PLAIN.kind, PLAIN, release=name))))
+    assert (reply.rule, reply.reason) == ("message", said)
+    region = cc.Region("r", cc.House(parts(2)))
+    assert isinstance(open_reply(region.answer(encode(wrap(PLAIN.kind, PLAIN, release=name)))), Refusal)
+
+
+def test_a_new_release_is_one_file_and_one_line(monkeypatch):
+    """What a hospital does with it is said in its own class: here, as `exact` does, but under another name."""
+
+    class Open(load(RELEASES["exact"].place)):
+        name: ClassVar[str] = "open"
+        meaning: ClassVar[str] = "open: the house saw everything."
+
+    monkeypatch.setitem(RELEASES, "open", closed_lists.ListedRelease(f"{__name__}:Open", bounded=False))
+    monkeypatch.setattr("test_releases.Open", Open, raising=False)
+    monkeypatch.setattr(AskHistograms, "releases", frozenset({"open"}))
+    sites = parts(policy=cc.Policy(modes=("open",)))
+    with cc.House(sites).open("test", "open", {}) as run:
+        total = run.add_up(PLAIN)
+        card = run.finish({})
+    assert total.sum() == len(ROWS)
+    assert (card.release, card.meaning) == ("open", Open.meaning)
+    assert {entry.mode for site in sites for entry in site.ledger.entries() if entry.question} == {"open"}
+
+
+def statistics():
+    forms = {kind: load(place) for kind, place in KINDS.items()}
+    return {kind: form for kind, form in forms.items() if issubclass(form, Statistic)}
+
+
+def test_private_is_for_noisy_questions_and_they_are_for_private_alone():
+    for kind, form in statistics().items():
+        assert issubclass(form, Noisy) == ("private" in form.releases), kind
+        if issubclass(form, Noisy):
+            assert form.releases == {"private"}, kind
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_question_is_answered_under_its_own_releases_only(release):
+    sites = parts()
+    for question in (PLAIN, NOISY, AskSchema(query="", target="y", count_patients=False)):
+        if release in question.releases:
+            continue
+        reply = open_reply(sites[0].answer(encode(wrap(question.kind, question, release=release))))
+        assert reply.rule == "message"
+        assert reply.reason == f"a question of kind {question.kind!r} cannot be released as {release!r}"
+
+
+def test_private_never_answers_what_is_not_noisy_even_if_a_kind_says_so(monkeypatch):
+    """Were a plain kind to list `private` among its releases, the release itself would refuse: covered or opened."""
+    monkeypatch.setattr(AskHistograms, "releases", frozenset({"exact", "masked", "private"}))
+    monkeypatch.setattr(AskSchema, "releases", frozenset({"private"}))
+    sites = parts()
+    with (
+        cc.House(sites).open("test", "private", {}) as run,
+        pytest.raises(HouseError, match="'histograms' cannot be released as 'private'"),
+    ):
+        run.add_up(PLAIN)
+    with (
+        cc.House(sites).open("test", "private", {}) as run,
+        pytest.raises(HouseError, match=r"'tree\.schema' cannot be released as 'private'"),
+    ):
+        run.ask(AskSchema(query="", target="y", count_patients=False))
+    for site in sites:
+        assert not [entry for entry in site.ledger.entries() if entry.question]
+
+
+def test_a_question_with_one_release_keeps_it_in_a_run_of_another():
+    """A masked run may have a private part: its noise and its price are those of `private`, the rest is as it was."""
+    sites = parts()
+    with cc.House(sites).open("test", "masked", {}) as run:
+        plain = run.add_up(PLAIN)
+        run.add_up(NOISY)
+        again = run.add_up(PLAIN)
+        card = run.finish({})
+    np.testing.assert_array_equal(plain, again)
+    assert card.release == "masked"
+    for site in sites:
+        opened = [entry for entry in site.ledger.entries() if entry.kind == "mask.open"]
+        assert [(entry.mode, entry.cost is None) for entry in opened] == [
+            ("masked", True),
+            ("private", False),
+        ]
+        assert site.ledger.spent() == opened[1].cost > 0
+
+
+def test_noise_is_paid_for_as_what_it_is_in_a_run_of_another_release():
+    """A noisy question asked as `masked` would leave without noise and unbounded: no such message is answered."""
+    site = site_of()
+    for release in ("exact", "masked"):
+        reply = open_reply(site.answer(encode(wrap(NOISY.kind, NOISY, release=release))))
+        assert isinstance(reply, Refusal)
+    assert not [entry for entry in site.ledger.entries() if entry.question]
+
+
+def test_a_release_without_steps_agrees_on_nothing():
+    class Nod(Step, frozen=True, kw_only=True):
+        kind: ClassVar[str] = "test.nod"
+        releases: ClassVar[frozenset[str]] = frozenset(RELEASES)
+
+    with pytest.raises(MessageError, match="nothing to agree on under 'exact'"):
+        find_release("exact").step(None, None, Nod())
+    assert issubclass(Nod, Question)
+
+
+def test_what_is_released_is_what_the_house_adds_up():
+    """Each release has both halves: sums of the same patients are the same, but for the noise that was paid for."""
+    totals = {}
+    for release in ("exact", "masked"):
+        with cc.House(parts()).open("test", release, {}) as run:
+            totals[release] = run.add_up(PLAIN)
+    np.testing.assert_array_equal(totals["exact"], totals["masked"])
+    replies = [open_reply(site.answer(encode(wrap(PLAIN.kind, PLAIN)))) for site in parts()]
+    assert all(isinstance(reply, Answer) for reply in replies)

@@ -1,0 +1,96 @@
+"""Ledgers of version 0.1.0 open, verify, go on and forget nothing.
+
+north.ledger was kept by a site of 35 patients with a budget of rho = 2 that took part in an exact tree, a masked tree
+and a private one-level model with `east` and `west`, and then refused a question for too few patients. north.json says
+what was in it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from pyroaring import BitMap
+
+import concilium as cc
+from concilium.errors import HouseError
+from concilium.privacy.ledger import Head
+
+HERE = Path(__file__).parent
+CONTENT = json.loads((HERE / "north.json").read_text())
+SCHEMA = {"sex": "code", "ward": "code", "y": "code"}
+VALUES = {"y": ["n", "y"], "sex": ["f", "m"]}
+
+
+def make_rows(count, shift):
+    return [
+        {
+            "sex": "fm"[(row + shift) % 2],
+            "ward": "abc"[(row * 7 + shift) % 3],
+            "y": "ny"[(row * row + shift) % 5 % 2],
+        }
+        for row in range(count)
+    ]
+
+
+TABLES = {
+    name: cc.Records.from_rows(make_rows(30 + 5 * place, place), schema=SCHEMA)
+    for place, name in enumerate(("east", "north", "west"))
+}
+
+
+@pytest.fixture
+def file(tmp_path):
+    for ending in ("", ".identity"):
+        shutil.copyfile(HERE / f"north.ledger{ending}", tmp_path / f"north.ledger{ending}")
+        (tmp_path / f"north.ledger{ending}").chmod(0o600)
+    return tmp_path / "north.ledger"
+
+
+def test_an_old_ledger_reads_as_it_was_written(file):
+    with cc.Ledger.open_readonly(file) as ledger:
+        assert ledger.verify() == len(CONTENT["entries"])
+        entries = [
+            [e.kind, e.mode, None if e.cost is None else str(e.cost), e.numbers, e.hash]
+            for e in ledger.entries()
+        ]
+        assert entries == CONTENT["entries"]
+        assert ledger.spent() == Fraction(CONTENT["spent"])
+        assert ledger.remaining() == Fraction(CONTENT["remaining"])
+        assert ledger.holds(Head(*CONTENT["head"]))
+        assert [[note.kind, note.rule] for note in ledger.refusals()] == CONTENT["refusals"]
+        assert ledger.settings.site == CONTENT["site"]
+
+
+def test_the_digest_of_a_table_is_what_it_was():
+    assert TABLES["north"].digest == CONTENT["records"]
+    assert cc.Patients(table=TABLES["north"]).digest == CONTENT["records"]
+
+
+@pytest.mark.parametrize("release", ["exact", "masked", "private"])
+def test_an_old_ledger_goes_on(file, release):
+    policy = cc.Policy(budget=cc.Budget("2"))
+    north = cc.Site("north", TABLES["north"], policy=policy, ledger=file)
+    house = cc.House([cc.Site("east", TABLES["east"]), north, cc.Site("west", TABLES["west"])])
+    options = {"values": VALUES, "epsilon": "0.5"} if release == "private" else {}
+    cc.NaiveBayes("y", release=release, **options).fit(house)
+    assert north.ledger.verify() > len(CONTENT["entries"])
+    assert north.ledger.holds(Head(*CONTENT["head"]))
+    grown = north.ledger.spent() > Fraction(CONTENT["spent"])
+    assert grown == (release == "private")
+
+
+def test_an_old_ledger_remembers_its_circle_its_patients_and_its_budget(file):
+    policy = cc.Policy(budget=cc.Budget("2"))
+    north = cc.Site("north", TABLES["north"], policy=policy, ledger=file)
+    others = [cc.Site("east", TABLES["east"]), cc.Site("south", TABLES["west"])]
+    with pytest.raises(HouseError, match="opened masked sums with east, north, west"):
+        cc.NaiveBayes("y", release="masked").fit(cc.House([*others, north]))
+    remembered = north.ledger.populations(CONTENT["records"], 0)
+    assert [len(BitMap.deserialize(patients)) for _, _, patients in remembered] == [35]
+    left = Fraction(CONTENT["remaining"])
+    assert north.ledger.fits(left)
+    assert not north.ledger.fits(left + Fraction(1, 10**12))

@@ -1,0 +1,73 @@
+"""A study's plan as a value: what it would ask and cost, and whether hospitals have room, with nothing asked."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import concilium as cc
+from concilium.cli.main import app
+from concilium.errors import StudyError
+from concilium.privacy.accounting import rho_for_epsilon
+from small_study import HOSPITALS, SEVERAL, SPLIT, lay_out
+
+PRIVATE = '[privacy]\nrelease = "private"\nepsilon = 1\n[values]\nsex = ["f", "m"]\ndeath = [0, 1]\n'
+LEAVE_OUT = '[evaluate]\nleave_out = "site"\n'
+
+
+def test_a_private_plan_is_exact_and_asks_nothing(tmp_path: Path) -> None:
+    path = lay_out(tmp_path, SEVERAL + PRIVATE)
+    before = sorted(tmp_path.rglob("*"))
+    plan = cc.Study.read(path).plan()
+    assert sorted(tmp_path.rglob("*")) == before
+    assert plan.models == 1
+    assert plan.total == sum(question.cost or 0 for question in plan.questions.questions)
+    assert 0 < plan.total <= rho_for_epsilon("1", "1e-6")
+    assert [(site.site, site.left, site.fits) for site in plan.sites] == [
+        (name, None, True) for name in HOSPITALS
+    ]
+    assert plan.fits
+    assert {kind for kind, _, _ in plan.rows} == {"tree.noisy"}
+    shown = CliRunner().invoke(app, ["run", str(path), "--plan", "--json"]).stdout
+    assert json.loads(shown) == plan.to_dict()
+
+
+def test_what_a_ledger_has_left_is_what_must_do(tmp_path: Path) -> None:
+    text = SEVERAL.replace('records = "south.csv"', 'records = "south.csv"\npolicy = "south.toml"') + PRIVATE
+    (tmp_path / "south.toml").write_text('[budget]\ntotal = "1/30"\n')
+    study = cc.Study.read(lay_out(tmp_path, text))
+    plan = study.plan()
+    south = next(site for site in plan.sites if site.site == "south")
+    assert (south.left, south.currency, south.fits) == (Fraction(1, 30), "rho", True)
+    study.run()
+    again = study.plan()
+    south = next(site for site in again.sites if site.site == "south")
+    assert south.left is not None
+    assert south.left < Fraction(1, 30)
+    assert south.fits == again.fits == (again.total <= south.left)
+
+
+def test_every_fold_that_is_charged_is_counted(tmp_path: Path) -> None:
+    one = cc.Study.read(lay_out(tmp_path, SPLIT + PRIVATE)).plan()
+    plan = cc.Study.read(lay_out(tmp_path, SPLIT + PRIVATE + LEAVE_OUT)).plan()
+    assert plan.models == len(HOSPITALS)
+    assert plan.total == 3 * one.total
+    assert plan.sites == ()
+
+
+def test_what_has_no_bound_fits_everywhere(tmp_path: Path) -> None:
+    text = SEVERAL.replace('records = "south.csv"', 'records = "south.csv"\npolicy = "south.toml"')
+    (tmp_path / "south.toml").write_text('[budget]\ntotal = "1/1000000"\n')
+    plan = cc.Study.read(lay_out(tmp_path, text)).plan()
+    assert (plan.total, plan.fits) == (0, True)
+    assert all(cost == "unlimited" for _, cost, _ in plan.rows)
+
+
+def test_a_private_study_that_leaves_things_unsaid_has_no_plan(tmp_path: Path) -> None:
+    study = cc.Study.read(lay_out(tmp_path, SPLIT + PRIVATE.replace("death = [0, 1]\n", "")))
+    with pytest.raises(StudyError, match=r"study\.toml: a private DecisionTree needs the classes"):
+        study.plan()

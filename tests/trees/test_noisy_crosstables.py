@@ -1,0 +1,216 @@
+"""Noisy crosstables: the counts of the definition, one patient's worth of change, no question that tells more."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import concilium as cc
+from concilium.errors import MessageError
+from concilium.federation.attributes import Attribute
+from concilium.federation.cohort import View
+from concilium.federation.held_out import Part
+from concilium.federation.messages import Refusal, encode, open_reply
+from concilium.trees.crosstables import AskCrosstables
+from concilium.trees.noisy_crosstables import MOST_NOISY_CELLS, AskNoisyCrosstables
+from concilium.trees.routing import STAYS
+from concilium.trees.site_columns import LAST_ASKED
+from concilium.trees.splits import Split
+from federation.conversation import wrap
+
+A = Attribute("a", (), ("u", "v"), missing=False)
+B = Attribute("b", (), ("1", "2", "x"))
+AGE = Attribute("age", (40.0, 60.0))
+CLASSES = Attribute("y", (), ("n", "p"), missing=False, other=False)
+SCHEMA = {"a": "code", "b": "code", "age": "number", "y": "code"}
+QUESTION = AskNoisyCrosstables(
+    query="",
+    target="y",
+    attributes=(A, B, AGE),
+    classes=CLASSES,
+    tree=[],
+    nodes=[0],
+    counted=[0, 1, 2],
+    variance="9",
+)
+
+patients = st.fixed_dictionaries(
+    {
+        "a": st.sampled_from(["u", "v", "w", None]),
+        "b": st.sampled_from(["1", "2", "x", "new", None]),
+        "age": st.none() | st.integers(20, 90),
+        "y": st.sampled_from(["n", "p", "another", None]),
+    }
+)
+
+
+def cell(attribute, value):
+    """Where a patient is counted, from the definition: missing first, intervals or values, any other last."""
+    if attribute.edges:
+        return 0 if value is None else 1 + sum(value >= edge for edge in attribute.edges)
+    if value is None and attribute.missing:
+        return 0
+    named = [label for label in attribute.values if label == value]
+    return attribute.missing + (attribute.values.index(value) if named else len(attribute.values))
+
+
+@st.composite
+def questions(draw):
+    """A tree of up to three splits, of which some leaves and attributes are counted."""
+    leaves, tree, born = [0], [], 1
+    for _ in range(draw(st.integers(0, 3))):
+        if not leaves:
+            break
+        node = leaves.pop(draw(st.integers(0, len(leaves) - 1)))
+        attribute = draw(st.integers(0, 2))
+        children = []
+        for _ in range(QUESTION.attributes[attribute].size):
+            kind = draw(st.sampled_from(["new", "none", "same"]))
+            children.append(
+                STAYS if kind == "none" else children[-1] if kind == "same" and children else born
+            )
+            born = max(born, children[-1] + 1)
+        tree.append(Split(node, attribute, children))
+        leaves += sorted(set(children) - {STAYS})
+    if not leaves:
+        tree, leaves = [], [0]
+    nodes = draw(st.lists(st.sampled_from(leaves), min_size=1, unique=True))
+    counted = draw(st.lists(st.integers(0, 2), unique=True))
+    return msgspec.structs.replace(QUESTION, tree=tree, nodes=nodes, counted=counted)
+
+
+def view_of(rows):
+    anyone = {"a": "u", "b": "1", "age": 1, "y": "n"}
+    records = cc.Records.from_rows([*rows, anyone], schema=SCHEMA).take(np.arange(len(rows)))
+    return View(records, cc.Policy()).each_by_itself
+
+
+def count(question, rows):
+    cohort = view_of(rows).select(question.query, question.target).telling_all()
+    return question.compute(cohort, b"")
+
+
+def expected(question, rows):
+    """Every patient by hand."""
+    counts = np.zeros(question.shape, dtype=np.int64)
+    splits = {split.node: split for split in question.tree}
+    for row in rows:
+        if row["y"] not in CLASSES.values:
+            continue
+        node = 0
+        while node in splits:
+            attribute = question.attributes[splits[node].attribute]
+            child = splits[node].children[cell(attribute, row[attribute.name])]
+            if child == STAYS:
+                break
+            node = child
+        if node not in question.nodes:
+            continue
+        table, outcome, start = counts[question.nodes.index(node)], CLASSES.values.index(row["y"]), 1
+        table[0, outcome] += 1
+        for index in question.counted:
+            attribute = question.attributes[index]
+            table[start + cell(attribute, row[attribute.name]), outcome] += 1
+            start += attribute.size
+    return counts
+
+
+@given(question=questions(), rows=st.lists(patients, max_size=25))
+@settings(max_examples=200)
+def test_counts_are_those_of_the_definition(question, rows):
+    question.check("private")
+    # Who rests at an inner node is in no leaf, and so in no table.
+    np.testing.assert_array_equal(count(question, rows), expected(question, rows))
+
+
+@given(question=questions(), rows=st.lists(patients, min_size=1, max_size=15), data=st.data())
+@settings(max_examples=200)
+def test_one_patient_changes_no_more_than_is_charged(question, rows, data):
+    if data.draw(st.booleans()):
+        question = msgspec.structs.replace(question, part=Part(percent=30, held=data.draw(st.booleans())))
+    gone = data.draw(st.integers(0, len(rows) - 1))
+    both = []
+    for table in (rows, rows[:gone] + rows[gone + 1 :]):
+        cohort = view_of(table).select("", "y").telling_all()
+        if question.division is not None:
+            cohort = question.division.choose(cohort, "", "y", 0)
+        both.append(question.compute(cohort, b""))
+    assert ((both[0] - both[1]) ** 2).sum() <= question.sensitivity_squared
+
+
+@given(asked=st.lists(questions(), min_size=2, max_size=4), rows=st.lists(patients, max_size=20))
+@settings(max_examples=60)
+def test_nothing_is_remembered_from_question_to_question(asked, rows):
+    view = view_of(rows)
+    for question in asked:
+        answer = question.compute(view.select("", "y").telling_all(), b"")
+        np.testing.assert_array_equal(answer, count(question, rows))
+    assert view not in LAST_ASKED
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"variance": "0"}, "says the variance"),
+        ({"attributes": (A.hide(), B, AGE)}, "says all that it counts"),
+        ({"classes": CLASSES.hide()}, "says all that it counts"),
+        ({"attributes": (msgspec.structs.replace(A, other=False), B, AGE)}, "for every patient"),
+        ({"attributes": (msgspec.structs.replace(B, other=False),), "counted": [0]}, "for every patient"),
+        ({"attributes": (msgspec.structs.replace(AGE, missing=False),), "counted": [0]}, "for every patient"),
+        ({"classes": msgspec.structs.replace(CLASSES, name="a")}, "values of the target"),
+        ({"classes": msgspec.structs.replace(CLASSES, other=True)}, "values of the target"),
+        ({"classes": AGE, "target": "age"}, "values of the target"),
+        ({"classes": msgspec.structs.replace(CLASSES, values=())}, "of at most 1000 classes"),
+        ({"counted": [0, 0]}, "each once"),
+        ({"counted": [3]}, "each once"),
+        ({"nodes": []}, "there must be one"),
+        ({"nodes": [0, 0]}, "must differ"),
+        ({"nodes": [1]}, "only leaves"),
+        ({"tree": [Split(0, 0, [1, 2, 3])]}, "only leaves"),
+        ({"tree": [Split(0, 0, [1, 2, 3]), Split(0, 0, [4, 5, 6])], "nodes": [1]}, "split twice"),
+        ({"tree": [Split(0, 0, [1, 2])], "nodes": [1]}, "does not fit its attribute"),
+        ({"attributes": (A, A), "counted": [0]}, "named twice"),
+        ({"part": Part(percent=0, held=True)}, "1 to 90 percent"),
+    ],
+)
+def test_a_question_that_could_tell_more_is_refused(changes, said):
+    question = msgspec.structs.replace(QUESTION, **changes)
+    with pytest.raises(MessageError, match=said):
+        question.check("private")
+
+
+def test_an_answer_has_so_many_numbers_and_no_more():
+    wide = Attribute("b", (), tuple(range(MOST_NOISY_CELLS // 2)))
+    with pytest.raises(MessageError, match=f"at most {MOST_NOISY_CELLS} numbers"):
+        msgspec.structs.replace(QUESTION, attributes=(wide,), counted=[0]).check("private")
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_it_is_released_with_noise_only(release):
+    site = cc.Site(
+        "s", cc.Records.from_rows([{"a": "u", "b": "1", "age": 50, "y": "np"[i % 2]} for i in range(9)])
+    )
+    reply = open_reply(site.answer(encode(wrap("tree.noisy", QUESTION, release=release))))
+    assert isinstance(reply, Refusal)
+    assert (reply.rule, "cannot be released" in reply.reason) == ("message", True)
+
+
+PLAIN = AskCrosstables(query="", target="y", attributes=(A, B, AGE), classes=CLASSES, tree=[], nodes=[0])
+HIDDEN = msgspec.structs.replace(PLAIN, attributes=(A.hide(), B.hide(), AGE), classes=CLASSES.hide())
+
+
+def test_under_masks_all_are_told_everything_and_otherwise_each_its_own():
+    PLAIN.check("masked")
+    HIDDEN.check("exact")
+    for question, release in ((PLAIN, "exact"), (HIDDEN, "masked")):
+        with pytest.raises(MessageError, match="under masks, and only there"):
+            question.check(release)
+    for mixed in ((A.hide(), B, AGE), (A, B.hide(), AGE)):
+        for release in ("exact", "masked"):
+            with pytest.raises(MessageError, match="under masks, and only there"):
+                msgspec.structs.replace(PLAIN, attributes=mixed).check(release)
+    with pytest.raises(MessageError, match="values of the target"):
+        msgspec.structs.replace(PLAIN, classes=msgspec.structs.replace(CLASSES, name="a")).check("masked")
