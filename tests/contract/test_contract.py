@@ -127,8 +127,9 @@ def test_a_fitted_model_predicts_and_explains(name, release):
     assert str(explanation).startswith(f"y = {explanation.prediction}")
     assert model.text()
     assert all(picture.startswith("<svg") for picture in model.pictures().values())
-    with pytest.raises(ModelError, match="none of the attributes"):
-        model.explain({"height": 180})
+    if model.attributes_:
+        with pytest.raises(ModelError, match="none of the attributes"):
+            model.explain({"height": 180})
 
 
 @every_case
