@@ -98,7 +98,7 @@ def leave_out(
     )
     seconds = time.perf_counter() - start
     said = {
-        site: predict_at(site, model, tables[site], "", study.target, classes)
+        site: predict_at(site, model, tables[site], classes)
         for fold, model in zip(folds, learned.models, strict=True)
         for site in fold.left_out
     }
@@ -118,8 +118,6 @@ def show(study: Study, depth: str, limits: dict[str, int]) -> None:
         make,
         study.tables,
         federated,
-        query="",
-        target=study.target,
         positive=study.positive,
         classes=classes,
         study=study.name,
@@ -181,9 +179,7 @@ def show_tiers(study: Study, make: Make) -> None:
             continue
         together, _ = leave_out(group, leave_sites_out({n: len(t) for n, t in group.items()}), make, study)
         alone = {
-            name: cross_validate(
-                make, name, table, query="", target=study.target, classes=classes, study=study.name
-            )
+            name: cross_validate(make, name, table, classes=classes, study=study.name)
             for name, table in group.items()
         }
         pairs = [(said, together[name]) for name, said in alone.items() if said is not None]

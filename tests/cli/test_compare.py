@@ -31,9 +31,7 @@ def test_local_federated_and_pooled_stand_side_by_side(tmp_path: Path) -> None:
     tables = cc.Records.read(tmp_path / "all.csv").split("hospital")
     asked = Study.read(study)
     alone = {
-        name: cross_validate(
-            asked.open_method, name, table, query="", target="death", classes=[0, 1], study="small"
-        )
+        name: cross_validate(asked.open_method, name, table, classes=[0, 1], study="small")
         for name, table in tables.items()
     }
     for name, said in alone.items():

@@ -156,9 +156,7 @@ def test_hospitals_left_out_and_the_ways_of_learning_side_by_side(tmp_path: Path
     assert ways["federated"]["rmse"] == metrics["rmse"]
     assert "wrong" not in ways["federated"]
     assert "a number is no diagnosis" in metrics["comparison"]["donors"]
-    alone = cross_validate(
-        asked.open_method, "coast", tables["coast"], query="", target="cost", classes=[], study=asked.name
-    )
+    alone = cross_validate(asked.open_method, "coast", tables["coast"], classes=[], study=asked.name)
     assert alone is not None
     error = np.mean(np.abs(np.array(alone.predicted, dtype=float) - np.array(alone.truth, dtype=float)))
     assert metrics["comparison"]["sites"]["coast"]["local"] == pytest.approx(error)

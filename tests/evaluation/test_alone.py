@@ -25,8 +25,11 @@ ROWS = [
 ]
 
 
+OPTIONS = {"attributes": ["a", "b"], "max_depth": 2}
+
+
 def make():
-    return cc.DecisionTree("y", attributes=["a", "b"], max_depth=2)
+    return cc.DecisionTree("y", **OPTIONS)
 
 
 @given(st.lists(st.sampled_from(["yes", "no", None]), min_size=1, max_size=80), st.integers(2, 10))
@@ -49,7 +52,9 @@ def test_another_study_or_site_deals_otherwise():
 
 def test_every_patient_is_predicted_by_a_model_of_the_others():
     records = cc.Records.from_rows(ROWS)
-    said = cross_validate(make, "north", records, query="age >= 30", target="y", classes=[0, 1], study="s")
+    said = cross_validate(
+        lambda: cc.DecisionTree("y", "age >= 30", **OPTIONS), "north", records, classes=[0, 1], study="s"
+    )
     chosen = [row for row in ROWS if row["age"] >= 30]
     dealt = deal_patients([row["y"] for row in chosen], 10, "s", "north")
     expected = []
@@ -75,7 +80,7 @@ def test_rules_of_a_hospital_alone_are_made_of_all_its_other_patients():
     # Whole costs that all differ: at home they are no secret.
     rows = [{**row, "cost": row["age"] + place} for place, row in enumerate(ROWS)]
     records = cc.Records.from_rows(rows, schema={"age": "number", "cost": "number"})
-    said = cross_validate(number, "north", records, query="", target="cost", classes=[], study="s", folds=3)
+    said = cross_validate(number, "north", records, classes=[], study="s", folds=3)
     dealt = deal_patients(records.values("cost"), 3, "s", "north")
     expected = []
     for fold in range(3):
@@ -88,9 +93,9 @@ def test_rules_of_a_hospital_alone_are_made_of_all_its_other_patients():
 
 def test_a_hospital_with_fewer_patients_than_folds_has_no_model_of_its_own():
     few = cc.Records.from_rows(ROWS[:9])
-    assert cross_validate(make, "north", few, query="", target="y", classes=[0, 1], study="s") is None
+    assert cross_validate(make, "north", few, classes=[0, 1], study="s") is None
     enough = cc.Records.from_rows(ROWS[:10])
-    assert cross_validate(make, "north", enough, query="", target="y", classes=[0, 1], study="s") is not None
+    assert cross_validate(make, "north", enough, classes=[0, 1], study="s") is not None
 
 
 def test_at_home_nothing_is_withheld():
@@ -102,7 +107,7 @@ def test_at_home_nothing_is_withheld():
 
 def test_selected_patients_match_and_have_a_known_outcome():
     rows = [{"x": 1, "y": 0}, {"x": 1, "y": None}, {"x": 2, "y": 1}, {"x": None, "y": 1}]
-    chosen = select_patients(cc.Records.from_rows(rows), "x = 1", "y")
+    chosen = select_patients(cc.DecisionTree("y", "x = 1"), cc.Records.from_rows(rows))
     assert (chosen.values("x"), chosen.values("y")) == ([1], [0])
 
 
@@ -130,5 +135,5 @@ def test_a_pooled_table_has_all_patients_and_the_columns_that_all_have():
 @pytest.mark.parametrize("folds", [2, 5])
 def test_other_numbers_of_folds(folds):
     records = cc.Records.from_rows(ROWS)
-    said = cross_validate(make, "n", records, query="", target="y", classes=[0, 1], study="s", folds=folds)
+    said = cross_validate(make, "n", records, classes=[0, 1], study="s", folds=folds)
     assert len(said.truth) == 60

@@ -91,12 +91,10 @@ def test_pooled_says_what_federated_says(tables):
         make, folds, lambda fold: cc.House([sites[n] for n in (sites if fold is None else fold.learn)])
     )
     federated = {
-        fold.left_out[0]: predict_at(fold.left_out[0], model, tables[fold.left_out[0]], "", "y", classes)
+        fold.left_out[0]: predict_at(fold.left_out[0], model, tables[fold.left_out[0]], classes)
         for fold, model in zip(folds, learned.models, strict=True)
     }
-    ways, donors = learn_in_every_way(
-        make, tables, federated, query="", target="y", positive=1, classes=classes, study="s"
-    )
+    ways, donors = learn_in_every_way(make, tables, federated, positive=1, classes=classes, study="s")
     assert ways["pooled"] == ways["federated"]
     assert [site for site, outcome in ways["local"].items() if outcome is None] == [
         site for site, table in tables.items() if len(table) < 10
@@ -120,8 +118,6 @@ def test_without_a_positive_class_there_are_no_donors():
         lambda: cc.DecisionTree("y"),
         tables,
         federated,
-        query="",
-        target="y",
         positive=None,
         classes=["a", "b", "c"],
         study="s",

@@ -85,7 +85,7 @@ def make():
 
 
 def test_the_best_other_hospital_is_borrowed_from():
-    donors = Donors(make, target="y", positive=1).fit(TABLES)
+    donors = Donors(make, positive=1).fit(TABLES)
     assert [donor.site for donor in donors.donors_] == ["large", "small"]
     assert donors.donor_for() == donors.donor_for("tiny") == "large"
     assert donors.donor_for("large") == "small"
@@ -103,16 +103,16 @@ def test_the_best_other_hospital_is_borrowed_from():
 
 def test_without_a_donor_the_best_is_named():
     tables = {"noisy": TABLES["noisy"], "tiny": TABLES["tiny"]}
-    donors = Donors(make, target="y", positive=1).fit(tables)
+    donors = Donors(make, positive=1).fit(tables)
     with pytest.raises(StudyError, match=r"more than 95% of its patients \(the best, noisy, reaches 75.0%\)"):
         donors.donor_for("tiny")
-    assert Donors(make, target="y", positive=1, threshold=0.7).fit(tables).donor_for("tiny") == "noisy"
+    assert Donors(make, positive=1, threshold=0.7).fit(tables).donor_for("tiny") == "noisy"
     with pytest.raises(StudyError, match="none has a model of its own"):
-        Donors(make, target="y", positive=1).fit({"tiny": TABLES["tiny"]}).donor_for()
+        Donors(make, positive=1).fit({"tiny": TABLES["tiny"]}).donor_for()
 
 
 def test_the_only_donor_has_nobody_to_borrow_from():
-    donors = Donors(make, target="y", positive=1).fit({"large": TABLES["large"], "tiny": TABLES["tiny"]})
+    donors = Donors(make, positive=1).fit({"large": TABLES["large"], "tiny": TABLES["tiny"]})
     assert donors.others("large") == []
     with pytest.raises(StudyError, match="no other hospital"):
         donors.model_for("large")
@@ -123,7 +123,7 @@ def test_what_cross_validation_said_already_is_not_done_again():
         "large": Predictions("large", (0, 1), [0, 1, 1], [0, 1, 1], [[1, 0], [0, 1], [0, 1]]),
         "tiny": None,
     }
-    donors = Donors(make, target="y", positive=1).fit(TABLES, own)
+    donors = Donors(make, positive=1).fit(TABLES, own)
     assert [(d.site, d.positives, d.accuracy, d.auc) for d in donors.donors_] == [("large", 2, 1.0, 1.0)]
 
 
@@ -135,4 +135,4 @@ def test_a_hospital_without_positives_has_no_auc_to_show():
 @pytest.mark.parametrize("threshold", [-0.1, 1.0, 95])
 def test_a_threshold_is_a_share(threshold):
     with pytest.raises(StudyError, match="'threshold'"):
-        Donors(make, target="y", positive=1, threshold=threshold)
+        Donors(make, positive=1, threshold=threshold)

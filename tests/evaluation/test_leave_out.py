@@ -55,6 +55,10 @@ class SmokersDie:
     """A model anyone can check: smokers die for certain, others with one chance in four."""
 
     card = CARD
+    target = "outcome"
+
+    def __init__(self, query: str = "") -> None:
+        self.query = query
 
     @property
     def classes_(self) -> list[Value]:
@@ -140,14 +144,14 @@ def test_one_patient_cannot_be_divided() -> None:
 
 
 def test_a_model_is_measured_where_the_query_holds_and_the_outcome_is_known() -> None:
-    outcome = predict_at("north", SmokersDie(), PATIENTS, "age > 20", "outcome", ["alive", "dead"])
+    outcome = predict_at("north", SmokersDie("age > 20"), PATIENTS, ["alive", "dead"])
     assert outcome.truth == ["dead", "alive", "alive"]
     assert outcome.predicted == ["dead", "alive", "dead"]
     assert outcome.probabilities == [[0.0, 1.0], [0.75, 0.25], [0.0, 1.0]]
 
 
 def test_nobody_to_measure_is_no_error() -> None:
-    outcome = predict_at("north", SmokersDie(), PATIENTS, "age > 99", "outcome", ["alive", "dead"])
+    outcome = predict_at("north", SmokersDie("age > 99"), PATIENTS, ["alive", "dead"])
     assert (outcome.truth, outcome.predicted, outcome.probabilities) == ([], [], [])
     assert set(figures([outcome], "dead").values()) == {None}
 
@@ -171,8 +175,6 @@ def test_a_summary_pools_patients_and_keeps_sites_and_folds_apart() -> None:
             SmokersDie(),
             0.12345,
             {site: PATIENTS},
-            query="",
-            target="outcome",
             classes=["alive", "dead"],
             left_out=left_out,
         )
@@ -223,7 +225,7 @@ def test_a_model_of_one_value_against_the_rest_is_measured_as_such(
     every = find_classes(tables, "grade")
     assert len(every) == 3
     for classes in (every, set_apart(every, positive)):
-        outcome = predict_at("a", model, tables[0], "", "grade", classes)
+        outcome = predict_at("a", model, tables[0], classes)
         assert [str(value) for value in outcome.classes] == [f"not {positive}", str(positive)]
         truth = ["positive" if str(value) == str(positive) else "rest" for value in tables[0].values("grade")]
         assert ["rest" if str(value).startswith("not") else "positive" for value in outcome.truth] == truth
@@ -236,6 +238,6 @@ def test_a_model_of_two_of_three_values_is_measured_among_all() -> None:
     _, model = grades(["high", "low"], "high")
     assert model.classes_ == ["low", "high"]
     table = Records.from_rows([{"x": "b", "z": 0, "grade": "high"}, {"x": "a", "z": 1, "grade": "mid"}])
-    outcome = predict_at("a", model, table, "", "grade", set_apart(["high", "low", "mid"], "high"))
+    outcome = predict_at("a", model, table, set_apart(["high", "low", "mid"], "high"))
     assert outcome.truth == outcome.predicted == ["high", "not high"]
     assert set_apart(["high", "low"], "high") == ["high", "low"]

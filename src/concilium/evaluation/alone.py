@@ -52,8 +52,6 @@ def cross_validate(
     site: str,
     records: Records,
     *,
-    query: str,
-    target: str,
     classes: Sequence[Value],
     study: str,
     folds: int = FOLDS,
@@ -62,10 +60,11 @@ def cross_validate(
 
     None where there are fewer patients than folds: such a hospital has no model of its own to speak of.
     """
-    patients = select_patients(records, query, target)
+    method = make()
+    patients = select_patients(method, records)
     if len(patients) < folds:
         return None
-    fold_of = deal_patients(patients.values(target), folds, study, site)
+    fold_of = deal_patients(patients.values(method.target), folds, study, site)
     parts = {f"part {number}": patients.take(fold_of == number) for number in range(folds)}
     at_home = {name: open_at_home(name, part) for name, part in parts.items()}
 
@@ -78,7 +77,7 @@ def cross_validate(
     splits = leave_sites_out({name: len(part) for name, part in parts.items()})
     fold_models = learn_folds(make, splits, open_house)
     predictions = [
-        predict_at(site, model, parts[split.left_out[0]], query, target, classes)
+        predict_at(site, model, parts[split.left_out[0]], classes)
         for split, model in zip(splits, fold_models.models, strict=True)
     ]
     return join(site, predictions)

@@ -31,8 +31,6 @@ def learn_in_every_way(
     tables: Mapping[str, Records],
     federated: Mapping[str, Predictions],
     *,
-    query: str,
-    target: str,
     positive: Value | None,
     classes: Sequence[Value],
     study: str,
@@ -42,10 +40,10 @@ def learn_in_every_way(
     names = sorted({name for table in tables.values() for name in table.names})
 
     def predict(site: str, model: M) -> Predictions:
-        return predict_at(site, model, complete(tables[site], names), query, target, classes)
+        return predict_at(site, model, complete(tables[site], names), classes)
 
     local = {
-        site: cross_validate(make, site, table, query=query, target=target, classes=classes, study=study)
+        site: cross_validate(make, site, table, classes=classes, study=study)
         for site, table in tables.items()
     }
     ways: dict[str, dict[str, Predictions | None]] = {"local": local, "federated": dict(federated)}
@@ -62,7 +60,7 @@ def learn_in_every_way(
         )
     if positive is None:
         return ways, "donors are ranked by positive patients, and the study names no positive class"
-    donors = Donors(make, target=target, positive=positive, query=query, study=study).fit(tables, local)
+    donors = Donors(make, positive=positive, study=study).fit(tables, local)
     if not donors.donors_:
         return ways, donors.why_none()
     # The only donor there is has nobody to borrow from.
@@ -76,9 +74,6 @@ def learn_alone_and_pooled(
     make: Callable[[], M],
     tables: Mapping[str, Records],
     held_back: Mapping[str, Records],
-    *,
-    query: str,
-    target: str,
     classes: Sequence[Value],
 ) -> tuple[dict[str, dict[str, Predictions]], M]:
     """What a model of each site's own patients (`local`) and one of all sites' in one table (`pooled`) say of the
@@ -89,10 +84,7 @@ def learn_alone_and_pooled(
         "pooled": dict.fromkeys(tables, pooled_model),
     }
     ways = {
-        way: {
-            site: predict_at(site, model, held_back[site], query, target, classes)
-            for site, model in by_site.items()
-        }
+        way: {site: predict_at(site, model, held_back[site], classes) for site, model in by_site.items()}
         for way, by_site in models.items()
     }
     return ways, pooled_model

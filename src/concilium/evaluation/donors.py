@@ -66,7 +66,7 @@ def weigh(figures: Sequence[float], ranks: int = RANKS) -> list[float]:
 
 
 class Donors(Generic[M]):
-    """`Donors(make, target="death", positive=1).fit({"north": records, ...})`; then it predicts as the best donor does.
+    """`Donors(make, positive=1).fit({"north": records, ...})`; then it predicts as the best donor does.
 
     make        opens the method that every hospital fits alone
     threshold   only hospitals whose own model is right for more than this share of their patients are asked
@@ -76,9 +76,7 @@ class Donors(Generic[M]):
         self,
         make: Callable[[], M],
         *,
-        target: str,
         positive: Value,
-        query: str = "",
         study: str = "",
         threshold: float = THRESHOLD,
     ) -> None:
@@ -87,8 +85,7 @@ class Donors(Generic[M]):
                 f"the 'threshold' of Donors must be a share from 0 to below 1; got {threshold!r}"
             )
         self._make = make
-        self.target, self.positive, self.query = target, positive, query
-        self.study, self.threshold = study, threshold
+        self.positive, self.study, self.threshold = positive, study, threshold
         self.donors_: list[Donor] = []
         self._tables: Mapping[str, Records] = {}
         self._models: dict[str, M] = {}
@@ -97,17 +94,9 @@ class Donors(Generic[M]):
     def fit(self, tables: Mapping[str, Records], own: Mapping[str, Predictions | None] | None = None) -> Self:
         """Rank the hospitals; `own` is what cross-validation inside each has said, where that is done already."""
         if own is None:
-            classes = find_classes(tables.values(), self.target)
+            classes = find_classes(tables.values(), self._make().target)
             own = {
-                site: cross_validate(
-                    self._make,
-                    site,
-                    records,
-                    query=self.query,
-                    target=self.target,
-                    classes=classes,
-                    study=self.study,
-                )
+                site: cross_validate(self._make, site, records, classes=classes, study=self.study)
                 for site, records in tables.items()
             }
         candidates = [

@@ -139,30 +139,31 @@ def complete(records: Records, names: Iterable[str]) -> Records:
     return Records({**absent, **{name: records[name] for name in records.names}})
 
 
-def select_patients(records: Records, query: str, target: str) -> Records:
-    """The patients whom the query selects and whose outcome is known."""
-    has_outcome = np.array([value is not None for value in records.values(target)], dtype=np.bool_)
-    return records.take(Query.parse(query).mask(records) & has_outcome)
+def select_patients(model: Method[Any], records: Records) -> Records:
+    """The patients whom a model is about: its query selects them, and their outcome is known."""
+    has_outcome = np.array([value is not None for value in records.values(model.target)], dtype=np.bool_)
+    return records.take(Query.parse(model.query).mask(records) & has_outcome)
 
 
-def predict_at(
-    site: str, model: Method[Any], records: Records, query: str, target: str, classes: Sequence[Value]
-) -> Predictions:
-    """What the model says of the patients at a site whom the query selects and whose outcome is known.
+def predict_at(site: str, model: Method[Any], records: Records, classes: Sequence[Value]) -> Predictions:
+    """What the model says of the patients at a site whom it is about.
 
     Where the model tells one value from all others, these two are the classes, whatever values the target has.
     """
-    patients = select_patients(records, query, target)
+    patients = select_patients(model, records)
     if not model.classes_:
         predictions = model.predict(patients).tolist() if len(patients) else []
-        return Predictions(site, (), numbers(patients, target).tolist(), predictions, [])
+        return Predictions(site, (), numbers(patients, model.target).tolist(), predictions, [])
     if is_set_apart(model.classes_) and not is_set_apart(classes):
         classes = model.classes_
     column = find_column(classes)
     probabilities = np.zeros((len(patients), len(classes)))
     if len(patients):
         probabilities[:, [column(value) for value in model.classes_]] = model.predict_proba(patients)
-    truth, predicted = patients.values(target), model.predict(patients).tolist() if len(patients) else []
+    truth, predicted = (
+        patients.values(model.target),
+        model.predict(patients).tolist() if len(patients) else [],
+    )
     return Predictions(
         site=site,
         classes=tuple(classes),
@@ -177,13 +178,11 @@ def measure_model(
     seconds: float,
     patients: Mapping[str, Records],
     *,
-    query: str,
-    target: str,
     classes: Sequence[Value],
     left_out: tuple[str, ...] = (),
 ) -> FoldResult:
     """What a model says of these patients, by site; `seconds` is how long it took to make."""
-    predictions = [predict_at(site, model, table, query, target, classes) for site, table in patients.items()]
+    predictions = [predict_at(site, model, table, classes) for site, table in patients.items()]
     return FoldResult(left_out, predictions, model.card.rounds, model.card.bytes, round(seconds, 3))
 
 

@@ -152,8 +152,6 @@ def compare_ways(
         study.open_method,
         tables,
         {site: federated[site] for site in tables},
-        query=study.query,
-        target=study.target,
         positive=positive,
         classes=classes,
         study=study.name,
@@ -175,9 +173,7 @@ def compare_held_back(study: Study, tables: Tables) -> tuple[dict[str, dict[str,
         study.open_method,
         rest,
         widen(held_back, tables.values()),
-        query=study.query,
-        target=study.target,
-        classes=classes,
+        classes,
     )
     positive = study.find_positive(classes)
     return {way: tally(list(by_site.values()), positive) for way, by_site in ways.items()}, pooled_model
