@@ -76,6 +76,11 @@ def watch(
     return sorted(seen, key=lambda exchange: (exchange.site, seen.index(exchange)))
 
 
+def state(rows: Rows, **kinds: str) -> cc.Records:
+    """These patients with every column stated, as private questions need it: codes unless said otherwise."""
+    return cc.Records.from_rows(rows, schema={name: kinds.get(name, "code") for row in rows for name in row})
+
+
 def make_site(name: str, rows: Rows, schema: Mapping[str, str], policy: cc.Policy | None) -> cc.Site:
     """A site with these patients; the columns are stated, so that they are the same if a site has none."""
     if rows:

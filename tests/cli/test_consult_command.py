@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import concilium as cc
 from concilium.cli.consult import read_value
 from concilium.cli.main import app
+from concilium.records.grammar import canonical
 from small_study import make_patients
 
 PATIENT = {"age": 71, "sex": "f", "smoker": "yes"}
@@ -146,7 +147,7 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     )
 
 
-@given(st.integers(-(10**17), 10**17))
+@given(st.integers(-(2**53) + 1, 2**53 - 1))
 def test_whole_numbers_are_numbers(number: int) -> None:
     assert read_value(str(number)) == number
 
@@ -161,9 +162,9 @@ def test_any_text_is_a_value(text: str) -> None:
     value = read_value(text)
     assert value is None or isinstance(value, str | int | float | bool)
     if isinstance(value, str):
-        assert value == text
+        assert value == text or value == canonical(text)
 
 
-@pytest.mark.parametrize("text", ["007", "+5", "1e5", "5.", "0x10", "١", "nan", "inf", "1_000", "True"])
+@pytest.mark.parametrize("text", ["007", "+5", "0x10", "١", "inf", "1_000", "9007199254740993", "tRUE"])
 def test_what_people_do_not_write_as_a_number_stays_text(text: str) -> None:
     assert read_value(text) == text

@@ -64,6 +64,26 @@ def test_machines_get_exact_numbers(book: Path) -> None:
     assert [refusal["rule"] for refusal in plain["refusals"]] == ["budget"]
 
 
+HOSTILE = "a\x1b[2J\x9b31m\u202eb\x00\x7f\rc\nd"
+
+
+def test_a_study_of_an_older_ledger_cannot_speak_to_the_terminal(tmp_path: Path) -> None:
+    """Before names had to be printable, a house could have the steward's screen cleared, or a line written over."""
+    path = tmp_path / "old.ledger"
+    with Ledger(path) as ledger:
+        ledger.charge("q\x1b1", "d1", study=HOSTILE[:8], kind=HOSTILE, mode="exact", seal=lambda head: b"1")
+        ledger.refuse(HOSTILE, HOSTILE, HOSTILE, "kind")
+        ledger.set_budget(1, HOSTILE)
+    shown = ask(str(path)).stdout
+    assert "a\\x1b[2J" in shown
+    plain = ask("show", str(path), "--json").stdout
+    for text in (shown, plain):
+        assert all(line.isprintable() for line in text.split("\n"))
+    read = json.loads(plain)
+    assert read["refusals"][0]["study"] == HOSTILE
+    assert read["entries"][0]["question"] == "q\x1b1"
+
+
 def test_a_book_without_releases_says_so(tmp_path: Path) -> None:
     Ledger(tmp_path / "new.ledger").close()
     assert (

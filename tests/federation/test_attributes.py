@@ -21,12 +21,12 @@ from concilium.federation.attributes import (
     recode,
     unite,
 )
-from concilium.federation.cells import as_number
 from concilium.federation.cohort import View
 from concilium.federation.messages import decode
 from concilium.federation.prediction import NewPatients
 from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
 from concilium.records.columns import Coded, Numbers, label
+from concilium.records.grammar import canonical, measure
 
 TEXT = ["a", "b", "A", "", " a", "5", "5.0", "05", "true", "1e3", "(missing)", "é"]
 WHOLE = [0, 1, 2, 5, -3, 2**53, 2**53 + 1]
@@ -45,10 +45,11 @@ def columns(draw):
     kind = draw(st.sampled_from(["text", "whole", "real", "truth", "measured"]))
     pool = {"text": TEXT, "whole": WHOLE, "real": REAL, "truth": [False, True], "measured": REAL}[kind]
     if kind == "measured":
-        return Numbers(np.array(draw(st.lists(st.sampled_from([*pool, np.nan]), min_size=1, max_size=12))))
+        numbers = np.array(draw(st.lists(st.sampled_from([*pool, np.nan]), min_size=1, max_size=12)))
+        return Numbers(numbers, by_itself=True)
     values = by_label(draw(st.lists(st.sampled_from(pool), max_size=6)))
     codes = draw(st.lists(st.integers(0, len(values)), min_size=1, max_size=12))
-    return Coded(np.array(codes, dtype=np.uint32), tuple(values), stated=draw(st.booleans()))
+    return Coded(np.array(codes, dtype=np.uint32), tuple(values), draw(st.booleans()), by_itself=True)
 
 
 @st.composite
@@ -80,14 +81,14 @@ def place(attribute, own, value, *, by_itself):
     inner = len(attribute.edges) + 1 if attribute.edges else len(attribute.values) + attribute.hidden
     first = 1 if attribute.missing else 0
     other = first + inner if attribute.other and not attribute.edges else NOWHERE
-    number = None if value is None else as_number(value) if by_itself else value
+    number = None if value is None else measure(value) if by_itself else value
     if attribute.edges:
         if number is None or np.isnan(number):
             return 0 if attribute.missing else NOWHERE
         return first + sum(edge <= number for edge in attribute.edges)
     if value is None:
         return 0 if attribute.missing else other
-    name = label(number) if by_itself and not np.isnan(number) else label(value)
+    name = canonical(value) if by_itself else label(value)
     if attribute.hidden:
         named = {} if own is None else dict(zip(map(label, own.values), own.cells, strict=True))
     else:

@@ -157,9 +157,15 @@ def test_nor_does_a_lie_get_through_under_masks(kind):
 
 
 def test_numbers_beyond_what_was_entered_by_honest_sites_do_not_crash_a_sum():
-    """A site may say any whole numbers: the house adds them, to the last bit, and cannot know better."""
-    lie = np.array([2**62, -(2**62), 0, 1])
+    """A site may count any number of patients: the house adds them, to the last bit, and cannot know better. It knows
+    that nobody counts fewer than none."""
+    lie = np.array([2**62, 2**31, 0, 1])
     honest = parts(1)[0]
+    with (
+        cc.House([honest, Lying("liar", encode(write_sum(-lie, 0)))]).open("test", "exact", {}) as run,
+        pytest.raises(HouseError, match=r"^liar answered with .*: a count of patients is below zero$"),
+    ):
+        run.ask(AGES)
     with cc.House([honest, Lying("liar", encode(write_sum(lie, 0)))]).open("test", "exact", {}) as run:
         total = run.ask(AGES)
     with cc.House(parts(1)).open("test", "exact", {}) as run:

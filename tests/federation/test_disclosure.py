@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -13,11 +14,13 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 import concilium as cc
+from concilium.errors import HouseError, LedgerError, PolicyError
 from concilium.federation.desk import ENDED, TOO_FEW
-from concilium.federation.disclosure import MOST_REFUSALS, Family, Guard, Population, Populations, withhold
+from concilium.federation.disclosure import Family, Guard, Population, Populations, withhold
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_envelope, open_reply
 from concilium.federation.schema import AskSchema
 from concilium.federation.sums import read_sum
+from concilium.policy.policy import MOST_REFUSALS
 from concilium.privacy.ledger import Ledger
 from concilium.trees.crosstables import AskCrosstables
 from strategies import tables
@@ -420,24 +423,115 @@ def test_patients_whom_policy_takes_out_are_not_in_the_population():
 # A study that feels its way along
 
 
-def test_a_study_ends_after_twenty_refusals_and_others_go_on(tmp_path):
+def ask_schema(site, name, *, study="s", release="exact", query=""):
+    question = AskSchema(query=query, target="y", count_patients=release == "exact")
+    return ask(site, encode(wrap("tree.schema", question, name=name, study=study, release=release)))
+
+
+def be_refused(site, count):
+    """So many different questions about nobody, each in a study of its own."""
+    for number in range(count):
+        reply = ask_schema(site, f"refused-{number}", study=f"study {number}", query=f"age > {1000 + number}")
+        assert reply.rule == "patients"
+
+
+def at(monkeypatch, moment):
+    monkeypatch.setattr("concilium.privacy.ledger_chain.now", lambda: f"{moment}T12:00:00.000000+00:00")
+
+
+def test_after_twenty_refusals_in_a_month_nothing_is_answered_that_could_be_refused(tmp_path, monkeypatch):
+    """Whatever the house calls its studies and questions, and however often the site is opened again."""
+    at(monkeypatch, "2026-12-03")
     path = tmp_path / "a.ledger"
     site = site_of(ledger=path)
     assert isinstance(ask(site, schema_message("question-0")), Answer)
-    for number in range(MOST_REFUSALS):
-        assert (
-            ask(site, schema_message(f"refused-{number}", query=f"age > {1000 + number}")).rule == "patients"
-        )
+    be_refused(site, MOST_REFUSALS)
     site.ledger.close()
+    at(monkeypatch, "2026-12-31")
     site = site_of(ledger=path)
-    ended = ask(site, schema_message("question-99"))
-    assert (ended.rule, ended.reason) == ("ended", ENDED)
+    for release in ("exact", "masked"):
+        ended = ask_schema(site, f"question-{release}", study="another", release=release)
+        assert (ended.rule, ended.reason) == ("ended", ENDED.format(until="2027-01-01"))
     assert isinstance(ask(site, schema_message("question-0")), Answer)  # stored: nothing new is told
-    assert cc.DecisionTree("y").fit(cc.House([site])).card.refusals == []
+    at(monkeypatch, "2027-01-01")
+    assert isinstance(ask_schema(site, "question-new-year"), Answer)
+    at(monkeypatch, "2026-12-31")  # the clock is put back, and the month is still the next
+    assert isinstance(ask_schema(site, "question-old-year", study="o"), Answer)
 
 
-def test_the_same_question_again_is_not_one_more_refusal():
+def test_a_clock_that_is_put_back_begins_no_month_anew(monkeypatch):
+    at(monkeypatch, "2026-12-03")
     site = site_of()
-    for _ in range(2 * MOST_REFUSALS):
-        assert ask(site, schema_message("refused-1", query="age > 1000")).rule == "patients"
+    be_refused(site, MOST_REFUSALS)
+    at(monkeypatch, "2026-11-30")
+    assert ask_schema(site, "question-99").reason == ENDED.format(until="2027-01-01")
+
+
+def test_the_same_question_again_is_not_one_more_refusal_whatever_it_is_called():
+    site = site_of()
+    for number in range(2 * MOST_REFUSALS):
+        reply = ask_schema(site, f"refused-{number}", study=f"study {number}", query="age > 1000")
+        assert reply.rule == "patients"
     assert isinstance(ask(site, schema_message("question-2")), Answer)
+    assert [note.rule for note in site.ledger.refusals()] == ["patients"]
+
+
+def test_other_refusals_do_not_push_the_count_out(monkeypatch):
+    monkeypatch.setattr("concilium.privacy.ledger.MOST_NOTES", 30)
+    site = site_of()
+    be_refused(site, MOST_REFUSALS)
+    for number in range(100):
+        assert ask_schema(site, f"unknown-{number}", query=f"agee > {number}").rule == "query"
+    assert ask_schema(site, "question-99").rule == "ended"
+    rules = [note.rule for note in site.ledger.refusals()]
+    assert (len(rules), rules.count("patients")) == (30, MOST_REFUSALS)
+
+
+def test_a_policy_says_how_many_refusals_there_are_in_a_month():
+    site = site_of(policy=cc.Policy(refusals_per_month=2))
+    be_refused(site, 2)
+    assert ask_schema(site, "question-99").rule == "ended"
+    with pytest.raises(PolicyError, match="refusals_per_month must be 1 or more"):
+        cc.Policy(refusals_per_month=0)
+
+
+def test_questions_asked_at_once_are_not_refused_more_often():
+    site = site_of()
+    replies = []
+
+    def work(number):
+        replies.append(ask_schema(site, f"refused-{number:03d}", query=f"age > {1000 + number}"))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3 * MOST_REFUSALS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rules = [reply.rule for reply in replies]
+    assert (rules.count("patients"), rules.count("ended")) == (MOST_REFUSALS, 2 * MOST_REFUSALS)
+
+
+def test_a_refusal_that_cannot_be_noted_is_not_told(monkeypatch):
+    """Else a full disk would make the count stand still."""
+    site = site_of()
+
+    def fail(*texts):
+        raise LedgerError("the disk is full")
+
+    monkeypatch.setattr(site.ledger, "refuse_for_patients", fail)
+    assert ask_schema(site, "refused-1", query="age > 1000").rule == "ledger"
+
+
+@pytest.mark.parametrize("release", ["masked", "private"])
+def test_when_the_month_is_over_only_private_sums_are_opened(release):
+    schema = {"a": "code", "b": "code", "y": "code"}
+    tables = [cc.Records.from_rows(ROWS[i::3], schema=schema) for i in range(3)]
+    sites = [cc.Site(name, table) for name, table in zip("abc", tables, strict=True)]
+    be_refused(sites[0], MOST_REFUSALS)
+    private = {"epsilon": 5, "values": {"y": [0, 1], "a": [0, 1, 2], "b": ["x", "y", "z"]}}
+    model = cc.NaiveBayes("y", release=release, **(private if release == "private" else {}))
+    if release == "private":
+        assert model.fit(cc.House(sites)).card.refusals == []
+    else:
+        with pytest.raises(HouseError, match="a: too many different questions of this month"):
+            model.fit(cc.House(sites, on_loss="stop"))

@@ -18,7 +18,7 @@ from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, s
 from concilium.federation.releases import find_release
 from concilium.federation.site import Site
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON
-from side_door import find_side_doors
+from side_door import find_side_doors, state
 
 EDGES = [float(edge) for edge in range(10, 100, 5)]
 AGES = st.one_of(st.none(), st.integers(0, 110))
@@ -181,7 +181,7 @@ def test_private_cutoffs_have_no_side_door(monkeypatch, leave_out):
 
 def test_private_cutoffs_are_planned_and_charged():
     options = {"bins": {"age": EDGES}, "cutoffs": 3, "values": {"y": ["n", "p"], "sex": ["f", "m"]}}
-    sites = [cc.Site(name, cc.Records.from_rows(r, schema={"age": "number"})) for name, r in PARTS.items()]
+    sites = [cc.Site(name, state(r, age="number")) for name, r in PARTS.items()]
     tree = cc.DecisionTree("y", release="private", epsilon=2, max_depth=2, **options)
     plan = tree.plan()
     assert [question.kind for question in plan.questions] == ["histograms.noisy", *["tree.noisy"] * 3]

@@ -23,7 +23,7 @@ from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.trees.crosstables import AskCrosstables
 from concilium.trees.routing import STAYS, Branching, route
 from concilium.trees.splits import Split
-from side_door import find_side_doors
+from side_door import find_side_doors, state
 
 NAMES = itertools.count()
 ROWS = [
@@ -93,7 +93,7 @@ def test_leaving_a_class_out_does_not_tell_whether_somebody_is_of_it():
     assert not [entry for entry in sites[0].ledger.entries() if entry.question]
 
 
-INFERRED = {
+MIXED = {
     "one": [{"ward": f"w{i % 6}", "lab": i % 9, "y": "np"[i % 3 == 0]} for i in range(90)],
     "two": [{"ward": f"w{i % 6}", "lab": i % 9, "y": "np"[i % 4 == 0]} for i in range(60)],
     "ten": [{"ward": f"w{i}", "lab": 2 * i, "y": "np"[i % 2]} for i in range(11)],
@@ -114,8 +114,8 @@ def private(house, query=""):
 def test_how_a_column_is_read_does_not_hang_on_one_patient(monkeypatch, query, name, row):
     """A value that makes a column text, or a patient with whom a column identifies patients, opens no side door."""
     monkeypatch.setenv(SWITCH, SWITCHED_ON)
-    sites = {site: [*rows, ODD] if site == name else rows for site, rows in INFERRED.items()}
-    assert find_side_doors(sites, (name, row), lambda house: private(house, query), schema={}) == []
+    sites = {site: [*rows, ODD] if site == name else rows for site, rows in MIXED.items()}
+    assert find_side_doors(sites, (name, row), lambda house: private(house, query)) == []
 
 
 def test_one_odd_value_changes_no_other_patients_count(monkeypatch):
@@ -129,7 +129,7 @@ def test_one_odd_value_changes_no_other_patients_count(monkeypatch):
     monkeypatch.setattr(MaskedStudy, "add_up", listen)
     for extra in ([], [ODD]):
         house = cc.House(
-            [site_of(name, [*rows, *extra] if name == "one" else rows) for name, rows in INFERRED.items()]
+            [cc.Site(name, state([*rows, *extra] if name == "one" else rows)) for name, rows in MIXED.items()]
         )
         with zero_noise():
             private(house)
@@ -175,7 +175,7 @@ def test_a_policy_may_allow_other_circles():
 
 
 def test_private_sums_of_several_circles_are_charged_each_time():
-    sites = [site_of(name, ROWS[i::4]) for i, name in enumerate("abcd")]
+    sites = [cc.Site(name, state(ROWS[i::4], age="number")) for i, name in enumerate("abcd")]
     values = {"sex": ["f", "m"], "death": ["no", "yes"]}
     spent = []
     for circle in (sites, sites[1:], sites[:3]):

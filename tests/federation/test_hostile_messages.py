@@ -12,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.federation.attributes import Attribute
+from concilium.federation.masking import Join
 from concilium.federation.messages import MAX_MESSAGE, Answer, Refusal, encode, open_reply
 from concilium.federation.schema import AskSchema
+from concilium.privacy.identity import Identity
+from concilium.privacy.manifest import Manifest, Participant
 from concilium.trees.crosstables import AskCrosstables
 from concilium.trees.splits import Split
 
@@ -171,12 +174,44 @@ def test_an_oversized_message_is_refused_unread():
 def test_other_versions_kinds_and_releases_are_refused_by_name():
     envelope = wrap("tree.schema", AskSchema(query="", target="y"))
     cases = {
-        "version 2": msgspec.structs.replace(envelope, version=2),
+        "version 1": msgspec.structs.replace(envelope, version=1),
         "'tree.schem'; did you mean 'tree.schema'": msgspec.structs.replace(envelope, kind="tree.schem"),
         "cannot be released as 'private'": msgspec.structs.replace(envelope, release="private"),
         "8 to 128": msgspec.structs.replace(envelope, id="x"),
+        "must be printable": msgspec.structs.replace(envelope, study="burns\x1b[2J"),
     }
     for said, case in cases.items():
         reply = reply_to(encode(case))
         assert isinstance(reply, Refusal)
         assert said in reply.reason
+
+
+@pytest.mark.parametrize("field", ["id", "study", "kind", "release"])
+@pytest.mark.parametrize("control", ["\x1b[2J", "\x9b31m", "\u202e", "\x00", "\r", "\n", "\x7f", "\u2028"])
+def test_no_name_in_an_envelope_can_speak_to_a_terminal(field, control):
+    site = site_of()
+    envelope = wrap("tree.schema", AskSchema(query="", target="y"))
+    named = msgspec.structs.replace(envelope, **{field: f"question{control}"})
+    reply = reply_to(encode(named), site)
+    assert isinstance(reply, Refusal)
+    assert reply.rule == "message"
+    assert (reply.id + reply.reason).isprintable()
+    assert site.ledger.refusals() == []
+
+
+@pytest.mark.parametrize("field", ["study", "name"])
+def test_no_name_in_a_manifest_can_either(field):
+    names = {"study": "burns", "name": "b", field: "b\x1b[2J"}
+    members = [(name, Identity.create().public) for name in ("a", names["name"], "c")]
+    manifest = Manifest(
+        study=names["study"],
+        participants=tuple(Participant(name, public) for name, public in members),
+        colluders=1,
+        largest=2**60,
+        nonce=bytes(16),
+    )
+    join = Join(manifest=manifest.encoded)
+    reply = reply_to(encode(wrap("mask.join", join, study=manifest.study_id.hex(), release="masked")))
+    assert isinstance(reply, Refusal)
+    assert "printable" in reply.reason
+    assert reply.reason.isprintable()

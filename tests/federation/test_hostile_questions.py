@@ -29,6 +29,7 @@ from concilium.trees.crosstables import AskCrosstables
 from concilium.trees.layout import Sample
 from concilium.trees.noisy_crosstables import AskNoisyCrosstables
 from concilium.trees.votes import AskVotes, Voter
+from side_door import state
 
 NAMES = itertools.count()
 CODES = {"hiv": "code", "y": "code"}
@@ -180,7 +181,7 @@ def noisy_table(attribute, **options):
 @pytest.mark.parametrize("values", [[], [0], [0, 1 / 7]])
 def test_a_table_takes_no_more_memory_than_its_answer_whatever_the_patients_have(values):
     """Under private a measurement has a label for every patient: none of them has a row of its own for every class."""
-    sites, study = circle_of(cc.Records.from_rows(LABS), "private")
+    sites, study = circle_of(state(LABS, lab="number"), "private")
     question = noisy_table(named("lab", *values, other=True))
     first = AskNoisyHistograms(query="", target="y", attributes=(Attribute("lab", (1.0,)),), variance="100")
     assert isinstance(ask(sites[0], first.kind, first, study=study, release="private"), Answer)
@@ -201,7 +202,7 @@ def test_a_table_takes_no_more_memory_than_its_answer_whatever_the_patients_have
 @pytest.mark.parametrize("cells", [{"missing": True}, {"hidden": 2}, {}])
 def test_a_private_table_in_which_somebody_has_no_cell_is_refused(cells):
     """Whether it would go wrong depends on who is there: it is refused before anybody is looked at."""
-    sites, study = circle_of(cc.Records.from_rows(LABS[:40]), "private")
+    sites, study = circle_of(state(LABS[:40], lab="number"), "private")
     question = noisy_table(named("lab", **cells))
     reply = ask(sites[0], question.kind, question, study=study, release="private")
     assert reply.rule == "message"
@@ -284,6 +285,19 @@ def test_what_a_site_covers_does_not_tell_how_many_of_its_patients_match():
     assert len(replies) == 1
     assert replies.pop()[0] == "answer"
     assert [reply[0] for reply in opened] == ["patients"] * 3 + ["answer"] * 2
+
+
+def test_openings_that_are_refused_for_their_patients_are_counted_by_what_is_opened():
+    rows = [{"hiv": "yn"[i % 2], "y": "np"[i % 2]} for i in range(60)]
+    policy = cc.Policy(other_circles=True, refusals_per_month=3)
+    sites = [cc.Site(name, cc.Records.from_rows(rows, schema=CODES), policy) for name in "abc"]
+    asked = [crosstables_of(named("hiv", "n", "y"), query=f"hiv = '{value}'") for value in "1123y"]
+    rules = []
+    for question in asked:  # each in a study of its own, under masks of its own
+        study = gather_circle(sites, "masked")
+        rules.append(said(open_masked(sites, study, "tree.crosstables", question))[0])
+    assert rules == ["patients"] * 4 + ["ended"]
+    assert [note.kind for note in sites[0].ledger.refusals()] == ["tree.crosstables"] * 3 + ["mask.open"]
 
 
 @pytest.mark.parametrize(("places", "rule"), [(30, "answer"), (31, "answer"), (32, "mask")])

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 
+import msgspec
 import pytest
-from conversation import ROWS, site_of
+from conversation import ROWS, schema_message, site_of
 
 import concilium as cc
 from concilium.errors import HouseError, StudyError
+from concilium.federation.messages import VERSION, Refusal, encode, open_envelope, open_reply, write_signed
 from concilium.federation.run import together
+from concilium.federation.schema import AskSchema
+from concilium.privacy.identity import Identity, is_signed
 
 
 class Hanging:
@@ -90,6 +96,90 @@ def test_a_refusing_site_is_on_the_card_or_stops_the_study():
     assert (refusal.site, refusal.rule) == ("s1", "patients")
     with pytest.raises(HouseError, match="s1: too few patients"):
         tree(cc.House([*parts()[:1], shy], on_loss="stop"))
+
+
+class Relay:
+    """Between a house and a site, and not honest: it changes what the site replies after so many questions."""
+
+    def __init__(self, site, change, after=0):
+        self.name, self._site, self._change, self._left = site.name, site, change, after
+
+    def answer(self, message):
+        self._left -= 1
+        reply = open_reply(self._site.answer(message))
+        if self._left >= 0:
+            return encode(reply)
+        return encode(self._change(reply, open_envelope(message)))
+
+
+def refuse_for(reply, envelope, **changes):
+    """A refusal in the name of the site that replied."""
+    fields = {"rule": "attribute", "reason": "there is no such attribute", **changes}
+    return Refusal(version=VERSION, id=envelope.id, site=reply.site, **fields)
+
+
+def refuse_unsigned(reply, envelope):
+    return refuse_for(reply, envelope)
+
+
+def refuse_under_its_identity(reply, envelope):
+    return refuse_for(reply, envelope, identity=reply.identity, signature=reply.signature)
+
+
+def refuse_under_another(reply, envelope):
+    other = Identity.create()
+    return open_reply(write_signed(refuse_for(reply, envelope, identity=other.public), other))
+
+
+FORGERIES = [refuse_unsigned, refuse_under_its_identity, refuse_under_another]
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_a_refusal_in_a_sites_name_is_taken_for_silence(forge):
+    """Else a relay could drop a hospital, or end the study as one that does not fit, in the hospital's name."""
+    sites = parts()
+    found = tree(cc.House([sites[0], Relay(sites[1], forge, after=1), sites[2]]))
+    assert found.card.refusals == []
+    (dropout,) = found.card.dropouts
+    assert dropout.site == "s1"
+    assert dropout.reason == "its refusal is not signed by the identity it had before"
+
+
+def test_a_signed_refusal_is_one_and_no_word_of_it_can_be_changed():
+    policy = cc.Policy(budget=cc.Budget("1"), modes=("masked",))
+    refusal = open_reply(site_of(policy=policy).answer(schema_message()))
+    assert is_signed(refusal.signed, refusal.signature, refusal.identity)
+    assert refusal.would_fit == "masked"
+    for field in ("id", "site", "rule", "reason", "asked", "spent", "left", "would_fit"):
+        changed = msgspec.structs.replace(refusal, **{field: "changed"})
+        assert not is_signed(changed.signed, changed.signature, refusal.identity)
+
+
+def test_the_first_identity_of_a_site_stays_whether_it_answers_or_refuses():
+    shy = site_of(ROWS[1::3], name="s1", policy=cc.Policy(minimum_patients=1000))
+    house = cc.House([parts()[0], shy])
+    tree(house)
+    assert house.identities["s1"] == shy.identity.public
+    impostor = site_of(ROWS[1::3], name="s1")
+    later = cc.House([parts()[0], impostor])
+    later.identities["s1"] = shy.identity.public
+    (dropout,) = tree(later).card.dropouts
+    assert dropout.reason == "its answer is not signed by the identity it had before"
+
+
+def test_no_identity_is_believed_before_its_signature_is():
+    sites = parts()
+    other = Identity.create().public
+    forged = Relay(sites[1], lambda reply, envelope: msgspec.structs.replace(reply, identity=other))
+    house = cc.House([sites[0], forged, sites[2]])
+    assert [loss.site for loss in tree(house).card.dropouts] == ["s1"]
+    assert "s1" not in house.identities
+
+
+def test_an_unsigned_refusal_of_a_site_that_never_spoke_is_as_good_as_before():
+    sites = parts()
+    found = tree(cc.House([sites[0], Relay(sites[1], lambda r, e: refuse_for(r, e, rule="mode")), sites[2]]))
+    assert [(refusal.site, refusal.rule) for refusal in found.card.refusals] == [("s1", "mode")]
 
 
 def test_when_nobody_answers_every_reason_is_named():
@@ -206,3 +296,51 @@ def test_a_rolled_back_ledger_is_refused_through_the_house():
 
 def test_reasons_are_told_together():
     assert together([("a", "x"), ("b", "y"), ("c", "x")]) == "a, c: x; b: y"
+
+
+on_posix = pytest.mark.skipif(os.name != "posix", reason="modes of files are those of POSIX")
+
+
+class Peeking:
+    """A site that looks at the files of the house while it is asked."""
+
+    def __init__(self, site, folder):
+        self.name, self._site, self._folder, self.modes = site.name, site, folder, {}
+
+    def answer(self, message):
+        for file in self._folder.iterdir():
+            self.modes.setdefault(file.name, set()).add(stat.S_IMODE(file.stat().st_mode))
+        return self._site.answer(message)
+
+
+@on_posix
+@pytest.mark.parametrize("kept", [False, True])
+def test_only_its_owner_can_read_what_a_house_keeps(tmp_path, kept):
+    """Under exact that is each site's numbers. Files that were made otherwise are closed to others on opening."""
+    names = ("run.journal", "house.json", "house.json.part")
+    if kept:
+        cc.House([site_of()], journal=tmp_path / names[0]).open("m", "exact", {}).close()
+        (tmp_path / "house.json").write_text("{}")
+        (tmp_path / "house.json.part").write_text("half")
+        for name in names:
+            (tmp_path / name).chmod(0o644)
+    before = os.umask(0)
+    try:
+        site = Peeking(site_of(), tmp_path)
+        house = cc.House([site], journal=tmp_path / "run.journal", memory=tmp_path / "house.json")
+        run = house.open("m", "exact", {})
+        site.modes.clear()
+        run.gather(AskSchema(query="", target="y"))
+        run.gather(AskSchema(query="", target="b"))
+    finally:
+        os.umask(before)
+    assert site.modes.pop("run.journal") == {0o600}
+    assert site.modes.pop("run.journal-wal") == {0o600}
+    assert site.modes.pop("run.journal-shm") == {0o600}
+    assert stat.S_IMODE((tmp_path / "house.json").stat().st_mode) == 0o600
+    run.close()
+
+
+def test_a_journal_that_cannot_be_written_is_said_in_one_sentence(tmp_path):
+    with pytest.raises(HouseError, match=r"run\.journal: cannot be used as a journal \(No such file"):
+        cc.House(parts(), journal=tmp_path / "gone" / "run.journal").open("m", "exact", {})

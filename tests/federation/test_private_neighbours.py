@@ -30,12 +30,28 @@ from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
 from concilium.trees.noisy_crosstables import AskNoisyCrosstables
 from concilium.trees.splits import Split
 
-# Values that are alike, odd, or of several kinds in one column, which is then read in one way or another.
+# Values that are alike, odd, or of several kinds in one column.
 POOL = {
-    "whole": [0, 1, 2, 5, -3, 10**6],
+    "whole": [0, 1, 2, 5, -3, 10**6, "12", "unknown"],
     "real": [0.5, 1.0, -0.0, 0.0, 1e308, -1e308, float("inf"), 2.5, 1e-300],
-    "text": ["a", "A", " a", "", "5", "5.0", "05", "1e3", "true", "nan", "(missing)", "é", "e\u0301"],
-    "truth": [True, False],
+    "text": [
+        "a",
+        "A",
+        " a",
+        "",
+        "5",
+        "5.0",
+        "05",
+        "1e3",
+        "true",
+        "nan",
+        "(missing)",
+        "é",
+        "e\u0301",
+        ".5",
+        "+5",
+    ],
+    "truth": [True, False, "TRUE", "unknown"],
     "mixed": [1, 2, "x", "1", 0.5, "0.50"],
 }
 EDGES = [-5.0, -0.0, 0.5, 1.0, 2.0, 5.0, 1e300]
@@ -56,6 +72,14 @@ def draw_rows(dice: Random, count: int) -> list[dict]:
         fresh = {name: None if dice.random() < 0.15 else dice.choice(pool) for name, pool in POOL.items()}
         rows.append(dict(dice.choice(rows)) if alike else fresh)
     return rows
+
+
+def draw_schema(dice: Random) -> dict[str, str]:
+    """Every column is stated, now and then one is not, and then refused for everybody."""
+    schema = {name: "number" if name == "real" and dice.random() < 0.7 else "code" for name in POOL}
+    if dice.random() < 0.1:
+        schema.pop(dice.choice(list(POOL)))
+    return schema
 
 
 def draw_values(dice: Random, name: str) -> list:
@@ -222,7 +246,7 @@ def test_most_of_what_is_drawn_is_looked_at_and_counted(kind):
     for _ in range(200):
         question = draw_checked(dice, kind)
         if question is not None:
-            view = look(cc.Records.from_rows(draw_rows(dice, 30)), cc.Policy())
+            view = look(cc.Records.from_rows(draw_rows(dice, 30), schema=draw_schema(dice)), cc.Policy())
             seen.append(isinstance(answer(view, question), np.ndarray))
     assert len(seen) > 100
     assert sum(seen) > len(seen) / 2
@@ -237,8 +261,7 @@ def test_one_patient_changes_no_more_than_is_charged_for(kind, seed):
     if question is None:
         return
     rows = draw_rows(dice, dice.choice([1, 2, 5, 12, 30]))
-    stated = {name: "number" if name == "real" else "code" for name in POOL}
-    schema = dice.choice([None, stated]) if len(rows) > 1 else stated
+    schema = draw_schema(dice)
     policy, leave_out = dice.choice(POLICIES), dice.randrange(len(rows))
     table = cc.Records.from_rows(rows, schema=schema)
     left = [row for index, row in enumerate(rows) if index != leave_out]
@@ -263,7 +286,7 @@ def test_what_was_asked_before_changes_nothing(kind, seed):
     question = draw_checked(dice, kind)
     if question is None:
         return
-    table = cc.Records.from_rows(draw_rows(dice, dice.choice([2, 12, 30])))
+    table = cc.Records.from_rows(draw_rows(dice, dice.choice([2, 12, 30])), schema=draw_schema(dice))
     policy = dice.choice(POLICIES)
     used = look(table, policy)
     for before in asked:

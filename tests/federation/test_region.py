@@ -142,6 +142,14 @@ def test_an_answer_is_signed_and_carries_what_was_charged_below():
     assert first.ledger.hash[32:] != second.ledger.hash[32:]
 
 
+def test_a_refusal_is_signed_too():
+    region = regions(parts(2))[0]
+    for message in (b"", schema_message(query="age > 500")):
+        refusal = open_reply(region.answer(message))
+        assert isinstance(refusal, Refusal)
+        assert is_signed(refusal.signed, refusal.signature, region.identity.public)
+
+
 def test_a_repeated_question_is_charged_once_and_answered_alike():
     sites = parts(2)
     region = regions(sites)[0]
@@ -180,7 +188,7 @@ def test_a_site_lost_in_a_region(lose_after):
         (refusal,) = found.card.refusals
         assert (refusal.site, refusal.rule) == ("r0", "lost")
         assert "lost sites after its first answer" in refusal.reason
-        assert "s1: ConnectionError: the wire is cut" in refusal.reason
+        assert refusal.reason.endswith(": 1 of 2 sites: no answer")
     assert found.body == grow(rest).body
 
 
@@ -190,8 +198,10 @@ def test_a_region_that_stops_for_a_lost_site_refuses():
     found = grow([strict, *sites[2:]])
     (refusal,) = found.card.refusals
     assert (refusal.site, refusal.rule) == ("r0", "region")
-    assert "stopped in round 1: s1" in refusal.reason
-    with pytest.raises(HouseError, match="stopped in round 1: r0: stopped in round 1: s1"):
+    assert refusal.reason == "stopped in round 1: 1 of 2 sites: no answer"
+    with pytest.raises(
+        HouseError, match="stopped in round 1: r0: stopped in round 1: 1 of 2 sites: no answer"
+    ):
         grow([strict, *sites[2:]], house={"on_loss": "stop"})
 
 
@@ -200,9 +210,9 @@ def test_a_region_that_stops_for_a_lost_site_refuses():
     [
         (
             "agee > 3",
-            "the study does not fit every site: r0: the study does not fit every site: s0, s1: .*'age'",
+            "the study does not fit every site: r0, r1, r2: the study does not fit every site: 2 of 2 sites: .*'age'",
         ),
-        ("age > 500", "no site answered: r0: no site answered: s0, s1: too few patients"),
+        ("age > 500", "no site answered: r0, r1, r2: stopped in round 1: 2 of 2 sites: too few patients"),
     ],
 )
 def test_what_is_wrong_below_is_said_above(query, said):
@@ -217,9 +227,57 @@ def test_a_rolled_back_ledger_below_is_no_loss_but_distrust():
     fresh = cc.House(parts(2))
     fresh.heads = dict(house.heads)
     with pytest.raises(
-        HouseError, match=r"a ledger cannot be trusted: r: a ledger cannot be trusted: s0, s1"
+        HouseError, match=r"a ledger cannot be trusted: r: a ledger cannot be trusted: 2 of 2 sites: "
     ):
         grow([Region("r", fresh)])
+
+
+class Grumbling:
+    """A site whose every failure names it."""
+
+    def __init__(self, site, answers, reason):
+        self.name, self._site, self._left, self._reason = site.name, site, answers, reason
+
+    def answer(self, message):
+        self._left -= 1
+        if self._left < 0:
+            raise ConnectionError(self._reason)
+        return self._site.answer(message)
+
+
+NAMED = "the-hospital-that-nobody-may-know"
+
+
+@pytest.mark.parametrize("on_loss", ["continue", "stop"])
+@pytest.mark.parametrize("answers", [0, 1, 2])
+@pytest.mark.parametrize("query", ["", "age > 500", "agee > 3"])
+@pytest.mark.parametrize("tiers", [1, 2])
+def test_no_refusal_of_a_region_names_its_hospitals(on_loss, answers, query, tiers):
+    """Whatever goes wrong below, and through however many tiers."""
+    sites = [site_of(ROWS[i::2], name=f"{NAMED}-{i}") for i in range(2)]
+    member = Region(f"{NAMED}-0", cc.House(sites, on_loss=on_loss)) if tiers == 2 else sites[0]
+    cut = Grumbling(sites[1], answers, f"no route to {NAMED}-1.example")
+    region = Region("r", cc.House([member, cut], on_loss=on_loss))
+    replies = []
+    message = schema_message(query=query)
+    for _ in range(3):
+        replies.append(open_reply(region.answer(message)))
+        message = encode(
+            wrap("tree.schema", AskSchema(query=query, target="b"), name=f"question-{len(replies)}")
+        )
+    refusals = [reply for reply in replies if isinstance(reply, Refusal)]
+    assert bool(refusals) == (query != "" or answers > 0 or on_loss == "stop")
+    for refusal in refusals:
+        assert NAMED not in refusal.reason
+        assert " of 2 sites: " in refusal.reason or " of 1 site: " in refusal.reason
+
+
+def test_a_file_of_the_region_is_not_named_either(tmp_path):
+    memory = tmp_path / "gone" / f"{NAMED}.json"
+    region = Region("r", cc.House(parts(2), memory=memory))
+    refusal = open_reply(region.answer(schema_message()))
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason == "the region could not answer; its own log says why"
 
 
 @pytest.mark.parametrize("release", ["masked", "private"])

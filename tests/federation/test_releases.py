@@ -21,6 +21,7 @@ from concilium.federation.questions import Noisy, Question, Statistic, Step, rea
 from concilium.federation.releases import find_release
 from concilium.federation.releases.release import Release
 from concilium.federation.schema import AskSchema
+from side_door import state
 
 AGE = Attribute("age", (40.0, 60.0))
 PLAIN = AskHistograms(query="", target="y", attributes=(AGE,))
@@ -35,7 +36,7 @@ def _forget_questions():
 
 
 def parts(count=3, **options):
-    return [site_of(ROWS[i::count], name=f"s{i}", **options) for i in range(count)]
+    return [cc.Site(f"s{i}", state(ROWS[i::count], age="number"), **options) for i in range(count)]
 
 
 @pytest.mark.parametrize("name", RELEASES)

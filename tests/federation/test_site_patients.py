@@ -25,6 +25,7 @@ from concilium.federation.sums import read_sum
 IDS = [3, 1, 2, 0, 5, 4]
 PEOPLE = [{"patient": number, "sex": "fm"[number % 2], "y": "np"[number % 3 == 0]} for number in IDS]
 TABLE = cc.Records.from_rows(PEOPLE)
+STATED = cc.Records.from_rows(PEOPLE, schema={"patient": "code", "sex": "code", "y": "code"})
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def test_nobody_outside_knows_of_the_patient_column(policy, parts):
 
 
 def test_nor_do_private_questions():
-    sites = [cc.Site(name, cc.Patients(table=TABLE, by="patient")) for name in "abc"]
+    sites = [cc.Site(name, cc.Patients(table=STATED, by="patient")) for name in "abc"]
     for target, attribute in (("y", Attribute("patient", (1.0,))), ("patient", Attribute("sex", (), ("f",)))):
         question = AskNoisyHistograms(query="", target=target, attributes=(attribute,), variance="100")
         with (

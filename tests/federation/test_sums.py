@@ -22,6 +22,7 @@ from concilium.federation.sums import (
     BOUND,
     MOST_PLACES,
     Sum,
+    add_sum,
     bound_reals,
     choose_places,
     read_reals,
@@ -52,6 +53,7 @@ class AskNumbers(Summed, frozen=True, kw_only=True):
 
     size: list[int]
     places: int = 0
+    patients: bool = False
     held: ClassVar[dict[str, np.ndarray]] = {}
 
     @property
@@ -61,6 +63,10 @@ class AskNumbers(Summed, frozen=True, kw_only=True):
     @property
     def binary_places(self):
         return self.places
+
+    @property
+    def counts(self):
+        return self.patients
 
     def compute(self, cohort, template):
         return self.held[template.decode()]
@@ -204,3 +210,27 @@ def test_sums_through_any_tiers_are_the_flat_sum(data, numbers, places):
             total = run.add_up(asked(numbers[0], places))
     assert total.dtype == np.int64
     np.testing.assert_array_equal(total, np.sum(numbers, axis=0))
+
+
+def test_nobody_counts_fewer_patients_than_none():
+    for words in (np.array([3, -1]), np.array([-128], dtype=np.int8)):
+        data = encode(Sum(0, pack(words)))
+        question = asked(words)
+        np.testing.assert_array_equal(read_sum(data, question), words)
+        with pytest.raises(MessageError, match="a count of patients is below zero"):
+            read_sum(data, msgspec.structs.replace(question, patients=True))
+
+
+@given(st.lists(WHOLE, min_size=1, max_size=4))
+def test_a_sum_is_right_or_refused(numbers):
+    question, total, expected = asked(np.zeros(1)), np.zeros(1, dtype=np.int64), 0
+    for number in numbers:
+        data = encode(write_sum(np.array([number]), 0))
+        expected += number
+        if INT64.min <= expected <= INT64.max:
+            add_sum(total, data, question)
+            assert total.tolist() == [expected]
+            continue
+        with pytest.raises(MessageError, match="too large to be added up"):
+            add_sum(total, data, question)
+        return

@@ -83,6 +83,15 @@ def test_an_old_ledger_goes_on(file, release):
     assert grown == (release == "private")
 
 
+def test_an_old_ledger_begins_to_count_refusals_by_month(file):
+    policy = cc.Policy(budget=cc.Budget("2"), minimum_patients=1000, refusals_per_month=1)
+    north = cc.Site("north", TABLES["north"], policy=policy, ledger=file)
+    for said in ("too few patients", "too many different questions"):
+        with pytest.raises(HouseError, match=said):
+            cc.NaiveBayes("y", query="" if said == "too few patients" else "sex = 'f'").fit(cc.House([north]))
+    assert north.ledger.verify() == len(CONTENT["entries"])
+
+
 def test_an_old_ledger_remembers_its_circle_its_patients_and_its_budget(file):
     policy = cc.Policy(budget=cc.Budget("2"))
     north = cc.Site("north", TABLES["north"], policy=policy, ledger=file)

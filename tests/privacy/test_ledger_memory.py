@@ -16,6 +16,7 @@ from concilium.closed_lists import RELEASES
 from concilium.errors import LedgerError, MaskError
 from concilium.privacy.ledger import Ledger
 from concilium.privacy.mask_store import MaskedAnswer
+from concilium.privacy.membership import hash_content
 
 ASKED = b"how many died?"
 ANSWER = MaskedAnswer(b"study", b"content", b"label", b"participants", ("a", "b"), b"seed", b"vector")
@@ -188,7 +189,7 @@ def test_a_ledger_of_the_first_version_goes_on(tmp_path: Path) -> None:
     group = hospitals(4)
     everyone = group.gather()
     opened = everyone.members["ashford"]
-    content, participants = opened._read(ASKED).content, opened._participants
+    content, participants = hash_content(ASKED), opened._participants
     with closing(sqlite3.connect(path)) as database, database:
         database.executescript(FIRST_TABLES)
         names = b'["ashford","brook","cedar","dale"]'

@@ -12,7 +12,7 @@ import pytest
 from mask_circle import new_store
 
 from concilium.privacy import mask_store
-from concilium.privacy.mask_store import MaskedAnswer, Opening, SqliteMaskStore
+from concilium.privacy.mask_store import MaskedAnswer, SqliteMaskStore
 
 FIRST = MaskedAnswer(b"study", b"content", b"label", b"participants", ("a", "b", "c"), b"seed", b"vector")
 
@@ -59,10 +59,10 @@ def test_openings_are_found_in_whatever_study() -> None:
         store.keep(replace(FIRST, content=b"another"))
     assert store.openings(b"content") == []
     with store.transaction():
-        store.mark_opened(b"study", b"content", b"transcript")
-    assert store.openings(b"content") == [Opening(b"study", b"participants", ("a", "b", "c"))]
-    opened = store.find(b"study", b"content")
-    assert opened == replace(FIRST, opened=b"transcript")
+        store.open(FIRST, b"transcript")
+    opened = replace(FIRST, opened=b"transcript")
+    assert store.openings(b"content") == [opened]
+    assert store.find(b"study", b"content") == opened
     assert store.openings(b"another") == []
 
 
@@ -73,7 +73,7 @@ def test_an_ended_study_keeps_what_it_opened_but_no_secret() -> None:
         store.keep(FIRST)
         store.keep(replace(FIRST, content=b"unopened"))
         store.keep(replace(FIRST, study=b"another"))
-        store.mark_opened(b"study", b"content", b"transcript")
+        store.open(FIRST, b"transcript")
         store.end(b"study")
     left = store.find(b"study", b"content")
     assert left == replace(FIRST, opened=b"transcript", seed=b"", vector=b"")
@@ -109,7 +109,7 @@ def test_of_too_many_unopened_answers_the_oldest_are_dropped(
         with store.transaction():
             store.keep(replace(FIRST, content=content, study=b"study" if number % 2 else b"another"))
             if number == 1:
-                store.mark_opened(b"study", content, b"transcript")
+                store.open(replace(FIRST, content=content), b"transcript")
     kept = [c for c in contents if store.find(b"study", c) or store.find(b"another", c)]
     assert kept == [contents[1], *contents[5:]]
     with store.transaction():
@@ -136,7 +136,7 @@ def test_it_joins_the_callers_transaction(tmp_path: Path, isolation: str | None)
         connection.execute("INSERT INTO charges VALUES (1)")
         with store.transaction():
             store.keep(FIRST)
-            store.mark_opened(b"study", b"content", b"transcript")
+            store.open(FIRST, b"transcript")
         assert connection.in_transaction
         connection.rollback()
         assert store.find(b"study", b"content") is None

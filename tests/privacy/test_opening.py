@@ -10,7 +10,6 @@ from mask_circle import new_store
 
 from concilium.errors import MaskError
 from concilium.privacy.mask_store import MaskedAnswer, SqliteMaskStore
-from concilium.privacy.opening import check_participants, find_answer, open_answer
 
 NAMES = {b"all": ("a", "b", "c", "d"), b"fewer": ("a", "b", "c")}
 ANSWER = MaskedAnswer(b"study", b"content", b"label", b"all", NAMES[b"all"], b"seed", b"vector")
@@ -24,14 +23,14 @@ def store_with(*answers: MaskedAnswer) -> SqliteMaskStore:
 
 
 def test_a_new_question_has_no_answer_and_may_be_answered() -> None:
-    assert find_answer(new_store(), b"study", b"content", b"label") is None
+    assert new_store().find_answer(b"study", b"content", b"label") is None
 
 
 def test_a_question_that_is_asked_again_has_the_stored_answer() -> None:
     store = store_with(ANSWER)
-    assert find_answer(store, b"study", b"content", b"label") == ANSWER
-    open_answer(store, ANSWER, b"transcript")
-    again = find_answer(store, b"study", b"content", b"label")
+    assert store.find_answer(b"study", b"content", b"label") == ANSWER
+    store.open(ANSWER, b"transcript")
+    again = store.find_answer(b"study", b"content", b"label")
     assert again is not None
     assert (again.seed, again.vector) == (ANSWER.seed, ANSWER.vector)
 
@@ -42,30 +41,30 @@ def test_a_question_is_answered_for_one_label_only_opened_or_not() -> None:
         with pytest.raises(
             MaskError, match=r"other participants or other keys .*\(a, b, c, d\).* start a new"
         ):
-            find_answer(store, b"study", b"content", b"label 2")
-        open_answer(store, ANSWER, b"transcript")
+            store.find_answer(b"study", b"content", b"label 2")
+        store.open(ANSWER, b"transcript")
 
 
 def test_an_answer_is_opened_for_one_transcript() -> None:
     store = store_with(ANSWER)
-    assert open_answer(store, ANSWER, b"transcript") == b"seed"
+    assert store.open(ANSWER, b"transcript") == b"seed"
     opened = store.find(b"study", b"content")
     assert opened is not None
-    assert open_answer(store, opened, b"transcript") == b"seed"
+    assert store.open(opened, b"transcript") == b"seed"
     with pytest.raises(MaskError, match="opened for other answers"):
-        open_answer(store, opened, b"another transcript")
+        store.open(opened, b"another transcript")
 
 
 def test_other_participants_are_refused_in_any_study_and_the_difference_is_named() -> None:
     store = store_with(ANSWER)
-    check_participants(store, b"content", b"fewer", NAMES[b"fewer"])
-    open_answer(store, ANSWER, b"transcript")
-    check_participants(store, b"content", b"all", NAMES[b"all"])
-    check_participants(store, b"another", b"fewer", NAMES[b"fewer"])
+    store.check_participants(b"content", b"fewer", NAMES[b"fewer"])
+    store.open(ANSWER, b"transcript")
+    store.check_participants(b"content", b"all", NAMES[b"all"])
+    store.check_participants(b"another", b"fewer", NAMES[b"fewer"])
     with pytest.raises(MaskError, match="would differ by the answer of d"):
-        check_participants(store, b"content", b"fewer", NAMES[b"fewer"])
+        store.check_participants(b"content", b"fewer", NAMES[b"fewer"])
     with pytest.raises(MaskError, match="a site with a new identity"):
-        check_participants(store, b"content", b"reissued", NAMES[b"all"])
+        store.check_participants(b"content", b"reissued", NAMES[b"all"])
 
 
 class House(RuleBasedStateMachine):
@@ -87,8 +86,8 @@ class House(RuleBasedStateMachine):
     def ask(self, study: bytes, keys: int, who: bytes, transcript: bytes | None) -> None:
         label = b"%d %s" % (keys, who)
         try:
-            check_participants(self.store, b"content", who, NAMES[who])
-            stored = find_answer(self.store, study, b"content", label)
+            self.store.check_participants(b"content", who, NAMES[who])
+            stored = self.store.find_answer(study, b"content", label)
             if stored is None and transcript is None:
                 seed = b"%s %s" % (study, label)
                 stored = MaskedAnswer(study, b"content", label, who, NAMES[who], seed, b"vector of " + seed)
@@ -96,7 +95,7 @@ class House(RuleBasedStateMachine):
             if stored is not None:
                 self.vectors.setdefault(study, set()).add(stored.vector)
             if stored is not None and transcript is not None:
-                self.seeds.setdefault(study, set()).add(open_answer(self.store, stored, transcript))
+                self.seeds.setdefault(study, set()).add(self.store.open(stored, transcript))
                 self.opened_for.add(who)
         except MaskError:
             pass

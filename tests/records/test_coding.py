@@ -18,7 +18,6 @@ from concilium.records.coding import (
     code_numbers,
     code_texts,
     code_values,
-    guess_values,
 )
 from concilium.records.columns import Coded, Column, Numbers, label
 
@@ -149,10 +148,16 @@ def test_what_texts_of_a_file_stand_for(texts: list[str], values: list[object]) 
     assert [type(value) for value in natural(column)] == [type(value) for value in values]
 
 
-def test_a_stated_code_keeps_every_digit() -> None:
-    assert list(guess_values(["250.0", "250.00"], "code")) == ["250.0", "250.00"]
-    assert list(guess_values(["5", "12"], "code")) == [5, 12]
-    assert list(guess_values(["007", "12"], "code")) == ["007", "12"]
+def test_a_stated_code_is_read_cell_by_cell() -> None:
+    def read(*texts: str) -> list[object]:
+        codes = np.arange(1, len(texts) + 1)
+        return natural(code_texts(codes, texts, "code", HERE, frozenset({"NA"}), guess=True))
+
+    assert read("250.0", "250.00") == [250, 250]
+    assert read("5", "12") == [5, 12]
+    assert read("007", "12") == ["007", "12"]
+    assert read("TRUE", "false") == [True, False]
+    assert read("TRUE", "unknown", "1.0", ".5", "NA") == ["true", "unknown", "1", "0.5", None]
 
 
 def test_a_stated_number_reads_what_inference_would_leave_alone() -> None:

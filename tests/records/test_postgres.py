@@ -132,6 +132,24 @@ def filled(server: Server) -> Server:
     return server
 
 
+def test_types_state_columns_and_a_stated_numeric_is_read_cell_by_cell(filled: Server) -> None:
+    """What a numeric with all its digits is must not hang on whether somebody else's has a fraction."""
+    records = Records.read(filled.url(), table="patients")
+    assert {name for name in records.names if not records[name].by_itself} == {"dose", "exact"}
+    with psycopg.connect(filled.url()) as connection:
+        connection.execute(
+            "CREATE TABLE digits (x numeric); INSERT INTO digits"
+            " VALUES (9007199254740993), (7), (0.50), ('NaN'), (1e20)"
+        )
+        connection.execute("CREATE VIEW whole AS SELECT * FROM digits WHERE x = trunc(x) AND x <> 'NaN'")
+    schema = {"x": "code"}
+    together = Records.read(filled.url(), table="digits", schema=schema)
+    assert together["x"].by_itself
+    assert together.values("x") == ["9007199254740993", "7", "0.5", None, "100000000000000000000"]
+    whole = Records.read(filled.url(), table="whole", schema=schema)
+    assert whole.values("x") == ["9007199254740993", "7", "100000000000000000000"]
+
+
 def test_types_of_postgres_become_natural_values(filled: Server) -> None:
     records = Records.read(filled.url(), table="patients")
     assert {name: records.values(name) for name in records.names} == {

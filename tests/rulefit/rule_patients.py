@@ -24,8 +24,8 @@ def draw(patients, seed):
 
 
 def records_of(table, outcome):
-    numbers = {name: Numbers(table[:, index].copy()) for index, name in enumerate(COLUMNS)}
-    return Records({**numbers, "y": Coded((outcome + 1).astype(np.uint8), (0, 1))})
+    numbers = {name: Numbers(table[:, index].copy(), by_itself=True) for index, name in enumerate(COLUMNS)}
+    return Records({**numbers, "y": Coded((outcome + 1).astype(np.uint8), (0, 1), by_itself=True)})
 
 
 def deal(table, outcome, sites):

@@ -23,6 +23,7 @@ from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
+from side_door import state
 
 ATTRIBUTES = (Attribute("age", (40.0, 60.0)), Attribute("sex", (), ("f", "m")))
 RULES = (((0, 2, 3),), ((0, 0, 1), (1, 1, 1)))
@@ -124,7 +125,7 @@ def test_a_patients_share_does_not_depend_on_who_else_is_there():
 
 def test_nothing_of_a_private_question_is_remembered():
     """What is remembered for plain questions is neither made nor used: the second answer comes of the same work."""
-    view = View(cc.Records.from_rows(ROWS), Policy(allow=("age",))).each_by_itself
+    view = View(state(ROWS, age="number"), Policy(allow=("age",))).each_by_itself
     cohort = view.select("", "y").telling_all()
     terms = make_terms(2.0)
     question = make_question(terms, (0.1, 0.7, -0.3, 1.1, 0.2), 24)

@@ -13,7 +13,7 @@ from concilium.errors import ConciliumError, HouseError, StudyError
 from concilium.privacy.accounting import epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.records.table import Coded, Numbers, Records
-from side_door import find_side_doors
+from side_door import find_side_doors, state
 
 VALUES = {"sex": ["f", "m"], "ward": ["a", "b", "c"], "y": ["n", "p"]}
 BINS = {"age": [30, 50, 70]}
@@ -72,9 +72,7 @@ def test_an_odd_value_of_one_patient_changes_nobody_elses(fixed_noise):
             for name, count in (("a", 90), ("b", 80), ("c", 70))
         }
         parts["a"].append({"age": 10, "y": last})
-        sites = [
-            cc.Site(n, cc.Records.from_rows(part, schema={"age": "number"})) for n, part in parts.items()
-        ]
+        sites = [cc.Site(n, state(part, age="number")) for n, part in parts.items()]
         with zero_noise():
             return cc.RuleFit(
                 "y", bins={"age": [20, 40, 60]}, values={"y": [0, 1]}, epsilon=20, release="private"
@@ -157,8 +155,12 @@ def logistic(patients, seed):
     table = draws.normal(size=(patients, 8))
     log_odds = 1.5 * table[:, 0] - np.abs(table[:, 1]) + 2 * (table[:, 2] > 0) * (table[:, 0] > 0)
     outcome = draws.random(patients) < 1 / (1 + np.exp(0.5 - log_odds))
-    columns = {f"x{i}": Numbers(table[:, i].copy()) for i in range(8)}
-    return Records({**columns, "y": Coded(outcome.astype(np.uint8) + 1, (0, 1))}), outcome, log_odds
+    columns = {f"x{i}": Numbers(table[:, i].copy(), by_itself=True) for i in range(8)}
+    return (
+        Records({**columns, "y": Coded(outcome.astype(np.uint8) + 1, (0, 1), by_itself=True)}),
+        outcome,
+        log_odds,
+    )
 
 
 EDGES = np.linspace(-2, 2, 9).tolist()

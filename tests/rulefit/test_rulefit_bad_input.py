@@ -17,6 +17,7 @@ from concilium.privacy.identity import Identity
 from concilium.records.table import Coded, Records
 from concilium.rulefit import path
 from concilium.rulefit.generation import Rules
+from side_door import state
 
 
 @pytest.fixture(scope="module")
@@ -156,20 +157,27 @@ def test_a_target_that_is_a_number_text_or_nowhere(patients):
 @pytest.mark.parametrize("release", ["exact", "masked"])
 def test_a_range_that_misses_everybody_says_which_would_do(patients, release):
     options = {"target": "cost", "release": release, "positive": None}
-    houses = [rows_with(patients, cost=lambda i: 2000 + 0.5 * i)[part::3] for part in range(3)]
+    numbers = dict.fromkeys((*BINS, "cost"), "number")
+    parts = [
+        state(rows_with(patients, cost=lambda i: 2000 + 0.5 * i)[part::3], **numbers) for part in range(3)
+    ]
+
+    def open_parts():
+        return cc.House([cc.Site(f"s{number}", part) for number, part in enumerate(parts)])
+
     for wrong in ([0, 100], [5000, 6000]):
         with pytest.raises(
             StudyError, match=r"the bins of 'cost', .* miss all patients: edges between 1000 and 10000"
         ):
-            small_rulefit(**options, bins={**BINS, "cost": wrong}).fit(house_of(*houses))
-    partly = small_rulefit(**options, bins={**BINS, "cost": [2000, 2050]}).fit(house_of(*houses))
+            small_rulefit(**options, bins={**BINS, "cost": wrong}).fit(open_parts())
+    partly = small_rulefit(**options, bins={**BINS, "cost": [2000, 2050]}).fit(open_parts())
     count = len(patients[1])
     beyond = sum(2000 + 0.5 * i > 2050 for i in range(count))
     assert f"{beyond / count:.1%} of the patients have a cost beyond its range, 2,000 to 2,050" in said(
         partly
     )
     highest = 2000 + 0.5 * (count - 1)
-    whole = small_rulefit(**options, bins={**BINS, "cost": [2000, highest]}).fit(house_of(*houses))
+    whole = small_rulefit(**options, bins={**BINS, "cost": [2000, highest]}).fit(open_parts())
     assert "beyond its range" not in said(whole)
 
 

@@ -71,3 +71,28 @@ def test_a_private_study_that_leaves_things_unsaid_has_no_plan(tmp_path: Path) -
     study = cc.Study.read(lay_out(tmp_path, SPLIT + PRIVATE.replace("death = [0, 1]\n", "")))
     with pytest.raises(StudyError, match=r"study\.toml: a private DecisionTree needs the classes"):
         study.plan()
+
+
+def test_a_plan_names_the_columns_that_are_still_to_be_stated(tmp_path: Path) -> None:
+    text = SEVERAL.replace("target", "query = \"smoker = 'yes' and age > 30\"\ntarget") + PRIVATE
+    study = cc.Study.read(lay_out(tmp_path, text))
+    assert study.plan().unstated == ("smoker",)
+    shown = CliRunner().invoke(app, ["run", str(study.path), "--plan"]).stdout
+    assert '\'smoker\' is not stated: write smoker = "number" or smoker = "code" under [schema]' in " ".join(
+        shown.split()
+    )
+    with pytest.raises(StudyError, match="'smoker' is not stated"):
+        study.run()
+    stated = cc.Study.read(lay_out(tmp_path, text + '[schema]\nsmoker = "code"\n'))
+    assert stated.plan().unstated == ()
+    stated.run()
+
+
+def test_what_a_private_study_lists_is_stated_and_its_ledgers_go_on(tmp_path: Path) -> None:
+    """A study without secrets, a private one and again the first, all on the same books."""
+    plain = lay_out(tmp_path, SEVERAL)
+    cc.Study.read(plain).run()
+    study = cc.Study.read(lay_out(tmp_path, SEVERAL + PRIVATE))
+    assert study.reading == {"age": "number", "sex": "code", "death": "code"}
+    study.run()
+    cc.Study.read(lay_out(tmp_path, SEVERAL)).run()

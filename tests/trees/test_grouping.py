@@ -18,6 +18,7 @@ from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.trees.conditions import condition
 from concilium.trees.grouping import group_values
 from concilium.trees.splits import Split, check_tree
+from side_door import state
 from strategies import federations
 
 
@@ -142,7 +143,7 @@ def test_under_masks_and_without_noise_the_groups_are_the_same(monkeypatch, rele
             36_000
         )  # so many that what the noise could have been moves no estimate by half a patient
     ]
-    house = partial(house_of, {f"s{i}": rows[i::3] for i in range(3)})
+    house = partial(house_of, {f"s{i}": rows[i::3] for i in range(3)}, read=state)
     options = {"group": True, "max_depth": 1}
     exact = cc.DecisionTree("y", **options).fit(house())
     if release == "private":
@@ -157,7 +158,7 @@ def test_without_a_branch_of_its_own_a_private_value_rests_where_it_is(monkeypat
     """What by the (noisy) counts nobody has is no reason for a branch: `other` and 'q' here."""
     monkeypatch.setenv(SWITCH, SWITCHED_ON)
     rows = [{"ward": "abc"[i % 3], "y": int(i % 3 == 1)} for i in range(300)]
-    house = house_of({f"s{i}": rows[i::3] for i in range(3)})
+    house = house_of({f"s{i}": rows[i::3] for i in range(3)}, read=state)
     values = {"ward": ["a", "b", "c", "q"], "y": [0, 1]}
     with zero_noise():
         tree = cc.DecisionTree("y", release="private", epsilon=10**6, values=values, group=True).fit(house)

@@ -17,7 +17,7 @@ from concilium.errors import ConciliumError, ModelError
 from concilium.privacy.accounting import epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.records.table import Coded, Records
-from side_door import find_side_doors
+from side_door import find_side_doors, state
 
 VALUES = {"a": ["0", "1"], "b": ["x", "y", "z"], "y": ["n", "p"]}
 BINS = {"age": [40.0, 60.0]}
@@ -90,7 +90,7 @@ SITES = {"big": rows(150), "small": rows(40, 1), "tiny": rows(1, 2), "one": rows
 
 
 def open_sites():
-    return [cc.Site(name, cc.Records.from_rows(r)) for name, r in SITES.items()]
+    return [cc.Site(name, state(r)) for name, r in SITES.items()]
 
 
 def study(house, **options):
@@ -135,8 +135,8 @@ def test_it_learns_where_a_tree_cannot():
     outcome = (draw.random(16_000) < 1 / (1 + np.exp(-score))).astype(np.uint8) + 1
 
     def part(where):
-        columns = {f"x{i}": Coded(codes[i, where], (0, 1, 2)) for i in range(10)}
-        return Records({**columns, "y": Coded(outcome[where], (0, 1))})
+        columns = {f"x{i}": Coded(codes[i, where], (0, 1, 2), stated=True) for i in range(10)}
+        return Records({**columns, "y": Coded(outcome[where], (0, 1), stated=True)})
 
     house = cc.House([cc.Site(f"s{i}", part(slice(3000 * i, 3000 * i + 3000))) for i in range(4)])
     options = {

@@ -12,7 +12,7 @@ from concilium.errors import HouseError, StudyError
 from concilium.privacy.accounting import epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON
 from concilium.records.table import Coded, Records
-from side_door import find_side_doors
+from side_door import find_side_doors, state
 
 VALUES = {"a": ["0", "1"], "b": ["x", "y", "z"], "y": ["n", "p"]}
 
@@ -90,7 +90,7 @@ def test_the_harness_finds_a_charge_that_depends_on_patients(fixed_noise, monkey
 
 
 def test_charges_are_what_was_planned_and_no_more():
-    sites = [cc.Site(name, cc.Records.from_rows(r)) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r)) for name, r in SITES.items()]
     tree = study(cc.House(sites), epsilon=1)
     planned = tree.plan()
     assert planned.total <= rho_for_epsilon(1, "1/1000000")
@@ -108,7 +108,7 @@ def test_charges_are_what_was_planned_and_no_more():
 
 def test_a_budget_too_small_is_refused_with_a_receipt_before_anything_is_spent():
     policy = cc.Policy(budget=cc.Budget(total="1/100000"))
-    sites = [cc.Site(name, cc.Records.from_rows(r), policy) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r), policy) for name, r in SITES.items()]
     with pytest.raises(HouseError, match=r"this would cost rho = .* 1e-05 is left \(0 is spent\)"):
         study(cc.House(sites))
     assert all(site.ledger.spent() == 0 for site in sites)
@@ -118,7 +118,7 @@ def test_a_budget_too_small_is_refused_with_a_receipt_before_anything_is_spent()
 
 def test_a_ledger_in_pure_epsilon_refuses_gaussian_noise():
     policy = cc.Policy(budget=cc.Budget(total="10", currency="epsilon"))
-    sites = [cc.Site(name, cc.Records.from_rows(r), policy) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r), policy) for name, r in SITES.items()]
     with pytest.raises(HouseError, match=r"budget is in epsilon, .* the noise of this question is Gaussian"):
         study(cc.House(sites))
 
@@ -126,7 +126,7 @@ def test_a_ledger_in_pure_epsilon_refuses_gaussian_noise():
 def test_values_the_study_does_not_name_count_as_other(fixed_noise):
     from concilium.privacy.randomness import zero_noise
 
-    sites = [cc.Site(name, cc.Records.from_rows(r)) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r)) for name, r in SITES.items()]
     with zero_noise():
         tree = study(cc.House(sites), values={**VALUES, "a": ["1"]})
     root = tree.body.nodes[0]
@@ -147,8 +147,8 @@ def test_a_private_tree_learns_at_a_fair_price():
     outcome = (draw.random(12_000) < chance).astype(np.uint8) + 1
 
     def part(where):
-        columns = {f"x{i}": Coded(codes[i, where], (0, 1, 2)) for i in range(8)}
-        return Records({**columns, "y": Coded(outcome[where], (0, 1))})
+        columns = {f"x{i}": Coded(codes[i, where], (0, 1, 2), stated=True) for i in range(8)}
+        return Records({**columns, "y": Coded(outcome[where], (0, 1), stated=True)})
 
     sites = [cc.Site(f"s{i}", part(slice(2000 * i, 2000 * i + 2000))) for i in range(5)]
     values = {**{f"x{i}": [0, 1, 2] for i in range(8)}, "y": [0, 1]}
@@ -196,7 +196,7 @@ def test_study_error_is_one_of_ours():
 def test_a_private_tree_draws_and_explains_patients_with_other_values(fixed_noise):
     from concilium.privacy.randomness import zero_noise
 
-    sites = [cc.Site(name, cc.Records.from_rows(r)) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r)) for name, r in SITES.items()]
     with zero_noise():
         tree = study(cc.House(sites), values={**VALUES, "a": ["1"]}, max_depth=1)
     assert "└─ a is anything else: n" in tree.text()
@@ -210,7 +210,7 @@ def test_a_private_tree_draws_and_explains_patients_with_other_values(fixed_nois
 def test_a_node_that_noise_emptied_is_explained_without_a_fault():
     import msgspec
 
-    sites = [cc.Site(name, cc.Records.from_rows(r)) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r)) for name, r in SITES.items()]
     tree = study(cc.House(sites), max_depth=1)
     empty = [msgspec.structs.replace(node, counts=[0, 0]) for node in tree.body.nodes]
     bare = cc.DecisionTree.of(msgspec.structs.replace(tree.body, nodes=empty), tree.card)
@@ -219,7 +219,7 @@ def test_a_node_that_noise_emptied_is_explained_without_a_fault():
 
 
 def test_the_chosen_attributes_of_a_private_tree_are_all_it_asks_about():
-    sites = [cc.Site(name, cc.Records.from_rows(r)) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r)) for name, r in SITES.items()]
     tree = study(cc.House(sites), attributes=["b"])
     assert set(tree.attributes_) <= {"b"}
     with pytest.raises(StudyError, match="'values' or 'bins' for 'c'"):
@@ -232,7 +232,7 @@ def test_the_chosen_attributes_of_a_private_tree_are_all_it_asks_about():
 def test_a_budget_of_exactly_the_plan_is_enough():
     planned = study_without_fitting(epsilon=1).plan().total
     policy = cc.Policy(budget=cc.Budget(total=str(planned)))
-    sites = [cc.Site(name, cc.Records.from_rows(r), policy) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r), policy) for name, r in SITES.items()]
     tree = study(cc.House(sites), epsilon=1)
     assert all(site.ledger.spent() <= planned for site in sites)
     assert tree.card.releases

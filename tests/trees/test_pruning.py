@@ -23,7 +23,7 @@ from concilium.privacy.accounting import rho_for_epsilon
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.trees.growing import GrowingNode
 from concilium.trees.pruning import prune
-from side_door import find_side_doors
+from side_door import find_side_doors, state
 from strategies import federations
 
 
@@ -32,7 +32,7 @@ def divide(sites, percent, policy=None, stated=False):
     policy = policy or cc.Policy()
     both = ([], [])
     for rows in sites.values():
-        view = View(cc.Records.from_rows(rows), policy)
+        view = View(state(rows) if stated else cc.Records.from_rows(rows), policy)
         cohort = (view.each_by_itself if stated else view).select("", "y")
         for part, held in zip(both, (True, False), strict=True):
             least = 0 if stated else policy.minimum_patients
@@ -208,7 +208,7 @@ def test_held_out_counts_are_planned_and_charged():
     assert pruned.plan().total <= rho_for_epsilon(1, "1/1000000")
     # A budget of the plan and no more is enough, and all of it but the reserve is spent.
     policy = cc.Policy(budget=cc.Budget(total=str(pruned.plan().total)))
-    sites = [cc.Site(name, cc.Records.from_rows(r), policy) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r), policy) for name, r in SITES.items()]
     pruned.fit(cc.House(sites))
     spent = {site.ledger.spent() for site in sites}
     assert len(spent) == 1
@@ -230,8 +230,8 @@ def test_without_noise_a_private_tree_is_pruned_as_the_pooled_one(table, group):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(SWITCH, SWITCHED_ON)
         with zero_noise():
-            whole = study(house_of(sites), epsilon=10**6, group=group)
-            tree = study(house_of(sites), epsilon=10**6, group=group, prune=0.3)
+            whole = study(house_of(sites, read=state), epsilon=10**6, group=group)
+            tree = study(house_of(sites, read=state), epsilon=10**6, group=group, prune=0.3)
     held, learning = divide(sites, 30, stated=True)
     assert tree.body.nodes[0].counts == [sum(row["y"] == c for row in learning) for c in ("n", "p")]
     assert len(learning) + len(held) == sum(whole.body.nodes[0].counts)

@@ -24,8 +24,8 @@ def nested(body, node=0):
     return (counts, (here.attribute, {branch.value: nested(body, branch.node) for branch in here.branches}))
 
 
-def house_of(sites, policy=None):
-    return cc.House([cc.Site(name, cc.Records.from_rows(rows), policy) for name, rows in sites.items()])
+def house_of(sites, policy=None, read=cc.Records.from_rows):
+    return cc.House([cc.Site(name, read(rows), policy) for name, rows in sites.items()])
 
 
 def shared(sites):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from concilium.records.table import Value
 
 Patient = dict[str, "Value | None"]
-
-WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-DECIMAL = re.compile(r"-?[0-9]*\.[0-9]+([eE][-+]?[0-9]+)?")
 
 
 def consult(
@@ -136,12 +132,17 @@ def read_json(text: str, where: str) -> list[Patient]:
 
 
 def read_table(path: Path, where: str) -> list[Patient]:
+    from concilium.records.grammar import read_text
     from concilium.records.table import Records
 
-    records = Records.read(path)
+    # As codes: what a patient has is read as it would be for that patient alone.
+    records = Records.read(path, schema=dict.fromkeys(Records.read(path).names, "code"))
     if not len(records):
         raise ModelError(f"{where}: there is no patient in it")
-    columns = {name: records.values(name) for name in records.names}
+    columns = {
+        name: [read_text(value) if isinstance(value, str) else value for value in records.values(name)]
+        for name in records.names
+    }
     return [{name: values[row] for name, values in columns.items()} for row in range(len(records))]
 
 
@@ -159,10 +160,8 @@ def read_pairs(pairs: list[str]) -> Patient:
 
 
 def read_value(text: str) -> Any:
-    if text in ("", "NA"):
-        return None
-    if text in ("true", "false"):
-        return text == "true"
-    if WHOLE.fullmatch(text):
-        return int(text)
-    return float(text) if DECIMAL.fullmatch(text) else text
+    """What a value stands for, as it would in a table of patients."""
+    from concilium.records.grammar import read_cell
+    from concilium.records.table import DEFAULT_MISSING
+
+    return read_cell(text, frozenset(DEFAULT_MISSING))

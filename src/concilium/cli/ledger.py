@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from concilium.cli.output import say, say_json, say_table
+from concilium.cli.output import escape_controls, say, say_json, say_table
 
 if TYPE_CHECKING:
     from concilium.privacy.ledger import Entry, Ledger
@@ -145,7 +145,7 @@ def list_entry(entry: Entry) -> list[str]:
     from concilium.privacy.accounting import shown
 
     is_release = entry.mode != "settings"
-    return [
+    cells = [
         str(entry.sequence),
         f"{entry.time:%Y-%m-%d %H:%M}",
         entry.study if len(entry.study) <= 8 else entry.study[:7] + "…",
@@ -154,6 +154,9 @@ def list_entry(entry: Entry) -> list[str]:
         ("unlimited" if is_release else "–") if entry.cost is None else shown(entry.cost),
         str(entry.numbers) if is_release else "–",
     ]
+    return [
+        escape_controls(cell) for cell in cells
+    ]  # an older version took whatever name a house gave its study
 
 
 def summarise(book: Ledger) -> str:
@@ -172,7 +175,7 @@ def summarise(book: Ledger) -> str:
         epsilon = say_epsilon(epsilon_from_rho(spent, book.delta), digits=4)
         balance += f" (epsilon = {epsilon} at delta = {shown(book.delta)})"
     lines.append(balance + ("; no budget is set" if remainder is None else f"; {shown(remainder)} is left"))
-    return "\n".join(lines)
+    return "\n".join(map(escape_controls, lines))
 
 
 def as_plain(book: Ledger) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,16 @@ def warn(text: str) -> None:
 
 def say_json(value: Any) -> None:
     """The one JSON document of a command with --json."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    # Other control characters than the line breaks of the document are in its strings, and may be written so.
+    typer.echo(
+        re.sub("[^ -~\n]", lambda one: one[0] if one[0].isprintable() else json.dumps(one[0])[1:-1], text)
+    )
+
+
+def escape_controls(text: str) -> str:
+    """A line that others wrote, with nothing in it that a terminal would obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def refuse_file(out: Path) -> None:

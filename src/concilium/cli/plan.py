@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 def tell_plan(study: Study, plan: StudyPlan, as_json: bool) -> None:
     """The plan of one fit, how often it is charged, and what each hospital has left."""
     from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, shown
+    from concilium.study.sources import say_missing
 
     if as_json:
         say_json(plan.to_dict())
@@ -23,6 +24,8 @@ def tell_plan(study: Study, plan: StudyPlan, as_json: bool) -> None:
     if not study.way_out.bounded:
         say(f"{study.release} releases have no bound: epsilon is unlimited, whatever the budget")
         return
+    for column in plan.unstated:
+        say(say_missing(column))
     rho = plan.questions.total
     epsilon = say_epsilon(epsilon_from_rho(rho, study.privacy.delta))
     say(f"in all rho = {shown(rho)}: epsilon = {epsilon} at delta = {study.privacy.delta} for every patient")

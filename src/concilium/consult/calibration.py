@@ -1,7 +1,7 @@
 """Predicted numbers against observed ones as a picture: a dot for each tenth of the patients, by their prediction.
 
-SVG drawn here, in the colours of the other charts: nothing is fetched and nothing runs. On the dashed line the mean
-prediction is the mean outcome; a dot above it stands for patients of whom too little was predicted.
+On the dashed line the mean prediction is the mean outcome; a dot above it stands for patients of whom too little was
+predicted.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
-from xml.sax.saxutils import escape
 
-from concilium.rulefit.charts import FONT, INK, OUTSIDE, RULE, SOFT
+from concilium.federation.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 from concilium.rulefit.outcome import say_number
 
 WIDTH, HEIGHT, LEFT, TOP, SIDE = 480, 400, 92, 10, 330
@@ -32,7 +31,7 @@ def draw_calibration(groups: Sequence[Mapping[str, Any]], target: str) -> str:
     bottom = TOP + SIDE
     parts = []
     for tick in ticks:
-        x, y, text = LEFT + place(tick), bottom - place(tick), escape(say_number(tick))
+        x, y, text = LEFT + place(tick), bottom - place(tick), element_text(say_number(tick))
         parts.append(f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom}" stroke="{GRID}"/>')
         parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{LEFT + SIDE}" y2="{y:.1f}" stroke="{GRID}"/>')
         parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle" fill="{SOFT}">{text}</text>')
@@ -48,28 +47,19 @@ def draw_calibration(groups: Sequence[Mapping[str, Any]], target: str) -> str:
             f"observed {say_number(group['observed'])}"
         )
         parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{DOT}" fill="{OUTSIDE}" fill-opacity="0.85">'
-            f"<title>{escape(caption)}</title></circle>"
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{DOT}" fill="{COLOURS[0]}" fill-opacity="0.85">'
+            f"<title>{element_text(caption)}</title></circle>"
         )
-    middle = TOP + SIDE / 2
+    middle, named = TOP + SIDE / 2, element_text(target)
     parts.append(
-        f'<text x="{LEFT + SIDE / 2:g}" y="{bottom + 40}" text-anchor="middle">mean predicted {escape(target)}</text>'
+        f'<text x="{LEFT + SIDE / 2:g}" y="{bottom + 40}" text-anchor="middle">mean predicted {named}</text>'
     )
     parts.append(
         f'<text x="16" y="{middle:g}" text-anchor="middle" transform="rotate(-90 16 {middle:g})">'
-        f"mean observed {escape(target)}</text>"
+        f"mean observed {named}</text>"
     )
     title = f"Predicted against observed {target}, in tenths of the patients by their prediction"
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-            f'height="{HEIGHT}" role="img" font-family="{FONT}" font-size="12" fill="{INK}">',
-            f"<title>{escape(title)}</title>",
-            *parts,
-            "</svg>",
-            "",
-        ]
-    )
+    return draw_frame(title, parts, WIDTH, HEIGHT)
 
 
 def find_ticks(low: float, high: float) -> list[float]:

@@ -22,9 +22,9 @@ from concilium.evaluation.metrics import Figures, measure
 from concilium.evaluation.number_metrics import calibrate, measure_numbers
 from concilium.federation.cohort import numbers
 from concilium.federation.method import Method
+from concilium.federation.schema import name_rest
 from concilium.records.query import Query
 from concilium.records.table import Coded, Records, Value, label
-from concilium.trees.class_counts import name_rest
 
 
 @dataclass(frozen=True)

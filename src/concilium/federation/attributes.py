@@ -158,6 +158,17 @@ def present(values: Iterable[Value | None]) -> tuple[Value, ...]:
     return tuple(value for value in in_order(values) if value is not None)
 
 
+def find_runs(codes: Iterable[int]) -> list[tuple[int, int]]:
+    """Different whole numbers as runs without a gap, (first, last) each, in order."""
+    runs: list[tuple[int, int]] = []
+    for code in sorted(codes):
+        if runs and runs[-1][1] + 1 == code:
+            runs[-1] = (runs[-1][0], code)
+        else:
+            runs.append((code, code))
+    return runs
+
+
 class Source(Protocol):
     """Where the columns of patients are read: at a site (cohort.View), or to predict (prediction.NewPatients)."""
 

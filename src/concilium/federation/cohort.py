@@ -20,6 +20,7 @@ from concilium.federation.cells import read_as_asked, read_as_labels, read_as_nu
 from concilium.federation.disclosure import Guard, Population
 from concilium.policy.constrain import Constrained, constrain
 from concilium.policy.policy import Policy
+from concilium.records.expression import predicates
 from concilium.records.query import Query
 from concilium.records.table import Coded, Column, Numbers, Records
 
@@ -74,10 +75,13 @@ class View:
         secret: bytes | None = None,
         by: str | None = None,
         *,
-        by_itself: bool = False,
+        by_itself: frozenset[str] | None = None,
         constrained: Constrained | None = None,
     ) -> None:
-        self._by_itself, self._policy, self._by = by_itself, policy, by
+        self._by_itself, self._policy, self._by = by_itself is not None, policy, by
+        # By what was stated, in the table as it was read: a rule may have changed a column since.
+        self._own_labels = frozenset(name for name in records.names if records[name].by_itself)
+        self._looked_at: set[str] = set()  # by rules of the policy, to decide about patients
         left = self._constrain(records, policy, secret) if constrained is None else constrained
         self._constrained = left
         self.hidden = {name: f"eliminated by graph {graph}" for name, graph in left.eliminated.items()}
@@ -85,7 +89,7 @@ class View:
             # Before as well as after, or a rule that thins a column out would make it fit to be told.
             same = name in left.replaced or column is records[name]
             looked_at = [column] if same else [records[name], column]
-            found = not by_itself and any(identifies(name, one, policy) for one in looked_at)
+            found = not self._by_itself and any(identifies(name, one, policy) for one in looked_at)
             if found or name == by or name in policy.identifiers:
                 self.hidden[name] = "identifies patients"
         self.hidden |= dict.fromkeys(policy.withhold, "withheld by policy")
@@ -94,7 +98,10 @@ class View:
             raise PolicyError(
                 "nothing is left of this table: every column identifies patients, or is withheld or eliminated"
             )
-        self.records = Records(visible)
+        self._guessed = frozenset() if by_itself is None else frozenset(visible) - by_itself
+        if len(self._guessed) == len(visible):
+            raise RecordsError(NOTHING_STATED)
+        self.records = Records({name: c for name, c in visible.items() if name not in self._guessed})
         self.patients = left.rows
         self._branch_floor = policy.branch_floor
         self._guard = Guard(policy.minimum_cell, policy.dominance)
@@ -106,14 +113,24 @@ class View:
     @cached_property
     def each_by_itself(self) -> View:
         """The same for private questions, where nothing but the noise may depend on a patient: which columns there are
-        is what policy says, not what the columns hold, and each cell is read by itself (cells.py)."""
+        is what policy says, not what the columns hold, each cell is read by itself (cells.py), and a column that was
+        guessed from all of its cells is refused, by RecordsError."""
         left = self._constrained
-        return View(Records(left.columns), self._policy, by=self._by, by_itself=True, constrained=left)
+        if not self._looked_at <= self._own_labels:
+            raise RecordsError(RULES_GUESS)
+        return View(
+            Records(left.columns), self._policy, by=self._by, by_itself=self._own_labels, constrained=left
+        )
 
     def _constrain(self, records: Records, policy: Policy, secret: bytes | None) -> Constrained:
         policy.check(records.names)
         graphs = policy.graphs(secret)
         if graphs is not None:
+            nodes = [node for graph in graphs.graphs for node in graph.nodes]
+            conditions = [node.condition for node in nodes if node.condition is not None]
+            self._looked_at |= {one.name.attribute for each in conditions for one in predicates(each)}
+            if any(node.quantifier.listed for node in nodes):  # looked for in every column
+                self._looked_at |= set(records.names)
             return constrain(records, graphs)
         columns = {name: records[name] for name in records.names}
         return Constrained(columns, np.arange(len(records)), {}, frozenset())
@@ -125,6 +142,7 @@ class View:
             found = self._selections.get(key)
         if found is None:
             asked = Query.parse(query)
+            self._refuse_guessed(target, *sorted(asked.attributes))
             records = read_as_asked(self.records, asked) if self._by_itself else self.records
             mask = asked.mask(records) & present(self.records, target)
             rows = np.flatnonzero(mask).astype(np.int32)
@@ -151,11 +169,13 @@ class View:
     def measured(self, name: str) -> NDArray[np.float64]:
         """A column as numbers, NaN where missing; RecordsError if it holds text, which is missing where each cell is
         read by itself."""
+        self._refuse_guessed(name)
         return read_as_numbers(self.records[name]) if self._by_itself else numbers(self.records, name)
 
     def coded(self, name: str) -> Coded:
         """A column of categories; RecordsError where it is one of numbers, which have labels where each cell is read by
         itself."""
+        self._refuse_guessed(name)
         column = self.records[name]
         if self._by_itself:
             with self._lock:
@@ -167,6 +187,32 @@ class View:
                 f"{name!r} is a number here; a tree needs bins for it, and categories to predict"
             )
         return column
+
+    def _refuse_guessed(self, *names: str) -> None:
+        """Nothing but what was stated decides it: the same for every patient."""
+        for name in names:
+            if name in self._guessed:
+                raise RecordsError(say_unstated(name))
+
+
+NOTHING_STATED = (
+    "no column is stated at this hospital, so that one patient could change how they are read for others, and no "
+    'private question is answered; state what is asked about there, as "code" or "number", under [schema] of the study '
+    "file or by schema= of Records.read"
+)
+RULES_GUESS = (
+    "a rule of this hospital's policy looks at a column that is not stated there, so that one patient could change "
+    "whom it reaches, and no private question is answered; state every column of its conditions there, as "
+    '"code" or as "number"'
+)
+
+
+def say_unstated(name: str) -> str:
+    return (
+        f"column {name!r} is not stated at this hospital, so that one patient could change how it is read for others, "
+        f'and no private question about it is answered; state it there, {name} = "code" or {name} = "number", under '
+        "[schema] of the study file or by schema= of Records.read"
+    )
 
 
 def identifies(name: str, column: Column, policy: Policy) -> bool:

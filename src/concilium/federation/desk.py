@@ -6,23 +6,28 @@ the answer once both are on disk; what it lets out is made inside that transacti
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import msgspec
 
 from concilium.federation.cohort import Cohort, View
-from concilium.federation.disclosure import MOST_REFUSALS, Populations
+from concilium.federation.disclosure import Populations
 from concilium.federation.masking import Memberships
-from concilium.federation.messages import VERSION, Answer, Charge, Envelope, LedgerHead, encode
+from concilium.federation.messages import VERSION, Answer, Charge, Envelope, LedgerHead, encode, write_signed
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity
-from concilium.privacy.ledger import Head, Ledger
+from concilium.privacy.ledger import LASTING_RULE, Head, Ledger
 
 # One text for all of it: which of them it was would tell something about the patients.
 TOO_FEW = "too few patients match this question, or too few tell it apart from what was asked before"
-ENDED = "this study was refused too often for too few patients; nothing more is answered to it"
+ENDED = (
+    "too many different questions of this month, whoever asked them, were refused for too few patients: until {until} "
+    "nothing is answered here that could be refused so; private questions are"
+)
 
 
 class Refused(Exception):
@@ -45,20 +50,38 @@ class Desk:
     patients: int
     populations: Populations
     memberships: Memberships
+    _deciding: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def check_study(self, study: str) -> None:
-        """Refuse a study that has felt its way along the limits too often."""
-        if self.ledger.count_refused(study) >= MOST_REFUSALS:
-            raise Refused("ended", ENDED)
+    @contextmanager
+    def deciding(self, envelope: Envelope) -> Iterator[None]:
+        """Where patients decide whether there is an answer: such a refusal is one bit about them.
 
-    def check_patients(self, cohort: Cohort) -> None:
-        if len(cohort) < self.policy.minimum_patients:
-            raise Refused("patients", TOO_FEW)
+        Protected: patients in small groups, from houses that feel their way along the limits, under whatever names and
+        ids. At most `refusals_per_month` different questions are refused so, and then none is answered that could be.
+        One question of a process at a time: a refusal is on disk before the next is decided.
+        """
+        with self._deciding:
+            refused, until = self.ledger.count_refused()
+            if refused >= self.policy.refusals_per_month:
+                raise Refused("ended", ENDED.format(until=until))
+            try:
+                yield
+            except Refused as refusal:
+                if refusal.rule == LASTING_RULE:
+                    self.ledger.refuse_for_patients(
+                        envelope.study, envelope.kind, envelope.id, envelope.content
+                    )
+                raise
+
+    def check_patients(self, envelope: Envelope, cohort: Cohort) -> None:
+        with self.deciding(envelope):
+            if len(cohort) < self.policy.minimum_patients:
+                raise Refused(LASTING_RULE, TOO_FEW)
 
     def admit(self, cohort: Cohort) -> None:
         """Refuse patients who are too close to those of an earlier plain answer; called inside a charge."""
         if self.policy.differencing and not self.populations.admit(cohort.population):
-            raise Refused("patients", TOO_FEW)
+            raise Refused(LASTING_RULE, TOO_FEW)
 
     def reply(self, envelope: Envelope, body: msgspec.Struct) -> bytes:
         """An answer that releases nothing about patients, and is not charged."""
@@ -92,4 +115,4 @@ class Desk:
             ledger=LedgerHead(head.count, head.hash),
             identity=self.identity.public,
         )
-        return encode(msgspec.structs.replace(answer, signature=self.identity.sign(answer.signed)))
+        return write_signed(answer, self.identity)

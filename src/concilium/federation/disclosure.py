@@ -25,8 +25,6 @@ from concilium.privacy.ledger import Ledger
 Counts = NDArray[np.integer]
 Flags = NDArray[np.bool_]
 
-MOST_REFUSALS = 20
-
 
 @dataclass(frozen=True)
 class Guard:

@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.cells import as_number, canonical
 from concilium.federation.cohort import Cohort, View
 from concilium.federation.disclosure import Population
+from concilium.records.grammar import canonical, measure
 from concilium.records.table import Column, Numbers, Records
 
 MOST_PERCENT = 90
@@ -118,7 +118,7 @@ def read_cells(column: Column) -> Callable[[slice], Cells]:
     if isinstance(column, Numbers):
         numbers = column.numbers
         return lambda rows: as_cells(numbers[rows])
-    values = [np.nan, *map(as_number, column.values)]
+    values = [np.nan, *map(measure, column.values)]
     cells, codes = as_cells(np.array(values)), column.codes
     for code, value in enumerate(column.values, start=1):
         if np.isnan(values[code]):

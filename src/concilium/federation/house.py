@@ -5,6 +5,7 @@ A method opens a `Run` (run.py) and asks its questions through that.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from concilium.errors import HouseError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.conversation import B, Conversation, Learned, Partners
 from concilium.federation.embedded import Answering, Embedded, Transport
+from concilium.federation.journal import open_for_owner
 from concilium.federation.messages import LedgerHead
 from concilium.federation.run import Run, SitesChanged
 
@@ -32,7 +34,8 @@ class House:
     timeout   seconds to wait for the answers of one round
     on_loss   "continue": go on with the sites that stayed; "stop": stop, naming the lost site. A masked study
               always stops: its sum with a site and without it would differ by that site's whole answer
-    journal   a file for finished rounds, so that an interrupted run can be resumed
+    journal   a file for finished rounds, so that an interrupted run can be resumed; it and the memory are made
+              readable by their owner only
     memory    a file where the house keeps, for every site, the identity it signs with and the last head of its ledger,
               from one run to the next: a ledger that was put back to an older copy is noticed by that
     on_round  called with a line of text at each round
@@ -83,7 +86,8 @@ class House:
         known = {site: KnownSite(self.identities[site].hex(), head) for site, head in self.heads.items()}
         partial = self._memory.with_name(self._memory.name + ".part")
         try:
-            partial.write_bytes(msgspec.json.format(msgspec.json.encode(known), indent=1))
+            with os.fdopen(open_for_owner(partial, os.O_TRUNC), "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(known), indent=1))
             partial.replace(self._memory)
         except OSError as error:
             raise HouseError(f"{self._memory}: cannot be written ({error.strerror})") from None

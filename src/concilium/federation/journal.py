@@ -1,11 +1,12 @@
 """The house's checkpoint: every finished round, on disk, so that an interrupted run resumes where it stopped.
 
 Methods need no code for this. A run asks the same questions in the same order; what the journal holds is not
-asked again. It holds what the house saw anyway (under `exact`, each site's numbers): keep it as you keep those.
+asked again. It holds what the house saw anyway (under `exact`, each site's numbers): only its owner can read it.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Mapping
@@ -22,6 +23,14 @@ CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value BLOB NOT NULL) WI
 """
 
 
+def open_for_owner(path: str | Path, flags: int = 0) -> int:
+    """A descriptor of a file that only its owner can read, made where there is none, before anything is written."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)
+    if os.name == "posix" and os.fstat(descriptor).st_mode & 0o077:  # one that was made otherwise
+        os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
 class Journal:
     """Finished rounds of one run: replies by question id (a silence is kept as its reason)."""
 
@@ -29,10 +38,12 @@ class Journal:
         self._path = path
         self._lock = threading.Lock()
         try:
+            os.close(open_for_owner(path))  # what SQLite keeps beside it has the same mode
             self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._database.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + SCHEMA)
-        except sqlite3.Error as error:
-            raise HouseError(f"{path}: cannot be used as a journal ({error})") from None
+        except (sqlite3.Error, OSError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise HouseError(f"{path}: cannot be used as a journal ({reason})") from None
 
     def begin(self, run: str, fingerprint: str) -> str:
         """The id of the run under way in this journal, or `run` entered as a new one."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError
+from concilium.errors import HouseError, MessageError
 from concilium.federation.masking import (
     Commitments,
     Covered,
@@ -28,6 +28,7 @@ from concilium.federation.masking import (
 )
 from concilium.federation.messages import decode, encode
 from concilium.federation.questions import Summed
+from concilium.federation.sums import check_counts
 from concilium.privacy.manifest import Participant, compose, read_manifest
 from concilium.privacy.masks import address
 from concilium.privacy.shares import SMALLEST_VARIANCE, variance_within
@@ -89,7 +90,12 @@ class MaskedStudy:
             raise HouseError(
                 f"the sites added up {total.size} numbers where {question.numbers} were asked for"
             )
-        return total.view(np.int64).reshape(question.shape)
+        sums = total.view(np.int64).reshape(question.shape)
+        try:
+            check_counts(sums, question)
+        except MessageError as error:
+            raise HouseError(f"the sites added up what cannot be: {error}") from None
+        return sums
 
     def end(self) -> list[str]:
         """Have every site forget its keys; what the card must say of how the masks were set up."""

@@ -24,7 +24,7 @@ from concilium.privacy.identity import Identity, statement
 from concilium.privacy.ledger import Ledger
 from concilium.privacy.manifest import read_manifest
 from concilium.privacy.mask_store import SqliteMaskStore
-from concilium.privacy.masks import Commitment, MaskedVector, Seed
+from concilium.privacy.masks import WIRE, Commitment, MaskedVector, Seed
 from concilium.privacy.membership import Membership
 from concilium.privacy.study_keys import StudyKey
 
@@ -201,10 +201,10 @@ class Memberships:
 
     def count_numbers(self, study: str, step: Open, comparable: bool) -> int:
         """How many numbers opening this answer adds to the sum."""
-        numbers = self.at(study).measure(step.content, comparable=comparable)
-        if numbers is None:
+        covered = self.at(study).recall(step.content, comparable=comparable)
+        if covered is None:
             raise MaskError(f"{self._site} has not answered this question yet: ask it first")
-        return numbers
+        return len(covered.vector) // WIRE.itemsize
 
     def open(self, study: str, step: Open, template: bytes, comparable: bool) -> Seed:
         """Take the site's own mask off; called inside the transaction that enters the charge."""

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from concilium.errors import MessageError
-from concilium.privacy.identity import statement
+from concilium.privacy.identity import Identity, statement
 
-VERSION = 1
+VERSION = 2
 MAX_MESSAGE = 1 << 26
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -49,6 +49,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         named = f"{self.study}\n{self.kind}\n{self.release}".encode()
         return hashlib.sha256(
             statement("concilium/envelope@3", named, self.body_digest, self.template)
+        ).hexdigest()
+
+    @property
+    def content(self) -> str:
+        """What is asked, whoever asks: neither the study nor the id, which are names of the house's choosing."""
+        named = f"{self.kind}\n{self.release}".encode()
+        return hashlib.sha256(
+            statement("concilium/content@1", named, self.body_digest, self.template)
         ).hexdigest()
 
     @cached_property
@@ -85,13 +93,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer", forbid_unk
 
     @property
     def signed(self) -> bytes:
-        """What the signature is over: the SHA-256 digest, which takes less time to sign than a long answer."""
-        content = encode(msgspec.structs.replace(self, signature=b""))
-        return statement("concilium/answer@2", hashlib.sha256(content).digest())
+        return digest_unsigned("concilium/answer@2", self)
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal", forbid_unknown_fields=True):
-    """A refusal is an answer: which rule, why, and for budgets what was asked, is spent, is left, would fit."""
+    """A refusal is an answer: which rule, why, and for budgets what was asked, is spent, is left, would fit.
+
+    It is signed as an answer is, so that nobody on the way can drop a hospital in its name.
+    """
 
     version: int
     id: str
@@ -102,6 +111,23 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal", forbid_u
     spent: str | None = None
     left: str | None = None
     would_fit: str | None = None
+    identity: bytes = b""
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        return digest_unsigned("concilium/refusal@1", self)
+
+
+def digest_unsigned(purpose: str, reply: Answer | Refusal) -> bytes:
+    """What a signature is over: the SHA-256 digest, which takes less time to sign than a long answer."""
+    content = encode(msgspec.structs.replace(reply, signature=b""))
+    return statement(purpose, hashlib.sha256(content).digest())
+
+
+def write_signed(reply: Answer | Refusal, identity: Identity) -> bytes:
+    """A reply as bytes, signed by the identity that it names."""
+    return encode(msgspec.structs.replace(reply, signature=identity.sign(reply.signed)))
 
 
 def encode(message: msgspec.Struct) -> bytes:
@@ -150,6 +176,9 @@ def open_envelope(data: bytes) -> Envelope:
         raise MessageError(
             "a question's id must have 8 to 128 characters, its study at most 128, its kind and release at most 64"
         )
+    # They end up in the hospital's ledger and log, and on its steward's terminal.
+    if not all(name.isprintable() for name in (envelope.id, envelope.study, envelope.kind, envelope.release)):
+        raise MessageError("the id, study, kind and release of a question must be printable characters")
     return envelope
 
 

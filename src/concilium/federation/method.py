@@ -27,7 +27,14 @@ from concilium.federation.prediction import AnyPatients, as_plain, read_patient
 from concilium.federation.releases import find_release
 from concilium.federation.releases.release import Release
 from concilium.parameters import Declared, Parameter, declared, describe, lists_by_column, name, names, text
-from concilium.privacy.accounting import Plan, exact_delta, exact_positive
+from concilium.privacy.accounting import (
+    Plan,
+    epsilon_from_rho,
+    exact_delta,
+    exact_positive,
+    rho_for_epsilon,
+    say_epsilon,
+)
 from concilium.records.columns import Value, label
 from concilium.records.query import Query
 
@@ -265,9 +272,10 @@ class Method(ABC, Generic[B]):
         return {name: getattr(body, name) for name in cls.parameters() if hasattr(body, name)}
 
     @property
-    @abstractmethod
     def classes_(self) -> list[Value]:
         """The classes, in the order of `predict_proba`'s columns; none where a number is predicted."""
+        body: Any = self.body
+        return list(body.classes)
 
     @property
     @abstractmethod
@@ -317,6 +325,28 @@ class Method(ABC, Generic[B]):
         if self._settled and name in self.parameters():
             raise AttributeError(f"the {name!r} of a {type(self).__name__} is settled: make another with it")
         super().__setattr__(name, value)
+
+
+class PrivateMethod(Method[B]):
+    """A method that may be released as `private`: all it asks then costs its epsilon, at its delta, per patient."""
+
+    epsilon: Any
+    delta: Any
+
+    @property
+    def rho(self) -> Fraction:
+        """What `epsilon` at `delta` buys."""
+        return rho_for_epsilon(self.epsilon, self.delta)
+
+    @property
+    def epsilon_of_rho(self) -> float:
+        """The epsilon that is shown for that: at most the one of the study."""
+        return epsilon_from_rho(self.rho, self.delta)
+
+    def say_price(self) -> str:
+        """What the card says first of a private model."""
+        epsilon = say_epsilon(self.epsilon_of_rho)
+        return f"differential privacy per patient: epsilon = {epsilon} at delta = {self.delta}"
 
 
 M = TypeVar("M", bound=Method[Any])

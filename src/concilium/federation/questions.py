@@ -117,6 +117,11 @@ class Summed(Statistic, frozen=True, kw_only=True):
         """No number of an answer is beyond this, whoever the patients are."""
         return int(np.iinfo(np.uint32).max)
 
+    @property
+    def counts(self) -> bool:
+        """Whether its numbers count patients: then none is below zero."""
+        return self.binary_places == 0
+
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
         """The array; `template` is what this site alone was told."""
         raise NotImplementedError
@@ -145,6 +150,11 @@ class Noisy(Summed, frozen=True, kw_only=True):
     def noise(self) -> Fraction:
         """The variance of the noise that the sum is to have."""
         return Fraction(self.variance)
+
+    @property
+    def counts(self) -> bool:
+        """Noise may be below zero."""
+        return False
 
     @property
     def sensitivity_squared(self) -> Fraction:

@@ -3,8 +3,9 @@
 Each tier reduces what it gathers to one value that moves up: metadata is united, counts are added, so that the tree
 through any number of tiers is the tree of one house over all sites. A region is trusted with its region: under `exact`
 it sees the numbers of each of its sites, and the house above sees their sum, believes it, and cannot tell who is
-behind it. It keeps no ledger, since it has no patients: its sites charge themselves, and its answer carries the sum of
-what they entered. It never takes part under masks, where nobody may be trusted with a sum but all sites together.
+behind it (nor from its refusals, which say how many of its sites and why, and never which). It keeps no ledger, since
+it has no patients: its sites charge themselves, and its answer carries the sum of what they entered. It never takes
+part under masks, where nobody may be trusted with a sum but all sites together.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,12 @@ from concilium.federation.messages import (
     Refusal,
     encode,
     open_envelope,
+    write_signed,
 )
 from concilium.federation.questions import Gathered, Question, Statistic, Summed, open_question
 from concilium.federation.releases import find_release
-from concilium.federation.run import MISFITS, Run, SitesChanged, together
-from concilium.federation.sums import read_sum, write_sum
+from concilium.federation.run import MISFITS, Run, SitesChanged
+from concilium.federation.sums import add_sum, write_sum
 from concilium.privacy.identity import Identity, statement
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ EXACT_ONLY = (
     "a region answers exact questions only: {release!r} hides each hospital's numbers from whoever adds them up, and "
     "a region would see them; have its hospitals join the study themselves"
 )
+CANNOT = "the region could not answer; its own log says why"
 
 
 @dataclass
@@ -106,7 +109,7 @@ class Region:
             return self._refuse(envelope, "message", str(error))
         except Exception:
             log.exception("region %s could not answer a question", self.name)
-            return self._refuse(envelope, "internal", "the region could not answer; its own log says why")
+            return self._refuse(envelope, "internal", CANNOT)
 
     @property
     def asks_here(self) -> bool:
@@ -186,20 +189,18 @@ class Region:
     ) -> dict[str, bytes]:
         """One round below; what it cost is remembered under the name of the question."""
         run = below.run
-        before, refused = run.numbers, len(run.refusals)
+        before, refused, asked = run.numbers, len(run.refusals), len(run.sites)
         try:
             bodies = run.gather(question, templates)
         except SitesChanged:
             below.ended = (
                 f"the region lost sites after its first answer, and its sums are those of all or nothing: "
-                f"{lost(run, run.refusals[refused:])}"
+                f"{count_lost(run, run.refusals[refused:], asked)}"
             )
             raise Refused("lost", below.ended) from None
         except HouseError as error:
-            # A question that fits no table, or a ledger behind its word, means the same above as below.
-            rules = [refusal.rule for refusal in run.refusals[refused:]]
-            rule = next((rule for rule in rules if rule in MISFITS or rule == "rollback"), "region")
-            raise Refused(rule, str(error)) from None
+            log.warning("region %s could not answer a question: %s", self.name, error)
+            raise explain_loss(run, run.refusals[refused:]) from None
         below.charged.setdefault(name, run.numbers - before)
         return bodies
 
@@ -214,12 +215,20 @@ class Region:
             identity=self.identity.public,
             below=below.run.hospitals,
         )
-        return encode(msgspec.structs.replace(answer, signature=self.identity.sign(answer.signed)))
+        return write_signed(answer, self.identity)
 
     def _refuse(self, envelope: Envelope | None, rule: str, reason: str) -> bytes:
         question = "" if envelope is None else envelope.id
         log.info("region %s refused a question: %s", self.name, rule)
-        return encode(Refusal(version=VERSION, id=question, site=self.name, rule=rule, reason=reason))
+        refusal = Refusal(
+            version=VERSION,
+            id=question,
+            site=self.name,
+            rule=rule,
+            reason=reason,
+            identity=self.identity.public,
+        )
+        return write_signed(refusal, self.identity)
 
     def __repr__(self) -> str:
         return f"Region({self.name!r}, {len(self.house.names)} sites)"
@@ -230,7 +239,7 @@ def add_up(question: Summed, answers: Mapping[str, bytes]) -> msgspec.Struct:
     total = np.zeros(question.shape, dtype=np.int64)
     try:
         for data in answers.values():
-            total += read_sum(data, question)
+            add_sum(total, data, question)
     except MessageError:
         raise Refused("region", "the region's sites answered with what cannot be added up") from None
     return write_sum(total, question.binary_places)
@@ -253,7 +262,29 @@ def joint_head(run: Run) -> LedgerHead:
     return LedgerHead(sum(head.count for head in heads.values()), participants(run) + ledgers)
 
 
-def lost(run: Run, refused: Sequence[RefusalCard]) -> str:
-    """Who was lost in the last round, and why."""
-    silent = [(loss.site, loss.reason) for loss in run.dropouts if loss.round == run.rounds]
-    return together([*silent, *((refusal.site, refusal.reason) for refusal in refused)])
+def explain_loss(run: Run, refused: Sequence[RefusalCard]) -> Refused:
+    """What is told above of a round that ended badly; the sites that took part in it are still those of the run."""
+    asked = len(run.sites)
+    # A question that fits no table, or a ledger behind its word, means the same above as below.
+    for rules, problem in (
+        (MISFITS, "the study does not fit every site"),
+        ({"rollback"}, "a ledger cannot be trusted"),
+    ):
+        alike = [refusal for refusal in refused if refusal.rule in rules]
+        if alike:
+            return Refused(alike[0].rule, f"{problem}: {count_reasons((r.reason for r in alike), asked)}")
+    losses = count_lost(run, refused, asked)
+    return Refused("region", f"stopped in round {run.rounds}: {losses}" if losses else CANNOT)
+
+
+def count_lost(run: Run, refused: Sequence[RefusalCard], asked: int) -> str:
+    """How many were lost in the last round, and why. What was seen of silent ones may name them, and is not told."""
+    silent = sum(loss.round == run.rounds for loss in run.dropouts)
+    return count_reasons([*["no answer"] * silent, *(refusal.reason for refusal in refused)], asked)
+
+
+def count_reasons(reasons: Iterable[str], asked: int) -> str:
+    """How many of the sites that were asked have each of these reasons, and never which."""
+    counts = Counter(reasons)
+    asked_all = f"{asked} site" + ("" if asked == 1 else "s")
+    return "; ".join(f"{count} of {asked_all}: {reason}" for reason, count in counts.items())

@@ -76,7 +76,12 @@ class Run:
         try:
             asked = next(conversation)
             while True:
-                asked = conversation.send(self.ask(asked))
+                replies = self.ask(asked)
+                try:
+                    asked = conversation.send(replies)
+                except (ValueError, ArithmeticError, LookupError) as error:
+                    # Each reply was what was asked for; together they cannot be true: some site says false numbers.
+                    raise HouseError(f"what the sites answered does not fit together ({error})") from error
         except StopIteration as end:
             result: T = end.value
             return result
@@ -268,10 +273,14 @@ class Run:
             return str(error)
         if opened.id != envelope.id or opened.site != site:
             return "it answered another question"
-        if isinstance(opened, Answer):
-            known = self.house.identities.setdefault(site, opened.identity)
-            if known != opened.identity or not is_signed(opened.signed, opened.signature, known):
-                return "its answer is not signed by the identity it had before"
+        first = self.house.identities.get(site)
+        if first is None and isinstance(opened, Refusal) and not opened.identity:
+            return opened  # of an older version, and of nobody we know: there is nothing to hold it to
+        identity = opened.identity if first is None else first
+        if identity != opened.identity or not is_signed(opened.signed, opened.signature, identity):
+            reply_is = "answer" if isinstance(opened, Answer) else "refusal"
+            return f"its {reply_is} is not signed by the identity it had before"
+        self.house.identities[site] = identity
         return opened
 
     def _accept(self, site: str, kind: str, answer: Answer) -> bytes:

@@ -16,11 +16,11 @@ import numpy as np
 
 from concilium.errors import MessageError, RecordsError
 from concilium.federation.attributes import Attribute, AttributeSeen, OwnValues, present, unite
-from concilium.federation.cells import canonical
 from concilium.federation.cohort import Cohort, near_unique
 from concilium.federation.edges import check_edges
 from concilium.federation.questions import PLAIN, Gathered, Reply
 from concilium.records.columns import Coded, Column, Numbers, Value, label
+from concilium.records.grammar import canonical
 
 # An integer attribute with more values than this over all sites is a number, not a category: it needs bins.
 MOST_INTEGER_VALUES = 32
@@ -220,6 +220,16 @@ def state_schema(
 def state_values(values: Iterable[Value]) -> tuple[Value, ...]:
     """Values that a study states, each once and in order, as the sites will read them."""
     return present(canonical(value) if isinstance(value, str) else value for value in values)
+
+
+def name_rest(positive: Value) -> str:
+    """What all other values of a target are called together."""
+    return f"not {label(positive)}"
+
+
+def set_against_rest(positive: Value, others: Sequence[Value]) -> tuple[Value, Value]:
+    """The two classes of one value against the others, negative first; `not ...` and `...`, as text, of several."""
+    return (others[0], positive) if len(others) == 1 else (name_rest(positive), label(positive))
 
 
 def list_classes(cohort: Cohort, target: str) -> list[str | int | float | bool]:

@@ -27,12 +27,12 @@ from concilium.federation.cohort import View
 from concilium.federation.desk import Desk, Refused
 from concilium.federation.disclosure import Populations
 from concilium.federation.masking import Memberships
-from concilium.federation.messages import VERSION, Envelope, Refusal, encode, open_envelope
+from concilium.federation.messages import VERSION, Envelope, Refusal, open_envelope, write_signed
 from concilium.federation.questions import Question, Statistic, Step, open_question
 from concilium.federation.releases import find_release
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, statement
-from concilium.privacy.ledger import Head, Ledger
+from concilium.privacy.ledger import LASTING_RULE, Head, Ledger
 from concilium.records.patients import Patients
 from concilium.records.table import Records
 
@@ -107,7 +107,6 @@ class Site:
                 return release.step(self._desk, envelope, question)
             if not isinstance(question, Statistic):
                 raise MessageError(f"nothing is answered to a question of kind {envelope.kind!r}")
-            self._desk.check_study(envelope.study)
             # Enough patients? Constrain, compute, protect, charge, answer: as the release says.
             return release.answer(self._desk, envelope, question)
         except Refused as refusal:
@@ -159,24 +158,24 @@ class Site:
     def _refuse(self, envelope: Envelope | None, rule: str, reason: str, **receipt: str) -> bytes:
         kind, study, question = (envelope.kind, envelope.study, envelope.id) if envelope else ("", "", "")
         log.info("site %s refused %r of study %r: %s", self.name, kind, study, rule)
-        if envelope is not None:
+        if envelope is not None and rule != LASTING_RULE:  # which is noted when it is decided (desk.py)
             try:
                 self.ledger.refuse(study, kind, question, rule)
             except ConciliumError:
                 log.warning("site %s could not note a refusal in its ledger", self.name)
-        return encode(
-            Refusal(
-                version=VERSION,
-                id=question,
-                site=self.name,
-                rule=rule,
-                reason=reason,
-                asked=receipt.get("asked"),
-                spent=receipt.get("spent"),
-                left=receipt.get("left"),
-                would_fit=receipt.get("would_fit"),
-            )
+        refusal = Refusal(
+            version=VERSION,
+            id=question,
+            site=self.name,
+            rule=rule,
+            reason=reason,
+            identity=self.identity.public,
+            asked=receipt.get("asked"),
+            spent=receipt.get("spent"),
+            left=receipt.get("left"),
+            would_fit=receipt.get("would_fit"),
         )
+        return write_signed(refusal, self.identity)
 
     def _open_ledger(self, path: str | Path | None, digest: str) -> Ledger:
         where = ":memory:" if path is None else path

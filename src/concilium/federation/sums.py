@@ -56,7 +56,23 @@ def read_sum(data: bytes, question: Summed) -> NDArray[Any]:
         raise MessageError("a sum is made of whole numbers")
     if words.dtype == np.uint64 and words.max(initial=0) > np.iinfo(np.int64).max:
         raise MessageError("a number is too large to be added up")  # as a signed one it would be below zero
+    check_counts(words, question)
     return words.astype(np.int64, copy=False) if words.dtype == np.uint64 else words
+
+
+def check_counts(words: NDArray[Any], question: Summed) -> None:
+    """MessageError where somebody counts fewer patients than none."""
+    if question.counts and words.min(initial=0) < 0:
+        raise MessageError("a count of patients is below zero")
+
+
+def add_sum(total: NDArray[np.int64], data: bytes, question: Summed) -> None:
+    """Add to a total what a site or region answered; MessageError unless it is what was asked for, and fits."""
+    words = read_sum(data, question)
+    before = total.copy()
+    total += words
+    if np.any((total < before) != (words < 0)):
+        raise MessageError("a number is too large to be added up")
 
 
 def write_reals(reals: NDArray[np.float64], places: int) -> NDArray[np.int64]:

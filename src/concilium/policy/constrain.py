@@ -40,6 +40,7 @@ from concilium.records.expression import (
     bounds,
     literals,
 )
+from concilium.records.grammar import all_labels, read_text
 from concilium.records.table import Records
 
 Mask = NDArray[np.bool_]
@@ -79,7 +80,9 @@ class Work:
     @classmethod
     def of(cls, column: Column) -> Work:
         if isinstance(column, Coded):
-            return cls(column.codes.astype(np.int64), list(column.values))
+            # Each as it is by itself: a function must not change 5 in another way because somebody else has text.
+            values = [read_text(v) if column.stated and isinstance(v, str) else v for v in column.values]
+            return cls(column.codes.astype(np.int64), values)
         return cls(*_number_off(column.numbers, column.numbers))
 
     def change(self, reach: Reach, outcome: Callable[[Value], Value | None]) -> None:
@@ -297,7 +300,7 @@ class _Look:
                     "else there; compare it with = or in {..}, or with a value of its own kind"
                 ) from None
             if node.quantifier.listed:
-                parts.append(self._listed(frozenset(node.quantifier.listed)))
+                parts.append(self._listed(all_labels(node.quantifier.listed)))
             self._true[key] = reduce(np.logical_and, parts) if parts else None
         return self._true[key]
 
@@ -355,7 +358,7 @@ def _judge_numbers(predicate: Predicate, numbers: NDArray[np.float64]) -> Truth:
         case Missing():
             return np.where(absent, TRUE, FALSE).astype(np.uint8)
         case Comparison(operator="=" | "!=") | ListMembership():
-            holds = _equals(numbers, frozenset(label(literal.value) for literal in literals(predicate)))
+            holds = _equals(numbers, all_labels(literal.value for literal in literals(predicate)))
             if isinstance(predicate, Comparison) and predicate.operator == "!=":
                 holds = ~holds
         case Comparison() | Range():

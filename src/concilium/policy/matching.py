@@ -38,6 +38,7 @@ from concilium.records.expression import (
     literals,
     tester,
 )
+from concilium.records.grammar import all_labels
 
 MOST_TRIES = 50_000
 
@@ -64,7 +65,7 @@ def judge_of(node: Node) -> Judge | None:
     condition = None if node.condition is None else _judge(node.condition)
     if not node.quantifier.listed:
         return condition
-    membership = _judge_listed(frozenset(node.quantifier.listed))
+    membership = _judge_listed(all_labels(node.quantifier.listed))
     return membership if condition is None else _judge_parts((membership, condition), min, TRUE)
 
 
@@ -128,7 +129,7 @@ def judge_predicate(predicate: Predicate) -> Judge:
 
 def _judge_equality(predicate: Comparison | ListMembership | Range) -> Judge:
     attribute, holds = predicate.name.attribute, tester(predicate)
-    labels = frozenset(label(literal.value) for literal in literals(predicate))
+    labels = all_labels(literal.value for literal in literals(predicate))
 
     def judge(node: Attributes) -> int:
         value = node.get(attribute)

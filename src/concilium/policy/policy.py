@@ -5,6 +5,7 @@
     modes = ["exact", "masked", "private"]
     minimum_patients = 4          # fewer patients matching the study's query: no answer
     differencing = true           # nor where fewer tell a question's patients from an earlier question's
+    refusals_per_month = 20       # after so many refusals for too few patients: none is answered until next month
     branch_floor = 0              # fewer patients in a branch: counted as none (the tree is then inexact)
     minimum_cell = 0              # exact: tables with a smaller count in them are left out (inexact)
     dominance = 0.95              # exact: so are tables where one cell has more of its row or column (absent: never)
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
     from concilium.policy.actions import ConstraintGraphs
 
 
+MOST_REFUSALS = 20
+
+
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The hospital's privacy budget: exact numbers, one currency."""
 
@@ -78,6 +82,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     modes: tuple[str, ...] = tuple(RELEASES)
     minimum_patients: int = 4
     differencing: bool = True
+    refusals_per_month: int = MOST_REFUSALS
     branch_floor: int = 0
     minimum_cell: int = 0
     dominance: float | None = None
@@ -100,6 +105,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for name in ("minimum_patients", "branch_floor", "minimum_cell", "colluders"):
             if getattr(self, name) < 0:
                 raise PolicyError(f"{name} must be 0 or more; got {getattr(self, name)}")
+        if self.refusals_per_month < 1:
+            raise PolicyError(f"refusals_per_month must be 1 or more; got {self.refusals_per_month}")
         if self.dominance is not None and not 0 < self.dominance <= 1:
             raise PolicyError(f"dominance must be a share above 0 and at most 1; got {self.dominance}")
         if self.budget is not None:

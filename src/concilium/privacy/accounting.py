@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 from decimal import InvalidOperation as NotANumber
@@ -279,17 +278,15 @@ class Plan:
 
     def render(self) -> str:
         """The rows as text in three columns."""
-        return _in_columns(self.rows())
+        rows = self.rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+        )
+        return "\n".join(line.rstrip() for line in lines)
 
 
 def shown(number: Fraction) -> str:
     """An exact number as people read it, six digits at most; one that had to be cut begins with '~'."""
     text = f"{float(number):.6g}"
     return text if Fraction(text) == number else f"~{text}"
-
-
-def _in_columns(rows: Iterable[tuple[str, ...]]) -> str:
-    table = list(rows)
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table)
-    return "\n".join(line.rstrip() for line in lines)

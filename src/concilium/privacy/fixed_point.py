@@ -21,11 +21,6 @@ def widen_sensitivity(squared: Fraction, numbers: int, bits: int) -> Fraction:
     square root in (a + b)^2 = a^2 + b^2 + 2ab is rounded up. Noise is then drawn on integers, in steps of the grid.
     """
     steps = squared * (1 << 2 * bits)
-    cross = 4 * steps * numbers
-    return steps + numbers + _square_root_above(cross)
-
-
-def _square_root_above(number: Fraction) -> Fraction:
-    scaled = math.ceil(number * 2**64)
+    scaled = math.ceil(4 * steps * numbers * 2**64)
     root = math.isqrt(scaled)
-    return Fraction(root if root * root == scaled else root + 1, 2**32)
+    return steps + numbers + Fraction(root if root * root == scaled else root + 1, 2**32)

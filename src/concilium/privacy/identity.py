@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from concilium.errors import MaskError
+from concilium.errors import ConciliumError, MaskError
 from concilium.privacy import randomness
 
 FINGERPRINT_BYTES = (
@@ -50,18 +50,9 @@ class Identity:
     @classmethod
     def load(cls, path: str | Path) -> Identity:
         """The identity in a file that only its owner can read; MaskError otherwise."""
+        content = read_own_file(path, "identity", MaskError)
         try:
-            with Path(path).open("rb") as file:
-                # Asked of the open file, so that it cannot be exchanged between the check and the reading.
-                mode = os.fstat(file.fileno()).st_mode
-                if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-                    raise MaskError(
-                        f"{path}: others can read this identity (mode {stat.S_IMODE(mode):04o}); "
-                        "chmod it to 600, or make a new one if it may have been copied"
-                    )
-                key = load_pem_private_key(file.read(), password=None)
-        except OSError as error:
-            raise MaskError(f"{path}: the identity cannot be read ({error.strerror})") from None
+            key = load_pem_private_key(content, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
             raise MaskError(
                 f"{path}: this is not an identity file; it must hold one Ed25519 key as PEM"
@@ -111,6 +102,22 @@ class Identity:
 
     def sign(self, message: bytes) -> bytes:
         return self._key.sign(message)
+
+
+def read_own_file(path: str | Path, what: str, refuse: type[ConciliumError]) -> bytes:
+    """The secret in a file that only its owner can read (of a longer one the beginning), or that error."""
+    try:
+        with Path(path).open("rb") as file:
+            # Asked of the open file, so that it cannot be exchanged between the check and the reading.
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if os.name == "posix" and mode & 0o077:
+                raise refuse(
+                    f"{path}: others can read this {what} (mode {mode:04o}); chmod it to 600, or make a new one if it "
+                    "may have been copied"
+                )
+            return file.read(4097)
+    except OSError as error:
+        raise refuse(f"{path}: the {what} cannot be read ({error.strerror})") from None
 
 
 def is_signed(message: bytes, signature: bytes, public: bytes) -> bool:

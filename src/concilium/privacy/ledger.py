@@ -9,10 +9,16 @@ is what the mechanism costs (accounting.py, with the references); nobody else wr
 
 Every patient of the site is charged for every question, whether or not the question selects them: a balance that
 depended on who matched would tell who matched.
+
+Beside the chain of its entries a site remembers the patients that each plain answer was about, and the hospitals that
+it has opened masked sums with. Who is protected: patients and hospitals, from two answers of which one is subtracted
+from the other (the rules are in federation/disclosure.py and federation/masking.py). What is remembered inside a charge
+is on disk with its entry, or not at all.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -27,7 +33,6 @@ from concilium.closed_lists import RELEASES
 from concilium.errors import BudgetError, LedgerError
 from concilium.privacy import accounting
 from concilium.privacy import ledger_chain as chain
-from concilium.privacy import ledger_memory as memory
 from concilium.privacy.accounting import Number
 from concilium.privacy.ledger_chain import SETTINGS, Entry, Head, LedgerSettings, Tail
 from concilium.privacy.ledger_file import open_to_read, open_to_write
@@ -39,8 +44,20 @@ DEFAULT_DELTA = Fraction(1, 10**6)
 
 MOST_NOTES = 10_000
 LASTING_RULE = "patients"
-"""Refusals by this rule are counted, and end a study that is refused too often (federation/disclosure.py)."""
+"""The rule whose refusals depend on patients: they are counted by month (federation/desk.py)."""
 
+# By what was asked, under whatever name: a question counts once in a month.
+_REFUSED = """CREATE TABLE IF NOT EXISTS refused_for_patients (
+    month TEXT NOT NULL, content TEXT NOT NULL, PRIMARY KEY (month, content)) WITHOUT ROWID"""
+
+# Each is made when something is first remembered in it.
+_MEMORY = {
+    "disclosure_population": """CREATE TABLE IF NOT EXISTS disclosure_population (
+    number INTEGER PRIMARY KEY, records TEXT NOT NULL, digest BLOB NOT NULL, patients BLOB NOT NULL,
+    UNIQUE (records, digest))""",
+    "mask_circle": """CREATE TABLE IF NOT EXISTS mask_circle (
+    records TEXT NOT NULL, names TEXT NOT NULL, PRIMARY KEY (records, names)) WITHOUT ROWID""",
+}
 _EXACT_BITS = 1024
 _GRID = 2**256
 
@@ -141,11 +158,12 @@ class Ledger:
             raise LedgerError(f"the count of numbers released must be a whole number from 0; got {numbers!r}")
         price = self._price(mode, cost, currency)
         with self._writing() as tail:
-            answer = self._find_answer(question, digest)
+            answer = chain.find_answer(self._file, question, digest)
             if answer is not None:
                 return answer
             settings = chain.read_settings(self._file)
-            self._check_still_bound(settings)
+            if self._records is not None and settings.records != self._records:
+                raise LedgerError(f"{self.path} was bound to other records while in use; open the site again")
             price = _enterable(price, tail.spent)
             if price is not None and settings.budget is not None and tail.spent + price > settings.budget:
                 raise BudgetError(settings.currency, price, tail.spent, settings.budget - tail.spent)
@@ -170,7 +188,7 @@ class Ledger:
     def recall(self, question: str, digest: str) -> bytes | None:
         """The stored answer to this question, or None where it was never answered."""
         with self._file.reading():
-            return self._find_answer(_text(question, "question id"), _text(digest, "digest"))
+            return chain.find_answer(self._file, _text(question, "question id"), _text(digest, "digest"))
 
     def refuse(self, study: str, kind: str, question: str, rule: str) -> None:
         """Log a refusal and the rule behind it; the log is for the hospital and not part of the chain.
@@ -181,22 +199,20 @@ class Ledger:
         names = ("study", "kind", "question id", "rule")
         texts = [_text(value, name) for value, name in zip((study, kind, question, rule), names, strict=True)]
         with self._writing():
-            if self._file.find(
-                "SELECT 1 FROM refusals WHERE study = ? AND kind = ? AND question = ? AND rule = ?",
-                tuple(texts),
-            ):
+            self._note_refusal(*texts)
+
+    def refuse_for_patients(self, study: str, kind: str, question: str, content: str) -> None:
+        """Log a refusal by the lasting rule and count it, once for each content and month: on disk on return.
+
+        The count is kept apart from the log, where nothing that is refused later can push it out.
+        """
+        with self._writing():
+            self._file.run(_REFUSED)
+            values = (self._find_month(), _text(content, "content"))
+            if self._file.find("SELECT 1 FROM refused_for_patients WHERE month = ? AND content = ?", values):
                 return
-            self._file.run(
-                "INSERT INTO refusals (time, study, kind, question, rule) VALUES (?, ?, ?, ?, ?)",
-                (chain.now(), *texts),
-            )
-            (notes,) = self._file.get("SELECT count(*) FROM refusals")
-            if notes > MOST_NOTES:
-                self._file.run(
-                    "DELETE FROM refusals WHERE number IN"
-                    " (SELECT number FROM refusals ORDER BY rule = ?, number LIMIT ?)",
-                    (LASTING_RULE, notes - MOST_NOTES),
-                )
+            self._file.run("INSERT INTO refused_for_patients VALUES (?, ?)", values)
+            self._note_refusal(study, kind, question, LASTING_RULE)
 
     @property
     def path(self) -> str:
@@ -274,14 +290,17 @@ class Ledger:
             )
             return [RefusalNote(chain.parse_time(self._file, when), *rest) for when, *rest in rows]
 
-    def count_refused(self, study: str) -> int:
-        """To how many questions of a study the lasting rule said no."""
+    def count_refused(self) -> tuple[int, str]:
+        """To how many different questions the lasting rule said no this month, and the day that ends the month."""
         with self._file.reading():
-            (count,) = self._file.get(
-                "SELECT count(DISTINCT question) FROM refusals WHERE study = ? AND rule = ?",
-                (study, LASTING_RULE),
-            )
-        return int(count)
+            month = self._find_month()
+            count = 0
+            if self._has_refused():
+                (count,) = self._file.get(
+                    "SELECT count(*) FROM refused_for_patients WHERE month = ?", (month,)
+                )
+        year, number = divmod(12 * int(month[:4]) + int(month[5:]), 12)
+        return int(count), f"{year:04d}-{number + 1:02d}-01"
 
     def head(self) -> Head:
         """How far the chain has come."""
@@ -339,23 +358,34 @@ class Ledger:
 
     def populations(self, records: str, after: int) -> list[tuple[int, bytes, bytes]]:
         """Number, digest and patients (as they were given) of what was remembered of these records since `after`."""
-        with self._file.joining():
-            return memory.read_populations(self._file, records, after)
+        return self._recollect(
+            "disclosure_population",
+            "SELECT number, digest, patients FROM disclosure_population"
+            " WHERE records = ? AND number > ? ORDER BY number",
+            (records, after),
+        )
 
     def remember_population(self, records: str, digest: bytes, patients: bytes) -> None:
-        """Keep whom a plain answer was about; inside `seal`, if and only if the charge stands."""
-        with self._file.joining(to_write=True):
-            memory.remember_population(self._file, records, digest, patients)
+        """Keep whom a plain answer was about, once; inside `seal`, if and only if the charge stands."""
+        self._remember(
+            "disclosure_population",
+            "INSERT OR IGNORE INTO disclosure_population (records, digest, patients) VALUES (?, ?, ?)",
+            (records, digest, patients),
+        )
 
     def circles(self) -> list[tuple[str, ...]]:
         """The circles of hospitals that masked sums were opened with, whatever the records were."""
-        with self._file.joining():
-            return memory.read_circles(self._file)
+        try:
+            rows = self._recollect("mask_circle", "SELECT DISTINCT names FROM mask_circle")
+            return [tuple(json.loads(names)) for (names,) in rows]
+        except (ValueError, TypeError):
+            self._file.damaged("a circle of hospitals in it cannot be read")
 
     def remember_circle(self, records: str, names: tuple[str, ...]) -> None:
-        """Keep with whom a masked sum was opened; inside `seal`, if and only if the charge stands."""
-        with self._file.joining(to_write=True):
-            memory.remember_circle(self._file, records, names)
+        """Keep with whom a masked sum was opened, once for each state of the records; inside `seal`, if and only if the
+        charge stands."""
+        statement = "INSERT OR IGNORE INTO mask_circle VALUES (?, ?)"
+        self._remember("mask_circle", statement, (records, json.dumps(names)))
 
     def mask_store(self) -> SqliteMaskStore:
         """Where the site keeps its masked studies: in this file, changed together with the charges they cause."""
@@ -387,6 +417,34 @@ class Ledger:
                     f"{self.path} was put back to an older state while in use; restore the newest copy"
                 )
             yield tail
+
+    def _find_month(self) -> str:
+        """The month, such as 2026-11 (UTC); a clock that is put back begins no month anew."""
+        latest = [chain.now(), chain.read_tail(self._file).time]
+        if self._has_refused():
+            latest.append(self._file.get("SELECT ifnull(max(month), '') FROM refused_for_patients")[0])
+        return max(latest)[:7]
+
+    def _has_refused(self) -> bool:
+        """Whether the table is there, which is made with the first refusal that is counted."""
+        return self._file.find("SELECT 1 FROM sqlite_master WHERE name = 'refused_for_patients'") is not None
+
+    def _note_refusal(self, *texts: str) -> None:
+        if self._file.find(
+            "SELECT 1 FROM refusals WHERE study = ? AND kind = ? AND question = ? AND rule = ?", texts
+        ):
+            return
+        self._file.run(
+            "INSERT INTO refusals (time, study, kind, question, rule) VALUES (?, ?, ?, ?, ?)",
+            (chain.now(), *texts),
+        )
+        (notes,) = self._file.get("SELECT count(*) FROM refusals")
+        if notes > MOST_NOTES:
+            self._file.run(
+                "DELETE FROM refusals WHERE number IN"
+                " (SELECT number FROM refusals ORDER BY rule = ?, number LIMIT ?)",
+                (LASTING_RULE, notes - MOST_NOTES),
+            )
 
     def _recognise(self) -> Head:
         with self._file.reading():
@@ -428,24 +486,18 @@ class Ledger:
         }[name]
         raise LedgerError(f"{self.path} has {name} {_words(current)}, not {_words(requirement)}; {remedy}")
 
-    def _check_still_bound(self, settings: LedgerSettings) -> None:
-        if self._records is not None and settings.records != self._records:
-            raise LedgerError(f"{self.path} was bound to other records while in use; open the site again")
-
     def _enter_settings(self, tail: Tail, kind: str, settings: LedgerSettings, note: str) -> None:
         chain.append(self._file, tail, kind=kind, mode=SETTINGS, note=note, settings=settings)
 
-    def _find_answer(self, question: str, digest: str) -> bytes | None:
-        entry = chain.find_answer(self._file, question)
-        if entry is None:
-            return None
-        entry_digest, answer = entry
-        if entry_digest != digest:
-            raise LedgerError(
-                f"question {question!r} was answered before with other content (see {self.path}); "
-                "a new question needs a new id"
-            )
-        return answer
+    def _recollect(self, table: str, query: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._file.joining():
+            is_made = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+            return list(self._file.rows(query, values)) if self._file.find(is_made, (table,)) else []
+
+    def _remember(self, table: str, statement: str, values: tuple[object, ...]) -> None:
+        with self._file.joining(to_write=True):
+            self._file.run(_MEMORY[table])
+            self._file.run(statement, values)
 
     def _price(self, mode: str, cost: Number | None, currency: str | None) -> Fraction | None:
         if mode not in RELEASES:

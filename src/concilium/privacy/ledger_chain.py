@@ -195,18 +195,23 @@ def store(file: LedgerFile, head: Head, answer: bytes) -> None:
     file.run("INSERT INTO answers VALUES (?, ?, ?)", (head.count, _digest(answer), answer))
 
 
-def find_answer(file: LedgerFile, question: str) -> tuple[str, bytes] | None:
-    """The digest a question was asked with, and its stored answer; None where it was never answered."""
+def find_answer(file: LedgerFile, question: str, digest: str) -> bytes | None:
+    """The stored answer to a question, or None where it was never answered; asked with another digest it is refused."""
     row = file.find(
         "SELECT digest, sealed, answer FROM entries LEFT JOIN answers USING (sequence) WHERE question = ?",
         (question,),
     )
     if row is None:
         return None
-    digest, sealed, answer = row
+    first_digest, sealed, answer = row
     if not isinstance(answer, bytes) or _digest(answer) != sealed:
         file.damaged(f"the answer to {question!r} was changed")
-    return digest, answer
+    if first_digest != digest:
+        raise LedgerError(
+            f"question {question!r} was answered before with other content (see {file.path}); "
+            "a new question needs a new id"
+        )
+    return answer
 
 
 def read_tail(file: LedgerFile) -> Tail:

@@ -1,14 +1,21 @@
-"""Where a site keeps its study keys and its masked answers: in the ledger's own file.
+"""Where a site keeps its study keys and its masked answers, in the ledger's own file; and when it may take its
+self-mask off: one question is opened once, for one set of participants.
 
-Who is protected: a site that crashes or is asked twice, from answering one label with two vectors (their
-difference would show, masks cancelled). At what price: one row per question and one per study. Assumption:
-a caller commits before it sends; the file is readable by the site alone, since the study key and the seeds
-of unopened answers are in it until the study ends. What ends is overwritten (`secure_delete`); copies in a
-write-ahead log vanish with its next checkpoint.
+Who is protected: each site, from a house that has the same question answered twice or by other participants
+and compares the sums (two sums that differ by one site differ by its whole answer; two private sums of one
+question carry two draws of noise for one charge); and a site that crashes or is asked twice, from answering one label
+with two vectors (their difference would show, masks cancelled). At what price: one row per question, with its masked
+vector and seed until the study ends, and one per study; a question whose participants have changed their keys waits
+for a new study. Assumptions: a caller commits before it sends; what the site stored is not rolled back (the ledger's
+head, echoed by the house, is what notices that); the file is readable by the site alone, since the study key and the
+seeds of unopened answers are in it until the study ends. What ends is overwritten (`secure_delete`); copies in a
+write-ahead log vanish with its next checkpoint. Reference: Bonawitz et al. 2017, CCS, section 6 (the self-mask, and
+consistent answers against an active server).
 
-To answer under masks is free until it is opened, so that a house could fill the disk by asking. Of more unopened
-answers than MOST_UNOPENED, or MOST_BYTES of them, the oldest are deleted. One that is asked for again gets another
-vector under the same label, and that tells nothing: the seed of the first was shown to nobody and is gone.
+To answer under masks is free until it is opened, and tells nothing, since the self-mask stays on: a house could fill
+the disk by asking. Of more unopened answers than MOST_UNOPENED, or MOST_BYTES of them, the oldest are deleted. One that
+is asked for again gets another vector under the same label, and that tells nothing: the seed of the first was shown to
+nobody and is gone.
 """
 
 from __future__ import annotations
@@ -20,6 +27,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import msgspec
+
+from concilium.errors import MaskError
 
 # The columns of the first ledgers. `number` counted how often a question was asked, and is always 1 now.
 TABLES = (
@@ -51,15 +60,6 @@ class MaskedAnswer:
     seed: bytes = field(repr=False)
     vector: bytes = field(repr=False)
     opened: bytes | None = None
-
-
-@dataclass(frozen=True)
-class Opening:
-    """That a question was opened here before: in which study, and for whom."""
-
-    study: bytes
-    participants: bytes
-    names: tuple[str, ...]
 
 
 class SqliteMaskStore:
@@ -111,23 +111,45 @@ class SqliteMaskStore:
 
     def find(self, study: bytes, content: bytes) -> MaskedAnswer | None:
         """The answer to a question in a study."""
-        row = self._connection.execute(
-            "SELECT label, participants, names, seed, vector, opened FROM mask_attempt "
-            "WHERE study = ? AND content = ?",
-            (study, content),
-        ).fetchone()
-        if row is None:
-            return None
-        label, participants, names, seed, vector, opened = row
-        return MaskedAnswer(study, content, label, participants, _read_names(names), seed, vector, opened)
+        return next(self._read("study = ? AND content = ?", study, content), None)
 
-    def openings(self, content: bytes) -> list[Opening]:
-        """Where a question was opened, in whatever study, ended or not."""
-        rows = self._connection.execute(
-            "SELECT study, participants, names FROM mask_attempt WHERE content = ? AND opened IS NOT NULL",
-            (content,),
-        )
-        return [Opening(study, participants, _read_names(names)) for study, participants, names in rows]
+    def find_answer(self, study: bytes, content: bytes, label: bytes) -> MaskedAnswer | None:
+        """The same; MaskError where the question was answered under another label."""
+        answer = self.find(study, content)
+        if answer is not None and answer.label != label:
+            raise MaskError(
+                "this question was answered for other participants or other keys of theirs "
+                f"({', '.join(answer.names)}), and is answered once in a study; start a new one"
+            )
+        return answer
+
+    def openings(self, content: bytes) -> list[MaskedAnswer]:
+        """The answers to a question that were opened, in whatever study, ended or not."""
+        return list(self._read("content = ? AND opened IS NOT NULL", content))
+
+    def check_participants(self, content: bytes, participants: bytes, names: tuple[str, ...]) -> None:
+        """MaskError if the question was ever opened here for other participants, in whatever study."""
+        for answer in self.openings(content):
+            if answer.participants != participants:
+                difference = sorted(set(answer.names).symmetric_difference(names))
+                whose = " and ".join(difference) if difference else "a site with a new identity"
+                raise MaskError(
+                    f"this question was opened here for {', '.join(answer.names)} and is not opened for "
+                    f"{', '.join(names)}: the two sums would differ by the answer of {whose}"
+                )
+
+    def open(self, answer: MaskedAnswer, transcript: bytes) -> bytes:
+        """The seed of an answer, now opened for this transcript; MaskError if it was for another."""
+        if answer.opened is None:
+            self._connection.execute(
+                "UPDATE mask_attempt SET opened = ? WHERE study = ? AND content = ?",
+                (transcript, answer.study, answer.content),
+            )
+        elif answer.opened != transcript:
+            raise MaskError(
+                "this question was opened for other answers than those shown now; the first opening stands"
+            )
+        return answer.seed
 
     def keep(self, answer: MaskedAnswer) -> None:
         """Store the answer to a question that has none in its study."""
@@ -158,18 +180,18 @@ class SqliteMaskStore:
             if count > 1 and (count > MOST_UNOPENED or total > MOST_BYTES):
                 self._connection.execute("DELETE FROM mask_attempt WHERE rowid = ?", (row,))
 
-    def mark_opened(self, study: bytes, content: bytes, transcript: bytes) -> None:
-        """The seed of this answer is revealed, for this transcript."""
-        self._connection.execute(
-            "UPDATE mask_attempt SET opened = ? WHERE study = ? AND content = ?", (transcript, study, content)
-        )
-
     def end(self, study: bytes) -> None:
         """Delete the study's key, seeds and vectors; that it ended and what it opened is kept."""
         self._connection.execute("INSERT OR REPLACE INTO mask_study (study, key) VALUES (?, NULL)", (study,))
         self._connection.execute("DELETE FROM mask_attempt WHERE study = ? AND opened IS NULL", (study,))
         self._connection.execute("UPDATE mask_attempt SET seed = x'', vector = x'' WHERE study = ?", (study,))
 
-
-def _read_names(data: bytes) -> tuple[str, ...]:
-    return msgspec.json.decode(data, type=tuple[str, ...])
+    def _read(self, condition: str, *values: bytes) -> Iterator[MaskedAnswer]:
+        for study, content, label, participants, names, *rest in self._connection.execute(
+            "SELECT study, content, label, participants, names, seed, vector, opened FROM mask_attempt "
+            f"WHERE {condition}",
+            values,
+        ):
+            yield MaskedAnswer(
+                study, content, label, participants, msgspec.json.decode(names, type=tuple[str, ...]), *rest
+            )

@@ -9,7 +9,7 @@ ones, one key derivation and one stream per pair and question, and two exchanges
 hard Diffie-Hellman group, HKDF-SHA256 and ChaCha20 are pseudorandom, SHA-256 hides a random seed and does
 not collide, identities were pinned (identity.py). Reference: Bonawitz et al. 2017, "Practical Secure
 Aggregation for Privacy-Preserving Machine Learning", CCS, sections 4 and 6: masks in pairs and a self-mask.
-Here no secret is shared out, so a lost site is waited for instead of being reconstructed (opening.py).
+Here no secret is shared out, so a lost site is waited for instead of being reconstructed (mask_store.py).
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from concilium.errors import StudyError
 from concilium.privacy import randomness
+from concilium.privacy.accounting import float_above
 
 Number = int | float | str | Fraction | Decimal
 Family = Literal["laplace", "gaussian"]
@@ -134,8 +135,7 @@ def _round_up(number: Fraction) -> float:
         raise StudyError(
             "noise of this scale is larger than any count: raise epsilon or lower the sensitivity"
         )
-    nearest = float(number)
-    return nearest if Fraction(nearest) >= number else math.nextafter(nearest, math.inf)
+    return float_above(number)
 
 
 def _root_up(square: Fraction) -> float:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -24,7 +23,6 @@ from concilium.privacy.manifest import KEY_BYTES, Manifest, accept
 from concilium.privacy.mask_store import MaskedAnswer, SqliteMaskStore
 from concilium.privacy.masks import (
     SEED_BYTES,
-    WIRE,
     Commitment,
     MaskedVector,
     PairKey,
@@ -39,16 +37,12 @@ from concilium.privacy.masks import (
     is_from,
     make_label,
 )
-from concilium.privacy.opening import check_participants, find_answer, open_answer
 from concilium.privacy.study_keys import StudyKey, agree, sign_study_key, verify_study_keys
 
 
-@dataclass(frozen=True)
-class _Question:
-    """One question to all participants: the digest of its content, and what its masks are bound to."""
-
-    content: bytes
-    label: bytes
+def hash_content(content: bytes) -> bytes:
+    """What a site keeps of a question, to know it again."""
+    return hashlib.sha256(statement("concilium/content@1", content)).digest()
 
 
 class Membership:
@@ -75,15 +69,14 @@ class Membership:
         self._study = manifest.study_id
         identities = [part for site in manifest.participants for part in (site.name.encode(), site.identity)]
         self._participants = hashlib.sha256(statement("concilium/participants@1", *identities)).digest()
-        self._private: X25519PrivateKey | None = self._take_key()
-        self.key: StudyKey = sign_study_key(identity, self._study, name, self._private)
+        self.key: StudyKey = sign_study_key(identity, self._study, name, self._take_key())
         self._keys: dict[str, bytes] = {}
         self._shared: dict[str, bytes] = {}
         self._pairs: tuple[bytes, dict[str, PairKey]] = (b"", {})
 
     def meet(self, keys: Iterable[StudyKey]) -> None:
         """Check the keys of all participants and agree on a secret with each."""
-        private = self._require_key()
+        private = self._take_key()
         public_keys = verify_study_keys(self.manifest, keys)
         if public_keys[self.name] != self.key.key:
             raise MaskError(
@@ -101,17 +94,9 @@ class Membership:
 
         `comparable` answers (private: noisy and charged each time) may be opened for several sets of participants.
         """
-        question = self._read(content)
         with self._store.transaction():
-            answer = self._find(question, comparable)
+            answer = self._find(content, comparable)
         return None if answer is None else self._message(answer)
-
-    def measure(self, content: bytes, *, comparable: bool = False) -> int | None:
-        """How many numbers the stored answer to this question holds; None where there is none."""
-        question = self._read(content)
-        with self._store.transaction():
-            answer = self._find(question, comparable)
-        return None if answer is None else len(answer.vector) // WIRE.itemsize
 
     def mask(self, content: bytes, vector: Ring, *, comparable: bool = False) -> MaskedVector:
         """The answer under its masks, stored before it is returned; for a question that was answered before,
@@ -120,11 +105,19 @@ class Membership:
         A number beyond the manifest's `largest` is refused; under `private` the caller clips first, as a refusal
         would tell.
         """
-        question = self._read(content)
         with self._store.transaction():
-            answer = self._find(question, comparable)
+            answer = self._find(content, comparable)
             if answer is None:
-                answer = self._answer(question, self._within_ring(vector))
+                label, seed = self._label(content), randomness.draw_bytes(SEED_BYTES)
+                answer = MaskedAnswer(
+                    study=self._study,
+                    content=hash_content(content),
+                    label=label,
+                    participants=self._participants,
+                    names=self.manifest.names,
+                    seed=seed,
+                    vector=add_masks(self.name, self._within_ring(vector), self._pair_keys(label), seed),
+                )
                 self._store.keep(answer)
         return self._message(answer)
 
@@ -143,59 +136,48 @@ class Membership:
         """
         if not charge_on_disk:
             raise MaskError(f"{self.name} reveals nothing before the charge for it is on disk")
-        question = self._read(content)
         with self._store.transaction():
-            answer = self._find(question, comparable)
+            answer = self._find(content, comparable)
             if answer is None:
                 raise MaskError(f"{self.name} has not answered this question yet; ask it first")
             transcript = self._check_commitments(answer, list(commitments))
-            return Seed(self.name, answer.label, open_answer(self._store, answer, transcript))
+            return Seed(self.name, answer.label, self._store.open(answer, transcript))
 
     def forget(self) -> None:
         """End the study here: its key, seeds and vectors are deleted, and it cannot be joined again."""
         with self._store.transaction():
             self._store.end(self._study)
-        self._private = None
         self._keys, self._shared, self._pairs = {}, {}, (b"", {})
 
     def _take_key(self) -> X25519PrivateKey:
+        """The site's private key for the study, drawn when it joins; it is held by the store alone."""
         with self._store.transaction():
-            if self._store.has_ended(self._study):
-                raise self._ended()
+            self._require_running()
             key = self._store.study_key(self._study)
-            if key is not None:
-                return X25519PrivateKey.from_private_bytes(key)
-            private = X25519PrivateKey.from_private_bytes(randomness.draw_bytes(KEY_BYTES))
-            self._store.enroll(self._study, private.private_bytes_raw())
-            return private
+            if key is None:
+                key = randomness.draw_bytes(KEY_BYTES)
+                self._store.enroll(self._study, key)
+            return X25519PrivateKey.from_private_bytes(key)
 
-    def _require_key(self) -> X25519PrivateKey:
-        if self._private is None:
-            raise self._ended()
-        return self._private
+    def _require_running(self) -> None:
+        if self._store.has_ended(self._study):
+            raise MaskError(
+                f"study {self.manifest.study!r} has ended at {self.name} and its key is deleted; start a new one"
+            )
 
-    def _ended(self) -> MaskError:
-        return MaskError(
-            f"study {self.manifest.study!r} has ended at {self.name} and its key is deleted; start a new one"
-        )
+    def _label(self, content: bytes) -> bytes:
+        return make_label(self._study, content, self._keys)
 
-    def _read(self, content: bytes) -> _Question:
-        self._require_key()
+    def _find(self, content: bytes, comparable: bool) -> MaskedAnswer | None:
+        self._require_running()
         if not self._keys:
             raise MaskError(
                 f"{self.name} has not met the other participants of study {self.manifest.study!r} yet"
             )
-        return _Question(
-            content=hashlib.sha256(statement("concilium/content@1", content)).digest(),
-            label=make_label(self._study, content, self._keys),
-        )
-
-    def _find(self, question: _Question, comparable: bool) -> MaskedAnswer | None:
-        if self._store.has_ended(self._study):
-            raise self._ended()
+        digest = hash_content(content)
         if not comparable:
-            check_participants(self._store, question.content, self._participants, self.manifest.names)
-        return find_answer(self._store, self._study, question.content, question.label)
+            self._store.check_participants(digest, self._participants, self.manifest.names)
+        return self._store.find_answer(self._study, digest, self._label(content))
 
     def _within_ring(self, vector: Ring) -> Ring:
         if vector.dtype != np.uint64 or vector.ndim != 1:
@@ -209,18 +191,6 @@ class Membership:
                 "the ring), so that the sum could wrap round; use fewer fixed-point bits or smaller numbers"
             )
         return vector
-
-    def _answer(self, question: _Question, vector: Ring) -> MaskedAnswer:
-        seed = randomness.draw_bytes(SEED_BYTES)
-        return MaskedAnswer(
-            study=self._study,
-            content=question.content,
-            label=question.label,
-            participants=self._participants,
-            names=self.manifest.names,
-            seed=seed,
-            vector=add_masks(self.name, vector, self._pair_keys(question.label), seed),
-        )
 
     def _message(self, answer: MaskedAnswer) -> MaskedVector:
         seed_hash, digest = self._hashes(answer)

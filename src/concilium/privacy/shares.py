@@ -60,6 +60,11 @@ def variance_within(rho: Fraction, squared_sensitivity: Fraction | int) -> Fract
     return sigma_squared_for(rho * (1 - RESERVE), squared_sensitivity)
 
 
+def is_too_small(rho: Fraction) -> bool:
+    """Whether the reserve of a question of this price would not cover what adding noise in shares costs more."""
+    return rho * RESERVE < 100 * PRICE_STEP
+
+
 def draw_laplace_share(
     count: int, epsilon: Number, sensitivity: Number, sites: int, colluders: int = 1
 ) -> NDArray[np.int64]:

@@ -1,17 +1,18 @@
-"""How natural values become columns: which are codes, which are numbers, and what text in a file stands for.
+"""How natural values become columns: which are codes, and which are numbers.
 
-The rules, the same for every source: whole numbers with at most 256 distinct values are codes with int
-values (usable as categories and as numbers), other numbers stay numbers, text and truth values are codes. A
-stated kind ("code" or "number") overrides them. Nothing is rounded: text whose digits a number would lose
-(leading zeros, whole numbers of 2**53 and more) stays text.
+A column stated as a "code" or a "number" is read cell by cell, each as the grammar says, whatever the others hold. For
+the rest the whole column is looked at, the same for every source: whole numbers with at most 256 distinct values are
+codes with int values (usable as categories and as numbers), other numbers stay numbers, text and truth values are
+codes. Nothing is rounded: text whose digits a number would lose (leading zeros, whole numbers of 2**53 and more) stays
+text. The values of a column are of one type, and where its cells are not, they are their labels; a stated cell's label
+is its own all the same.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Literal, TypeAlias
 from uuid import UUID
@@ -21,6 +22,20 @@ from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
 from concilium.records.columns import EXACT, Coded, Column, Numbers, Value, label, narrowest
+from concilium.records.grammar import (
+    BLANKS,
+    NUMBER,
+    TRUTH,
+    canonical,
+    is_infinite,
+    is_moment,
+    is_number,
+    is_whole,
+    iso_text,
+    read_number,
+    read_text,
+    tidy_moment,
+)
 
 Kind: TypeAlias = Literal["code", "number"]
 KINDS: tuple[Kind, ...] = ("code", "number")
@@ -29,22 +44,9 @@ MOST_CATEGORIES = 256  # whole numbers with more distinct values than this are m
 PROBE = 10_000  # rows looked at before the whole column is
 DENSE = 1 << 20  # whole numbers within so short a range are counted, not sorted
 
-WHOLE = r"-?(?:0|[1-9][0-9]*)"
-NUMBER = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 SAFE_NUMBER = NUMBER.replace(r"[0-9]*)(?:\.[0-9]*)?|", r"[0-9]{0,14})|(?:0|[1-9][0-9]*)\.[0-9]*|")
-INFINITE = r"[iI][nN][fF](?:[iI][nN][iI][tT][yY])?"
-STATED_NUMBER = rf"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|{INFINITE})"
-MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
-BLANKS = " \t"
 PANDAS_MISSING = ("NAType", "NaTType")  # by name, since pandas may not be there to import
 PANDAS_TEXT = ("Interval", "Period")
-TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-
-_whole = re.compile(WHOLE).fullmatch
-_moment = re.compile(MOMENT).fullmatch
-_number = re.compile(NUMBER).fullmatch
-_infinite = re.compile(f"-?{INFINITE}").fullmatch
-_stated_number = re.compile(STATED_NUMBER).fullmatch
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def code_numbers(numbers: NDArray[np.float64], kind: Kind | None = None) -> Colu
     """A column of numbers (NaN: missing) as codes where they are few and whole, or as they are."""
     numbers = np.asarray(numbers, dtype=np.float64) + 0.0  # -0.0 becomes 0.0: one value, one digest
     if kind == "number":
-        return Numbers(numbers)
+        return Numbers(numbers, by_itself=True)
     few = kind is None
     if few and len(numbers) > PROBE and _too_many(numbers[:PROBE]):
         return Numbers(numbers)
@@ -199,7 +201,7 @@ def code_dictionary(
     if arrangement is None:
         numbers = np.full(len(values) + 1, np.nan)
         numbers[present] = [np.nan if value is None else float(value) for value in present_values]
-        return Numbers(numbers[codes] + 0.0)
+        return Numbers(numbers[codes] + 0.0, by_itself=kind == "number")
     categories, new = arrangement
     table = np.zeros(len(values) + 1, dtype=narrowest(len(categories)))
     table[present] = new
@@ -227,44 +229,41 @@ def code_texts(
     present = [None if text.strip(BLANKS) in missing else text for text in texts]
     if kind == "number":
         return code_dictionary(codes, _stated_numbers(present, codes, place), kind, place)
-    return code_dictionary(codes, guess_values(present, kind) if guess else present, kind, place)
+    if kind == "code":
+        read: Callable[[str], Value] = read_text if guess else canonical
+        values = unify([None if text is None else read(text) for text in present])
+        return code_dictionary(codes, values, kind, place)
+    return code_dictionary(codes, guess_values(present) if guess else present, kind, place)
 
 
 def _stated_numbers(
     texts: Sequence[str | None], codes: NDArray[np.integer], place: Place
 ) -> list[float | None]:
-    wrong = np.zeros(len(texts) + 1, dtype=bool)
-    numbers: list[float | None] = []
-    for code, text in enumerate(texts, start=1):
-        bare = None if text is None else text.strip(BLANKS)
-        wrong[code] = bare is not None and not _stated_number(bare)
-        numbers.append(None if bare is None or wrong[code] else float(bare))
-    _refuse_first(wrong, codes, texts, place)
+    numbers = [None if text is None else read_number(text) for text in texts]
+    wrong = [number is None and text is not None for text, number in zip(texts, numbers, strict=True)]
+    _refuse_first(np.array([False, *wrong]), codes, texts, place)
     return numbers
 
 
-def guess_values(texts: Sequence[str | None], kind: Kind | None) -> Sequence[Value | None]:
-    """What the texts of one column of a file stand for: truth values, numbers, moments, or text as it is.
-
-    A stated code keeps its text unless every text is a plain whole number (`250.00` and `250.0` differ).
-    """
+def guess_values(texts: Sequence[str | None]) -> Sequence[Value | None]:
+    """What the texts of one column of a file stand for: truth values, numbers, moments, or text as it is."""
     bare = [text.strip(BLANKS) for text in texts if text is not None]
     if bare and all(text in TRUTH for text in bare):
         return [None if text is None else TRUTH[text.strip(BLANKS)] for text in texts]
-    if all(_whole(text) and abs(int(text)) < EXACT for text in bare):
+    if all(is_whole(text) and abs(int(text)) < EXACT for text in bare):
         return [None if text is None else int(text.strip(BLANKS)) for text in texts]
-    if kind is None and all(map(reads_as_number, bare)) and any(map(_number, bare)):
+    if all(map(reads_as_number, bare)) and any(map(is_number, bare)):
         return [None if text is None else float(text.strip(BLANKS)) for text in texts]
-    if kind is None and all(map(_moment, bare)):
+    if all(map(is_moment, bare)):
         return [None if text is None else tidy_moment(text.strip(BLANKS)) for text in texts]
     return texts
 
 
 def reads_as_number(bare: str) -> bool:
-    """Whether a number can stand for this text without losing a digit that matters."""
-    if _whole(bare):
+    """Whether a number can stand for this text, in a column of numbers, without losing a digit that matters."""
+    if is_whole(bare):
         return abs(int(bare)) < EXACT
-    return bool(_number(bare) or _infinite(bare))
+    return bool(is_number(bare) or is_infinite(bare))
 
 
 class Numbering(dict[Value | None, int]):
@@ -350,28 +349,3 @@ def natural_value(value: object, row: int, place: Place) -> Value | None:
         f"{place.source}: column {place.name!r} holds a {type(value).__name__} in {place.row(row)}; "
         f"a cell is text, a number, true or false, a date, or missing"
     )
-
-
-def iso_text(moment: date | time | timedelta) -> str:
-    """A date or time as ISO text, in UTC where it has a zone; midnight is written as its date.
-
-    So dates agree, whether a source stores them as dates or as moments.
-    """
-    if not isinstance(moment, datetime):
-        return str(moment)
-    zoned = moment.tzinfo is not None
-    text = (moment.astimezone(UTC) if zoned else moment).isoformat(sep=" ")
-    whole, dot, fraction = text.removesuffix("+00:00").partition(".")
-    fraction = fraction.rstrip("0")
-    text = whole + dot + fraction if fraction else whole
-    return f"{text}+00:00" if zoned else text.removesuffix(" 00:00:00")
-
-
-def tidy_moment(text: str) -> str:
-    """A moment as a file or a database writes it, as `iso_text` does; text that is none stays as it is."""
-    if not _moment(text):
-        return text
-    try:
-        return iso_text(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        return text

@@ -43,12 +43,15 @@ class Coded:
 
     The values are of one type and in order (numbers by size, text by text); they may include values that no
     row holds. `stated` means that the schema calls the column a code: its values are then never compared by
-    size, even where they look like numbers. The codes are stored in the narrowest type, whatever was given.
+    size, even where they look like numbers. `by_itself` means that the label of each cell is that cell's own, whatever
+    the others hold: the column is stated, or its type in a database leaves nothing to guess. The codes are stored in
+    the narrowest type, whatever was given.
     """
 
     codes: NDArray[np.unsignedinteger]
     values: tuple[Value, ...]
     stated: bool = False
+    by_itself: bool = False
 
     def __post_init__(self) -> None:
         codes = np.asarray(self.codes)
@@ -59,6 +62,7 @@ class Coded:
         ):
             raise ValueError(f"codes must lie between 0 and {len(self.values)}")
         object.__setattr__(self, "codes", codes.astype(narrowest(len(self.values)), copy=False))
+        object.__setattr__(self, "by_itself", self.by_itself or self.stated)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -73,9 +77,10 @@ class Coded:
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """Measurements: NaN is missing."""
+    """Measurements: NaN is missing. `by_itself` as for `Coded`."""
 
     numbers: NDArray[np.float64]
+    by_itself: bool = False
 
     def __post_init__(self) -> None:
         numbers = np.asarray(self.numbers, dtype=np.float64)

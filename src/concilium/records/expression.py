@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from concilium.errors import QueryError
 from concilium.records.columns import EXACT, Value, label
+from concilium.records.grammar import all_labels
 
 if TYPE_CHECKING:
     from lark import Lark, Token, UnexpectedInput
@@ -187,22 +188,22 @@ def predicates(expression: Expression) -> Iterator[Predicate]:
 def tester(predicate: Comparison | ListMembership | Range) -> Callable[[Any], bool]:
     """A function that tells whether one present value fulfils the predicate.
 
-    Equality is equality of labels, so 5 and '5' both find a category that reads 5. Ordering compares the
-    values as they are: the caller makes sure that they are of the literal's kind.
+    Equality is equality of labels, so 5, '5' and '5.0' all find a category that reads 5. Ordering compares the values
+    as they are: the caller makes sure that they are of the literal's kind.
     """
     match predicate:
         case Comparison(operator="=", literal=literal):
-            text = label(literal.value)
-            return lambda value: label(value) == text
+            meant = all_labels([literal.value])
+            return lambda value: label(value) in meant
         case Comparison(operator="!=", literal=literal):
-            text = label(literal.value)
-            return lambda value: label(value) != text
+            meant = all_labels([literal.value])
+            return lambda value: label(value) not in meant
         case Comparison(operator=sign, literal=literal):
             compare, bound = _ORDERINGS[sign], literal.value
             return lambda value: compare(value, bound)
         case ListMembership(literals=literals):
-            labels = {label(literal.value) for literal in literals}
-            return lambda value: label(value) in labels
+            listed = all_labels(literal.value for literal in literals)
+            return lambda value: label(value) in listed
         case Range(low=low, high=high):
             lowest: Any = low.value
             highest: Any = high.value

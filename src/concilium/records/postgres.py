@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,11 @@ from concilium.records.coding import (
     check_schema,
     code_natural,
     code_numbers,
-    tidy_moment,
+    code_texts,
 )
 from concilium.records.columns import EXACT, Column
 from concilium.records.database import find_table
+from concilium.records.grammar import tidy_moment
 
 ROWS = 10_000  # rows fetched at once
 PATIENCE = 10  # seconds to wait for a server that the address does not set a time for
@@ -36,6 +38,7 @@ NARROW = (21, 23, 700, 701)  # int2, int4, float4, float8
 CASTS = {
     "number": "{}::float8",
     "whole": "trunc(nullif({}::numeric, 'NaN'))::text",
+    "digits": "CASE WHEN {0} = trunc({0}) THEN nullif(trunc({0})::text, 'NaN') ELSE ({0})::float8::text END",
     "truth": "{}",
     "moment": "{}::text",
     "text": "{}::text",
@@ -129,15 +132,23 @@ def _read_table(
         raise RecordsError(f"{source} holds no patients")
     columns: dict[str, Column] = {}
     for name, kind, numbering, part in zip(names, types, numberings, parts, strict=True):
-        values = numbering.distinct
-        if kind == "moment":
-            values = [tidy_moment(str(text)) for text in values]
-        columns[name] = (
-            code_numbers(np.concatenate(part), kinds.get(name))
-            if kind == "number"
-            else code_natural(np.concatenate(part), values, kinds.get(name), Place(source, name), missing)
+        codes, values, stated, place = (
+            np.concatenate(part),
+            numbering.distinct,
+            kinds.get(name),
+            Place(source, name),
         )
-    return columns
+        if kind == "number":
+            columns[name] = code_numbers(codes, stated)
+        elif kind == "digits":
+            texts = [str(text).replace("Infinity", "inf") for text in values]
+            columns[name] = code_texts(codes, texts, stated, place, guess=True)
+        else:
+            values = [tidy_moment(str(text)) for text in values] if kind == "moment" else values
+            columns[name] = code_natural(codes, values, stated, place, missing)
+    # Whether a numeric is read with all its digits is found out from all of its cells, where it is not stated.
+    guessed = {column.name for column in description if column.type_code == NUMERIC} - set(kinds)
+    return {name: replace(column, by_itself=name not in guessed) for name, column in columns.items()}
 
 
 def _type(connection: Any, table: Any, column: Any, kind: Kind | None) -> str:
@@ -152,6 +163,8 @@ def _type(connection: Any, table: Any, column: Any, kind: Kind | None) -> str:
         return "number"
     if column.type_code not in (NUMERIC, INT8):
         return "text"
+    if column.type_code == NUMERIC and kind == "code":
+        return "digits"
     question = sql.SQL(
         "SELECT bool_and(x = trunc(x)) AND bool_or(abs(x) >= {})"
         " FROM (SELECT nullif({}::numeric, 'NaN') AS x FROM {}) AS cells"

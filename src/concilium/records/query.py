@@ -42,6 +42,7 @@ from concilium.records.expression import (
     read,
     tester,
 )
+from concilium.records.grammar import all_labels
 
 if TYPE_CHECKING:
     from lark import Lark
@@ -138,8 +139,8 @@ def _judge(predicate: Predicate, column: Column, labels: Labels) -> NDArray[np.u
     if not codes:
         for code, value in enumerate(column.values, start=1):
             codes.setdefault(label(value), []).append(code)
-    for literal in literals(predicate):
-        verdicts[codes.get(label(literal.value), [])] = FALSE if denied else TRUE
+    for name in all_labels(literal.value for literal in literals(predicate)):
+        verdicts[codes.get(name, [])] = FALSE if denied else TRUE
     verdicts[0] = UNKNOWN
     return np.take(verdicts, column.codes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
 from concilium.records.coding import (
-    BLANKS,
     SAFE_NUMBER,
-    STATED_NUMBER,
-    WHOLE,
     Kind,
     Numbering,
     Place,
@@ -31,10 +28,10 @@ from concilium.records.coding import (
     code_numbers,
     code_texts,
     reads_as_number,
-    tidy_moment,
 )
 from concilium.records.columns import EXACT, Column
 from concilium.records.database import find_table
+from concilium.records.grammar import BLANKS, STATED_NUMBER, WHOLE, tidy_moment
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -118,7 +115,8 @@ class Relation:
         return row[0] if row else None
 
     def columns(self, schema: Mapping[str, str] | None) -> dict[str, Column]:
-        """All columns of a typed table: NULL is missing, the types say what is a number."""
+        """All columns of a typed table: NULL is missing, the types say what is a number. They leave no guess: each cell
+        has a label of its own, whatever the others hold."""
         rows = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table}").fetchall()
         names = [str(row[0]) for row in rows]
         check_names(names, self.source)
@@ -126,7 +124,10 @@ class Relation:
         if not self.ask("count(*)"):
             raise RecordsError(f"{self.source} holds no patients")
         return {
-            name: self._typed(identifier(name), str(row[1]), kinds.get(name), Place(self.source, name))
+            name: replace(
+                self._typed(identifier(name), str(row[1]), kinds.get(name), Place(self.source, name)),
+                by_itself=True,
+            )
             for name, row in zip(names, rows, strict=True)
         }
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from concilium.errors import RecordsError, nearest
-from concilium.records.coding import BLANKS
 from concilium.records.columns import Column
+from concilium.records.grammar import BLANKS
 from concilium.records.table import DEFAULT_MISSING
 
 TEXT_FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")

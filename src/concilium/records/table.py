@@ -54,7 +54,8 @@ class Records:
         """A table from a .csv, .csv.gz, .parquet or .duckdb file, a PostgreSQL URL, or a DataFrame.
 
         `table` names a table of a database, `clinic.patients` for one in a schema. `schema` states what
-        inference would get wrong: `{"race": "code", "age": "number"}`. `missing` lists the texts that stand
+        inference would get wrong: `{"race": "code", "age": "number"}`; a stated column is read cell by cell
+        (grammar.py), and only such columns can be asked about under `private`. `missing` lists the texts that stand
         for a missing cell (blanks around them do not count); text files use `DEFAULT_MISSING` unless it is
         given, the other sources have a missing value of their own and use only what is given. The text
         `None` is a value.
@@ -181,5 +182,5 @@ def number_rows(rows: NDArray[np.bool_] | NDArray[np.integer], patients: int) ->
 
 def _take(column: Column, rows: NDArray[np.integer]) -> Column:
     if isinstance(column, Coded):
-        return Coded(column.codes[rows], column.values, column.stated)
-    return Numbers(column.numbers[rows])
+        return Coded(column.codes[rows], column.values, column.stated, column.by_itself)
+    return Numbers(column.numbers[rows], column.by_itself)

@@ -7,7 +7,7 @@ import msgspec
 from concilium.errors import MessageError
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rules import say_rule
-from concilium.rulefit.terms import RuleTerms
+from concilium.rulefit.terms import Line, RuleTerms, list_attributes
 
 
 class TakenTerm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,20 +50,12 @@ class RuleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     def name(self, column: int) -> str:
         """A term in words."""
-        rules, lines = len(self.terms.rules), len(self.terms.lines)
-        if column < rules:
-            return say_rule(self.terms.rules[column], self.terms.attributes)
-        if column < rules + lines:
-            line = self.terms.lines[column - rules]
-            return f"{self.terms.attributes[line.attribute].name} (linear)"
-        return f"{self.terms.attributes[self.terms.steps[column - rules - lines].attribute].name} (shape)"
+        term = self.terms.in_order[column]
+        if isinstance(term, tuple):
+            return say_rule(term, self.terms.attributes)
+        kind = "linear" if isinstance(term, Line) else "shape"
+        return f"{self.terms.attributes[term.attribute].name} ({kind})"
 
     def attributes_of(self, column: int) -> list[str]:
         """The attributes that a term looks at."""
-        rules, lines = len(self.terms.rules), len(self.terms.lines)
-        names = [attribute.name for attribute in self.terms.attributes]
-        if column < rules:
-            return [names[condition[0]] for condition in self.terms.rules[column]]
-        if column < rules + lines:
-            return [names[self.terms.lines[column - rules].attribute]]
-        return [names[self.terms.steps[column - rules - lines].attribute]]
+        return [self.terms.attributes[index].name for index in list_attributes(self.terms.in_order[column])]

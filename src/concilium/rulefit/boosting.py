@@ -21,6 +21,23 @@ from concilium.rulefit.nodes import list_rules
 from concilium.rulefit.packed import list_conditions, pack_rules
 from concilium.rulefit.rules import Rule
 
+# What LightGBM is told whatever the study says.
+SETTINGS: dict[str, Any] = {
+    "min_data_in_bin": 1,
+    "min_sum_hessian_in_leaf": 0.0,
+    "max_cat_to_onehot": 4,
+    "cat_smooth": 1.0,
+    "cat_l2": 0.0,
+    "bagging_fraction": 1.0,
+    "bagging_freq": 0,
+    "feature_pre_filter": False,
+    "enable_bundle": False,
+    "deterministic": True,
+    "force_col_wise": True,
+    "num_threads": 1,
+    "verbosity": -1,
+}
+
 
 def boost(
     codes: Sequence[NDArray[np.unsignedinteger]],
@@ -39,18 +56,20 @@ def boost(
     patients = len(outcome)
     if patients < 2 * support or outcome.min() == outcome.max() or not attributes:
         return []
-    booster = _train(
-        np.column_stack(codes).astype(np.float64),
-        outcome,
-        attributes,
-        objective="binary" if binary else "regression",
-        sizes=[count_leaves(leaves, seed, tree) for tree in range(trees)],
-        shrinkage=shrinkage,
-        support=support,
-        seed=seed,
-        # Where too few patients would be left to make two groups of, every tree learns from all of them.
-        sample=sample if sample * patients >= 2 * support else 1.0,
-    )
+    settings = {
+        **SETTINGS,
+        "objective": "binary" if binary else "regression",
+        "learning_rate": shrinkage,
+        "max_bin": max(attribute.size for attribute in attributes) + 1,
+        "min_data_in_leaf": support,
+        "min_data_per_group": support,
+        "seed": seed % 2**31,
+    }
+    # Where too few patients would be left to make two groups of, every tree learns from all of them.
+    if sample < 1 and sample * patients >= 2 * support:
+        settings |= {"bagging_fraction": sample, "bagging_freq": 1}
+    sizes = [count_leaves(leaves, seed, tree) for tree in range(trees)]
+    booster = _train(np.column_stack(codes).astype(np.float64), outcome, attributes, settings, sizes)
     rules = list_rules(booster.model_to_string(num_iteration=trees), [a.size for a in attributes])
     supports = count_patients(rules, codes, attributes)
     return [
@@ -71,43 +90,18 @@ def _train(
     table: NDArray[np.float64],
     outcome: NDArray[np.float64],
     attributes: Sequence[Attribute],
-    *,
-    objective: str,
+    settings: dict[str, Any],
     sizes: Sequence[int],
-    shrinkage: float,
-    support: int,
-    seed: int,
-    sample: float,
 ) -> Any:
+    """Trees with so many leaves each."""
     import lightgbm
 
     categories = [index for index, attribute in enumerate(attributes) if not attribute.numeric]
     numeric = [index for index, attribute in enumerate(attributes) if attribute.numeric]
     table[:, numeric] = np.where(table[:, numeric] == MISSING, np.nan, table[:, numeric])
-    parameters: dict[str, Any] = {
-        "objective": objective,
-        "learning_rate": shrinkage,
-        "max_bin": max(attribute.size for attribute in attributes) + 1,
-        "min_data_in_bin": 1,
-        "min_data_in_leaf": support,
-        "min_sum_hessian_in_leaf": 0.0,
-        "min_data_per_group": support,
-        "max_cat_to_onehot": 4,
-        "cat_smooth": 1.0,
-        "cat_l2": 0.0,
-        "bagging_fraction": sample,
-        "bagging_freq": 1 if sample < 1 else 0,
-        "feature_pre_filter": False,
-        "enable_bundle": False,
-        "deterministic": True,
-        "force_col_wise": True,
-        "num_threads": 1,
-        "seed": seed % 2**31,
-        "verbosity": -1,
-    }
-    data = lightgbm.Dataset(table, outcome, params=parameters, categorical_feature=categories)
+    data = lightgbm.Dataset(table, outcome, params=settings, categorical_feature=categories)
     # What `lightgbm.train` does, without its callbacks and without writing the model out and reading it in again.
-    booster = lightgbm.Booster({**parameters, "num_leaves": sizes[0]}, data)
+    booster = lightgbm.Booster({**settings, "num_leaves": sizes[0]}, data)
     before = sizes[0]
     for size in sizes:
         if size != before:

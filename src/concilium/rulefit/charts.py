@@ -1,20 +1,18 @@
 """A rule model as pictures: what its attributes weigh, and what became of patients inside and outside of each rule.
 
-SVG drawn here, without a library, for reports that must stand alone: nothing is fetched and nothing runs. The second
-is Figure 3 of the paper (docs/methods.md, section 2.10).
+The second is Figure 3 of the paper (docs/methods.md, section 2.10).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from xml.sax.saxutils import escape
 
+from concilium.federation.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 from concilium.rulefit.outcome import say_number
 from concilium.rulefit.table import Row
 
 WIDTH, NAMES, BAR, BETWEEN, LINE = 780, 330, 14, 14, 16
-INSIDE, OUTSIDE, INK, SOFT, RULE = "#d55e00", "#0072b2", "#1d2733", "#5a6776", "#aab4bf"
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', Arial, sans-serif"
+OUTSIDE, INSIDE = COLOURS[:2]
 LETTERS = 42
 MOST_BARS = 12
 
@@ -26,8 +24,7 @@ def draw_importances(importances: Mapping[str, float], target: str) -> str:
     top = 4.0
     for name, value in shown:
         parts += _name(name, top)
-        parts.append(_bar(value / 100, top + 2, INSIDE))
-        parts.append(_figure(value / 100, top + 2, f"{value:.0f}"))
+        parts += _bar(value / 100, top + 2, INSIDE, f"{value:.0f}")
         top += LINE + BETWEEN / 2
     return _frame(f"What weighs most in the rules for {target}, the largest 100", parts, top)
 
@@ -47,34 +44,31 @@ def draw_rates(rows: Sequence[Row], outcome: str, *, shares: bool = True) -> str
     ]
     top = 26.0
     for row in rules:
-        lines = _wrap(row.rule)
         support = "" if row.support is None else f", {row.support:.0%} of patients"
         parts += _name(row.rule, top)
         for rate, colour in ((row.rate_in, INSIDE), (row.rate_out, OUTSIDE)):
             assert rate is not None
-            parts.append(_bar((rate - least) / scale, top, colour))
             shown = f"{rate:.0%}" if shares else say_number(rate)
-            parts.append(_figure((rate - least) / scale, top, shown + (support if colour == INSIDE else "")))
+            parts += _bar((rate - least) / scale, top, colour, shown + (support if colour == INSIDE else ""))
             top += BAR + 2
-        top += max(0, len(lines) - 2) * LINE + BETWEEN
+        top += max(0, len(_wrap(row.rule)) - 2) * LINE + BETWEEN
     return _frame(f"{outcome} inside and outside of each rule", parts, top)
 
 
 def _name(text: str, top: float) -> list[str]:
     return [
-        f'<text x="{NAMES - 10}" y="{top + 12 + LINE * number:g}" text-anchor="end">{escape(line)}</text>'
+        f'<text x="{NAMES - 10}" y="{top + 12 + LINE * number:g}" text-anchor="end">{element_text(line)}</text>'
         for number, line in enumerate(_wrap(text))
     ]
 
 
-def _bar(share: float, top: float, colour: str) -> str:
+def _bar(share: float, top: float, colour: str, text: str) -> list[str]:
+    """A bar, and beside it what it stands for."""
     width = max(1.0, min(share, 1.0) * (WIDTH - NAMES - 150))
-    return f'<rect x="{NAMES}" y="{top:g}" width="{width:.1f}" height="{BAR}" fill="{colour}"/>'
-
-
-def _figure(share: float, top: float, text: str) -> str:
-    at = NAMES + 6 + max(1.0, min(share, 1.0) * (WIDTH - NAMES - 150))
-    return f'<text x="{at:.1f}" y="{top + BAR - 3:g}" fill="{SOFT}">{escape(text)}</text>'
+    return [
+        f'<rect x="{NAMES}" y="{top:g}" width="{width:.1f}" height="{BAR}" fill="{colour}"/>',
+        f'<text x="{NAMES + 6 + width:.1f}" y="{top + BAR - 3:g}" fill="{SOFT}">{element_text(text)}</text>',
+    ]
 
 
 def _wrap(text: str) -> list[str]:
@@ -88,14 +82,5 @@ def _wrap(text: str) -> list[str]:
 
 
 def _frame(title: str, parts: Sequence[str], height: float) -> str:
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height + 6:g}" width="{WIDTH}" '
-            f'height="{height + 6:g}" role="img" font-family="{FONT}" font-size="12" fill="{INK}">',
-            f"<title>{escape(title)}</title>",
-            f'<line x1="{NAMES}" y1="0" x2="{NAMES}" y2="{height:g}" stroke="{RULE}"/>',
-            *parts,
-            "</svg>",
-            "",
-        ]
-    )
+    line = f'<line x1="{NAMES}" y1="0" x2="{NAMES}" y2="{height:g}" stroke="{RULE}"/>'
+    return draw_frame(title, [line, *parts], WIDTH, height + 6)

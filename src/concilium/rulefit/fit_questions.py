@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,8 @@ from concilium.rulefit.rates import AskRates, Rates, read_rates
 from concilium.rulefit.terms import RuleTerms, keep, write_terms
 
 # Percent of the patients of every site, to choose a penalty by.
-HELD_OUT = 30
+HELD_OUT = Part(percent=30, held=True)
+LEARNING = Part(percent=30, held=False)
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class FitQuestions:
     outcome: Outcome
     terms: RuleTerms
     places: int
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        """What all questions say."""
+        return {"query": self.query, "target": self.target, "outcome": self.outcome, "places": self.places}
 
     @cached_property
     def sent(self) -> bytes:
@@ -47,29 +54,20 @@ class FitQuestions:
     ) -> Conversation[Sums]:
         """For `newton`: losses, gradient and Hessian over everyone, or over a part of the patients."""
         question = AskFit(
-            query=self.query,
-            target=self.target,
-            outcome=self.outcome,
+            **self._about,
             terms=self.sent,
             candidates=candidates,
             gradient=working is not None,
             working=working,
-            places=self.places,
             part=part,
         )
         return read_sums(question, (yield question))
-
-    def ask_sums_of_learning(
-        self, candidates: tuple[Coefficients, ...], working: tuple[int, ...]
-    ) -> Conversation[Sums]:
-        """The same over the patients who are not held out."""
-        return self.ask_sums(candidates, working, Part(percent=HELD_OUT, held=False))
 
     def ask_losses_of_held_out(
         self, candidates: tuple[Coefficients, ...]
     ) -> Conversation[NDArray[np.float64]]:
         """The mean loss of each model on the patients held out."""
-        sums = yield from self.ask_sums(candidates, None, Part(percent=HELD_OUT, held=True))
+        sums = yield from self.ask_sums(candidates, None, HELD_OUT)
         if sums.patients == 0:
             raise HouseError(
                 "the sites have too few patients to hold some out for choosing a penalty; give one 'penalty'"
@@ -81,26 +79,17 @@ class FitQuestions:
     ) -> Conversation[NDArray[np.float64]]:
         """For `fedda`: how far the dual vector moves."""
         total = yield AskDual(
-            query=self.query,
-            target=self.target,
-            outcome=self.outcome,
+            **self._about,
             terms=self.sent,
             dual=pack(dual),
             penalty=penalty,
             before=before,
             step=step,
             local=local,
-            places=self.places,
         )
         return read_reals(total, self.places)
 
     def ask_rates(self, columns: Sequence[int]) -> Conversation[Rates]:
         """Support, subgroup rates and spread of these columns."""
-        question = AskRates(
-            query=self.query,
-            target=self.target,
-            outcome=self.outcome,
-            terms=keep(self.terms, columns),
-            places=self.places,
-        )
+        question = AskRates(**self._about, terms=keep(self.terms, columns))
         return read_rates(question, (yield question))

@@ -65,6 +65,10 @@ class AskReals(Summed, frozen=True, kw_only=True):
         return self.places
 
     @property
+    def counts(self) -> bool:
+        return False
+
+    @property
     def largest(self) -> int:
         return bound_reals(self.places)
 

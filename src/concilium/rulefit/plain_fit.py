@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,14 +20,14 @@ from concilium.errors import HouseError, StudyError
 from concilium.federation.attributes import Attribute, present
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, split_histograms
-from concilium.federation.schema import SchemaSeen
+from concilium.federation.schema import SchemaSeen, set_against_rest
 from concilium.federation.sums import choose_places
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.columns import Value, label
 from concilium.rulefit import fedda, newton, path
 from concilium.rulefit.body import RuleBody, TakenTerm
 from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, refuse_bins
-from concilium.rulefit.fit_questions import FitQuestions
+from concilium.rulefit.fit_questions import LEARNING, FitQuestions
 from concilium.rulefit.generation import AskRules
 from concilium.rulefit.outcome import Outcome, say_number
 from concilium.rulefit.rules import Rule
@@ -58,35 +59,23 @@ class PlainFit:
     def plan(self) -> Plan:
         """What a fit will ask, what each question costs, and all of it together."""
         rulefit = self.rulefit
-        if rulefit.solver == "fedda":
-            solving = PlannedQuestion(
-                "rulefit.dual", None, f"{fedda.ROUNDS} times: how far the dual vector moves"
-            )
-        else:
-            often = (
-                "about ten times"
-                if isinstance(rulefit.penalty, float)
-                else "some dozens of times, for a path"
-            )
-            solving = PlannedQuestion("rulefit.fit", None, f"{often}: loss, gradient and Hessian")
-        histograms = [
-            PlannedQuestion("histograms", None, "histograms on the public bins, for cutoffs and scales")
+        questions: list[tuple[str, Fraction | None, str]] = [
+            ("rulefit.schema", None, "which attributes, values and classes there are"),
+            ("histograms", None, "histograms on the public bins, for cutoffs and scales"),
         ]
         if self._noisy and rulefit.most_cutoffs is not None:
             more = f"the same with noise, of numbers with more than {rulefit.most_cutoffs} edges"
-            histograms.append(PlannedQuestion("histograms.noisy", rulefit.rho, more))
-        return Plan(
-            "rho",
-            (
-                PlannedQuestion("rulefit.schema", None, "which attributes, values and classes there are"),
-                *histograms,
-                PlannedQuestion(
-                    "rulefit.rules", None, f"rules of {rulefit.trees} boosted trees at every site"
-                ),
-                solving,
-                PlannedQuestion("rulefit.rates", None, "support and subgroup rates of the model's rules"),
-            ),
-        )
+            questions.append(("histograms.noisy", rulefit.rho, more))
+        questions.append(("rulefit.rules", None, f"rules of {rulefit.trees} boosted trees at every site"))
+        if rulefit.solver == "fedda":
+            solving = f"{fedda.ROUNDS} times: how far the dual vector moves"
+            questions.append(("rulefit.dual", None, solving))
+        else:
+            one = isinstance(rulefit.penalty, float)
+            often = "about ten times" if one else "some dozens of times, for a path"
+            questions.append(("rulefit.fit", None, f"{often}: loss, gradient and Hessian"))
+        questions.append(("rulefit.rates", None, "support and subgroup rates of the model's rules"))
+        return Plan("rho", tuple(PlannedQuestion(*question) for question in questions))
 
     def converse(self, partners: Partners) -> Conversation[Learned[RuleBody]]:
         rulefit = self.rulefit
@@ -153,8 +142,7 @@ class PlainFit:
                 f"no patient has {target} = {label(positive)}; there are {', '.join(map(label, classes[:10]))}"
             )
         others = [value for value in classes if value is not own[0]]
-        negative = others[0] if len(others) == 1 else f"not {label(own[0])}"
-        return [negative, own[0] if len(others) == 1 else label(own[0])], Outcome(positive=own[0])
+        return [*set_against_rest(own[0], others)], Outcome(positive=own[0])
 
     def _check_range(self, outcome: Outcome) -> Conversation[list[str]]:
         """StudyError where no patient's number lies in the range that the study states; what to say where some do
@@ -271,7 +259,7 @@ class PlainFit:
         columns = newton.Columns.of(questions.terms)
         if not isinstance(penalty, float):
             tried = yield from path.walk(
-                questions.ask_sums_of_learning,
+                partial(questions.ask_sums, part=LEARNING),
                 questions.ask_losses_of_held_out,
                 columns,
                 None if isinstance(penalty, str) else list(penalty),

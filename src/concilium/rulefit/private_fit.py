@@ -27,12 +27,11 @@ from concilium.federation.attributes import Attribute
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.edges import choose_cutoffs
 from concilium.federation.histograms import AskNoisyHistograms, split_histograms
-from concilium.federation.method import as_written
-from concilium.federation.schema import state_values
+from concilium.federation.schema import set_against_rest, state_values
 from concilium.federation.sums import read_reals
-from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, say_epsilon
+from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.privacy.fixed_point import widen_sensitivity
-from concilium.privacy.shares import PRICE_STEP, RESERVE
+from concilium.privacy.shares import is_too_small
 from concilium.records.columns import Value, label
 from concilium.rulefit.body import RuleBody, TakenTerm
 from concilium.rulefit.cutoffs import RULE_DEVIATION, measure
@@ -72,26 +71,6 @@ LARGEST = 1e4
 
 
 @dataclass(frozen=True)
-class FitBudget:
-    """rho spread over the questions of a private fit."""
-
-    rho: Fraction
-
-    @property
-    def tables(self) -> Fraction:
-        return self.rho * SHARE_OF_TABLES
-
-    @property
-    def gradient(self) -> Fraction:
-        return self.rho * (1 - SHARE_OF_TABLES) / GRADIENTS
-
-    @property
-    def too_small(self) -> bool:
-        """Whether the reserve of a question would not cover what adding noise in shares costs more."""
-        return self.gradient * RESERVE < 100 * PRICE_STEP
-
-
-@dataclass(frozen=True)
 class PrivateFit:
     """How a RuleFit learns under `private`; `check` says what its study lacks."""
 
@@ -108,7 +87,7 @@ class PrivateFit:
                 )
         if rulefit.epsilon is None:
             raise StudyError("a private RuleFit needs an 'epsilon', such as 1.0")
-        if self.budget.too_small:
+        if is_too_small(self.rho_of_gradient):
             raise StudyError(
                 f"an 'epsilon' of {rulefit.epsilon} is too small for any question to be answered"
             )
@@ -130,8 +109,13 @@ class PrivateFit:
             )
 
     @property
-    def budget(self) -> FitBudget:
-        return FitBudget(self.rulefit.rho)
+    def rho_of_tables(self) -> Fraction:
+        return self.rulefit.rho * SHARE_OF_TABLES
+
+    @property
+    def rho_of_gradient(self) -> Fraction:
+        """Of each of the gradients."""
+        return self.rulefit.rho * (1 - SHARE_OF_TABLES) / GRADIENTS
 
     @property
     def classes(self) -> list[Value]:
@@ -149,7 +133,7 @@ class PrivateFit:
         if labels and label(own) not in labels:
             raise StudyError(f"'positive' is {label(own)}, but the stated classes are {', '.join(labels)}")
         others = [value for value in stated if label(value) != label(own)]
-        return [others[0], own] if len(others) == 1 else [f"not {label(own)}", label(own)]
+        return [*set_against_rest(own, others)]
 
     @property
     def attributes(self) -> list[Attribute]:
@@ -163,8 +147,8 @@ class PrivateFit:
     def plan(self) -> Plan:
         """Every question, with what it costs."""
         tables = f"tables by class of {len(self.attributes)} attributes"
-        gradient = PlannedQuestion("rulefit.gradient", self.budget.gradient, "noisy gradients")
-        first = PlannedQuestion("histograms.noisy", self.budget.tables, tables)
+        gradient = PlannedQuestion("rulefit.gradient", self.rho_of_gradient, "noisy gradients")
+        first = PlannedQuestion("histograms.noisy", self.rho_of_tables, tables)
         return Plan("rho", (first, *[gradient] * GRADIENTS))
 
     def converse(self, partners: Partners) -> Conversation[Learned[RuleBody]]:
@@ -194,9 +178,8 @@ class PrivateFit:
             patients=None,
             mean=None,
         )
-        epsilon = say_epsilon(epsilon_from_rho(rulefit.rho, as_written(rulefit.delta)))
         warnings = [
-            f"differential privacy per patient: epsilon = {epsilon} at delta = {rulefit.delta}",
+            rulefit.say_price(),
             f"by the noisy tables there are about {patients.total:.0f} patients, {patients.positive:.0f} of them "
             f"{rulefit.target} = {label(positive)}; supports and rates are withheld, importances are those of "
             "independent attributes",
@@ -208,7 +191,7 @@ class PrivateFit:
     ) -> Conversation[tuple[list[NDArray[np.int64]], float]]:
         """Each attribute's noisy table, [code, negative or positive], and the variance of its cells."""
         attributes = self.attributes
-        variance = partners.variance(self.budget.tables, len(attributes))
+        variance = partners.variance(self.rho_of_tables, len(attributes))
         counts = yield AskNoisyHistograms(
             query=self.rulefit.query,
             target=self.rulefit.target,
@@ -230,7 +213,7 @@ class PrivateFit:
         """The coefficients, intercept first."""
         assert terms.norm is not None
         widened = widen_sensitivity(Fraction(terms.norm) ** 2, len(terms) + 1, PLACES)
-        variance = partners.variance(self.budget.gradient, widened)
+        variance = partners.variance(self.rho_of_gradient, widened)
         sent = write_terms(terms)
 
         def ask(w: NDArray[np.float64]) -> Conversation[NDArray[np.float64]]:

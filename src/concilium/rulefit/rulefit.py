@@ -22,20 +22,19 @@ from concilium.federation.method import (
     Attributes,
     Bins,
     Delta,
-    Method,
+    PrivateMethod,
     QueryText,
     ReleaseName,
     Target,
     Values,
-    as_written,
     documented,
     read_epsilon,
     read_value,
 )
 from concilium.federation.prediction import AnyPatients, NewPatients
 from concilium.parameters import Parameter, choice, number, unwrap, whole
-from concilium.privacy.accounting import Plan, rho_for_epsilon
-from concilium.records.columns import Value, label
+from concilium.privacy.accounting import Plan
+from concilium.records.columns import label
 from concilium.records.table import Records
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.charts import draw_importances, draw_rates
@@ -71,7 +70,7 @@ def read_cutoffs(value: Any) -> int | None:
 
 @documented
 @dataclass(eq=False, repr=False)
-class RuleFit(Method[RuleBody]):
+class RuleFit(PrivateMethod[RuleBody]):
     """`RuleFit(target="death", positive=1, bins={"age": range(20, 90, 2)}).fit(house)`."""
 
     method: ClassVar[str] = "rulefit"
@@ -198,18 +197,9 @@ class RuleFit(Method[RuleBody]):
         """At how many edges of an attribute rules may cut; None: at all."""
         return self.cutoffs if isinstance(self.cutoffs, int) else None
 
-    @property
-    def rho(self) -> Fraction:
-        """What `epsilon` at `delta` buys."""
-        return rho_for_epsilon(as_written(self.epsilon), as_written(self.delta))
-
     @classmethod
     def parameters_in(cls, body: RuleBody) -> dict[str, Any]:
         return {**super().parameters_in(body), "positive": body.outcome.positive}
-
-    @property
-    def classes_(self) -> list[Value]:
-        return list(self.body.classes)
 
     @property
     def rules_(self) -> list[str]:

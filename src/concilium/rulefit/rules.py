@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.attributes import MISSING, Attribute, check_attributes
+from concilium.federation.attributes import MISSING, Attribute, check_attributes, find_runs
 from concilium.records.columns import Value, label
 
 Condition = tuple[int, ...]
@@ -36,13 +36,7 @@ def check_coded(attributes: Sequence[Attribute]) -> None:
 
 def write_condition(attribute: int, codes: Iterable[int]) -> Condition:
     """The condition that exactly these codes fulfil."""
-    condition = [attribute]
-    for code in sorted(set(codes)):
-        if len(condition) > 1 and condition[-1] == code - 1:
-            condition[-1] = code
-        else:
-            condition += [code, code]
-    return tuple(condition)
+    return (attribute, *(end for run in find_runs(set(codes)) for end in run))
 
 
 def read_codes(condition: Condition) -> set[int]:
@@ -113,24 +107,21 @@ def say_rule(rule: Rule, attributes: Sequence[Attribute]) -> str:
 
 def say_condition(condition: Condition, attribute: Attribute) -> str:
     codes = read_codes(condition)
-    with_missing = MISSING in codes
     present = codes - {MISSING}
-    everything = set(range(1, attribute.size))
     if not present:
         return f"{attribute.name} is missing"
-    if present == everything:
+    if len(present) == attribute.size - 1:
         return f"{attribute.name} is not missing"
     if not attribute.numeric:
         return say_values(codes, attribute.name, attribute.values)
     text = say_intervals(present, attribute)
-    return f"({text} or missing)" if with_missing else text
+    return f"({text} or missing)" if MISSING in codes else text
 
 
 def say_intervals(codes: set[int], attribute: Attribute) -> str:
     edges, last = attribute.edges, attribute.size - 1
     parts = []
-    runs = write_condition(0, codes)
-    for low, high in zip(runs[1::2], runs[2::2], strict=True):
+    for low, high in find_runs(codes):
         if low == 1:
             parts.append(f"{attribute.name} < {say_edge(edges, high - 1)}")
         elif high == last:

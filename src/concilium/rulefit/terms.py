@@ -7,10 +7,11 @@ and steps (one height for each code of an attribute). `coef_` multiplies exactly
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
@@ -53,6 +54,11 @@ class RuleTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
 
     def __len__(self) -> int:
         return len(self.rules) + len(self.lines) + len(self.steps)
+
+    @functools.cached_property
+    def in_order(self) -> tuple[Rule | Line | Steps, ...]:
+        """The term of each column."""
+        return (*self.rules, *self.lines, *self.steps)
 
     @functools.cached_property
     def conditions(self) -> Conditions:
@@ -126,22 +132,20 @@ def read_terms(data: bytes) -> RuleTerms:
     return terms
 
 
+def list_attributes(term: Rule | Line | Steps) -> list[int]:
+    """The attributes that a term looks at."""
+    return [condition[0] for condition in term] if isinstance(term, tuple) else [term.attribute]
+
+
 def keep(terms: RuleTerms, columns: Sequence[int]) -> RuleTerms:
     """The terms with these columns only, and the attributes that they need."""
-    rules, lines = len(terms.rules), len(terms.lines)
-    kept_rules = [terms.rules[c] for c in columns if c < rules]
-    kept_lines = [terms.lines[c - rules] for c in columns if rules <= c < rules + lines]
-    kept_steps = [terms.steps[c - rules - lines] for c in columns if c >= rules + lines]
-    used = sorted(
-        {condition[0] for rule in kept_rules for condition in rule}
-        | {line.attribute for line in kept_lines}
-        | {steps.attribute for steps in kept_steps}
-    )
-    place: Mapping[int, int] = {attribute: index for index, attribute in enumerate(used)}
+    kept = [terms.in_order[column] for column in columns]
+    used = sorted({attribute for term in kept for attribute in list_attributes(term)})
+    place = {attribute: index for index, attribute in enumerate(used)}
     return RuleTerms(
         attributes=tuple(terms.attributes[index] for index in used),
-        rules=tuple(tuple((place[c[0]], *c[1:]) for c in rule) for rule in kept_rules),
-        lines=tuple(msgspec.structs.replace(t, attribute=place[t.attribute]) for t in kept_lines),
-        steps=tuple(msgspec.structs.replace(t, attribute=place[t.attribute]) for t in kept_steps),
+        rules=tuple(tuple((place[c[0]], *c[1:]) for c in rule) for rule in kept if isinstance(rule, tuple)),
+        lines=tuple(replace(t, attribute=place[t.attribute]) for t in kept if isinstance(t, Line)),
+        steps=tuple(replace(t, attribute=place[t.attribute]) for t in kept if isinstance(t, Steps)),
         norm=terms.norm,
     )

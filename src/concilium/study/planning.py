@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import Plan
 from concilium.privacy.ledger import Ledger
+from concilium.records.sources import TEXT_FILES
 from concilium.study.sources import read_tables
 
 if TYPE_CHECKING:
@@ -29,11 +30,15 @@ class SiteBalance:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The questions of one fit (`questions`), how many models each site may be asked for, and what sites have left."""
+    """The questions of one fit (`questions`), how many models each site may be asked for, and what sites have left.
+
+    `unstated` names columns that a private study must state under [schema], or sites refuse it.
+    """
 
     questions: Plan
     models: int
     sites: tuple[SiteBalance, ...]
+    unstated: tuple[str, ...] = ()
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
@@ -68,6 +73,7 @@ class StudyPlan:
                 }
                 for site in self.sites
             ],
+            "unstated": list(self.unstated),
         }
 
 
@@ -75,9 +81,14 @@ def plan_study(study: Study) -> StudyPlan:
     """The plan of one fit, how often it is charged, and what each hospital has left."""
     questions, models = study.open_method().plan(), count_models(study)
     total = questions.total * models
-    return StudyPlan(
-        questions, models, tuple(read_balance(study, hospital, total) for hospital in study.hospitals)
-    )
+    balances = tuple(read_balance(study, hospital, total) for hospital in study.hospitals)
+    return StudyPlan(questions, models, balances, find_unstated(study))
+
+
+def find_unstated(study: Study) -> tuple[str, ...]:
+    """The columns still to be stated, where a table is a text file: databases state theirs by their types."""
+    sources = [study.split] if study.split is not None else study.hospitals
+    return study.unstated if any(source.records.lower().endswith(TEXT_FILES) for source in sources) else ()
 
 
 def count_models(study: Study) -> int:

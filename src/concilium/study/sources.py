@@ -12,9 +12,10 @@ from concilium.federation.cohort import identifies
 from concilium.federation.house import House
 from concilium.federation.site import Site
 from concilium.policy.policy import Policy
-from concilium.records.coding import reads_as_number
+from concilium.records.coding import Place, code_values, reads_as_number
+from concilium.records.grammar import read_text
 from concilium.records.query import Query
-from concilium.records.table import Numbers, Records, label
+from concilium.records.table import Coded, Numbers, Records, label
 
 if TYPE_CHECKING:
     from concilium.study.study import Study
@@ -22,17 +23,21 @@ if TYPE_CHECKING:
 
 def read_tables(study: Study) -> dict[str, Records]:
     """Every hospital's records by its name, once the study's columns are known to be there."""
+    reading = study.reading
     if study.split is not None:
         source = study.locate(study.split.records)
-        whole = Records.read(source, table=study.split.table, schema=study.schema)
-        require_target(study, whole, source)
+        whole = read_table(source, study.split.table, reading)
+        require_target(study, whole, source, reading)
         require_columns(study, [whole])
         return whole.split(study.split.by)
     tables: dict[str, Records] = {}
     for hospital in study.hospitals:
         source = study.locate(hospital.records)
-        tables[hospital.name] = read_one(study, source, hospital.table)
-        require_target(study, tables[hospital.name], f"site {hospital.name!r}, {source}")
+        tables[hospital.name] = read_table(source, hospital.table, reading)
+        require_target(study, tables[hospital.name], f"site {hospital.name!r}, {source}", reading)
+        if hospital.ledger and reading != study.schema:
+            # A ledger goes on from study to study: it is bound to the table as [schema] alone would have it read.
+            tables[hospital.name].digest = read_table(source, hospital.table, study.schema).digest
     require_columns(study, list(tables.values()))
     return tables
 
@@ -41,25 +46,25 @@ def read_test_file(study: Study) -> dict[str, Records]:
     """The patients of `[evaluate] file`, by hospital where the file has the column [sites] splits by."""
     if study.evaluate is None or study.evaluate.file is None:
         return {}
-    source = study.locate(study.evaluate.file)
-    patients = read_one(study, source)
-    require_target(study, patients, source)
+    source, reading = study.locate(study.evaluate.file), study.reading
+    patients = read_table(source, None, reading)
+    require_target(study, patients, source, reading)
     if study.split is not None and study.split.by in patients:
         return patients.split(study.split.by)
     return {Path(study.evaluate.file).name: patients}
 
 
-def read_one(study: Study, source: str, table: str | None = None) -> Records:
-    """One of several tables: a column that [schema] states may be absent from some of them."""
+def read_table(source: str, table: str | None, schema: Mapping[str, str]) -> Records:
+    """One of several tables: a column that is stated may be absent from some of them."""
     try:
-        return Records.read(source, table=table, schema=study.schema)
+        return Records.read(source, table=table, schema=schema)
     except RecordsError:
         names = Records.read(source, table=table).names
-        present = {column: kind for column, kind in study.schema.items() if column in names}
+        present = {column: kind for column, kind in schema.items() if column in names}
         return Records.read(source, table=table, schema=present)
 
 
-def require_target(study: Study, records: Records, where: str) -> None:
+def require_target(study: Study, records: Records, where: str, reading: Mapping[str, str]) -> None:
     """The target is a column, and a number or not, as the study says (what is private cannot be looked at)."""
     if study.target not in records:
         hint = nearest(study.target, records.names)
@@ -68,7 +73,8 @@ def require_target(study: Study, records: Records, where: str) -> None:
         return
     column, problem = records[study.target], ""
     if study.target_range is None:
-        if isinstance(column, Numbers) and study.positive is None:
+        implied = reading.get(study.target) == "code" and study.target not in study.schema
+        if study.positive is None and (isinstance(column, Numbers) or (implied and is_measured(column))):
             method = "" if study.method_type.predicts_numbers else ' and take method = "rulefit"'
             problem = (
                 f"is a number; give its range under [bins] of the study, such as {study.target} = [0, 100]{method}, "
@@ -87,6 +93,12 @@ def require_target(study: Study, records: Records, where: str) -> None:
         raise StudyError(f"{where}: the target {study.target!r} {problem}")
 
 
+def is_measured(column: Coded) -> bool:
+    """Whether a code would be taken for a number, if the study did not imply that it is one."""
+    values = [read_text(value) if isinstance(value, str) else value for value in column.values]
+    return isinstance(code_values(values, None, Place("", "")), Numbers)
+
+
 def require_columns(study: Study, tables: Sequence[Records]) -> None:
     """Every column the study names is known somewhere; a column nobody has is a slip of the pen."""
     names = {name for table in tables for name in table.names}
@@ -103,6 +115,17 @@ def require_columns(study: Study, tables: Sequence[Records]) -> None:
                 raise StudyError(
                     f"{study.path}: {place} names {column!r}, a column no site has{nearest(column, names)}"
                 )
+    for column in study.unstated:
+        if not all(table[column].by_itself for table in tables if column in table):
+            raise StudyError(f"{study.path}: {say_missing(column)}")
+
+
+def say_missing(column: str) -> str:
+    """What to do about a column that a private study asks about and does not state."""
+    return (
+        f"a study that asks privately states how the columns it asks about are read, and {column!r} is not stated: "
+        f'write {column} = "number" or {column} = "code" under [schema]'
+    )
 
 
 def open_sites(study: Study, tables: Mapping[str, Records], spare: Path | None = None) -> dict[str, Site]:

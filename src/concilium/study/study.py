@@ -257,6 +257,37 @@ class Study(About, frozen=True, kw_only=True):
 
         return find_release(self.release)
 
+    @property
+    def reading(self) -> dict[str, Kind]:
+        """How columns are read: as [schema] says, and where something is asked privately, listed values and the target
+        as codes, bins as numbers."""
+        if not self.asks_privately:
+            return self.schema
+        codes: dict[str, Kind] = dict.fromkeys((*self.values, self.target), "code")
+        numbers: dict[str, Kind] = dict.fromkeys(self.bins, "number")
+        return codes | numbers | self.schema
+
+    @property
+    def asks_privately(self) -> bool:
+        """Whether some question has a price: all of a private study's, and a RuleFit's cutoffs under masks."""
+        if self.way_out.bounded or self.way_out.by_site:
+            return self.way_out.bounded
+        return any(question.cost is not None for question in self.open_method().plan().questions)
+
+    @property
+    def unstated(self) -> tuple[str, ...]:
+        """The columns that are asked about privately and of which nothing says how to read them: text files leave it to
+        a guess, which one patient could change for others, so that sites refuse them."""
+        from concilium.records.query import Query
+
+        if not self.asks_privately:
+            return ()
+        named = {
+            *Query.parse(self.query).attributes,
+            *((self.attributes or ()) if self.way_out.bounded else ()),
+        }
+        return tuple(sorted(named - set(self.reading)))
+
     def open_method(self) -> Method[Any]:
         """The method this study asks for, not yet fitted: what the file does not say is as the method declares it."""
         about = {name: getattr(self, name) for name in ("target", "query", "attributes", "positive")}

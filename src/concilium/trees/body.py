@@ -63,14 +63,30 @@ class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [(node, condition(self.attribute, values, edges, rest)) for node, values, rest in self.groups]
 
 
-class TreeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a tree's model file holds; node 0 is the root, children come after their parents."""
+class BodyOfTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the model file of a tree, or of several, begins with."""
 
     target: str
-    classes: list[str | int | float | bool]
+    classes: Sequence[str | int | float | bool]
     query: str
     bins: dict[str, list[float]]
+
+    def tree(self, nodes: list[TreeNode]) -> TreeBody:
+        """These nodes as a tree of its own."""
+        return TreeBody(
+            target=self.target, classes=list(self.classes), query=self.query, bins=self.bins, nodes=nodes
+        )
+
+
+class TreeBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a tree's model file holds; node 0 is the root, children come after their parents."""
+
     nodes: list[TreeNode]
+
+    @property
+    def asked(self) -> list[str]:
+        """The attributes that are asked about, in order."""
+        return sorted({node.attribute for node in self.nodes if node.attribute is not None})
 
     @property
     def shares(self) -> NDArray[np.float64]:

@@ -25,11 +25,8 @@ def find_lonely_classes(target: str, classes: Mapping[str, Sequence[Value]]) -> 
     lonely = sorted((name, sites[0]) for name, sites in holders.items() if len(sites) == 1)
     if len(classes) < 2 or not lonely:
         return []
-    slips = [f"{target} = {name} at {site}" for name, site in lonely[:MOST_NAMED]]
-    more = f" and {len(lonely) - MOST_NAMED} more" if len(lonely) > MOST_NAMED else ""
-    return [
-        f"values of the target that one site alone has: {', '.join(slips)}{more}; check how they are written"
-    ]
+    slips = name_some([f"{target} = {name} at {site}" for name, site in lonely])
+    return [f"values of the target that one site alone has: {slips}; check how they are written"]
 
 
 def find_constant(table: NDArray[np.int64], attributes: Sequence[Attribute]) -> list[str]:
@@ -49,9 +46,13 @@ def say_constant(names: Sequence[str]) -> list[str]:
     """A caution about attributes that separate nobody."""
     if not names:
         return []
-    listed = ", ".join(names[:MOST_NAMED])
+    return [f"the same for every patient learned from, at every site, and so of no use: {name_some(names)}"]
+
+
+def name_some(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return [f"the same for every patient learned from, at every site, and so of no use: {listed}{more}"]
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def find_oddities(study: TreeStudy, schema: SharedSchema, seen: Mapping[str, SchemaSeen]) -> list[str]:

@@ -17,17 +17,11 @@ from concilium.federation.attributes import present
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import EXACT, Gathered, Reply
 from concilium.federation.schema import list_classes
-from concilium.records.columns import Value, label
 from concilium.trees.layout import LEAST_PATIENTS, Sample, is_positive
 
 TOO_FEW = f"fewer than {LEAST_PATIENTS} patients to learn from"
 NO_POSITIVE = "no positive patient"
 WITHHELD = "its policy does not let such counts out"
-
-
-def name_rest(positive: Value) -> str:
-    """What all other values of a target are called together."""
-    return f"not {label(positive)}"
 
 
 class ClassCounts(Reply, frozen=True, kw_only=True):

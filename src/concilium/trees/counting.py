@@ -60,76 +60,36 @@ def _fill(
     for indices in by_type.values():
         for start in range(0, len(indices), TOGETHER):
             group = indices[start : start + TOGETHER]
-            codes = [columns[index] for index in group]
-            into = [tables[index].reshape(-1) for index in group]
-            if len(group) < TOGETHER:
-                for one, table in zip(codes, into, strict=True):
-                    _scan(one, keys, width, table) if rows is None else _pick(one, rows, keys, width, table)
-                continue
-            a, b, c, d = codes
-            ta, tb, tc, td = into
-            if rows is None:
-                _scan_four(a, b, c, d, keys, width, ta, tb, tc, td)
+            codes = tuple(columns[index] for index in group)
+            into = tuple(tables[index].reshape(-1) for index in group)
+            if len(group) == TOGETHER:
+                _add_four(codes, rows, keys, width, into)
             else:
-                _pick_four(a, b, c, d, rows, keys, width, ta, tb, tc, td)
+                for one, table in zip(codes, into, strict=True):
+                    _add(one, rows, keys, width, table)
     return tables
 
 
+# Without rows the compiler leaves the look-up of a row out.
 @numba.njit(nogil=True, cache=True, boundscheck=False)
-def _scan(codes: Codes, keys: Codes, width: int, table: Table) -> None:
+def _add(codes: Codes, rows: NDArray[np.int32] | None, keys: Codes, width: int, table: Table) -> None:
     step = np.uint32(width)
-    for row in range(len(keys)):
-        table[np.uint32(codes[row]) * step + np.uint32(keys[row])] += 1
+    for index in range(len(keys)):
+        row = index if rows is None else rows[index]
+        table[np.uint32(codes[row]) * step + np.uint32(keys[index])] += 1
 
 
 @numba.njit(nogil=True, cache=True, boundscheck=False)
-def _pick(codes: Codes, rows: NDArray[np.int32], keys: Codes, width: int, table: Table) -> None:
-    step = np.uint32(width)
-    for index in range(len(rows)):
-        table[np.uint32(codes[rows[index]]) * step + np.uint32(keys[index])] += 1
-
-
-@numba.njit(nogil=True, cache=True, boundscheck=False)
-def _scan_four(
-    a: Codes,
-    b: Codes,
-    c: Codes,
-    d: Codes,
-    keys: Codes,
-    width: int,
-    ta: Table,
-    tb: Table,
-    tc: Table,
-    td: Table,
+def _add_four(
+    codes: tuple[Codes, ...], rows: NDArray[np.int32] | None, keys: Codes, width: int, into: tuple[Table, ...]
 ) -> None:
+    a, b, c, d = codes
+    table_a, table_b, table_c, table_d = into
     step = np.uint32(width)
-    for row in range(len(keys)):
-        key = np.uint32(keys[row])
-        ta[np.uint32(a[row]) * step + key] += 1
-        tb[np.uint32(b[row]) * step + key] += 1
-        tc[np.uint32(c[row]) * step + key] += 1
-        td[np.uint32(d[row]) * step + key] += 1
-
-
-@numba.njit(nogil=True, cache=True, boundscheck=False)
-def _pick_four(
-    a: Codes,
-    b: Codes,
-    c: Codes,
-    d: Codes,
-    rows: NDArray[np.int32],
-    keys: Codes,
-    width: int,
-    ta: Table,
-    tb: Table,
-    tc: Table,
-    td: Table,
-) -> None:
-    step = np.uint32(width)
-    for index in range(len(rows)):
-        row = rows[index]
+    for index in range(len(keys)):
+        row = index if rows is None else rows[index]
         key = np.uint32(keys[index])
-        ta[np.uint32(a[row]) * step + key] += 1
-        tb[np.uint32(b[row]) * step + key] += 1
-        tc[np.uint32(c[row]) * step + key] += 1
-        td[np.uint32(d[row]) * step + key] += 1
+        table_a[np.uint32(a[row]) * step + key] += 1
+        table_b[np.uint32(b[row]) * step + key] += 1
+        table_c[np.uint32(c[row]) * step + key] += 1
+        table_d[np.uint32(d[row]) * step + key] += 1

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from concilium.records.columns import label
+from concilium.trees.body import TreeBody
 from concilium.trees.shares import predicted
-
-if TYPE_CHECKING:
-    from concilium.trees.body import TreeBody
 
 
 def draw(body: TreeBody) -> str:

@@ -18,9 +18,9 @@ from concilium.errors import HouseError, nearest
 from concilium.federation.attributes import Attribute, present
 from concilium.federation.conversation import Conversation, ToEach
 from concilium.federation.run import together
-from concilium.federation.schema import SchemaSeen, SharedSchema, share_schema
+from concilium.federation.schema import SchemaSeen, SharedSchema, set_against_rest, share_schema
 from concilium.records.columns import Value, label
-from concilium.trees.class_counts import AskClassCounts, ClassCounts, name_rest
+from concilium.trees.class_counts import AskClassCounts, ClassCounts
 from concilium.trees.growing import Counts, GrowingNode, grow
 from concilium.trees.layout import Sample
 from concilium.trees.plain_tree import tell_each
@@ -42,55 +42,44 @@ class Turnout:
     classes: tuple[Value, Value]
 
     @property
+    def by_site(self) -> dict[str, int]:
+        return {name: site.negatives + site.positives for name, site in self.counts.items()}
+
+    @property
     def positives(self) -> int:
         return sum(site.positives for site in self.counts.values())
 
     @property
     def patients(self) -> int:
-        return self.positives + sum(site.negatives for site in self.counts.values())
-
-    @property
-    def patients_by_site(self) -> dict[str, int | None]:
-        return {name: site.negatives + site.positives for name, site in self.counts.items()}
-
-    @property
-    def share(self) -> Fraction:
-        """Of all patients, those who are positive (docs/methods.md, section 1.11)."""
-        return Fraction(self.positives, self.patients)
+        return sum(self.by_site.values())
 
 
 def count_classes(study: VotingTrees, sample: Sample) -> Conversation[Turnout]:
-    """Ask for the class counts; sites that opt out are not asked again."""
+    """Ask for the class counts, of classes as the sites write them; sites that opt out are not asked again."""
     replies: dict[str, ClassCounts] = yield AskClassCounts(
         query=study.query, target=study.target, sample=sample
     )
+    positive = label(sample.positive)
     staying = {site: counts for site, counts in replies.items() if counts.opts_out is None}
+    values = present(value for counts in (staying or replies).values() for value in counts.values)
+    if (
+        not staying and values
+    ):  # only who could take part, but has no positive patient, tells values without counts
+        names = [label(value) for value in values]
+        listed = f"its values there are {', '.join(names[:10])}{nearest(positive, names)}"
+        raise HouseError(
+            f"no site that could take part has a patient with {study.target} = {positive}; {listed}"
+        )
     if not staying:
-        names = [label(value) for value in list_values(replies)]
-        if names:  # only who could take part, but has no positive patient, tells values without counts
-            what = f"{study.target} = {label(sample.positive)}"
-            listed = f"; its values there are {', '.join(names[:10])}{nearest(label(sample.positive), names)}"
-            raise HouseError(f"no site that could take part has a patient with {what}{listed}")
         reasons = [(site, str(counts.opts_out)) for site, counts in replies.items()]
         raise HouseError(f"every site opted out: {together(reasons)}")
-    return Turnout(staying, name_two_classes(study.target, sample.positive, staying))
-
-
-def list_values(replies: Mapping[str, ClassCounts]) -> tuple[Value, ...]:
-    """The values of the target that occur."""
-    return present(value for counts in replies.values() for value in counts.values)
-
-
-def name_two_classes(target: str, positive: Value, replies: Mapping[str, ClassCounts]) -> tuple[Value, Value]:
-    """The two classes, negative first, as the sites write them; of more values, `not ...` and `...` as text."""
-    values = list_values(replies)
-    own = next((value for value in values if label(value) == label(positive)), positive)
-    others = [value for value in values if label(value) != label(positive)]
-    if not others or not any(counts.negatives for counts in replies.values()):
+    own = next((value for value in values if label(value) == positive), sample.positive)
+    others = [value for value in values if label(value) != positive]
+    if not others or not any(counts.negatives for counts in staying.values()):
         raise HouseError(
-            f"every patient has {target} = {label(positive)}: there is nothing to tell apart; widen the query"
+            f"every patient has {study.target} = {positive}: there is nothing to tell apart; widen the query"
         )
-    return (others[0], own) if len(others) == 1 else (name_rest(positive), label(positive))
+    return Turnout(staying, set_against_rest(own, others))
 
 
 @dataclass(frozen=True)

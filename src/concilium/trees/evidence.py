@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from concilium.federation.explanation import Explanation, Reason
 from concilium.records.columns import label
+from concilium.trees.explanation import say_reasons
 
 if TYPE_CHECKING:
     from concilium.trees.naive_bayes import NaiveBayesBody
@@ -60,11 +61,7 @@ def explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanatio
 
 def say_evidence(named: str, reasons: Sequence[Reason]) -> list[str]:
     """The strongest reasons, a sentence each, and one for all others."""
-    lines = [
-        f"{number}. {reason.condition}: {named} goes from {reason.before:.0%} to {reason.after:.0%} "
-        f"({reason.patients} patients)."
-        for number, reason in enumerate(reasons[:SHOWN], start=1)
-    ]
+    lines = say_reasons(named, reasons[:SHOWN])
     rest = reasons[SHOWN:]
     if rest:
         lines.append(

@@ -4,15 +4,15 @@ changed, how the experts voted, and the reasons of one who prevailed."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
 
 from concilium.federation.explanation import Explanation, Reason
 from concilium.records.columns import Value, label
+from concilium.trees.body import TreeBody
 from concilium.trees.shares import class_shares, predicted
 
-if TYPE_CHECKING:
-    from concilium.trees.body import TreeBody
+NO_QUESTION = "asks nothing about the patient here."
 
 
 def explain(
@@ -23,57 +23,54 @@ def explain(
     best = predicted(counts[-1]) if vote is None else vote
     shares = [class_shares(node)[best] for node in counts]
     reasons = []
-    for step in range(1, len(path)):
-        parent = body.nodes[path[step - 1]]
-        assert parent.attribute is not None
-        condition = dict(parent.ways(body.bins))[path[step]]
+    for step, (parent, child) in enumerate(pairwise(path), start=1):
+        attribute = body.nodes[parent].attribute
+        assert attribute is not None
         reasons.append(
             Reason(
-                attributes=(parent.attribute,),
-                condition=condition,
+                attributes=(attribute,),
+                condition=dict(body.nodes[parent].ways(body.bins))[child],
                 before=shares[step - 1],
                 after=shares[step],
                 patients=sum(counts[step]),
             )
         )
-    patients = sum(counts[-1])
-    explanation = Explanation(
+    named, patients, notes = label(body.classes[best]), sum(counts[-1]), say_stopped(body, path[-1], patient)
+    first = (
+        f"{body.target} = {named} "
+        f"({shares[-1]:.0%} of {patients} similar patient{'' if patients == 1 else 's'})."
+    )
+    return Explanation(
         target=body.target,
         prediction=body.classes[best],
         probability=shares[-1],
         base=shares[0],
         patients=patients,
         reasons=tuple(reasons),
-        notes=tuple(say_stopped(body, path[-1], patient)),
-        sentences=(),
+        notes=notes,
+        sentences=(first, *(say_reasons(named, reasons) or [f"The model {NO_QUESTION}"]), *notes),
     )
-    first = (
-        f"{body.target} = {label(explanation.prediction)} "
-        f"({shares[-1]:.0%} of {patients} similar patient{'' if patients == 1 else 's'})."
-    )
-    return replace(explanation, sentences=(first, *say_reasons(explanation, "The model")))
 
 
-def say_reasons(explanation: Explanation, who: str) -> list[str]:
-    """The reasons, a sentence each, and what else must be said."""
-    lines = [
-        f"{number}. {reason.condition}: {label(explanation.prediction)} goes from {reason.before:.0%} "
-        f"to {reason.after:.0%} ({reason.patients} patients)."
-        for number, reason in enumerate(explanation.reasons, start=1)
+def say_reasons(named: str, reasons: Sequence[Reason]) -> list[str]:
+    """How each reason moved the class, a sentence each."""
+    return [
+        f"{number}. {reason.condition}: {named} goes from {reason.before:.0%} to {reason.after:.0%} "
+        f"({reason.patients} patients)."
+        for number, reason in enumerate(reasons, start=1)
     ]
-    return [*(lines or [f"{who} asks nothing about the patient here."]), *explanation.notes]
 
 
-def say_stopped(body: TreeBody, node: int, patient: Mapping[str, Any]) -> list[str]:
+def say_stopped(body: TreeBody, node: int, patient: Mapping[str, Any]) -> tuple[str, ...]:
     """Why the path ended before a leaf: the patient's value is not known, or none of the model's patients had it."""
     attribute = body.nodes[node].attribute
     if attribute is None:
-        return []
+        return ()
     value = patient.get(attribute)
     why = "is not known" if value is None else f"= {label(value)} was not seen"
-    return [
-        f"The next question would be {attribute}, which {why} here; the answer is that of the patients so far."
-    ]
+    return (
+        f"The next question would be {attribute}, which {why} here; the answer is that of the patients so far.",
+    )
 
 
 def explain_votes(votes: Sequence[Explanation], positive: Value, rule: str) -> Explanation:
@@ -99,7 +96,8 @@ def explain_votes(votes: Sequence[Explanation], positive: Value, rule: str) -> E
             f"For {named}: {name_experts(agree)}{others}",
             f"Expert {speaker}, who knows most patients like this one, says {named} "
             f"({voice.probability:.0%} of {voice.patients} in its sample):",
-            *say_reasons(voice, "It"),
+            *(say_reasons(named, voice.reasons) or [f"It {NO_QUESTION}"]),
+            *voice.notes,
             f"An expert votes for the class that is {where}. Samples have many more positive patients than a "
             "hospital has.",
         ),

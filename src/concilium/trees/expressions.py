@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
+from concilium.federation.attributes import find_runs
 from concilium.records.columns import Value
-from concilium.trees.conditions import runs
+from concilium.trees.body import TreeBody, TreeNode
 from concilium.trees.shares import class_shares, predicted
-
-if TYPE_CHECKING:
-    from concilium.trees.body import TreeBody, TreeNode
 
 
 @dataclass(frozen=True)
@@ -37,26 +34,27 @@ class LeafExpression:
 
 def to_expressions(body: TreeBody) -> list[LeafExpression]:
     """All expressions, leaves in the order in which the tree is drawn."""
-    found = []
+    expressions = []
     waiting: list[tuple[int, tuple[str, ...]]] = [(0, ())]
     while waiting:
         index, path = waiting.pop()
         node = body.nodes[index]
-        below: list[tuple[int, tuple[str, ...]]] = []
         if node.attribute is None:
-            found.append(describe(body, node, path, leaf=True))
-        else:
-            edges = body.bins.get(node.attribute)
-            for child, values, others in node.groups:
-                if not others:
-                    below.append((child, (*path, write_condition(node.attribute, values, edges))))
-            rest = write_rest(node, edges)
-            if rest is not None and node.other is not None:
-                below.append((node.other, (*path, rest)))
-            elif rest is not None:
-                found.append(describe(body, node, (*path, rest), leaf=False))
+            expressions.append(describe(body, node, path, leaf=True))
+            continue
+        edges = body.bins.get(node.attribute)
+        below = [
+            (group.node, (*path, write_condition(node.attribute, group.values, edges)))
+            for group in node.groups
+            if not group.rest
+        ]
+        rest = write_rest(node, edges)
+        if rest is not None and node.other is not None:
+            below.append((node.other, (*path, rest)))
+        elif rest is not None:
+            expressions.append(describe(body, node, (*path, rest), leaf=False))
         waiting += below[::-1]
-    return found
+    return expressions
 
 
 def describe(body: TreeBody, node: TreeNode, path: tuple[str, ...], leaf: bool) -> LeafExpression:
@@ -73,14 +71,14 @@ def describe(body: TreeBody, node: TreeNode, path: tuple[str, ...], leaf: bool) 
 def write_condition(attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None) -> str:
     """The condition of the branches for these values."""
     name = write_name(attribute)
-    known = [value for value in values if value is not None]
-    parts = [f"{name} is null"] if len(known) < len(values) else []
+    named = [value for value in values if value is not None]
+    parts = [f"{name} is null"] if None in values else []
     if edges is not None:
-        parts += [write_range(name, *run, edges) for run in runs(int(bin_) for bin_ in known)]
-    elif len(known) == 1:
-        parts.append(f"{name} = {write_literal(known[0])}")
-    elif known:
-        parts.append(f"{name} in {{{', '.join(map(write_literal, known))}}}")
+        parts += [write_range(name, *run, edges) for run in find_runs(map(int, named))]
+    elif len(named) == 1:
+        parts.append(f"{name} = {write_literal(named[0])}")
+    elif named:
+        parts.append(f"{name} in {{{', '.join(map(write_literal, named))}}}")
     if len(parts) == 1:
         return parts[0]
     return f"({' or '.join(f'({part})' if ' and ' in part else part for part in parts)})"
@@ -99,7 +97,7 @@ def write_rest(node: TreeNode, edges: Sequence[float] | None) -> str | None:
     name = write_name(node.attribute)
     elsewhere = [branch.value for branch in node.branches if branch.node != node.other]
     named = [value for value in elsewhere if value is not None]
-    missing = len(named) < len(elsewhere)
+    missing = None in elsewhere
     if edges is None:
         listed = ", ".join(write_literal(value) for value in named)
         unnamed = f"not ({name} in {{{listed}}})" if named else f"{name} is not null"

@@ -59,14 +59,6 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return replace(cohort, rows=rows if len(rows) >= LEAST_PATIENTS else rows[:0])
 
 
-def coded(cohort: Cohort, target: str) -> Coded:
-    """The target's column, which must hold categories."""
-    column = cohort.view.records[target]
-    if not isinstance(column, Coded):
-        raise RecordsError(f"the target {target!r} is a number; a tree predicts categories")
-    return column
-
-
 def positive_codes(column: Coded, positive: Value) -> NDArray[np.bool_]:
     """For each code of a column whether it stands for the value (5 and '5' are one, as everywhere between sites)."""
     name = label(positive)
@@ -74,8 +66,10 @@ def positive_codes(column: Coded, positive: Value) -> NDArray[np.bool_]:
 
 
 def is_positive(cohort: Cohort, target: str, positive: Value) -> NDArray[np.bool_]:
-    """For each patient of the cohort whether the target has the value."""
-    column = coded(cohort, target)
+    """For each patient of the cohort whether the target, which must be a category, has the value."""
+    column = cohort.view.records[target]
+    if not isinstance(column, Coded):
+        raise RecordsError(f"the target {target!r} is a number; a tree predicts categories")
     positives: NDArray[np.bool_] = positive_codes(column, positive)[column.codes[cohort.rows]]
     return positives
 

@@ -9,33 +9,21 @@ has squared L2 sensitivity A + 1 and takes the whole budget; what is made of its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.explanation import Explanation
-from concilium.federation.method import (
-    Attributes,
-    Bins,
-    Delta,
-    Epsilon,
-    Method,
-    QueryText,
-    ReleaseName,
-    Target,
-    Values,
-    documented,
-)
+from concilium.federation.method import documented
 from concilium.federation.prediction import AnyPatients, NewPatients
-from concilium.federation.schema import SharedSchema, share_schema
+from concilium.federation.schema import SharedSchema, share_schema, state_schema
 from concilium.privacy.accounting import Plan, PlannedQuestion
-from concilium.records.columns import Value, label
-from concilium.trees.body import TreeBody, TreeNode
+from concilium.records.columns import label
+from concilium.trees.body import BodyOfTrees, TreeBody, TreeNode
 from concilium.trees.cautions import find_oddities
 from concilium.trees.evidence import explain_evidence
 from concilium.trees.growing import Counts, GrowingNode, finish
@@ -44,39 +32,25 @@ from concilium.trees.plain_tree import PlainTables
 from concilium.trees.private_estimates import estimate
 from concilium.trees.private_growing import TreeBudget
 from concilium.trees.routing import STAYS
-from concilium.trees.schemas import (
-    PLAN_SCHEMA,
-    ask_schemas,
-    build_schema,
-    check_private,
-    find_rho,
-    say_price,
-    say_too_small,
-)
-from concilium.trees.settling import settle
+from concilium.trees.schemas import PLAN_SCHEMA, TreeMethod, ask_schemas
+from concilium.trees.settling import find_path, settle
 
 # Patients that every value is given beforehand, with the class shares of all: a value that nobody has moves nothing.
 BEFOREHAND = 1.0
 
 
-class NaiveBayesBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the model file holds: class counts, and for every attribute a tree of one level with the same root."""
 
-    target: str
-    classes: list[str | int | float | bool]
-    query: str
-    bins: dict[str, list[float]]
     counts: list[int]
     attributes: list[list[TreeNode]]
 
     def __post_init__(self) -> None:
         if len(self.counts) != len(self.classes) or min(self.counts, default=-1) < 0:
             raise ValueError("there must be one count for each class")
-        for number, nodes in enumerate(self.attributes):
-            body = self.tree(number)
-            root = body.nodes[0]
-            if root.attribute is None or any(node.attribute is not None for node in nodes[1:]):
-                raise ValueError(f"attribute {number + 1} must be a tree of one level")
+        for number, (root, *leaves) in enumerate((tree.nodes for tree in self.trees), start=1):
+            if root.attribute is None or any(node.attribute is not None for node in leaves):
+                raise ValueError(f"attribute {number} must be a tree of one level")
             if root.counts != self.counts:
                 raise ValueError(f"{root.attribute}: its tree must have the class counts of the model")
         if len(set(self.names)) != len(self.names):
@@ -86,12 +60,10 @@ class NaiveBayesBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     def names(self) -> list[str]:
         return [cast(str, nodes[0].attribute) for nodes in self.attributes]
 
-    def tree(self, number: int) -> TreeBody:
-        """What one attribute says, as a tree of its own."""
-        nodes = self.attributes[number]
-        return TreeBody(
-            target=self.target, classes=list(self.classes), query=self.query, bins=self.bins, nodes=nodes
-        )
+    @property
+    def trees(self) -> Iterator[TreeBody]:
+        """What each attribute says, as a tree of its own."""
+        return map(self.tree, self.attributes)
 
     @property
     def class_shares(self) -> NDArray[np.float64]:
@@ -114,7 +86,7 @@ class NaiveBayesBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 @documented
 @dataclass(eq=False, repr=False)
-class NaiveBayes(Method[NaiveBayesBody]):
+class NaiveBayes(TreeMethod[NaiveBayesBody]):
     """`NaiveBayes(target="death", release="private", epsilon=0.1, values={...}, bins={...}).fit(house)`."""
 
     method: ClassVar[str] = "naive-bayes"
@@ -124,28 +96,17 @@ class NaiveBayes(Method[NaiveBayesBody]):
     )
     body_type: ClassVar[type[NaiveBayesBody]] = NaiveBayesBody
 
-    target: Target
-    query: QueryText = ""
-    release: ReleaseName = "exact"
-    _: KW_ONLY
-    epsilon: Epsilon = None
-    delta: Delta = "1/1000000"
-    values: Values = field(default_factory=dict)
-    bins: Bins = field(default_factory=dict)
-    attributes: Attributes = None
-
-    def check(self) -> None:
-        if self.way_out.bounded:
-            check_private(self)
-            if TreeBudget(find_rho(self), depth=1).too_small:
-                raise say_too_small(self)
+    @property
+    def budget(self) -> TreeBudget:
+        return TreeBudget(self.rho, depth=1)
 
     def plan(self) -> Plan:
         if not self.way_out.bounded:
             tables = PlannedQuestion("tree.crosstables", None, "counts of all attributes")
             return Plan("rho", (PLAN_SCHEMA, tables))
-        note = f"class tables of all {len(build_schema(self).attributes)} attributes, once"
-        return Plan("rho", (PlannedQuestion("tree.noisy", find_rho(self), note),))
+        attributes = state_schema(*self.stated, self.target).attributes
+        note = f"class tables of all {len(attributes)} attributes, once"
+        return Plan("rho", (PlannedQuestion("tree.noisy", self.rho, note),))
 
     def converse(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
         if self.way_out.bounded:
@@ -160,9 +121,9 @@ class NaiveBayes(Method[NaiveBayesBody]):
         return Learned(self._finish(schema, counts[0]), patients, find_oddities(self, schema, seen))
 
     def _converse_privately(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
-        schema = build_schema(self)
+        schema = state_schema(*self.stated, self.target)
         sizes = [attribute.size for attribute in schema.attributes]
-        variance = partners.variance(find_rho(self), len(sizes) + 1)
+        variance = partners.variance(self.rho, len(sizes) + 1)
         noisy: Counts = yield AskNoisyCrosstables(
             query=self.query,
             target=self.target,
@@ -174,7 +135,7 @@ class NaiveBayes(Method[NaiveBayesBody]):
             variance=str(variance),
         )
         tables = estimate(noisy[0], sizes, float(variance)).tables
-        return Learned(self._finish(schema, np.rint(tables).astype(np.int64)), {}, [say_price(self)])
+        return Learned(self._finish(schema, np.rint(tables).astype(np.int64)), {}, [self.say_price()])
 
     def _finish(self, schema: SharedSchema, table: Counts) -> NaiveBayesBody:
         """The model of a table, [1 + cell, class]; a value that nobody has gets a branch only if the study names it."""
@@ -198,10 +159,6 @@ class NaiveBayes(Method[NaiveBayesBody]):
         )
 
     @property
-    def classes_(self) -> list[Value]:
-        return list(self.body.classes)
-
-    @property
     def attributes_(self) -> list[str]:
         return sorted(self.body.names)
 
@@ -210,8 +167,8 @@ class NaiveBayes(Method[NaiveBayesBody]):
         they were independent: patients are ranked well by that, but extreme shares are too sure of themselves."""
         table = NewPatients(patients)
         score = np.tile(np.log(self.body.class_shares), (len(table), 1))
-        for number in range(len(self.body.attributes)):
-            score += self.body.evidence(number)[settle(self.body.tree(number), table)]
+        for number, tree in enumerate(self.body.trees):
+            score += self.body.evidence(number)[settle(tree, table)]
         score -= score.max(axis=1, keepdims=True)
         likely: NDArray[np.float64] = np.exp(score)
         likely /= likely.sum(axis=1, keepdims=True)
@@ -219,12 +176,7 @@ class NaiveBayes(Method[NaiveBayesBody]):
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         """What each attribute of this patient moved, the strongest first."""
-        reached = []
-        if asked := self.attributes_:
-            table = NewPatients([{name: patient.get(name) for name in asked}])
-            trees = (self.body.tree(number) for number in range(len(self.body.attributes)))
-            reached = [int(settle(tree, table)[0]) for tree in trees]
-        return explain_evidence(self.body, reached)
+        return explain_evidence(self.body, [find_path(tree, patient)[-1] for tree in self.body.trees])
 
     def text(self) -> str:
         """The class shares, and for every attribute those of its values, the attribute that tells most first."""
@@ -236,8 +188,8 @@ class NaiveBayes(Method[NaiveBayesBody]):
             lines.append(body.names[number])
             ways = body.attributes[number][0].ways(body.bins)
             for place, (node, reached) in enumerate(ways, start=1):
-                said = tell_shares(body, body.attributes[number][node].counts)
-                lines.append(f"{'└─' if place == len(ways) else '├─'} {reached}: {said}")
+                shares = tell_shares(body, body.attributes[number][node].counts)
+                lines.append(f"{'└─' if place == len(ways) else '├─'} {reached}: {shares}")
         return "\n".join(lines)
 
     def _information(self, number: int) -> float:

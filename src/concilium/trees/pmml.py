@@ -8,23 +8,21 @@ outside the data dictionary are let through as they are, since they too must rea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
 
 import concilium
+from concilium.federation.attributes import find_runs
+from concilium.federation.pictures import printable
 from concilium.records.columns import Value, label
-from concilium.trees.conditions import runs
+from concilium.trees.body import TreeBody
 from concilium.trees.shares import class_shares, predicted
-
-if TYPE_CHECKING:
-    from concilium.trees.body import TreeBody
 
 NAMESPACE = "http://www.dmg.org/PMML-4_4"
 
 
 def to_pmml(body: TreeBody) -> str:
     """The document as text."""
-    asked = sorted({node.attribute for node in body.nodes if node.attribute is not None})
+    asked = body.asked
     about = f"Decision tree for {body.target}" + (f", of patients with {body.query}" if body.query else "")
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
@@ -89,23 +87,21 @@ def nodes(body: TreeBody) -> list[str]:
 
 def predicate_of(attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None) -> str:
     """What a patient must fulfil to take the branches for these values."""
-    known = [value for value in values if value is not None]
-    parts = []
-    if len(known) < len(values):
-        parts.append(f'<SimplePredicate{attributes(field=attribute)} operator="isMissing"/>')
+    named = [value for value in values if value is not None]
+    missing = f'<SimplePredicate{attributes(field=attribute)} operator="isMissing"/>'
     if edges is None:
-        parts += [compare(attribute, "equal", label(value)) for value in known]
+        parts = [compare(attribute, "equal", label(value)) for value in named]
     else:
-        parts += [within(attribute, *run, edges) for run in runs(int(bin_) for bin_ in known)]
-    return join("or", parts)
+        parts = [within(attribute, *run, edges) for run in find_runs(map(int, named))]
+    return join("or", [missing, *parts] if None in values else parts)
 
 
 def within(attribute: str, first: int, last: int, edges: Sequence[float]) -> str:
     """The bins from first to last."""
     lower = [compare(attribute, "greaterOrEqual", repr(float(edges[first - 1])))] if first else []
     upper = [compare(attribute, "lessThan", repr(float(edges[last])))] if last < len(edges) else []
-    known = f'<SimplePredicate{attributes(field=attribute)} operator="isNotMissing"/>'
-    return join("and", [*lower, *upper] or [known])
+    any_value = f'<SimplePredicate{attributes(field=attribute)} operator="isNotMissing"/>'
+    return join("and", [*lower, *upper] or [any_value])
 
 
 def join(operator: str, predicates: Sequence[str]) -> str:
@@ -123,11 +119,9 @@ def data_field(name: str, values: Sequence[Value], continuous: bool) -> list[str
     """An entry of the data dictionary."""
     if continuous:
         return [f'  <DataField{attributes(name=name)} optype="continuous" dataType="double"/>']
-    kind = data_type(values)
-    listed = [f"   <Value{attributes(value=label(value))}/>" for value in values]
     return [
-        f'  <DataField{attributes(name=name)} optype="categorical" dataType="{kind}">',
-        *listed,
+        f'  <DataField{attributes(name=name)} optype="categorical" dataType="{data_type(values)}">',
+        *(f"   <Value{attributes(value=label(value))}/>" for value in values),
         "  </DataField>",
     ]
 
@@ -151,24 +145,11 @@ def output_field(value: Value) -> str:
 
 def values_of(body: TreeBody, attribute: str) -> list[Value]:
     """The values of an attribute that some branch names, each once."""
-    found = [branch.value for node in body.nodes if node.attribute == attribute for branch in node.branches]
-    return list({label(value): value for value in found if value is not None}.values())
+    asking = (node for node in body.nodes if node.attribute == attribute)
+    named = (branch.value for node in asking for branch in node.branches)
+    return list({label(value): value for value in named if value is not None}.values())
 
 
 def attributes(**named: str) -> str:
     """XML attributes, each after a space."""
     return "".join(f" {name}={quoteattr(printable(value))}" for name, value in named.items())
-
-
-def printable(text: str) -> str:
-    """Text without the characters that no XML document can hold."""
-    return "".join(character if allowed(ord(character)) else "\ufffd" for character in text)
-
-
-def allowed(code: int) -> bool:
-    return code in (9, 10, 13) or 32 <= code < 0xD800 or 0xE000 <= code < 0xFFFE or code > 0xFFFF
-
-
-def element_text(text: str) -> str:
-    """Text between tags."""
-    return escape(printable(text))

@@ -11,7 +11,7 @@ Without noise every estimate is the count itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -62,15 +62,8 @@ class NodeEstimate:
         """The estimate of these attributes only."""
         starts = np.cumsum([0, *self.sizes])
         cells = np.concatenate([np.arange(starts[index], starts[index + 1]) for index in attributes])
-        return NodeEstimate(
-            tuple(self.sizes[index] for index in attributes),
-            self.counts,
-            self.variance,
-            self.class_shares,
-            self.cells[cells],
-            self.noise,
-            self.shares[cells],
-        )
+        sizes = tuple(self.sizes[index] for index in attributes)
+        return replace(self, sizes=sizes, cells=self.cells[cells], shares=self.shares[cells])
 
     def expect_child(self, attribute: int, values: Sequence[int]) -> ExpectedCounts:
         """What this node says of its patients who have one of these values."""
@@ -122,8 +115,7 @@ def estimate(
 
 def estimate_leaf(counts: NDArray[np.int64], variance: float, expected: ExpectedCounts) -> NodeEstimate:
     """The estimate of a leaf: of its class counts alone."""
-    bare = ExpectedCounts(expected.counts, expected.variance, expected.shares, np.empty((0, len(counts))))
-    return estimate(counts[None, :], (), variance, bare)
+    return estimate(counts[None, :], (), variance, replace(expected, given=np.empty((0, len(counts)))))
 
 
 def find_shares(counts: Numbers, expected: Numbers, variance: float) -> Numbers:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from concilium.federation.attributes import Attribute
 from concilium.federation.conversation import Conversation
 from concilium.federation.schema import SharedSchema
-from concilium.privacy.shares import PRICE_STEP, RESERVE, variance_within
+from concilium.privacy.shares import RESERVE, variance_within
 from concilium.trees.grouping import Grouped, group_values, ungrouped
 from concilium.trees.growing import Counts, GrowingNode, cells_of, choose, xlog2x
 from concilium.trees.noisy_crosstables import MOST_NOISY_CELLS
@@ -54,53 +54,38 @@ class TreeBudget:
 
     @property
     def weights(self) -> list[int]:
+        """Of the levels, the root first, and of the leaves; histograms and held-out patients have weight 1."""
         return [self.root_weight, *[1] * (self.depth - 1), 1]
 
-    def share(self, question: int) -> Fraction:
-        """rho of the question of this number; the last is that of the leaves."""
-        return self._part(self.weights[question])
-
-    @property
-    def share_of_cutoffs(self) -> Fraction:
-        return self._part(1)
-
-    @property
-    def share_of_pruning(self) -> Fraction:
-        return self._part(1)
-
-    @property
-    def too_small(self) -> bool:
-        """Whether the reserve of a question would not cover what adding noise in shares costs more."""
-        return self._part(1) * RESERVE < 100 * PRICE_STEP
+    def share(self, weight: int = 1) -> Fraction:
+        """rho of a question of this weight."""
+        return self.rho * weight / (sum(self.weights) + self.cutoffs + self.prune)
 
     def variance_of_cutoffs(self, attributes: int) -> Fraction:
         """The variance of the noise of histograms of so many attributes."""
-        return self._variance(self.share_of_cutoffs, attributes)
+        return self._variance(1, attributes)
 
     @property
     def variance_of_pruning(self) -> Fraction:
         """The variance of the noise of the class counts of held-out patients."""
-        return self._variance(self.share_of_pruning, 1)
+        return self._variance(1, 1)
 
     def variance(self, question: int, attributes: int) -> Fraction:
         """The variance of the noise of a question about so many attributes."""
-        return self._variance(self.share(question), attributes + 1)
+        return self._variance(self.weights[question], attributes + 1)
 
     def variance_of_leaves(self, levels: int) -> Fraction:
         """The variance of the noise of the leaves' class counts, when so many levels were asked before."""
-        return self._variance(self._part(sum(self.weights[levels:])), 1)
+        return self._variance(sum(self.weights[levels:]), 1)
 
     @property
     def most_screened(self) -> int:
         """How many attributes go on below the root: more than `screened` where they would not add to the noise."""
-        free = 2 * self._part(1) * (1 - RESERVE) * self.least
+        free = 2 * self.share() * (1 - RESERVE) * self.least
         return max(self.screened, int(free) - 1)
 
-    def _variance(self, share: Fraction, sensitivity_squared: int) -> Fraction:
-        return max(variance_within(share, sensitivity_squared), self.least)
-
-    def _part(self, weight: int) -> Fraction:
-        return self.rho * weight / (sum(self.weights) + self.cutoffs + self.prune)
+    def _variance(self, weight: int, sensitivity_squared: int) -> Fraction:
+        return max(variance_within(self.share(weight), sensitivity_squared), self.least)
 
 
 def grow_privately(
@@ -113,35 +98,35 @@ def grow_privately(
     classes = schema.classes.size
     nodes = [GrowingNode(0, np.zeros(classes, dtype=np.int64))]
     parents: dict[int, int] = {}
-    known: dict[int, ExpectedCounts] = {}
+    expectations: dict[int, ExpectedCounts] = {}
     splits: list[Split] = []
     frontier, asked, levels = [0], schema, 0
     # Where values have no branch, pruning asks about their patients too: at most as many places again.
     leaves, most_leaves = 1, MOST_NOISY_CELLS // (2 * classes)
     while frontier and levels < budget.depth:
         sizes = [attribute.size for attribute in asked.attributes]
-        frontier = take_largest(frontier, known, MOST_NOISY_CELLS // ((1 + sum(sizes)) * classes))
+        frontier = take_largest(frontier, expectations, MOST_NOISY_CELLS // ((1 + sum(sizes)) * classes))
         variance = budget.variance(levels, len(sizes))
         tables = yield from count(asked, splits, frontier, list(range(len(sizes))), variance)
         levels += 1
         fresh: list[int] = []
         for node, table in zip(frontier, tables, strict=True):
-            found = estimate(table, sizes, float(variance), known.get(node))
+            node_estimate = estimate(table, sizes, float(variance), expectations.get(node))
             if node == 0:
-                best = screen(group_table(found, asked, group).table, sizes, budget.most_screened)
-                found, asked = found.keep(best), asked.keep(best)
-            known[node] = found.again
-            nodes[node].counts = as_patients(found.counts, nodes[node].counts)
+                best = screen(group_table(node_estimate, asked, group).table, sizes, budget.most_screened)
+                node_estimate, asked = node_estimate.keep(best), asked.keep(best)
+            expectations[node] = node_estimate.again
+            nodes[node].counts = as_patients(node_estimate.counts, nodes[node].counts)
             left = left_above(nodes, parents, node)
-            grouped = group_table(found, asked, group, left)
-            attribute = choose_attribute(found, grouped.table, left)
-            if attribute is None or leaves + found.sizes[attribute] > most_leaves:
+            grouped = group_table(node_estimate, asked, group, left)
+            attribute = choose_attribute(node_estimate, grouped.table, left)
+            if attribute is None or leaves + node_estimate.sizes[attribute] > most_leaves:
                 continue
             nodes[node].attribute = attribute
-            nodes[node].children = [STAYS] * found.sizes[attribute]
+            nodes[node].children = [STAYS] * node_estimate.sizes[attribute]
             for values in find_branches(grouped, asked.attributes, attribute, group):
                 parents[len(nodes)] = node
-                known[len(nodes)] = found.expect_child(attribute, values)
+                expectations[len(nodes)] = node_estimate.expect_child(attribute, values)
                 for value in values:
                     nodes[node].children[value] = len(nodes)
                 fresh.append(len(nodes))
@@ -154,18 +139,18 @@ def grow_privately(
     variance = budget.variance_of_leaves(levels)
     tables = yield from count(asked, splits, resting, [], variance)
     for leaf, table in zip(resting, tables, strict=True):
-        found = estimate_leaf(table[0], float(variance), known[leaf])
+        node_estimate = estimate_leaf(table[0], float(variance), expectations[leaf])
         # Fewer patients than the noise's standard deviation cannot be told from it.
-        patients = max(float(found.counts.sum()), math.sqrt(float(variance) * classes))
-        nodes[leaf].counts = as_patients(patients * found.class_shares, nodes[leaf].counts)
+        patients = max(float(node_estimate.counts.sum()), math.sqrt(float(variance) * classes))
+        nodes[leaf].counts = as_patients(patients * node_estimate.class_shares, nodes[leaf].counts)
     return asked, nodes
 
 
-def take_largest(nodes: list[int], known: Mapping[int, ExpectedCounts], most: int) -> list[int]:
+def take_largest(nodes: list[int], expectations: Mapping[int, ExpectedCounts], most: int) -> list[int]:
     """As many of the nodes as one question may ask about, those with most patients, in their order."""
     if len(nodes) <= most:
         return nodes
-    by_size = sorted(nodes, key=lambda node: -float(known[node].counts.sum()))
+    by_size = sorted(nodes, key=lambda node: -float(expectations[node].counts.sum()))
     return sorted(by_size[:most])
 
 
@@ -182,15 +167,15 @@ def left_above(nodes: Sequence[GrowingNode], parents: Mapping[int, int], node: i
 
 
 def group_table(
-    found: NodeEstimate, schema: SharedSchema, group: bool, left: Mapping[int, set[int]] | None = None
+    node_estimate: NodeEstimate, schema: SharedSchema, group: bool, left: Mapping[int, set[int]] | None = None
 ) -> Grouped:
     """An estimated table in whole patients, with its values grouped if wanted; those that are not `left` at this node
     are noise alone and count as none for that."""
-    table = np.rint(found.tables).astype(np.int64)
+    table = np.rint(node_estimate.tables).astype(np.int64)
     if not group:
         return ungrouped(table)
     for attribute, places in (left or {}).items():
-        cells = cells_of(found.sizes, [attribute])
+        cells = cells_of(node_estimate.sizes, [attribute])
         table[[cell for place, cell in enumerate(cells) if place not in places]] = 0
     return group_values(table, schema.attributes)
 
@@ -217,19 +202,19 @@ def screen(table: Counts, sizes: Sequence[int], most: int) -> list[int]:
     return sorted(np.argsort(entropy, kind="stable")[:most].tolist())
 
 
-def choose_attribute(found: NodeEstimate, table: Counts, left: Mapping[int, set[int]]) -> int | None:
+def choose_attribute(node_estimate: NodeEstimate, table: Counts, left: Mapping[int, set[int]]) -> int | None:
     """The attribute of least estimated entropy, or None where there is none to ask, the node looks pure, or holds too
     few patients to tell from noise. Raw counts would ask for twice this number (section 1.9);
     estimates that lean on the level above bear half of it."""
-    open_ = [index for index in range(len(found.sizes)) if len(left.get(index, ())) != 1]
+    open_ = [index for index in range(len(node_estimate.sizes)) if len(left.get(index, ())) != 1]
     if not open_ or np.count_nonzero(table[0]) < 2:
         return None
-    part = table[[0, *cells_of(found.sizes, open_)]]
-    (position,) = choose([part], [found.sizes[index] for index in open_], min_leaf=1)
+    part = table[[0, *cells_of(node_estimate.sizes, open_)]]
+    (position,) = choose([part], [node_estimate.sizes[index] for index in open_], min_leaf=1)
     if position is None:
         return None
-    cells = found.sizes[open_[position]] * table.shape[1]
-    enough = float(found.counts.sum()) > math.sqrt(found.noise * cells)
+    cells = node_estimate.sizes[open_[position]] * table.shape[1]
+    enough = float(node_estimate.counts.sum()) > math.sqrt(node_estimate.noise * cells)
     return open_[position] if enough else None
 
 

@@ -21,7 +21,6 @@ from concilium.trees.noisy_crosstables import AskNoisyCrosstables
 from concilium.trees.plain_tree import HELD_OUT, ask_cutoffs
 from concilium.trees.private_growing import SCREENED, grow_privately
 from concilium.trees.pruning import prune_with
-from concilium.trees.schemas import build_schema, choose_lists, find_epsilon, say_price
 from concilium.trees.splits import Split
 
 if TYPE_CHECKING:
@@ -37,9 +36,9 @@ ONE_LEVEL = (
 def plan(tree: DecisionTree) -> Plan:
     """Every question, with what it costs."""
     budget = tree.budget
-    attributes = len(build_schema(tree).attributes)
+    attributes = len(state_schema(*tree.stated, tree.target).attributes)
     first = f"all {attributes} attributes at the root"
-    if find_epsilon(tree) < TINY_EPSILON:
+    if tree.epsilon_of_rho < TINY_EPSILON:
         first += f" ({ONE_LEVEL})"
     later = f"the {min(SCREENED, attributes)} best attributes (or more, if free) at level"
     notes = [
@@ -47,19 +46,22 @@ def plan(tree: DecisionTree) -> Plan:
         *(f"{later} {level}" for level in range(1, budget.depth)),
         "class counts of the leaves, and what levels that are not reached leave over",
     ]
-    questions = [PlannedQuestion("tree.noisy", budget.share(i), note) for i, note in enumerate(notes)]
+    questions = [
+        PlannedQuestion("tree.noisy", budget.share(weight), note)
+        for weight, note in zip(budget.weights, notes, strict=True)
+    ]
     if tree.prune is not None:
-        questions.append(PlannedQuestion("tree.noisy", budget.share_of_pruning, HELD_OUT))
+        questions.append(PlannedQuestion("tree.noisy", budget.share(), HELD_OUT))
     if tree.cutoffs is not None:
         note = f"histograms of {len(tree.bins)} attributes, for cutoffs"
-        questions.insert(0, PlannedQuestion("histograms.noisy", budget.share_of_cutoffs, note))
+        questions.insert(0, PlannedQuestion("histograms.noisy", budget.share(), note))
     return Plan("rho", tuple(questions))
 
 
 def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[TreeBody]]:
     """Grow a tree from sums with noise."""
     budget = dataclasses.replace(tree.budget, least=partners.least_variance)
-    values, bins = choose_lists(tree)
+    values, bins = tree.stated
     if tree.cutoffs is not None and bins:
         histograms = AskNoisyHistograms(
             query=tree.query,
@@ -93,8 +95,8 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
     schema, grown = yield from grow_privately(
         state_schema(values, bins, tree.target), count, budget, tree.group
     )
-    warnings = [say_price(tree)]
-    if find_epsilon(tree) < TINY_EPSILON:
+    warnings = [tree.say_price()]
+    if tree.epsilon_of_rho < TINY_EPSILON:
         warnings.append(ONE_LEVEL)
     if tree.prune is not None:
         variance = budget.variance_of_pruning

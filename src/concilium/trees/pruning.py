@@ -13,6 +13,7 @@ is in one place); errors are added up as they come, below zero too, since clippi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -93,13 +94,8 @@ def cut(nodes: Sequence[GrowingNode], leaves: set[int]) -> list[GrowingNode]:
             kept.update(distinct(node.children))
     number = {index: place for place, index in enumerate(sorted(kept))} | {STAYS: STAYS}
     return [
-        GrowingNode(nodes[index].depth, nodes[index].counts)
+        replace(nodes[index], attribute=None, children=[])
         if index in leaves
-        else GrowingNode(
-            nodes[index].depth,
-            nodes[index].counts,
-            nodes[index].attribute,
-            [number[child] for child in nodes[index].children],
-        )
+        else replace(nodes[index], children=[number[child] for child in nodes[index].children])
         for index in sorted(kept)
     ]

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
-from typing import Any, ClassVar, Protocol
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Protocol
 
 from concilium.errors import StudyError
-from concilium.federation.conversation import Conversation
+from concilium.federation.conversation import B, Conversation
+from concilium.federation.method import (
+    Attributes,
+    Bins,
+    Delta,
+    Epsilon,
+    PrivateMethod,
+    QueryText,
+    ReleaseName,
+    Target,
+    Values,
+)
 from concilium.federation.releases.release import Release
-from concilium.federation.schema import AskSchema, SchemaSeen, SharedSchema, state_schema
-from concilium.privacy.accounting import PlannedQuestion, epsilon_from_rho, rho_for_epsilon, say_epsilon
+from concilium.federation.schema import AskSchema, SchemaSeen
+from concilium.privacy.accounting import PlannedQuestion
+from concilium.privacy.shares import is_too_small
 from concilium.records.columns import Value
+from concilium.trees.private_growing import TreeBudget
 
 PLAN_SCHEMA = PlannedQuestion("tree.schema", None, "which attributes, values and classes there are")
 
@@ -28,15 +42,6 @@ class TreeStudy(Protocol):
     def way_out(self) -> Release: ...
 
 
-class PrivateTreeStudy(TreeStudy, Protocol):
-    """The same where it may be private."""
-
-    method: ClassVar[str]
-    epsilon: Any
-    delta: Any
-    values: Mapping[str, Sequence[Value]]
-
-
 def ask_schemas(study: TreeStudy) -> Conversation[dict[str, SchemaSeen]]:
     """What every site can be asked about; under masks it does not say how many patients it has."""
     seen: dict[str, SchemaSeen] = yield AskSchema(
@@ -49,49 +54,47 @@ def ask_schemas(study: TreeStudy) -> Conversation[dict[str, SchemaSeen]]:
     return seen
 
 
-def choose_lists(study: PrivateTreeStudy) -> tuple[dict[str, Sequence[Value]], dict[str, Sequence[float]]]:
-    """The values and bins of a private study, of the chosen attributes if some are."""
-    chosen = {*study.values, *study.bins} if study.attributes is None else {*study.attributes, study.target}
-    values = {name: listed for name, listed in study.values.items() if name in chosen}
-    return values, {name: edges for name, edges in study.bins.items() if name in chosen}
+@dataclass(eq=False, repr=False)
+class TreeMethod(PrivateMethod[B]):
+    """The parameters that a tree and the one-level model share, and what a private study of either must say: a private
+    model learns nothing from the data but noisy counts."""
 
+    target: Target
+    query: QueryText = ""
+    release: ReleaseName = "exact"
+    _: KW_ONLY
+    epsilon: Epsilon = None
+    delta: Delta = "1/1000000"
+    values: Values = field(default_factory=dict)
+    bins: Bins = field(default_factory=dict)
+    attributes: Attributes = None
 
-def build_schema(study: PrivateTreeStudy) -> SharedSchema:
-    """The schema of a private study: all of it comes from the study, nothing from the records."""
-    return state_schema(*choose_lists(study), study.target)
+    def check(self) -> None:
+        if not self.way_out.bounded:
+            return
+        model = f"a private {type(self).__name__}"
+        if self.epsilon is None:
+            raise StudyError(f"{model} needs an 'epsilon', such as 1.0")
+        if self.target not in self.values:
+            raise StudyError(f"{model} needs the classes: values = {{{self.target!r}: [...]}}")
+        stated = {*self.stated[0], *self.stated[1]}
+        unsaid = sorted(set(self.attributes or ()) - stated)
+        if unsaid:
+            raise StudyError(f"{model} needs 'values' or 'bins' for {', '.join(map(repr, unsaid))}")
+        if not stated - {self.target}:
+            raise StudyError(f"{model} needs its attributes: give 'values' of codes, 'bins' of numbers")
+        if is_too_small(self.budget.share()):
+            raise StudyError(f"an 'epsilon' of {self.epsilon} is too small for any question to be answered")
 
+    @property
+    @abstractmethod
+    def budget(self) -> TreeBudget:
+        """How a private model spends its epsilon."""
 
-def find_rho(study: PrivateTreeStudy) -> Fraction:
-    """What a private study costs."""
-    assert study.epsilon is not None
-    return rho_for_epsilon(study.epsilon, study.delta)
-
-
-def find_epsilon(study: PrivateTreeStudy) -> float:
-    """The same as an epsilon."""
-    return epsilon_from_rho(find_rho(study), study.delta)
-
-
-def say_price(study: PrivateTreeStudy) -> str:
-    """What the card says first of a private model."""
-    epsilon = say_epsilon(find_epsilon(study))
-    return f"differential privacy per patient: epsilon = {epsilon} at delta = {study.delta}"
-
-
-def check_private(study: PrivateTreeStudy) -> None:
-    """A private model learns nothing from the data but noisy counts: StudyError unless the study says all the rest."""
-    model = f"a private {type(study).__name__}"
-    if study.epsilon is None:
-        raise StudyError(f"{model} needs an 'epsilon', such as 1.0")
-    if study.target not in study.values:
-        raise StudyError(f"{model} needs the classes: values = {{{study.target!r}: [...]}}")
-    values, bins = choose_lists(study)
-    unsaid = sorted(set(study.attributes or ()) - {*values, *bins})
-    if unsaid:
-        raise StudyError(f"{model} needs 'values' or 'bins' for {', '.join(map(repr, unsaid))}")
-    if not {*values, *bins} - {study.target}:
-        raise StudyError(f"{model} needs its attributes: give 'values' of codes, 'bins' of numbers")
-
-
-def say_too_small(study: PrivateTreeStudy) -> StudyError:
-    return StudyError(f"an 'epsilon' of {study.epsilon} is too small for any question to be answered")
+    @property
+    def stated(self) -> tuple[dict[str, Sequence[Value]], dict[str, Sequence[float]]]:
+        """The values and bins of a private study, of the chosen attributes if some are."""
+        everything = {*self.values, *self.bins}
+        chosen = everything if self.attributes is None else {*self.attributes, self.target}
+        values = {name: listed for name, listed in self.values.items() if name in chosen}
+        return values, {name: edges for name, edges in self.bins.items() if name in chosen}

@@ -26,8 +26,8 @@ def settle(body: TreeBody, patients: NewPatients) -> NDArray[np.intp]:
 
 def find_path(body: TreeBody, patient: Mapping[str, Any]) -> list[int]:
     """The nodes that a patient (of plain values) passes, the root first."""
-    asked = {node.attribute for node in body.nodes if node.attribute is not None}
-    tests = find_tests(body, NewPatients([{name: patient.get(name) for name in asked}])) if asked else {}
+    row = {name: patient.get(name) for name in body.asked}
+    tests = find_tests(body, NewPatients([row])) if row else {}
     path = [0]
     while (test := tests.get(path[-1])) is not None:
         child = int(test.child[test.codes[0]])

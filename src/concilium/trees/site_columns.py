@@ -93,8 +93,8 @@ def find_columns(
         return last
     values = [None] * len(attributes) if own is None else own
     columns = [recode(a, cohort.view, one) for a, one in zip(attributes, values, strict=True)]
-    found = LAST_ASKED[cohort.view] = AskedColumns(attributes, asked, columns)
-    return found
+    last = LAST_ASKED[cohort.view] = AskedColumns(attributes, asked, columns)
+    return last
 
 
 def fold(column: SiteColumn, size: int) -> SiteColumn:

@@ -8,26 +8,19 @@ every box is in its tooltip. Large trees are drawn to the branches with most pat
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from concilium.federation.pictures import COLOURS, INK, RULE, SMALL, SOFT, draw_frame, element_text
 from concilium.records.columns import label
-from concilium.trees.pmml import element_text
+from concilium.trees.body import TreeBody
 from concilium.trees.shares import class_shares, predicted
-
-if TYPE_CHECKING:
-    from concilium.trees.body import TreeBody
 
 WIDTH, GAP, BETWEEN = 188, 34, 9
 PADDING, LINE, BAR = 9, 16, 6
 LINES = 3
-SMALL, LARGE, BOLD = 12, 13, 1.14
+LARGE, BOLD = 13, 1.14
 ATTRIBUTE = 16
-# Distinct to people who do not tell red from green, and dark enough to print (after Okabe and Ito, 2008).
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#5c6670")
-INK, SOFT, RULE, PAPER, WASH = "#1d2733", "#5a6776", "#aab4bf", "#ffffff", "#f4f6f8"
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', Arial, sans-serif"
+PAPER, WASH = "#ffffff", "#f4f6f8"
 
 
 @dataclass
@@ -53,27 +46,26 @@ class Box:
     def middle(self) -> float:
         return self.top + self.height / 2
 
+    @property
+    def inside(self) -> float:
+        """The height of all that hangs on it."""
+        return sum(child.span for child in self.children) + BETWEEN * max(len(self.children) - 1, 0)
+
 
 def to_svg(body: TreeBody, *, most_leaves: int | None = None) -> str:
     """The picture as text; with `most_leaves`, the branches with fewest patients are left folded."""
-    open_nodes = unfold(body, most_leaves)
-    root = build(body, open_nodes)
+    root = build(body, unfold(body, most_leaves))
     boxes = arrange(root)
     depth = max(box.depth for box in boxes)
     legend, below = draw_legend(body, root.span + BETWEEN)
     width = max((depth + 1) * WIDTH + depth * GAP, WIDTH) + 2
-    height = below + 2
     title = f"Decision tree for {body.target}: {len(body.nodes)} nodes, {sum(body.nodes[0].counts)} patients"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 {width:g} {height:g}" width="{width:g}" '
-        f'height="{height:g}" role="img" font-family="{FONT}" font-size="{SMALL}" fill="{INK}">',
-        f"<title>{element_text(title)}</title>",
         *(connect(box, child) for box in boxes for child in box.children),
         *(line for box in boxes for line in draw_box(body, box)),
         *legend,
-        "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return draw_frame(title, parts, width, below + 2, margin=1)
 
 
 def unfold(body: TreeBody, most_leaves: int | None) -> set[int]:
@@ -98,14 +90,14 @@ def unfold(body: TreeBody, most_leaves: int | None) -> set[int]:
 def build(body: TreeBody, opened: set[int]) -> Box:
     """The boxes, hanging on the root."""
     below = count_leaves(body)
-    root = Box(0, 0, "", [], describe(body, 0), 0 if 0 in opened else hidden(body, 0, below))
+    root = Box(0, 0, "", [], describe(body, 0), 0 if 0 in opened else below[0])
     waiting = [root]
     while waiting:
         box = waiting.pop()
         if box.node not in opened:
             continue
         for child, reached in body.nodes[box.node].ways(body.bins):
-            folded = 0 if child in opened else hidden(body, child, below)
+            folded = 0 if child in opened else below[child]
             lines = shorten(reached, body.nodes[box.node].attribute or "")
             box.children.append(Box(child, box.depth + 1, reached, lines, describe(body, child), folded))
         waiting += box.children
@@ -129,17 +121,11 @@ def shorten(condition: str, attribute: str) -> list[str]:
 
 
 def count_leaves(body: TreeBody) -> list[int]:
-    """How many leaves are below each node; children come after their parents."""
+    """How many leaves are below each node, none below a leaf; children come after their parents."""
     leaves = [0] * len(body.nodes)
     for index in reversed(range(len(body.nodes))):
-        children = body.nodes[index].children
-        leaves[index] = sum(leaves[child] for child in children) if children else 1
+        leaves[index] = sum(leaves[child] or 1 for child in body.nodes[index].children)
     return leaves
-
-
-def hidden(body: TreeBody, index: int, leaves: Sequence[int]) -> int:
-    """How many leaves are folded away here."""
-    return leaves[index] if body.nodes[index].children else 0
 
 
 def arrange(root: Box) -> list[Box]:
@@ -148,12 +134,10 @@ def arrange(root: Box) -> list[Box]:
     for box in boxes:
         boxes += box.children
     for box in reversed(boxes):
-        inside = sum(child.span for child in box.children) + BETWEEN * max(len(box.children) - 1, 0)
-        box.span = max(box.height, inside)
+        box.span = max(box.height, box.inside)
     root.top = (root.span - root.height) / 2
     for box in boxes:
-        inside = sum(child.span for child in box.children) + BETWEEN * max(len(box.children) - 1, 0)
-        start = box.middle - inside / 2
+        start = box.middle - box.inside / 2
         for child in box.children:
             child.top = start + (child.span - child.height) / 2
             start += child.span + BETWEEN
@@ -175,7 +159,6 @@ def draw_box(body: TreeBody, box: Box) -> list[str]:
     left, patients = box.depth * (WIDTH + GAP), sum(node.counts)
     ends = node.attribute is None
     best = predicted(node.counts)
-    shares = class_shares(node.counts)
     colour = COLOURS[best % len(COLOURS)] if ends else RULE
     dashed = ' stroke-dasharray="5 3"' if box.hidden else ""
     lines = [
@@ -185,20 +168,14 @@ def draw_box(body: TreeBody, box: Box) -> list[str]:
         f'fill="{PAPER if ends else WASH}" stroke="{colour}" stroke-width="{1.5 if ends else 1}"{dashed}/>',
     ]
     x, y = left + PADDING, box.top + PADDING + LINE - 4
-    for text in box.reached:
-        lines.append(write(text, x, y, SOFT))
-        y += LINE
-    for text in box.says:
-        lines.append(write(text, x, y, INK, LARGE, bold=True))
-        y += LINE
     counted = f"{node.counts[best]} of {patients}" if ends else f"{patients} patients"
-    lines.append(write(counted, x, y, SOFT))
-    y += LINE
-    if box.hidden:
-        lines.append(write(f"… {box.hidden} leaves below", x, y, SOFT))
+    below = [f"… {box.hidden} leaves below"] if box.hidden else []
+    bold = range(len(box.reached), len(box.reached) + len(box.says))
+    for number, text in enumerate((*box.reached, *box.says, counted, *below)):
+        lines.append(write(text, x, y, bold=number in bold))
         y += LINE
     start = float(x)
-    for index, share in enumerate(shares):
+    for index, share in enumerate(class_shares(node.counts)):
         width = share * (WIDTH - 2 * PADDING)
         if width > 0:
             lines.append(
@@ -214,8 +191,8 @@ def tooltip(body: TreeBody, box: Box) -> str:
     node = body.nodes[box.node]
     mixed = ", ".join(f"{label(v)}: {count}" for v, count in zip(body.classes, node.counts, strict=True))
     best = label(body.classes[predicted(node.counts)])
-    said = f"asks {node.attribute}" if node.attribute else f"{body.target} = {best}"
-    return f"{box.condition}: {said} ({mixed})" if box.condition else f"{said} ({mixed})"
+    what = f"asks {node.attribute}" if node.attribute else f"{body.target} = {best}"
+    return f"{box.condition}: {what} ({mixed})" if box.condition else f"{what} ({mixed})"
 
 
 def draw_legend(body: TreeBody, top: float) -> tuple[list[str], float]:
@@ -227,13 +204,17 @@ def draw_legend(body: TreeBody, top: float) -> tuple[list[str], float]:
             f'<rect x="0" y="{y + 3:g}" width="10" height="10" fill="{COLOURS[index % len(COLOURS)]}"/>'
         )
         (text, *_) = wrap(f"{body.target} = {label(value)}", SMALL, 3 * WIDTH) or [""]
-        lines.append(write(text, 16, y + 12, SOFT))
+        lines.append(write(text, 16, y + 12))
     return lines, top + LINE * len(body.classes)
 
 
-def write(text: str, x: float, y: float, colour: str, size: int = SMALL, bold: bool = False) -> str:
-    weight = ' font-weight="600"' if bold else ""
-    return f'<text x="{x:g}" y="{y:g}" fill="{colour}" font-size="{size}"{weight}>{element_text(text)}</text>'
+def write(text: str, x: float, y: float, bold: bool = False) -> str:
+    style = (
+        f'fill="{INK}" font-size="{LARGE}" font-weight="600"'
+        if bold
+        else f'fill="{SOFT}" font-size="{SMALL}"'
+    )
+    return f'<text x="{x:g}" y="{y:g}" {style}>{element_text(text)}</text>'
 
 
 def wrap(text: str, size: float, width: float = WIDTH - 2 * PADDING) -> list[str]:

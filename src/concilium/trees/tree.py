@@ -7,7 +7,7 @@ release does and does not protect is said on the card.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -17,22 +17,10 @@ from concilium.errors import StudyError
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.explanation import Explanation
 from concilium.federation.held_out import MOST_PERCENT, Part
-from concilium.federation.method import (
-    Attributes,
-    Bins,
-    Delta,
-    Epsilon,
-    Method,
-    QueryText,
-    ReleaseName,
-    Target,
-    Values,
-    documented,
-)
+from concilium.federation.method import documented
 from concilium.federation.prediction import AnyPatients, NewPatients
 from concilium.parameters import Parameter, choice, flag, number, whole
 from concilium.privacy.accounting import Plan
-from concilium.records.columns import Value
 from concilium.trees import plain_tree, private_tree
 from concilium.trees.body import TreeBody
 from concilium.trees.drawing import draw
@@ -40,7 +28,7 @@ from concilium.trees.explanation import explain
 from concilium.trees.expressions import LeafExpression, to_expressions
 from concilium.trees.pmml import to_pmml
 from concilium.trees.private_growing import TreeBudget
-from concilium.trees.schemas import check_private, find_rho, say_too_small
+from concilium.trees.schemas import TreeMethod
 from concilium.trees.settling import find_path, settle
 from concilium.trees.svg import to_svg
 
@@ -78,7 +66,7 @@ MinLeaf = Annotated[
 
 @documented
 @dataclass(eq=False, repr=False)
-class DecisionTree(Method[TreeBody]):
+class DecisionTree(TreeMethod[TreeBody]):
     """`DecisionTree(target="death", query="age > 20").fit(house)`."""
 
     method: ClassVar[str] = "tree"
@@ -86,15 +74,7 @@ class DecisionTree(Method[TreeBody]):
     description: ClassVar[str] = "a decision tree over all sites"
     body_type: ClassVar[type[TreeBody]] = TreeBody
 
-    target: Target
-    query: QueryText = ""
-    release: ReleaseName = "exact"
     _: KW_ONLY
-    epsilon: Epsilon = None
-    delta: Delta = "1/1000000"
-    values: Values = field(default_factory=dict)
-    bins: Bins = field(default_factory=dict)
-    attributes: Attributes = None
     max_depth: MaxDepth = None
     min_leaf: MinLeaf = 1
     cutoffs: Annotated[
@@ -145,9 +125,9 @@ class DecisionTree(Method[TreeBody]):
             raise StudyError(
                 f"the 'cutoffs' of {self.called} are chosen among the edges of its 'bins'; give these"
             )
+        super().check()
         if not self.way_out.bounded:
             return
-        check_private(self)
         if self.max_depth == 0:
             raise StudyError("a private DecisionTree must have a 'max_depth' of 1 or more")
         if self.min_leaf != 1 or self.criterion != "entropy" or self.reduce is not None:
@@ -155,8 +135,6 @@ class DecisionTree(Method[TreeBody]):
                 "a private DecisionTree has no 'min_leaf', 'criterion' or 'reduce': it screens attributes and stops "
                 "where counts cannot be told from noise"
             )
-        if self.budget.too_small:
-            raise say_too_small(self)
 
     def plan(self) -> Plan:
         return private_tree.plan(self) if self.way_out.bounded else plain_tree.plan(self)
@@ -168,22 +146,17 @@ class DecisionTree(Method[TreeBody]):
 
     @property
     def budget(self) -> TreeBudget:
-        """How a private tree spends its epsilon."""
         depth = PRIVATE_DEPTH if self.max_depth is None else self.max_depth
         pruned, cut = self.prune is not None, self.cutoffs is not None
-        return TreeBudget(find_rho(self), depth, cutoffs=cut, prune=pruned)
+        return TreeBudget(self.rho, depth, cutoffs=cut, prune=pruned)
 
     def part(self, *, held: bool) -> Part | None:
         """Those of the patients who are held out for pruning, or the others; everyone without pruning."""
         return None if self.prune is None else Part(percent=round(100 * self.prune), held=held)
 
     @property
-    def classes_(self) -> list[Value]:
-        return list(self.body.classes)
-
-    @property
     def attributes_(self) -> list[str]:
-        return sorted({node.attribute for node in self.body.nodes if node.attribute is not None})
+        return self.body.asked
 
     @property
     def depth(self) -> int:

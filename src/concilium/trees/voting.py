@@ -32,8 +32,8 @@ from concilium.federation.method import (
 from concilium.federation.prediction import AnyPatients, NewPatients
 from concilium.parameters import Parameter, choice, share, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion
-from concilium.records.columns import Value, label
-from concilium.trees.body import TreeBody, TreeNode
+from concilium.records.columns import label
+from concilium.trees.body import BodyOfTrees, TreeBody, TreeNode
 from concilium.trees.cautions import find_oddities
 from concilium.trees.drawing import draw
 from concilium.trees.ensemble import begin, count_classes
@@ -53,14 +53,11 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     balanced_accuracy: float
 
 
-class VotingBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VotingBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What an ensemble's model file holds. `classes` are negative and positive; `negatives` is how many an expert has
     for each positive, None where one ordinary tree of all patients does; `stages` are all that were tried."""
 
-    target: str
     classes: tuple[str | int | float | bool, str | int | float | bool]
-    query: str
-    bins: dict[str, list[float]]
     patients: int
     positives: int
     negatives: int | None
@@ -73,26 +70,16 @@ class VotingBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             raise ValueError("the number of experts must be odd, so that no vote is a tie")
         if self.negatives is None and len(self.experts) > 1:
             raise ValueError("an ordinary tree is one expert")
-        for number in range(len(self.experts)):
+        for number, nodes in enumerate(self.experts, start=1):
             try:
-                self.tree(number)
+                self.tree(nodes)
             except ValueError as error:
-                raise ValueError(f"expert {number + 1}: {error}") from None
+                raise ValueError(f"expert {number}: {error}") from None
 
     @property
     def trees(self) -> list[TreeBody]:
         """The experts, each as a tree of its own."""
-        return [self.tree(number) for number in range(len(self.experts))]
-
-    def tree(self, number: int) -> TreeBody:
-        """An expert as a tree of its own."""
-        return TreeBody(
-            target=self.target,
-            classes=list(self.classes),
-            query=self.query,
-            bins=self.bins,
-            nodes=self.experts[number],
-        )
+        return [self.tree(nodes) for nodes in self.experts]
 
 
 @documented
@@ -168,7 +155,8 @@ class VotingTrees(Method[VotingBody]):
     def converse(self, partners: Partners) -> Conversation[Learned[VotingBody]]:
         sample = Sample(positive=self.positive, negatives=self.negatives)
         turnout = yield from count_classes(self, sample)
-        rare = turnout.share < Fraction(self.imbalance)
+        # The share of positives among all patients (docs/methods.md, section 1.11).
+        rare = Fraction(turnout.positives, turnout.patients) < Fraction(self.imbalance)
         ensemble = yield from begin(self, sample if rare else Sample(positive=self.positive), turnout.classes)
         if rare:
             grown, measures = yield from ensemble.grow()
@@ -188,7 +176,7 @@ class VotingTrees(Method[VotingBody]):
             experts=[tree.nodes for tree in trees],
         )
         warnings = [*self._tell(body), *find_oddities(self, ensemble.schema, ensemble.seen)]
-        return Learned(body, turnout.patients_by_site, warnings)
+        return Learned(body, {**turnout.by_site}, warnings)
 
     def _tell(self, body: VotingBody) -> list[str]:
         """What a reader of the card must know of how many trees there are, and why."""
@@ -208,15 +196,9 @@ class VotingTrees(Method[VotingBody]):
         ]
 
     @property
-    def classes_(self) -> list[Value]:
-        """Negative, then positive."""
-        return list(self.body.classes)
-
-    @property
     def attributes_(self) -> list[str]:
         """The attributes that the experts ask about."""
-        nodes = (node for expert in self.body.experts for node in expert)
-        return sorted({node.attribute for node in nodes if node.attribute is not None})
+        return sorted({name for tree in self.body.trees for name in tree.asked})
 
     @property
     def experts_(self) -> list[DecisionTree]:
@@ -260,15 +242,15 @@ class VotingTrees(Method[VotingBody]):
         """The experts drawn with lines, one after the other."""
         body = self.body
         if body.negatives is None:
-            return draw(body.tree(0))
+            return draw(body.trees[0])
         lines = [
             f"{body.target} = {label(body.classes[1])}: {count(len(body.experts), 'expert')} with one vote each "
             f"({body.positives} of {body.patients} patients are positive)"
         ]
         tried = ", ".join(f"{stage.experts}: {stage.balanced_accuracy:.4f}" for stage in body.stages)
         lines.append(f"balanced accuracy on the patients learned from, by number of experts: {tried}")
-        for number in range(len(body.experts)):
-            lines += ["", f"expert {number + 1}", draw(body.tree(number))]
+        for number, tree in enumerate(body.trees, start=1):
+            lines += ["", f"expert {number}", draw(tree)]
         return "\n".join(lines)
 
     def pictures(self, *, whole: bool = False) -> dict[str, str]:

@@ -18,7 +18,7 @@ from concilium.federation.desk import Desk
 from concilium.federation.messages import Envelope
 from concilium.federation.questions import Gathered, Statistic, Summed
 from concilium.federation.releases.release import Release, tell_plainly
-from concilium.federation.sums import read_sum, write_sum
+from concilium.federation.sums import add_sum, write_sum
 
 if TYPE_CHECKING:
     from concilium.federation.run import Run
@@ -35,7 +35,7 @@ class Exact(Release):
 
     def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
         cohort = desk.view.select(question.query, question.target)
-        desk.check_patients(cohort)
+        desk.check_patients(envelope, cohort)
         if question.division is not None:
             cohort = question.division.choose(
                 cohort, question.query, question.target, desk.policy.minimum_patients
@@ -55,7 +55,7 @@ class Exact(Release):
         total = np.zeros(question.shape, dtype=np.int64)
         for site, data in run.gather(question, templates).items():
             try:
-                total += read_sum(data, question)
+                add_sum(total, data, question)
             except MessageError as error:
                 raise HouseError(f"{site} answered with what cannot be added up: {error}") from None
         return total

@@ -43,7 +43,7 @@ class Masked(Release):
         if not isinstance(question, Gathered):
             raise MessageError(f"a question of kind {question.kind!r} has no answer under masks")
         cohort = desk.view.select(question.query, question.target).telling_all(desk.policy.branch_floor)
-        desk.check_patients(cohort)
+        desk.check_patients(envelope, cohort)
         reply = question.compute(cohort)
         return tell_plainly(desk, envelope, cohort, reply.numbers, reply, tell_cap=False)
 
@@ -78,10 +78,9 @@ class Masked(Release):
             )
         return words
 
-    def check_opening(self, desk: Desk, study: str, question: Summed) -> None:
+    def check_opening(self, desk: Desk, asked: Envelope, question: Summed) -> None:
         """Whether there are enough patients, which is told when a sum is opened and charged, and not before."""
-        desk.check_study(study)
-        desk.check_patients(desk.view.select(question.query, question.target))
+        desk.check_patients(asked, desk.view.select(question.query, question.target))
 
     def _cover(self, desk: Desk, envelope: Envelope, question: Summed) -> bytes:
         """The statistic under masks, stored before it is sent; one that was asked for before is not computed again."""
@@ -97,13 +96,14 @@ class Masked(Release):
     def _open(self, desk: Desk, envelope: Envelope, step: Open) -> bytes:
         """Everybody has answered: take our own mask off, charged."""
         # What is opened must be a question of this very release: noise goes with its price, and only with that.
-        question = open_question(msgspec.structs.replace(envelope, kind=step.kind_asked, body=step.body))
+        asked = msgspec.structs.replace(envelope, kind=step.kind_asked, body=step.body, template=b"")
+        question = open_question(asked)
         if not isinstance(question, Summed):
             raise MessageError("only sums are opened")
         memberships, study = desk.memberships, envelope.study
         price = self.price(desk, study, question)
         numbers = memberships.count_numbers(study, step, self.comparable)
-        self.check_opening(desk, study, question)
+        self.check_opening(desk, asked, question)
 
         def let_out() -> Opened:
             if price is None:

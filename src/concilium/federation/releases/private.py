@@ -68,7 +68,7 @@ class Private(Masked):
         held: NDArray[np.int64] = np.clip(words + noise, -manifest.largest, manifest.largest)
         return held
 
-    def check_opening(self, desk: Desk, study: str, question: Summed) -> None:
+    def check_opening(self, desk: Desk, asked: Envelope, question: Summed) -> None:
         """Nothing that depends on patients."""
 
 

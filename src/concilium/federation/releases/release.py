@@ -70,7 +70,8 @@ def tell_plainly(
         desk.admit(cohort)
         return body
 
-    return desk.charge(envelope, numbers, None, let_out)
+    with desk.deciding(envelope):
+        return desk.charge(envelope, numbers, None, let_out)
 
 
 def check_cap(desk: Desk, numbers: int, *, tell_cap: bool) -> None:
