@@ -49,7 +49,9 @@ class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
     @property
     def size(self) -> int:
         """How many cells there are."""
-        return self.first + self.inner + int(self.other and not self.edges)
+        if self.edges:
+            return self.missing + len(self.edges) + 1
+        return self.missing + len(self.values) + self.hidden + self.other
 
     @property
     def inner(self) -> int:

@@ -62,6 +62,8 @@ class RegionalStudy:
     run: Run
     replies: dict[str, dict[str, Any]] = field(default_factory=dict)
     charged: dict[str, int] = field(default_factory=dict)
+    # What the sites were told last, and on what that rested: it is the same at every level of a tree.
+    last_told: tuple[tuple[object, ...], dict[str, bytes]] = ((), {})
     ended: str | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -172,7 +174,11 @@ class Region:
         if before.kind not in below.replies:
             self._take_up_again(envelope, below, before)
         replies = below.replies[before.kind]
-        return question.tell_on(envelope.template, {site: replies[site] for site in below.run.sites})
+        rests_on = (envelope.template, encode(before), *below.run.sites)
+        if below.last_told[0] != rests_on:
+            own = {site: replies[site] for site in below.run.sites}
+            below.last_told = rests_on, question.tell_on(envelope.template, own)
+        return below.last_told[1]
 
     def _take_up_again(self, envelope: Envelope, below: RegionalStudy, question: Gathered[Any]) -> None:
         """Go on with a study that was begun before this process was: with the same sites, or not at all."""

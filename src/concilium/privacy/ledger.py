@@ -293,12 +293,10 @@ class Ledger:
     def count_refused(self) -> tuple[int, str]:
         """To how many different questions the lasting rule said no this month, and the day that ends the month."""
         with self._file.reading():
+            if not self._has_refused():  # asked with every question, and nearly always the answer
+                return 0, ""
             month = self._find_month()
-            count = 0
-            if self._has_refused():
-                (count,) = self._file.get(
-                    "SELECT count(*) FROM refused_for_patients WHERE month = ?", (month,)
-                )
+            (count,) = self._file.get("SELECT count(*) FROM refused_for_patients WHERE month = ?", (month,))
         year, number = divmod(12 * int(month[:4]) + int(month[5:]), 12)
         return int(count), f"{year:04d}-{number + 1:02d}-01"
 

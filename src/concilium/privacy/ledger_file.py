@@ -99,7 +99,13 @@ class LedgerFile:
 
     def find(self, query: str, values: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
         """The first row, or None."""
-        return next(self.rows(query, values), None)
+        try:
+            row: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
+        except UnicodeDecodeError:
+            self.damaged("a text in it is not text")
+        except sqlite3.Error as error:
+            raise _explain(self.path, error) from error
+        return row
 
     def get(self, query: str, values: tuple[object, ...] = ()) -> tuple[Any, ...]:
         """The first row, which a sound file has."""
