@@ -97,8 +97,8 @@ def simulate(patients: int, draws: np.random.Generator) -> cc.Records:
         - 0.8 * x[:, 5] ** 2
     )
     outcome = draws.random(patients) < 1 / (1 + np.exp(-log_odds))
-    columns: dict[str, Any] = {f"x{i}": Numbers(x[:, i].copy()) for i in range(20)}
-    return cc.Records({**columns, "y": Coded(outcome.astype(np.uint8) + 1, (0, 1))})
+    columns: dict[str, Any] = {f"x{i}": Numbers(x[:, i].copy(), by_itself=True) for i in range(20)}
+    return cc.Records({**columns, "y": Coded(outcome.astype(np.uint8) + 1, (0, 1), by_itself=True)})
 
 
 def read_sepsis(folder: Path) -> tuple[Parts, list[cc.Records]]:

@@ -103,10 +103,11 @@ def log_odds(shape: Shape, matrix: Floats) -> Floats:
 def as_records(matrix: Floats, outcome: Floats | None = None) -> Records:
     """Patients as a site holds them: x1, x2, ... and, where it is known, the outcome y of 0 and 1."""
     columns: dict[str, Column] = {
-        f"x{place}": Numbers(np.ascontiguousarray(column)) for place, column in enumerate(matrix.T, start=1)
+        f"x{place}": Numbers(np.ascontiguousarray(column), by_itself=True)
+        for place, column in enumerate(matrix.T, start=1)
     }
     if outcome is not None:
-        columns[TARGET] = Coded(outcome.astype(np.uint8) + 1, (0, 1))
+        columns[TARGET] = Coded(outcome.astype(np.uint8) + 1, (0, 1), by_itself=True)
     return Records(columns)
 
 
