@@ -42,6 +42,7 @@ from concilium.federation.prediction import NewPatients
 from concilium.records.table import Coded, Numbers
 from concilium.trees.private_growing import TreeBudget
 
+UNLIMITED = cc.Policy(budget=cc.Budget("unlimited"))  # a simulation, with an epsilon of 10 in it
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
 REPETITIONS = 3
 DEPTH = 5
@@ -235,7 +236,9 @@ def try_ours(study: Study, make: Any, epsilon: float, **options: Any) -> float:
         given |= {"release": "private", "epsilon": epsilon, "delta": "1e-6", "values": stated}
     scores = []
     for _ in range(REPETITIONS if math.isfinite(epsilon) else 1):
-        house = cc.House([cc.Site(f"hospital {number}", part) for number, part in enumerate(study.learning)])
+        house = cc.House(
+            [cc.Site(f"hospital {number}", part, UNLIMITED) for number, part in enumerate(study.learning)]
+        )
         scores.append(study.score(make("outcome", **given).fit(house)))
     return float(np.mean(scores))
 

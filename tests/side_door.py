@@ -84,7 +84,9 @@ def state(rows: Rows, **kinds: str) -> cc.Records:
 def make_site(name: str, rows: Rows, schema: Mapping[str, str], policy: cc.Policy | None) -> cc.Site:
     """A site with these patients; the columns are stated, so that they are the same if a site has none."""
     if rows:
-        return cc.Site(name, cc.Records.from_rows(rows, schema=schema), policy)
+        return cc.Site(
+            name, cc.Records.from_rows(rows, schema=schema), policy, division_key=b"the key of these tests"
+        )
     anyone = {column: "x" if kind == "code" else 1 for column, kind in schema.items()}
     empty = cc.Records.from_rows([anyone], schema=schema).take([])
     return cc.Site(name, empty, policy)

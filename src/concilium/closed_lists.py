@@ -32,6 +32,7 @@ KINDS = {
     "rulefit.gradient": "concilium.rulefit.gradient:AskGradient",
     "rulefit.dual": "concilium.rulefit.fedda:AskDual",
     "rulefit.rates": "concilium.rulefit.rates:AskRates",
+    "study.propose": "concilium.federation.terms:Propose",
     "tree.schema": "concilium.federation.schema:AskSchema",
     "tree.crosstables": "concilium.trees.crosstables:AskCrosstables",
     "tree.sample": "concilium.trees.sample_crosstables:AskSampleCrosstables",

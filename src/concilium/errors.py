@@ -12,6 +12,7 @@ ConciliumError
 ├── MessageError      bytes that are not a message we know
 ├── MaskError         a masked round that must not or cannot be opened
 ├── HouseError        a round that cannot end well: sites silent, refusing or too few
+│   ├── StudyPending  a study that hospitals have not decided on yet; `sites` names them
 │   └── RunStopped    a study's run that such a round ended, and that can be resumed
 └── MissingExtra      an optional part is not installed; says the command that installs it
 
@@ -68,13 +69,28 @@ class LedgerError(ConciliumError):
 
 
 class BudgetError(LedgerError):
-    """A charge that does not fit: asked, spent and left are exact numbers in the ledger's currency."""
+    """A charge that does not fit: asked, spent and left are exact numbers in the ledger's currency.
 
-    def __init__(self, currency: str, asked: Fraction, spent: Fraction, left: Fraction) -> None:
-        self.currency, self.asked, self.spent, self.left = currency, asked, spent, left
+    Of a month's cap, spent and left are the month's, and `until` is the day from which there is more.
+    """
+
+    def __init__(
+        self,
+        currency: str,
+        asked: Fraction,
+        spent: Fraction,
+        left: Fraction,
+        *,
+        until: str | None = None,
+        by_default: bool = False,
+    ) -> None:
+        self.currency, self.asked, self.spent, self.left, self.until = currency, asked, spent, left, until
+        of_month = "" if until is None else " of this month"
+        more = "" if until is None else f", and more from {until} on"
+        hint = "; the hospital has set no budget, so that the default holds" if by_default else ""
         super().__init__(
-            f"this would cost {currency} = {_decimal(asked)}, but {_decimal(left)} is left "
-            f"({_decimal(spent)} is spent); a question that costs at most {_decimal(left)} would fit"
+            f"this would cost {currency} = {_decimal(asked)}, but {_decimal(left)} is left{of_month} "
+            f"({_decimal(spent)} is spent); a question that costs at most {_decimal(left)} would fit{more}{hint}"
         )
 
 
@@ -88,6 +104,17 @@ class MaskError(ConciliumError):
 
 class HouseError(ConciliumError):
     """A round that cannot end well: sites are silent, refuse or are too few."""
+
+
+class StudyPending(HouseError):
+    """A study that some hospitals have not decided on yet: it waits for their stewards."""
+
+    def __init__(self, study: str, sites: Iterable[str]) -> None:
+        self.study, self.sites = study, tuple(sites)
+        super().__init__(
+            f"study {study[:12]} waits for {', '.join(self.sites)}: there a person decides, with `concilium studies`; "
+            "run it again, resuming, when they have"
+        )
 
 
 class RunStopped(HouseError):

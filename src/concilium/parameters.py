@@ -10,12 +10,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 Reader = Callable[[Any], Any]
 WIDE = 118
+MOST_PLACES = 400  # no float has more before its first digit
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,15 @@ def number(fits: Callable[[float], bool]) -> Reader:
 
 def share(value: Any) -> Fraction:
     """A number from 0 to 1 as it is written: 0.025 is 25 in a thousand, exactly."""
+    if not isinstance(value, str | int | float | Fraction):
+        raise ValueError
+    written = str(value)
     try:
-        exact = Fraction(str(value))
-    except (ValueError, ZeroDivisionError):
+        # An exponent is looked at before it is written out: '1e-999999999' would fill the memory.
+        if "/" not in written and abs(Decimal(written).adjusted()) > MOST_PLACES:
+            raise ValueError
+        exact = Fraction(written)
+    except (ValueError, ZeroDivisionError, InvalidOperation):
         raise ValueError from None
     if not 0 <= exact <= 1:
         raise ValueError

@@ -39,11 +39,11 @@ def test_the_studies_leave_whole_results(shown: tuple[Path, str]) -> None:
         study = cc.Study.read(out / name / "study.toml")
         assert len(study.hospitals) == len(list((out / name).glob("*.csv"))) == sites
         files = sorted(path.name for path in (out / name / "results").iterdir())
-        assert files == ["card.json", "metrics.json", "model.json", "report.html", "tree.svg"]
+        assert files == ["card.json", "metrics.json", "model.json", "report.html", "terms.json", "tree.svg"]
         assert not list((out / name).glob(".*"))
     assert len(list((out / "intensive-care").glob("*.ledger"))) == HOSPITALS
     files = sorted(path.name for path in (out / "early-death" / "results").iterdir())
-    assert files == ["card.json", "metrics.json", "model.json", "report.html"]
+    assert files == ["card.json", "metrics.json", "model.json", "report.html", "terms.json"]
 
 
 @needs_patients

@@ -54,7 +54,7 @@ def test_the_page_names_no_option_that_does_not_exist() -> None:
     assert set(re.findall(r"--[a-z][a-z-]*", COMMANDS_PAGE)) <= known | {"--help", "--version"}
 
 
-@pytest.mark.parametrize("path", [*LEAVES, ("ledger",)], ids=" ".join)
+@pytest.mark.parametrize("path", [*LEAVES, ("ledger",), ("studies",)], ids=" ".join)
 def test_every_command_helps_with_an_example(path: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, [*path, "--help"])
     assert result.exit_code == 0

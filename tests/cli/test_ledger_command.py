@@ -88,7 +88,7 @@ def test_a_book_without_releases_says_so(tmp_path: Path) -> None:
     Ledger(tmp_path / "new.ledger").close()
     assert (
         ask(str(tmp_path / "new.ledger")).stdout
-        == "0 releases, 0 refusals\nrho = 0 is spent; no budget is set\n"
+        == "0 releases, 0 refusals\nrho = 0 is spent; no budget is set: rho = 1 holds from when its site opens it\n"
     )
 
 
@@ -163,6 +163,30 @@ def test_a_changed_table_is_bound_and_what_is_spent_stays_spent(book: Path, tmp_
     digest = Records.read(tmp_path / "north.csv", schema={"race": "code"}).digest
     with Ledger(book, site="north", records=digest) as ledger:
         assert ledger.spent() == Fraction(1, 3)
+
+
+def test_rebinding_says_whom_it_remembers_and_forgets_only_with_a_reason(tmp_path: Path) -> None:
+    import concilium as cc
+
+    lines = ["age,sex,y", *(f"{40 + row},{'fm'[row % 2]},{row % 3 % 2}" for row in range(12))]
+    table, file = tmp_path / "north.csv", tmp_path / "north.ledger"
+    table.write_text("\n".join(lines) + "\n")
+    site = cc.Site("north", cc.Records.read(table), ledger=file)
+    cc.NaiveBayes("y").fit(cc.House([site]))
+    site.ledger.close()
+    table.write_text("\n".join([lines[0], *lines[:3:-1], "90,f,1"]) + "\n")
+    result = ask("rebind", str(file), str(table))
+    assert result.exit_code == 0, result.output
+    assert "of 12 patients who are remembered, 9 are in the table as they were" in result.stdout
+    table.write_text("\n".join(line.partition(",")[2] for line in lines) + "\n")
+    result = ask("rebind", str(file), str(table))
+    assert result.exit_code == 2
+    assert "columns that are gone, such as 'age'" in result.stderr
+    result = ask("rebind", str(file), str(table), "--forget", "ages are not kept any more")
+    assert result.exit_code == 0, result.output
+    with Ledger.open_readonly(file) as ledger:
+        assert ledger.entries()[-1].note.endswith("forgotten: ages are not kept any more")
+        assert ledger.recall_patients() is None
 
 
 def test_changing_a_ledger_never_makes_one(tmp_path: Path) -> None:

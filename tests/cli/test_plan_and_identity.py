@@ -56,7 +56,11 @@ def test_a_plan_says_every_question_its_cost_and_what_is_left(folder: Path) -> N
     assert result.exit_code == 0, result.output
     assert result.stdout.count("tree.noisy") == 3
     assert "epsilon = 1 at delta = 1e-6 for every patient" in result.stdout
-    assert result.stdout.count("rho 1/10 is left; fits") == 3
+    lines = [line.split("  ") for line in result.stdout.splitlines() if line.rstrip().endswith(" fits")]
+    assert [[cell.strip() for cell in line if cell.strip()] for line in lines] == [
+        [name, "all", "rho 0", "rho 0.1 (epsilon = 2.142)", "rho ~0.075644 (epsilon = 1.841)", "fits"]
+        for name in ("north", "south", "west")
+    ]
     assert not list(folder.glob("*.ledger"))
 
 
@@ -78,11 +82,64 @@ def test_a_plan_for_machines_is_exact_and_a_run_spends_no_more(folder: Path) -> 
 def test_a_plan_that_does_not_fit_is_said_and_the_run_refused_with_a_receipt(folder: Path) -> None:
     for name in ("north", "south", "west"):
         (folder / f"{name}.toml").write_text('[budget]\ntotal = "1/1000"\n')
-    assert ask("run", str(folder / "private.toml"), "--plan").stdout.count("does not fit") == 3
+    planned = ask("run", str(folder / "private.toml"), "--plan")
+    assert (planned.stdout.count("does not fit"), planned.exit_code) == (3, 2)
     result = ask("run", str(folder / "private.toml"), "--out", str(folder / "out"))
     assert result.exit_code == 2
     assert "this would cost rho" in result.stderr
     assert not (folder / "out").exists()
+
+
+def test_a_plan_shows_the_month_beside_the_total(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("concilium.privacy.ledger_chain.now", lambda: "2026-11-30T12:00:00.000000+00:00")
+    (folder / "south.toml").write_text('[budget]\ntotal = "1/10"\nper_month = "1/30"\n')
+    planned = ask("run", str(folder / "private.toml"), "--plan")
+    assert planned.exit_code == 0, planned.output
+    (month,) = [line.split() for line in planned.stdout.splitlines() if " 2026-11 " in line]
+    assert (month[0], month[-1]) == ("south", "fits")
+    assert ask("run", str(folder / "private.toml"), "--out", str(folder / "out")).exit_code == 0
+    planned = ask("run", str(folder / "private.toml"), "--plan")
+    assert planned.exit_code == 2
+    (month,) = [line for line in planned.stdout.splitlines() if " 2026-11 " in line]
+    assert month.rstrip().endswith("does not fit")
+    south = json.loads(ask("run", str(folder / "private.toml"), "--plan", "--json").stdout)["sites"][1]
+    assert Fraction(south["month"]["spent"]) == Fraction(south["spent"])
+    assert Fraction(south["month"]["left"]) == Fraction(1, 30) - Fraction(south["spent"])
+    assert (south["month"]["month"], south["fits"]) == ("2026-11", False)
+    shown = ask("ledger", str(folder / "south.ledger")).stdout
+    assert "in 2026-11 ~0.0243" in shown
+    assert "of ~0.0333333 is spent" in shown
+
+
+@pytest.mark.parametrize(
+    ("policy", "release", "said"),
+    [
+        ('modes = ["exact"]', "private", "south will refuse: its policy releases nothing as 'private'"),
+        ('kinds = ["tree.schema"]', "exact", "south will refuse: its policy answers no 'tree.crosstables'"),
+        ('kinds = ["tree.schema", "tree.crosstables"]', "masked", "answers no 'mask.open'"),
+    ],
+)
+def test_a_plan_names_what_a_policy_forbids(folder: Path, policy: str, release: str, said: str) -> None:
+    (folder / "south.toml").write_text(f"[release]\n{policy}\n")
+    planned = ask("run", str(folder / f"{release}.toml"), "--plan")
+    assert planned.exit_code == 2
+    assert said in planned.stdout
+    assert json.loads(ask("run", str(folder / f"{release}.toml"), "--plan", "--json").stdout)["sites"][1][
+        "forbidden"
+    ]
+
+
+def test_an_unlimited_budget_is_planned_and_shown_as_such(folder: Path) -> None:
+    (folder / "south.toml").write_text('[budget]\ntotal = "unlimited"\n')
+    planned = ask("run", str(folder / "private.toml"), "--plan")
+    (south,) = [line for line in planned.stdout.splitlines() if line.startswith("south")]
+    assert south.count("unlimited") == 2
+    assert ask("run", str(folder / "private.toml"), "--out", str(folder / "out")).exit_code == 0
+    assert "the budget is unlimited, as the policy says" in ask("ledger", str(folder / "south.ledger")).stdout
+    card = json.loads((folder / "out" / "card.json").read_text())
+    assert any(
+        "an unlimited budget" in warning and warning.endswith(": south") for warning in card["warnings"]
+    )
 
 
 @pytest.mark.parametrize("release", ["exact", "masked"])

@@ -29,7 +29,7 @@ def test_a_study_runs_and_its_model_is_consulted(tmp_path: Path, evaluation: str
     study = lay_out(tmp_path, f"{as_naive_bayes(SPLIT)}\n[evaluate]\n{evaluation}\n")
     ask("run", study, "--out", tmp_path / "out")
     written = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert written == ["card.json", "metrics.json", "model.json", "report.html"]
+    assert written == ["card.json", "metrics.json", "model.json", "report.html", "terms.json"]
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert metrics["method"] == "naive-bayes"
     assert metrics["auc"] > 0.65

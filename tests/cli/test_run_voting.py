@@ -68,6 +68,7 @@ def finished(study: Path, out: Path) -> dict[str, Any]:
         "metrics.json",
         "model.json",
         "report.html",
+        "terms.json",
     ]
     metrics: dict[str, Any] = json.loads((out / "metrics.json").read_text())
     return metrics

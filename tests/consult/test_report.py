@@ -21,6 +21,7 @@ from concilium.evaluation.number_metrics import NUMBER_FIGURES as MEASURED_NUMBE
 
 def card(**changes: Any) -> dict[str, Any]:
     return {
+        "purpose": "to plan beds",
         "study": "f00d",
         "method": "tree",
         "release": "exact",

@@ -64,3 +64,11 @@ def make(method, release=None, **more):
 def cases():
     """Every method with each of its releases."""
     return [(name, release) for name, method in method_types().items() for release in method.releases]
+
+
+# What each method asks by itself, and what it asks only when told to: every kind of question is among it.
+VARIANTS = [
+    *((name, release, {}) for name, release in cases()),
+    ("rulefit", "exact", {"solver": "fedda", "penalty": 0.01}),
+    ("voting-trees", "exact", {"imbalance": 1, "max_depth": 2}),
+]

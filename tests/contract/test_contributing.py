@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import concilium as cc
-from concilium.closed_lists import KINDS
+from concilium.closed_lists import KINDS, METHODS
 from contract.patients import EVERYONE, open_sites
 
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -28,7 +28,8 @@ from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.method import Method, QueryText, ReleaseName, Target, documented
 from concilium.federation.questions import PLAIN, Summed
 from concilium.federation.schema import AskSchema, name_classes
-from concilium.privacy.accounting import Plan
+from concilium.federation.work import Workload, estimate_columns
+from concilium.privacy.accounting import Plan, PlannedQuestion
 
 
 class MajorityBody(msgspec.Struct):
@@ -48,6 +49,8 @@ def test_the_worked_example_learns(monkeypatch):
     policy = cc.Policy(kinds=tuple(KINDS))
     missing = dict.fromkeys(module.Majority.__abstractmethods__)
     complete = type("Complete", (module.Majority,), missing)
+    module.Complete = complete
+    monkeypatch.setitem(METHODS, "majority", "majority_example:Complete")
     for release in module.Majority.releases:
         model = complete(target="y", release=release).fit(cc.House(open_sites(policy=policy)))
         counted = dict(zip(model.body.classes, model.body.counts, strict=True))

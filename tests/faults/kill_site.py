@@ -1,8 +1,8 @@
 """Kills a site with SIGKILL at random moments while it answers, many times; prints what was found afterwards.
 
 Run as a script: KILLS LEDGER. Each life of the site is a real process, forked from this one (so that imports are
-paid once), that opens the ledger file and answers questions from a pipe. A question whose answer was not seen is
-asked again, with the same id, in the next life, as a house does.
+paid once), that opens the ledger file and answers from a pipe: to the proposal of one study, in each life again, and to
+its questions. A question whose answer was not seen is asked again, with the same id, in the next life, as a house does.
 """
 
 from __future__ import annotations
@@ -23,9 +23,37 @@ import msgspec
 import concilium as cc
 from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
 from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
+from concilium.federation.terms import (
+    Agreed,
+    Propose,
+    Terms,
+    derive_proof_key,
+    name_study,
+    prove,
+    sign_terms,
+    today,
+)
+from concilium.privacy.identity import Identity
 from concilium.trees.crosstables import AskCrosstables
 
 ROWS = [{"a": i % 3, "b": "xyz"[i * 7 % 3], "y": i * i % 5 % 2} for i in range(300)]
+HOUSE = Identity.create()
+DRAFT = cc.DecisionTree("y").draft()
+TERMS = Terms(
+    house=HOUSE.public,
+    exchange_key=HOUSE.exchange_key,
+    nonce="killed-at-random",
+    purpose="to be killed",
+    method=DRAFT.method,
+    parameters=dict(DRAFT.parameters),
+    models=DRAFT.models,
+    price=None,
+    participants=("a",),
+    identities=(),
+    colluders=None,
+    ends=today().isoformat(),
+).encoded
+STUDY = name_study(TERMS)
 
 
 def send(pipe: int, data: bytes) -> None:
@@ -45,8 +73,14 @@ def receive(pipe: int) -> bytes | None:
     return data[4:]
 
 
-def live(ledger: str, inbox: int, outbox: int) -> None:
+def open_site(ledger: str | None = None) -> cc.Site:
     site = cc.Site("a", cc.Records.from_rows(ROWS), ledger=ledger)
+    site.introduce({}, HOUSE.fingerprint)
+    return site
+
+
+def live(ledger: str, inbox: int, outbox: int) -> None:
+    site = open_site(ledger)
     while (message := receive(inbox)) is not None:
         send(outbox, site.answer(message))
 
@@ -68,10 +102,11 @@ def begin_life(ledger: str) -> tuple[int, int, int]:
 
 
 def questions() -> tuple[bytes, bytes]:
-    """A schema question's body, and a crosstable question's body with its template."""
-    asked = AskSchema(query="", target="y")
-    site = cc.Site("a", cc.Records.from_rows(ROWS))
-    reply = open_reply(site.answer(envelope("warm-up-1", "tree.schema", encode(asked))))
+    """A crosstable question's body with its template."""
+    site = open_site()
+    key = read_key(site.answer(proposal()))
+    asked = encode(AskSchema(query="", target="y"))
+    reply = open_reply(site.answer(envelope(key, "warm-up-1", "tree.schema", asked)))
     assert isinstance(reply, Answer)
     seen = decode(reply.body, SchemaSeen)
     schema = share_schema({"a": seen}, {}, "y")
@@ -80,27 +115,39 @@ def questions() -> tuple[bytes, bytes]:
         query="", target="y", classes=hidden.classes, attributes=hidden.attributes, tree=[], nodes=[0]
     )
     template = encode(schema.conditional(seen))
-    assert isinstance(
-        open_reply(site.answer(envelope("warm-up-2", "tree.crosstables", encode(count), template))), Answer
-    )
+    reply = open_reply(site.answer(envelope(key, "warm-up-2", "tree.crosstables", encode(count), template)))
+    assert isinstance(reply, Answer)
     return encode(count), template
 
 
-def envelope(name: str, kind: str, body: bytes, template: bytes = b"") -> bytes:
-    return encode(
-        Envelope(
-            version=VERSION, id=name, study="kill", kind=kind, release="exact", body=body, template=template
-        )
+def proposal() -> bytes:
+    proposed = Propose(terms=TERMS, signature=sign_terms(TERMS, HOUSE))
+    return envelope(b"", "proposal-1", proposed.kind, encode(proposed))
+
+
+def read_key(reply: bytes) -> bytes:
+    """What the questions of the study are proven with to the site that agreed to it."""
+    agreed = open_reply(reply)
+    assert isinstance(agreed, Answer), msgspec.to_builtins(agreed)
+    return derive_proof_key(HOUSE, decode(agreed.body, Agreed).exchange_key, STUDY, "a")
+
+
+def envelope(key: bytes, name: str, kind: str, body: bytes, template: bytes = b"") -> bytes:
+    plain = Envelope(
+        version=VERSION, id=name, study=STUDY, kind=kind, release="exact", body=body, template=template
     )
+    return encode(msgspec.structs.replace(plain, proof=prove(key, name, plain.digest, None)))
 
 
 def measure_life(body: bytes, template: bytes) -> float:
-    """Seconds that a site needs here and now to open a ledger and answer three questions."""
+    """Seconds that a site needs here and now to open a ledger, agree to the study and answer three questions."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
         child, inbox, outbox = begin_life(f"{folder}/a.ledger")
+        send(inbox, proposal())
+        key = read_key(receive(outbox) or b"")
         for number in range(3):
-            send(inbox, envelope(f"measured-{number}", "tree.crosstables", body, template))
+            send(inbox, envelope(key, f"measured-{number}", "tree.crosstables", body, template))
             receive(outbox)
         lived = time.monotonic() - start
         os.close(inbox)
@@ -113,16 +160,16 @@ def main(kills: int, ledger: str) -> dict[str, int]:
     chance = random.Random(kills)
     body, template = questions()
     answers: dict[str, bytes] = {}
+    key = b""
     asked = killed = during = 0
     while killed < kills:
         if killed % 25 == 0:
             lifetime = measure_life(body, template)
         child, inbox, outbox = begin_life(ledger)
         dies = time.monotonic() + chance.uniform(0.0, 2 * lifetime)
-        waiting = False
+        name, message = "", proposal()
         while True:
-            name = f"question-{len(answers):06d}"
-            send(inbox, envelope(name, "tree.crosstables", body, template))
+            send(inbox, message)
             asked += 1
             waiting = True
             ready, _, _ = select.select([outbox], [], [], max(0.0, dies - time.monotonic()))
@@ -131,25 +178,33 @@ def main(kills: int, ledger: str) -> dict[str, int]:
             reply = receive(outbox)
             assert reply is not None, "the site ended by itself"
             assert isinstance(open_reply(reply), Answer), msgspec.to_builtins(open_reply(reply))
-            answers[name] = reply
+            if name:
+                answers[name] = reply
+            else:
+                key = read_key(reply)
             waiting = False
             if time.monotonic() >= dies:
                 break
+            name = f"question-{len(answers):06d}"
+            message = envelope(key, name, "tree.crosstables", body, template)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         killed += 1
         during += waiting
         last = receive(outbox)  # what left the site before it died has arrived, too
-        if last is not None:
+        if last is not None and name:
             answers[name] = last
         os.close(inbox)
         os.close(outbox)
     with cc.Ledger(ledger) as book:
         verified = book.verify()
         entered = [entry.question for entry in book.entries() if entry.question.startswith("question-")]
-    site = cc.Site("a", cc.Records.from_rows(ROWS), ledger=ledger)
+        studies = [(record.id, record.status) for record in book.studies.list()]
+    site = cc.Site(
+        "a", cc.Records.from_rows(ROWS), ledger=ledger
+    )  # which goes on without being proposed to again
     changed = sum(
-        site.answer(envelope(n, "tree.crosstables", body, template)) != a for n, a in answers.items()
+        site.answer(envelope(key, n, "tree.crosstables", body, template)) != a for n, a in answers.items()
     )
     return {
         "kills": killed,
@@ -161,6 +216,7 @@ def main(kills: int, ledger: str) -> dict[str, int]:
         "answers_without_entry": len(set(answers) - set(entered)),
         "entries_without_answer_seen": len(set(entered) - set(answers)),
         "answers_changed_on_repeat": changed,
+        "agreed_once": int(studies == [(STUDY, "agreed")]),
         "verified": verified,
     }
 

@@ -22,6 +22,7 @@ def test_a_site_killed_at_random_points_never_answers_without_an_entry(tmp_path)
     assert found["answers_without_entry"] == 0
     assert found["entered_twice"] == 0
     assert found["answers_changed_on_repeat"] == 0
+    assert found["agreed_once"] == 1
     # The last answer may have been charged and lost on its way: over-counted, and only ever by that one.
     assert found["entries_without_answer_seen"] <= 1
     assert found["verified"] >= found["entries"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concilium as cc
+from agreed import deliver
 from concilium.federation.messages import VERSION, Answer, Envelope, LedgerHead, decode, encode, open_reply
 from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
 from concilium.trees.crosstables import AskCrosstables
@@ -30,13 +31,14 @@ def wrap(kind, question, *, name="question-1", study="s", template=b"", release=
     )
 
 
-def schema_message(name="question-1", **changes):
-    return encode(wrap("tree.schema", AskSchema(**{"query": "", "target": "y", **changes}), name=name))
+def schema_message(name="question-1", study="s", **changes):
+    question = AskSchema(**{"query": "", "target": "y", **changes})
+    return encode(wrap("tree.schema", question, name=name, study=study))
 
 
 def read_schema(site, name="question-1", **changes):
     """What a site tells of its schema."""
-    reply = open_reply(site.answer(schema_message(name, **changes)))
+    reply = open_reply(deliver(site, schema_message(name, **changes)))
     assert isinstance(reply, Answer), reply
     return decode(reply.body, SchemaSeen)
 

@@ -10,6 +10,7 @@ import pytest
 from conversation import ROWS, crosstables, read_schema, schema_message, site_of, wrap
 
 import concilium as cc
+from agreed import deliver, draft
 from concilium import closed_lists
 from concilium.errors import ConciliumError, HouseError
 from concilium.federation.arrays import pack
@@ -20,6 +21,7 @@ from concilium.federation.messages import Answer, encode, open_envelope, open_re
 from concilium.federation.questions import PLAIN, Gathered, Reply
 from concilium.federation.schema import AskSchema
 from concilium.federation.sums import Sum, write_sum
+from concilium.federation.work import Workload
 
 AGES = AskHistograms(query="", target="y", attributes=(Attribute("age", (40.0, 60.0)),))
 
@@ -44,6 +46,9 @@ class AskPresence(Gathered[Presence], frozen=True, kw_only=True):
     def compute(self, cohort):
         return Presence(len(cohort))
 
+    def estimate(self, patients, columns):
+        return Workload(patients, patients)
+
 
 class Lying(cc.Site):
     """A site that signs another body than it computed."""
@@ -54,7 +59,10 @@ class Lying(cc.Site):
 
     def answer(self, message):
         reply = open_reply(super().answer(message))
-        if not isinstance(reply, Answer) or self._kind not in (None, open_envelope(message).kind):
+        kind = open_envelope(message).kind
+        if not isinstance(reply, Answer) or (
+            kind == "study.propose" if self._kind is None else kind != self._kind
+        ):
             return encode(reply)
         lie = msgspec.structs.replace(reply, body=self._lie, signature=b"")
         return encode(msgspec.structs.replace(lie, signature=self.identity.sign(lie.signed)))
@@ -74,7 +82,7 @@ def test_answers_come_by_site_and_sums_as_one_array():
     sites = parts()
     question, template = crosstables(read_schema(sites[0]))
     table = question, dict.fromkeys(["s0", "s1", "s2"], template)
-    (seen, total, told), card = cc.House(sites).learn("test", "exact", {}, converse)
+    (seen, total, told), card = cc.House(sites).learn(draft(), converse)
     assert list(seen) == ["s0", "s1", "s2"]
     assert [one.patients for one in seen.values()] == [20, 20, 20]
     assert (total.dtype, total.shape, total.sum()) == (np.int64, (4,), 60)
@@ -96,7 +104,7 @@ def test_who_takes_no_part_is_excused_unless_nobody_does(monkeypatch, small):
         total = yield AGES
         return Learned(body=(replies, total))
 
-    (replies, total), card = cc.House(sites).learn("test", "exact", {}, converse)
+    (replies, total), card = cc.House(sites).learn(draft(), converse)
     assert [reply.patients for reply in replies.values()] == list(map(len, rows))  # of all, leaving or not
     staying = [number for number in range(3) if number not in small or len(small) == 3]
     assert total.sum() == sum(len(rows[number]) for number in staying)
@@ -123,12 +131,12 @@ NO_SUM = [
 def test_what_cannot_be_added_up_stops_the_run_naming_the_site(body):
     members = [*parts(2), Lying("liar", body)]
     with (
-        cc.House(members).open("test", "exact", {}) as run,
+        cc.House(members).open(draft()) as run,
         pytest.raises(HouseError, match=r"^liar answered with what cannot be added up: "),
     ):
         run.ask(AGES)
     region = cc.Region("r", cc.House([Lying("liar", body), *parts(1)]))
-    reply = open_reply(region.answer(encode(wrap(AGES.kind, AGES))))
+    reply = open_reply(deliver(region, encode(wrap(AGES.kind, AGES))))
     assert (reply.rule, reply.reason) == (
         "region",
         "the region's sites answered with what cannot be added up",
@@ -139,20 +147,20 @@ def test_what_cannot_be_added_up_stops_the_run_naming_the_site(body):
 def test_what_was_not_asked_for_stops_the_run_naming_the_site(body):
     question = AskSchema(query="", target="y")
     with (
-        cc.House([*parts(2), Lying("liar", body)]).open("test", "exact", {}) as run,
+        cc.House([*parts(2), Lying("liar", body)]).open(draft()) as run,
         pytest.raises(
             HouseError, match=r"^liar answered with what was not asked for: this is not a well-formed"
         ),
     ):
         run.ask(question)
     region = cc.Region("r", cc.House([Lying("liar", body), *parts(1)]))
-    assert open_reply(region.answer(schema_message())).rule == "message"
+    assert open_reply(deliver(region, schema_message())).rule == "message"
 
 
 @pytest.mark.parametrize("kind", ["mask.hello", "mask.join", "histograms", "mask.open"])
 def test_nor_does_a_lie_get_through_under_masks(kind):
     members = [*parts(3), Lying("liar", b"\x80", kind)]
-    with cc.House(members).open("test", "masked", {}) as run, pytest.raises(ConciliumError):
+    with cc.House(members).open(draft("masked")) as run, pytest.raises(ConciliumError):
         run.ask(AGES)
 
 
@@ -162,13 +170,13 @@ def test_numbers_beyond_what_was_entered_by_honest_sites_do_not_crash_a_sum():
     lie = np.array([2**62, 2**31, 0, 1])
     honest = parts(1)[0]
     with (
-        cc.House([honest, Lying("liar", encode(write_sum(-lie, 0)))]).open("test", "exact", {}) as run,
+        cc.House([honest, Lying("liar", encode(write_sum(-lie, 0)))]).open(draft()) as run,
         pytest.raises(HouseError, match=r"^liar answered with .*: a count of patients is below zero$"),
     ):
         run.ask(AGES)
-    with cc.House([honest, Lying("liar", encode(write_sum(lie, 0)))]).open("test", "exact", {}) as run:
+    with cc.House([honest, Lying("liar", encode(write_sum(lie, 0)))]).open(draft()) as run:
         total = run.ask(AGES)
-    with cc.House(parts(1)).open("test", "exact", {}) as run:
+    with cc.House(parts(1)).open(draft()) as run:
         alone = run.ask(AGES)
     np.testing.assert_array_equal(total - alone, lie)
     assert read_schema(honest, "question-9").patients == len(ROWS)

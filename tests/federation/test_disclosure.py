@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 import concilium as cc
+from agreed import deliver
 from concilium.errors import HouseError, LedgerError, PolicyError
-from concilium.federation.desk import ENDED, TOO_FEW
 from concilium.federation.disclosure import Family, Guard, Population, Populations, withhold
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_envelope, open_reply
 from concilium.federation.schema import AskSchema
+from concilium.federation.studies import NO_MORE, TOO_FEW
 from concilium.federation.sums import read_sum
 from concilium.policy.policy import MOST_REFUSALS
 from concilium.privacy.ledger import Ledger
@@ -27,7 +28,7 @@ from strategies import tables
 
 
 def ask(site, message):
-    return open_reply(site.answer(message))
+    return open_reply(deliver(site, message))
 
 
 # Small cells and dominance, on single tables
@@ -243,6 +244,10 @@ def test_under_masks_nothing_is_left_out():
 # Differencing
 
 
+def patients(count=26):
+    return cc.Patients(table=cc.Records.from_rows([{"a": row} for row in range(count)]))
+
+
 def population(rows):
     return Population(np.array(sorted(rows), dtype=np.int32))
 
@@ -281,11 +286,11 @@ def too_close(least, asked, before):
 )
 def test_differencing_equals_the_rule_by_brute_force(least, questions, restart):
     with Ledger() as ledger:
-        populations = Populations(ledger, "records", least)
+        populations = Populations(ledger, patients(), least)
         answered = []
         for number, asked in enumerate(questions):
             if number == restart:
-                populations = Populations(ledger, "records", least)
+                populations = Populations(ledger, patients(), least)
             fine = admit(populations, ledger, asked, f"question {number}")
             assert fine == (not too_close(least, asked, answered))
             if fine:
@@ -338,13 +343,13 @@ def test_what_was_asked_is_remembered_across_a_restart_and_only_with_an_answer(t
     # The refused population was never told, so it does not stand in the way of others.
     assert isinstance(ask(site, schema_message("question-4", query="age < 60")), Answer)
     assert isinstance(ask(site, schema_message("question-5", query="age < 50")), Answer)
-    assert len(site.ledger.populations(cc.Records.from_rows(ROWS).digest, 0)) == 2
+    assert len(site.ledger.recall_patients().populations) == 2
     assert site.ledger.verify() == len(site.ledger.entries())
 
 
 def test_a_charge_that_fails_leaves_no_memory_behind():
     with Ledger() as ledger:
-        populations = Populations(ledger, "records", 4)
+        populations = Populations(ledger, patients(), 4)
 
         def seal(head):
             assert populations.admit(population(range(20)))
@@ -358,7 +363,7 @@ def test_a_charge_that_fails_leaves_no_memory_behind():
 
 def test_a_population_that_failed_before_is_remembered_once_it_is_let_out():
     with Ledger() as ledger:
-        populations = Populations(ledger, "records", 4)
+        populations = Populations(ledger, patients(), 4)
 
         def seal(head):
             assert populations.admit(population(range(20)))
@@ -370,14 +375,7 @@ def test_a_population_that_failed_before_is_remembered_once_it_is_let_out():
         for number in range(3):
             assert admit(populations, ledger, set(range(20)), f"question {number}")
         assert not admit(populations, ledger, set(range(19)), "question 4")
-        assert len(ledger.populations("records", 0)) == 1
-
-
-def test_another_table_of_the_hospital_has_a_memory_of_its_own(tmp_path):
-    with Ledger(tmp_path / "a.ledger") as ledger:
-        assert admit(Populations(ledger, "first", 4), ledger, set(range(20)), "question 1")
-        assert not admit(Populations(ledger, "first", 4), ledger, set(range(19)), "question 2")
-        assert admit(Populations(ledger, "second", 4), ledger, set(range(19)), "question 3")
+        assert len(ledger.recall_patients().populations) == 1
 
 
 def test_it_can_be_switched_off_and_holds_for_what_masked_studies_tell_of_a_site():
@@ -416,7 +414,7 @@ def test_patients_whom_policy_takes_out_are_not_in_the_population():
     policy = cc.Policy(constraints=constraints, minimum_patients=4)
     site = site_of(rows, policy=policy)
     assert isinstance(ask(site, schema_message("question-1")), Answer)
-    ((_, _, stored),) = site.ledger.populations(cc.Records.from_rows(rows).digest, 0)
+    ((_, _, stored),) = site.ledger.recall_patients().populations
     assert list(BitMap.deserialize(stored)) == list(range(3, len(ROWS)))
 
 
@@ -451,7 +449,7 @@ def test_after_twenty_refusals_in_a_month_nothing_is_answered_that_could_be_refu
     site = site_of(ledger=path)
     for release in ("exact", "masked"):
         ended = ask_schema(site, f"question-{release}", study="another", release=release)
-        assert (ended.rule, ended.reason) == ("ended", ENDED.format(until="2027-01-01"))
+        assert (ended.rule, ended.reason) == ("ended", NO_MORE.format(until="2027-01-01"))
     assert isinstance(ask(site, schema_message("question-0")), Answer)  # stored: nothing new is told
     at(monkeypatch, "2027-01-01")
     assert isinstance(ask_schema(site, "question-new-year"), Answer)
@@ -464,7 +462,7 @@ def test_a_clock_that_is_put_back_begins_no_month_anew(monkeypatch):
     site = site_of()
     be_refused(site, MOST_REFUSALS)
     at(monkeypatch, "2026-11-30")
-    assert ask_schema(site, "question-99").reason == ENDED.format(until="2027-01-01")
+    assert ask_schema(site, "question-99").reason == NO_MORE.format(until="2027-01-01")
 
 
 def test_the_same_question_again_is_not_one_more_refusal_whatever_it_is_called():
@@ -477,11 +475,12 @@ def test_the_same_question_again_is_not_one_more_refusal_whatever_it_is_called()
 
 
 def test_other_refusals_do_not_push_the_count_out(monkeypatch):
-    monkeypatch.setattr("concilium.privacy.ledger.MOST_NOTES", 30)
+    monkeypatch.setattr("concilium.privacy.refusals.MOST_NOTES", 30)
     site = site_of()
     be_refused(site, MOST_REFUSALS)
     for number in range(100):
-        assert ask_schema(site, f"unknown-{number}", query=f"agee > {number}").rule == "query"
+        assert open_reply(site.answer(schema_message(f"unknown-{number}"))).rule == "proposed"
+        assert ask_schema(site, f"unknown-{number}", query=f"agee > {number}").rule == "ended"
     assert ask_schema(site, "question-99").rule == "ended"
     rules = [note.rule for note in site.ledger.refusals()]
     assert (len(rules), rules.count("patients")) == (30, MOST_REFUSALS)
@@ -533,5 +532,5 @@ def test_when_the_month_is_over_only_private_sums_are_opened(release):
     if release == "private":
         assert model.fit(cc.House(sites)).card.refusals == []
     else:
-        with pytest.raises(HouseError, match="a: too many different questions of this month"):
+        with pytest.raises(HouseError, match="a: too many different studies of this month"):
             model.fit(cc.House(sites, on_loss="stop"))

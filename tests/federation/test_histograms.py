@@ -218,7 +218,7 @@ def noisy(*attributes, variance="4", classes=None):
         (noisy(AGE, Attribute("a", (), ("x",))), "named twice"),
         (
             noisy(AGE, classes=Attribute("y", (), tuple(range(400_000)), missing=False)),
-            "at most 1048576 numbers",
+            "at most 262144 numbers",
         ),
         (
             plain(*(Attribute(f"a{i}", tuple(map(float, range(1000)))) for i in range(1100))),

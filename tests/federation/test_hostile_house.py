@@ -6,18 +6,22 @@ import itertools
 import shutil
 import threading
 
+import msgspec
 import numpy as np
 import pytest
 from conversation import wrap
 
 import concilium as cc
+from agreed import Asker, deliver, set_up_masks
 from concilium.errors import HouseError
 from concilium.federation.attributes import Attribute, OwnValues
 from concilium.federation.masked_study import MaskedStudy
-from concilium.federation.masking import Join, Joined, Meet
-from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
+from concilium.federation.masking import Join
+from concilium.federation.messages import Answer, Refusal, encode, open_reply
 from concilium.federation.schema import AskSchema, ConditionalSchema
 from concilium.federation.sums import read_sum
+from concilium.federation.terms import Propose, sign_terms
+from concilium.privacy.fixed_point import HALF_RING
 from concilium.privacy.manifest import Participant, compose
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.trees.crosstables import AskCrosstables
@@ -39,24 +43,7 @@ def ask(site, kind, question, *, study="study-x", release="exact", template=b"")
     envelope = wrap(
         kind, question, name=f"hostile-{next(NAMES):06d}", study=study, release=release, template=template
     )
-    return open_reply(site.answer(encode(envelope)))
-
-
-def seat(sites, release="masked", **limits):
-    """A masked study set up by hand; the last reply to joining."""
-    peers = {site.name: site.identity.fingerprint for site in sites}
-    for site in sites:
-        site.introduce(peers)
-    manifest = compose("x", [Participant(s.name, s.identity.public) for s in sites], **limits)
-    study = manifest.study_id.hex()
-    replies = [
-        ask(s, "mask.join", Join(manifest=manifest.encoded), study=study, release=release) for s in sites
-    ]
-    if all(isinstance(reply, Answer) for reply in replies):
-        keys = [decode(reply.body, Joined).key for reply in replies]
-        for site in sites:
-            assert isinstance(ask(site, "mask.meet", Meet(keys=keys), study=study, release=release), Answer)
-    return study, replies
+    return open_reply(deliver(site, encode(envelope)))
 
 
 def classes(*values, hidden=0, target="death"):
@@ -65,18 +52,29 @@ def classes(*values, hidden=0, target="death"):
 
 @pytest.mark.parametrize("release", ["masked", "private"])
 def test_a_limit_of_the_houses_choosing_is_no_oracle(release):
+    """No message can carry one: the largest number that a site enters follows from how many take part."""
     sites = [site_of(name) for name in "abc"]
     for largest in (1, 24, 2**40):
-        _, replies = seat(sites, release, largest=largest)
-        assert all(
-            isinstance(reply, Refusal) and "sets a limit of its own" in reply.reason for reply in replies
+        own = Asker(sites, release=release, target="death")
+        changed = msgspec.json.encode({**msgspec.json.decode(own.terms), "largest": largest})
+        proposal = Propose(terms=changed, signature=sign_terms(changed, own.identity))
+        reply = open_reply(sites[0].answer(encode(own.wrap(proposal))))
+        assert (reply.rule, "unknown field `largest`" in reply.reason) == ("message", True)
+    agreed = set_up_masks(sites, release, target="death")
+    manifest = compose("x", [Participant(s.name, s.identity.public) for s in sites], largest=24)
+    for more in ({"manifest": manifest.encoded}, {"largest": 24}):
+        joining = msgspec.structs.replace(
+            agreed.wrap(Join(), name="joining-1"), body=msgspec.msgpack.encode(more)
         )
-    assert isinstance(seat(sites, release)[1][0], Answer)
+        reply = open_reply(agreed.ask(sites[0], joining))
+        assert (reply.rule, "unknown field" in reply.reason) == ("message", True)
+    for site in sites:
+        assert site._desk.memberships.at(agreed.study).manifest.largest == (HALF_RING - 1) // 3
 
 
 def test_leaving_a_class_out_does_not_tell_whether_somebody_is_of_it():
     sites = [site_of(name) for name in "abc"]
-    study, _ = seat(sites)
+    agreed = set_up_masks(sites, target="death")
     replies = set()
     for node in (1, 2, 3, 4):
         question = AskCrosstables(
@@ -88,7 +86,7 @@ def test_leaving_a_class_out_does_not_tell_whether_somebody_is_of_it():
             nodes=[node],
             counted=[],
         )
-        replies.add(type(ask(sites[0], "tree.crosstables", question, study=study, release="masked")))
+        replies.add(type(agreed.put(sites[0], question)))
     assert replies == {Answer}
     assert not [entry for entry in sites[0].ledger.entries() if entry.question]
 
@@ -149,7 +147,7 @@ def test_masked_sums_of_two_circles_cannot_be_compared_however_the_question_is_w
 
 
 def test_a_table_that_changed_is_no_way_to_another_circle(tmp_path):
-    """One patient more at every hospital, and the two sums would still differ by the answer of a."""
+    """Some patients more at every hospital, and the two sums would still differ by the answer of a."""
 
     def sites(rows):
         return [site_of(n, rows[i::4], ledger=tmp_path / f"{n}.ledger") for i, n in enumerate("abcd")]
@@ -157,7 +155,7 @@ def test_a_table_that_changed_is_no_way_to_another_circle(tmp_path):
     def study(circle):
         cc.DecisionTree("death", release="masked", max_depth=1).fit(cc.House(circle))
 
-    before = sites(ROWS[:-4])
+    before = sites(ROWS[:-16])
     study(before)
     for site, rows in zip(before, (ROWS[i::4] for i in range(4)), strict=True):
         site.ledger.rebind(cc.Records.from_rows(rows).digest)
@@ -198,7 +196,8 @@ def test_whole_numbers_that_number_the_patients_are_not_released():
         reply = ask(site, "tree.schema", question)
         said = reply.body if isinstance(reply, Answer) else reply.reason.encode()
         assert b"mrn" not in said or isinstance(reply, Refusal)
-    seen = ask(site, "tree.schema", AskSchema(query="", target="hiv", bins={"age": [40.0]}))
+    cut = AskSchema(query="", target="hiv", bins={"age": [40.0]})
+    seen = ask(site, "tree.schema", cut, study="another")  # which a study asks once
     assert isinstance(seen, Answer)
     assert b"age" in seen.body
 
@@ -286,11 +285,13 @@ def test_a_house_with_a_memory_notices_a_ledger_put_back(tmp_path):
         return tree
 
     study()
-    shutil.copy(tmp_path / "a.ledger", tmp_path / "kept")
+    for ending in ("", ".head"):
+        shutil.copy(tmp_path / f"a.ledger{ending}", tmp_path / f"kept{ending}")
     study()
     for file in tmp_path.glob("a.ledger-*"):
         file.unlink()
-    shutil.copy(tmp_path / "kept", tmp_path / "a.ledger")
+    for ending in ("", ".head"):  # both, or the site itself would say so
+        shutil.copy(tmp_path / f"kept{ending}", tmp_path / f"a.ledger{ending}")
     with pytest.raises(HouseError, match="a ledger cannot be trusted: a: "):
         study()
     (tmp_path / "house.json").write_text("{")

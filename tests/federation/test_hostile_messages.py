@@ -11,12 +11,13 @@ from conversation import crosstable_envelope, schema_message, site_of, wrap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agreed import HOUSE, Absent, Asker, deliver, introduce_house
+from concilium.closed_lists import METHODS, load
 from concilium.federation.attributes import Attribute
-from concilium.federation.masking import Join
 from concilium.federation.messages import MAX_MESSAGE, Answer, Refusal, encode, open_reply
 from concilium.federation.schema import AskSchema
+from concilium.federation.terms import Propose, sign_terms
 from concilium.privacy.identity import Identity
-from concilium.privacy.manifest import Manifest, Participant
 from concilium.trees.crosstables import AskCrosstables
 from concilium.trees.splits import Split
 
@@ -25,12 +26,13 @@ VALID = [
     schema_message(),
     encode(crosstable_envelope(SITE)),
     schema_message("question-3", query="a = 1 and b != 'x'"),
+    Asker([SITE], nonce="damaged-below").write_proposal(),
 ]
 MUTATIONS = 4000
 
 
 def reply_to(message, site=SITE):
-    return open_reply(site.answer(message))
+    return open_reply(deliver(site, message))
 
 
 def named(question, name):
@@ -141,28 +143,54 @@ def test_a_small_message_cannot_ask_for_a_large_answer(question):
     assert peak < 100 * len(message) + 1_000_000
 
 
+def propose(**options):
+    """The message that proposes a study with these terms."""
+    return Asker([SITE], **options).write_proposal()
+
+
 @pytest.mark.parametrize(
-    "data",
+    ("data", "most"),
     [
-        b"\x91" * 200_000,
-        b"\xdd\xff\xff\xff\xff" + b"\x90" * 100_000,
-        b"\xc6\xff\xff\xff\xff" + b"x" * 1000,
-        b"\xdf\x00\xff\xff\xff" * 50_000,
-        named(b"\x91" * 200_000, "deep-body"),
-        named(AskSchema(query="(" * 60_000, target="y"), "deep-query"),
-        named(AskSchema(query="", target="y", bins={"age": [float(i) for i in range(50_000)]}), "many-bins"),
-        named(AskSchema(query="a = 1 or " * 300_000, target="y"), "long-query"),
+        (b"\x91" * 200_000, 100),
+        (b"\xdd\xff\xff\xff\xff" + b"\x90" * 100_000, 100),
+        (b"\xc6\xff\xff\xff\xff" + b"x" * 1000, 100),
+        (b"\xdf\x00\xff\xff\xff" * 50_000, 100),
+        (named(b"\x91" * 200_000, "deep-body"), 100),
+        (
+            named(
+                AskSchema(query="", target="y", bins={"age": [float(i) for i in range(50_000)]}), "many-bins"
+            ),
+            100,
+        ),
+        # Each word of a query becomes a token of about 300 bytes; a query is at most 64 kB of any terms.
+        (propose(query="(" * 60_000), 300),
+        (propose(query="a = 1 or " * 20_000), 300),
+        (propose(query="a = 1 or " * 300_000), 100),
+        (propose(method="tree", parameters={"bins": {"age": [float(i) for i in range(25_000)]}}), 100),
+        (propose(method="tree", parameters={"attributes": ["a"] * 50_000, "values": 7}), 100),
+        (propose(parameters={f"p{i}": i for i in range(20_000)}), 100),
     ],
 )
-def test_memory_stays_in_proportion_to_the_message(data):
+def test_memory_stays_in_proportion_to_the_message(data, most):
     tracemalloc.start()
-    reply = reply_to(data)
+    reply = open_reply(SITE.answer(data))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(reply, Refusal)
-    assert reply.rule in ("message", "query")
-    # Each word of a query becomes a token of about 300 bytes; a query is at most 64 kB of any message.
-    assert peak < (300 if reply.rule == "query" else 100) * len(data) + 1_000_000
+    assert reply.rule == "message"
+    assert len(reply.reason) < 1000
+    assert peak < most * len(data) + 1_000_000
+
+
+@pytest.mark.parametrize("query", ["(" * 60_000, "a = 1 or " * 300_000])
+def test_a_query_that_no_study_has_is_not_even_read(query):
+    data = named(AskSchema(query=query, target="y"), "deep-query")
+    tracemalloc.start()
+    reply = open_reply(SITE.answer(data))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert reply.rule == "proposed"
+    assert peak < 10 * len(data) + 1_000_000
 
 
 def test_an_oversized_message_is_refused_unread():
@@ -181,7 +209,7 @@ def test_other_versions_kinds_and_releases_are_refused_by_name():
         "must be printable": msgspec.structs.replace(envelope, study="burns\x1b[2J"),
     }
     for said, case in cases.items():
-        reply = reply_to(encode(case))
+        reply = open_reply(SITE.answer(encode(case)))
         assert isinstance(reply, Refusal)
         assert said in reply.reason
 
@@ -192,26 +220,101 @@ def test_no_name_in_an_envelope_can_speak_to_a_terminal(field, control):
     site = site_of()
     envelope = wrap("tree.schema", AskSchema(query="", target="y"))
     named = msgspec.structs.replace(envelope, **{field: f"question{control}"})
-    reply = reply_to(encode(named), site)
+    reply = open_reply(site.answer(encode(named)))
     assert isinstance(reply, Refusal)
     assert reply.rule == "message"
     assert (reply.id + reply.reason).isprintable()
     assert site.ledger.refusals() == []
 
 
-@pytest.mark.parametrize("field", ["study", "name"])
-def test_no_name_in_a_manifest_can_either(field):
-    names = {"study": "burns", "name": "b", field: "b\x1b[2J"}
-    members = [(name, Identity.create().public) for name in ("a", names["name"], "c")]
-    manifest = Manifest(
-        study=names["study"],
-        participants=tuple(Participant(name, public) for name, public in members),
-        colluders=1,
-        largest=2**60,
-        nonce=bytes(16),
-    )
-    join = Join(manifest=manifest.encoded)
-    reply = reply_to(encode(wrap("mask.join", join, study=manifest.study_id.hex(), release="masked")))
+@pytest.mark.parametrize("control", ["\x1b[2J", "\x9b31m", "\u202e", "\n"])
+@pytest.mark.parametrize("release", ["exact", "masked"])
+@pytest.mark.parametrize("field", ["purpose", "nonce", "method", "name"])
+def test_no_name_in_the_terms_of_a_study_can_either(field, release, control):
+    site, text = site_of(), f"anything{control}"
+    peers = [Absent(name, Identity.create()) for name in (text if field == "name" else "b", "c")]
+    changes = {} if field == "name" else {field: text}
+    reply = open_reply(Asker([site, *peers], release=release, **changes).propose(site))
     assert isinstance(reply, Refusal)
-    assert "printable" in reply.reason
+    assert (reply.rule, "must be printable" in reply.reason) == ("message", True)
     assert reply.reason.isprintable()
+    assert site.ledger.studies.list() == []
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"query": "a = 1 \x1b[2J"},
+        {"query": "\u202ea"},
+        {"target": "y\x1b[2J"},
+        {"release": "exact\x1b[2J"},
+        {"epsilon": "1\x1b[2J"},
+        {"attributes": 7, "bins": {"\x1b[2J": [1]}},
+        {"bins": {"\x1b[2J": ["\x1b[2J"]}},
+        {"\x1b[2J": 1},
+        {"values": "\x1b[2J"},
+    ],
+)
+def test_nor_can_what_a_refusal_says_of_the_parameters(parameters):
+    site = site_of()
+    reply = open_reply(Asker([site], method="tree", parameters=parameters).propose(site))
+    assert isinstance(reply, Refusal)
+    assert reply.rule in ("message", "attribute")
+    assert reply.reason.isprintable()
+    assert site.ledger.studies.list() == []
+
+
+def sign(terms):
+    """A proposal of whatever terms these are, properly signed."""
+    return encode(wrap("study.propose", Propose(terms=terms, signature=sign_terms(terms, HOUSE))))
+
+
+TERMS = {
+    method: msgspec.json.decode(Asker([SITE], method=method, parameters=parameters).terms)
+    for method, parameters in {
+        "tree": {"bins": {"age": [40.0]}, "prune": 0.3},
+        "voting-trees": {"positive": 1, "imbalance": "1/2"},
+        "rulefit": {"positive": 1, "bins": {"age": [40.0]}},
+        "naive-bayes": {"bins": {"age": [40.0]}},
+    }.items()
+}
+PLACES = [
+    *((method, (field,)) for method, whole in TERMS.items() for field in whole),
+    *((m, ("parameters", name)) for m, place in METHODS.items() for name in load(place).parameters()),
+    ("tree", ("participants", 0)),
+]
+# As text, too: numbers are written so.
+TEXTS = st.sampled_from(
+    ["1e999999999", "1e-999999999", "1/0", "nan", "9" * 5000, "1/" + "9" * 5000, "-1", "1_0"]
+)
+
+
+@given(place=st.sampled_from(PLACES), value=JSON.filter(lambda v: not isinstance(v, bytes)) | TEXTS)
+@settings(max_examples=600)
+def test_any_value_in_any_field_of_the_terms_is_agreed_to_or_refused(place, value):
+    method, path = place
+    try:
+        message = sign(msgspec.json.encode(put(TERMS[method], path, value)))
+    except (msgspec.MsgspecError, UnicodeEncodeError, OverflowError):
+        return  # cannot be written as JSON
+    introduce_house(SITE)
+    reply = open_reply(SITE.answer(message))
+    assert not (isinstance(reply, Refusal) and reply.rule == "internal"), reply
+
+
+def put(value, path, new):
+    """The same terms with another value at that place."""
+    if not path:
+        return new
+    changed = value.copy()
+    inside = None if isinstance(value, dict) and path[0] not in value else value[path[0]]
+    changed[path[0]] = put(inside, path[1:], new)
+    return changed
+
+
+@pytest.mark.parametrize("depth", [10, 400, 900, 3000, 100_000])
+def test_terms_may_be_as_deep_as_they_like(depth):
+    whole = {**TERMS["tree"], "parameters": {"target": "y", "bins": "DEEP"}}
+    terms = msgspec.json.encode(whole).replace(b'"DEEP"', b"[" * depth + b"]" * depth)
+    reply = open_reply(SITE.answer(sign(terms)))
+    assert (reply.rule, len(reply.reason) < 1000) == ("message", True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import msgspec
@@ -13,23 +14,26 @@ import numpy as np
 import pytest
 
 import concilium as cc
+from agreed import Asker, introduce_house, set_up_masks
 from concilium.closed_lists import KINDS
-from concilium.errors import ConciliumError
+from concilium.errors import ConciliumError, MessageError
 from concilium.federation.arrays import DTYPES, Array
+from concilium.federation.masking import Open
 from concilium.federation.messages import Answer, Refusal, encode, open_envelope, open_reply, write_signed
-from concilium.federation.questions import Summed, open_question
+from concilium.federation.questions import Statistic, Summed, open_question
 from concilium.federation.region import Region
 from concilium.federation.releases.masked import Masked
 from concilium.federation.releases.private import Private
 from concilium.federation.sums import Sum
-from contract.patients import EVERYONE, SITES, cases, make, method_types, open_sites
+from concilium.federation.terms import Propose, prove, sign_terms
+from contract.patients import EVERYONE, SITES, VARIANTS, make, method_types, open_sites
 
 WHOLE = [0, 1, -1, 2, 2**15, 2**31, 2**32, 2**53 + 1, 2**63 - 1, -(2**63), 2**64 - 1]
 REAL = [0.0, -0.0, 0.5, 5e-324, 1e-300, 1e9, 1e300, -1e300, math.inf, -math.inf, math.nan]
 TEXT = ["0", "-1", "1/0", "1e999999999", "9" * 200, "1/" + "9" * 198, "nan", "0." + "0" * 190 + "1"]
 LIES = 6  # of each case and place
 NAMES = itertools.count()
-POLICY = cc.Policy(differencing=False, refusals_per_month=10**9)
+POLICY = cc.Policy(differencing=False, refusals_per_month=10**9, budget=cc.Budget("unlimited"))
 
 
 def unfold(data):
@@ -91,61 +95,111 @@ def put(value, path, new):
 
 
 class Probed:
-    """A site that is asked every question with each of its numbers at its extremes, before the question itself."""
+    """A site that is asked every question again with each of its numbers at its extremes: in the study itself, which
+    may not have agreed to it, and in `anything`, a study that agreed to any number."""
 
-    def __init__(self, site, most):
-        self.name, self._site, self._probed, self._most = site.name, site, {}, most
-        self.identity, self.failures = site.identity, []
-
-    def introduce(self, peers):
-        return self._site.introduce(peers)
+    def __init__(self, site, most, anything=None):
+        self.name, self._site, self._most, self._anything = site.name, site, most, anything
+        self.identity, self.introduce, self.seen, self.failures = site.identity, site.introduce, {}, []
+        self.rules = set()
 
     def answer(self, message):
+        reply = self._site.answer(message)
         envelope = open_envelope(message)
-        seen = self._probed.setdefault((envelope.kind, envelope.release), [])
+        seen = self.seen.setdefault(envelope.kind, [])
         if len(seen) < self._most:
             seen.append(envelope.id)
-            self._probe(msgspec.msgpack.decode(message))
-        return self._site.answer(message)
+            self._probe(envelope, msgspec.msgpack.decode(message))
+        return reply
 
-    def _probe(self, whole):
+    def _probe(self, envelope, whole):
+        in_any = self._anything is not None and isinstance(open_question(envelope), Statistic | Open)
         for field in ("body", "template", "seen"):
             for path in find_numbers(whole.get(field)):
                 for extreme in extremes(look(whole[field], path)):
-                    changed = {
-                        **whole,
-                        "id": f"probe-{next(NAMES):08d}",
-                        field: put(whole[field], path, extreme),
-                    }
-                    reply = open_reply(self._site.answer(msgspec.msgpack.encode(changed)))
-                    if isinstance(reply, Refusal) and reply.rule == "internal":
-                        self.failures.append((whole["kind"], field, path, extreme))
+                    changed = {**whole, "id": self._name(), field: put(whole[field], path, extreme)}
+                    probes = [self._prove(changed)]
+                    if in_any and field != "seen":
+                        own = msgspec.msgpack.encode({**changed, "id": self._name()})
+                        probes.append(self._in_anything(own))
+                    for probe in filter(None, probes):
+                        self._try(probe, (whole["kind"], field, path, extreme))
+
+    def _name(self):
+        return f"probe-{next(NAMES):08d}"
+
+    def _prove(self, changed):
+        """The message as the house of the study would prove it."""
+        try:
+            envelope = open_envelope(msgspec.msgpack.encode(changed))
+        except MessageError:
+            return msgspec.msgpack.encode(changed)
+        running = self._site._desk.studies._running.get(envelope.study)
+        proof = b""
+        if running is not None:
+            proof = prove(running.proof_key, envelope.id, envelope.digest, envelope.seen)
+        return encode(msgspec.structs.replace(envelope, proof=proof))
+
+    def _in_anything(self, message):
+        try:
+            return self._anything.seal(self._site, open_envelope(message))
+        except MessageError:
+            return None
+
+    def _try(self, message, place):
+        reply = open_reply(self._site.answer(message))
+        self.rules.add(reply.rule if isinstance(reply, Refusal) else "answer")
+        if isinstance(reply, Refusal) and reply.rule == "internal":
+            self.failures.append(place)
 
 
-# What each method asks by itself, and what it asks only when told to.
-VARIANTS = [
-    *((name, release, {}) for name, release in cases()),
-    ("rulefit", "exact", {"solver": "fedda", "penalty": 0.01}),
-    ("voting-trees", "exact", {"imbalance": 1, "max_depth": 2}),
-]
 every_variant = pytest.mark.parametrize(("name", "release", "more"), VARIANTS)
 
 
 def test_every_kind_is_asked_by_some_variant():
     kinds = set()
     for name, release, more in VARIANTS:
-        house = cc.House(open_sites(), on_round=lambda text: kinds.add(text.split()[2]))
-        make(method_types()[name], release, **more).fit(house)
+        first, *others = open_sites()
+        noting = Probed(first, 0)
+        make(method_types()[name], release, **more).fit(cc.House([noting, *others]))
+        kinds |= set(noting.seen)
     assert kinds == set(KINDS)
 
 
 @every_variant
 def test_no_number_of_a_question_ends_in_a_traceback(name, release, more):
-    first, *others = open_sites(policy=POLICY)
-    probed = Probed(first, 2)
-    model = make(method_types()[name], release, **more).fit(cc.House([probed, *others], timeout=600))
+    sites = open_sites(policy=POLICY)
+    anything = Asker(sites) if release == "exact" else set_up_masks(sites, release)
+    assert isinstance(open_reply(anything.propose(sites[0])), Answer)
+    probed = Probed(sites[0], 2, anything)
+    model = make(method_types()[name], release, **more)
+    draft = model.draft()
+    # What is opened once more under another name is paid for once more.
+    draft = replace(draft, price=None if draft.price is None else 10**6 * draft.price)
+    model.take(*cc.House([probed, *sites[1:]], timeout=600).learn(draft, model.converse))
     assert model.card.dropouts == model.card.refusals == []
     assert probed.failures == []
+    assert {"answer", "message"} <= probed.rules
+    assert "house" not in probed.rules
+
+
+@every_variant
+def test_no_number_of_the_terms_does_either(name, release, more):
+    sites = open_sites(policy=POLICY)
+    draft = make(method_types()[name], release, **more).draft()
+    named = {"models": draft.models, "price": None if draft.price is None else str(draft.price)}
+    asker = Asker(sites, release=release, method=name, parameters=draft.parameters, **named)
+    introduce_house(sites[0])
+    assert isinstance(open_reply(asker.propose(sites[0])), Answer)
+    whole, rules = msgspec.json.decode(asker.terms), set()
+    for path in find_numbers(whole):
+        for extreme in extremes(look(whole, path)):
+            terms = msgspec.json.encode(put(whole, path, extreme))
+            proposal = Propose(terms=terms, signature=sign_terms(terms, asker.identity))
+            reply = open_reply(sites[0].answer(encode(asker.wrap(proposal))))
+            rules.add(reply.rule if isinstance(reply, Refusal) else "answer")
+            assert "internal" not in rules, (path, extreme)
+    assert "message" in rules
 
 
 class Lying:
@@ -154,7 +208,6 @@ class Lying:
     def __init__(self, site, chance):
         self.name, self._site, self._chance = site.name, site, chance
         self._left, self.lie = chance.randrange(6), None
-        self.identity, self.introduce = site.identity, site.introduce
 
     def answer(self, message):
         reply = open_reply(self._site.answer(message))

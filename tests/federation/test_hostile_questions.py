@@ -10,15 +10,15 @@ import pytest
 from conversation import wrap
 
 import concilium as cc
+from agreed import Asker, deliver, set_up_masks
 from concilium.federation.attributes import Attribute, OwnValues
 from concilium.federation.histograms import AskNoisyHistograms
-from concilium.federation.masking import Commitments, Covered, Join, Joined, Meet, Open
+from concilium.federation.masking import Commitments, Covered, Open
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
 from concilium.federation.releases import find_release
 from concilium.federation.schema import AskSchema, ConditionalSchema
 from concilium.federation.sums import read_sum
 from concilium.privacy import mask_store
-from concilium.privacy.manifest import Participant, compose
 from concilium.privacy.masks import address
 from concilium.rulefit.fitting import AskFit, Coefficients
 from concilium.rulefit.outcome import Outcome
@@ -39,7 +39,7 @@ PEOPLE = [{"hiv": None, "y": "np"[i % 2]} for i in range(20)]
 def ask(site, kind, question, *, study="study-x", release="exact", template=b""):
     name = f"reader-{next(NAMES):06d}"
     envelope = wrap(kind, question, name=name, study=study, release=release, template=template)
-    return open_reply(site.answer(encode(envelope)))
+    return open_reply(deliver(site, encode(envelope)))
 
 
 def said(reply):
@@ -49,41 +49,24 @@ def said(reply):
     return "answer", len(reply.body), reply.charge
 
 
-def gather_circle(sites, release):
-    """A masked study of these sites, set up by hand."""
-    peers = {site.name: site.identity.fingerprint for site in sites}
-    for site in sites:
-        site.introduce(peers)
-    manifest = compose("x", [Participant(s.name, s.identity.public) for s in sites])
-    study = manifest.study_id.hex()
-    joined = [
-        ask(s, "mask.join", Join(manifest=manifest.encoded), study=study, release=release) for s in sites
-    ]
-    keys = [decode(reply.body, Joined).key for reply in joined]
-    for site in sites:
-        assert isinstance(ask(site, "mask.meet", Meet(keys=keys), study=study, release=release), Answer)
-    return study
-
-
-def circle_of(records, release, policy=None):
-    """A site of these records, two more, and the study they take part in."""
+def circle_of(records, release, policy=None, **about):
+    """A site of these records, two more, and the study that they agreed to and joined."""
     site = cc.Site("a", records, policy)
     others = [cc.Site(name, cc.Records.from_rows(PEOPLE, schema=CODES)) for name in "bc"]
-    return [site, *others], gather_circle([site, *others], release)
+    return [site, *others], set_up_masks([site, *others], release, **about)
 
 
 def ask_privately(records, question, policy=None):
-    sites, study = circle_of(records, "private", policy)
-    return said(ask(sites[0], question.kind, question, study=study, release="private"))
+    sites, agreed = circle_of(records, "private", policy, query=question.query, target=question.target)
+    return said(agreed.put(sites[0], question))
 
 
-def open_masked(sites, study, kind, question):
+def open_masked(sites, agreed, question):
     """The first site's reply to opening what all have answered."""
-    covered = [ask(site, kind, question, study=study, release="masked") for site in sites]
+    covered = [agreed.put(site, question) for site in sites]
     shown = [decode(reply.body, Covered).masked.commitment for reply in covered]
     template = encode(Commitments(list(address(shown, sites[0].name))))
-    opening = Open(kind_asked=kind, body=encode(question))
-    return ask(sites[0], "mask.open", opening, study=study, release="masked", template=template)
+    return agreed.put(sites[0], Open(kind_asked=question.kind, body=encode(question)), template)
 
 
 @pytest.mark.parametrize("query", ["hiv < 'm'", "hiv >= 'm'", "hiv between 'a' and 'z'", "not hiv > 'a'"])
@@ -113,9 +96,8 @@ def test_the_cap_on_numbers_does_not_tell_how_many_patients_there_are_under_mask
     for patients in (30, 34):
         rows = [{"hiv": "nyu"[i % 3], "y": "np"[i % 2]} for i in range(patients)]
         records = cc.Records.from_rows(rows, schema=CODES)
-        sites, study = circle_of(records, "masked", cc.Policy(numbers_per_patient=0.1))
-        counted = crosstables_of(named("hiv", "n", "y", "u"))
-        reply = open_masked(sites, study, "tree.crosstables", counted)
+        sites, agreed = circle_of(records, "masked", cc.Policy(numbers_per_patient=0.1))
+        reply = open_masked(sites, agreed, crosstables_of(named("hiv", "n", "y", "u")))
         assert isinstance(reply, Refusal)
         replies.add(said(reply))
     assert len(replies) == 1
@@ -181,12 +163,12 @@ def noisy_table(attribute, **options):
 @pytest.mark.parametrize("values", [[], [0], [0, 1 / 7]])
 def test_a_table_takes_no_more_memory_than_its_answer_whatever_the_patients_have(values):
     """Under private a measurement has a label for every patient: none of them has a row of its own for every class."""
-    sites, study = circle_of(state(LABS, lab="number"), "private")
+    sites, agreed = circle_of(state(LABS, lab="number"), "private")
     question = noisy_table(named("lab", *values, other=True))
     first = AskNoisyHistograms(query="", target="y", attributes=(Attribute("lab", (1.0,)),), variance="100")
-    assert isinstance(ask(sites[0], first.kind, first, study=study, release="private"), Answer)
+    assert isinstance(agreed.put(sites[0], first), Answer)
     tracemalloc.start()
-    reply = ask(sites[0], question.kind, question, study=study, release="private")
+    reply = agreed.put(sites[0], question)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(reply, Answer)
@@ -202,9 +184,8 @@ def test_a_table_takes_no_more_memory_than_its_answer_whatever_the_patients_have
 @pytest.mark.parametrize("cells", [{"missing": True}, {"hidden": 2}, {}])
 def test_a_private_table_in_which_somebody_has_no_cell_is_refused(cells):
     """Whether it would go wrong depends on who is there: it is refused before anybody is looked at."""
-    sites, study = circle_of(state(LABS[:40], lab="number"), "private")
-    question = noisy_table(named("lab", **cells))
-    reply = ask(sites[0], question.kind, question, study=study, release="private")
+    sites, agreed = circle_of(state(LABS[:40], lab="number"), "private")
+    reply = agreed.put(sites[0], noisy_table(named("lab", **cells)))
     assert reply.rule == "message"
     assert "every patient" in reply.reason or "says all that it counts" in reply.reason
 
@@ -215,10 +196,11 @@ def test_nor_does_a_plain_table(release, size):
     """A code for every patient, and a thousand classes: the table has as many rows as the question has cells."""
     rows = [{"lab": f"code {i}", "y": "np"[i % 2]} for i in range(4000)]
     policy = cc.Policy(allow=("lab",))
-    sites, study = (
-        circle_of(cc.Records.from_rows(rows), release, policy) if release == "masked" else ([], "s")
-    )
-    site = sites[0] if sites else cc.Site("a", cc.Records.from_rows(rows), policy)
+    if release == "masked":
+        (site, *_), agreed = circle_of(cc.Records.from_rows(rows), release, policy)
+    else:
+        site = cc.Site("a", cc.Records.from_rows(rows), policy)
+        agreed = Asker([site])
     values = [f"code {i}" for i in range(size)]
     known = ConditionalSchema(OwnValues([0, 1], ["n", "p"]), [OwnValues(list(range(size)), values)])
     if release == "exact":
@@ -226,10 +208,10 @@ def test_nor_does_a_plain_table(release, size):
     else:
         asked = crosstables_of(named("lab", *values), classes=named("y", "n", "p", *range(998)))
     template = encode(known) if release == "exact" else b""
-    warm = ask(site, "tree.schema", AskSchema(query="", target="y", count_patients=False), study=study)
+    warm = agreed.put(site, AskSchema(query="", target="y", count_patients=False))
     assert isinstance(warm, Answer)
     tracemalloc.start()
-    reply = ask(site, "tree.crosstables", asked, study=study, release=release, template=template)
+    reply = agreed.put(site, asked, template)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(reply, Answer), reply
@@ -246,16 +228,16 @@ def test_asking_without_opening_does_not_fill_the_disk(tmp_path, monkeypatch):
     rows = [{"lab": i / 7, "y": "np"[i % 2]} for i in range(40)]
     site = cc.Site("a", cc.Records.from_rows(rows), ledger=tmp_path / "a.ledger")
     sites = [site, *(cc.Site(name, cc.Records.from_rows(rows)) for name in "bc")]
-    study = gather_circle(sites, "masked")
+    agreed = set_up_masks(sites)
     wide = named("y", "n", "p", *range(998))
 
     def question(number):
-        edges = tuple(float(edge) for edge in range(20))
-        return crosstables_of(Attribute("lab", edges), query=f"lab < {number}", classes=wide)
+        edges = tuple(float(edge + number) for edge in range(20))
+        return crosstables_of(Attribute("lab", edges), classes=wide)
 
     vectors = []
     for number in (*range(100, 180), 100, 179):
-        reply = ask(site, "tree.crosstables", question(number), study=study, release="masked")
+        reply = agreed.put(site, question(number))
         vectors.append(decode(reply.body, Covered).masked.vector)
     assert len(vectors[0]) == 8 * 23_000
     with sqlite3.connect(tmp_path / "a.ledger") as connection:
@@ -266,38 +248,44 @@ def test_asking_without_opening_does_not_fill_the_disk(tmp_path, monkeypatch):
     assert vectors[-2] != vectors[0]  # the oldest is answered anew
     assert not [entry for entry in site.ledger.entries() if entry.mode == "masked"]
     # What was dropped and is asked for again is opened as any other.
-    assert isinstance(open_masked(sites, study, "tree.crosstables", question(100)), Answer)
+    assert isinstance(open_masked(sites, agreed, question(100)), Answer)
 
 
 def test_what_a_site_covers_does_not_tell_how_many_of_its_patients_match():
-    """Nothing is charged before it is opened, so that nothing may be told: not even whether there are enough."""
-    replies, opened = set(), []
+    """Whether there are enough is told once, to the proposal, before anything is asked. Nothing is charged before it is
+    opened, so that nothing more may be told until then, nor by a refusal to open."""
+    proposed, covered, opened = [], set(), set()
+    question = crosstables_of(named("hiv", "n", "y"), query="hiv = 'y'")
     for matching in (0, 1, 3, 4, 30):
         rows = [{"hiv": "y" if i < matching else "n", "y": "np"[i % 2]} for i in range(60)]
-        sites, study = circle_of(cc.Records.from_rows(rows, schema=CODES), "masked")
-        question = crosstables_of(named("hiv", "n", "y"), query="hiv = 'y'")
-        reply = ask(sites[0], "tree.crosstables", question, study=study, release="masked")
-        replies.add(said(reply))
+        sites = [cc.Site(name, cc.Records.from_rows(rows, schema=CODES)) for name in "abc"]
+        reply = open_reply(Asker(sites, query=question.query, release="masked").propose(sites[0]))
+        proposed.append(said(reply))
+        if isinstance(reply, Refusal):
+            continue
+        agreed = set_up_masks(sites, query=question.query)
+        covered.add(said(agreed.put(sites[0], question)))
         assert not [entry for entry in sites[0].ledger.entries() if entry.mode == "masked"]
-        others = [cc.Site(name, cc.Records.from_rows(rows, schema=CODES)) for name in "bc"]
-        again = gather_circle([sites[0], *others], "masked")
-        opened.append(said(open_masked([sites[0], *others], again, "tree.crosstables", question)))
-    assert len(replies) == 1
-    assert replies.pop()[0] == "answer"
-    assert [reply[0] for reply in opened] == ["patients"] * 3 + ["answer"] * 2
+        opened.add(said(open_masked(sites, agreed, question)))
+    assert [reply[0] for reply in proposed] == ["patients"] * 3 + ["answer"] * 2
+    assert len({*proposed[:3]}) == len({*proposed[3:]}) == 1
+    assert len(covered) == len(opened) == 1
+    assert covered.pop()[0] == opened.pop()[0] == "answer"
 
 
-def test_openings_that_are_refused_for_their_patients_are_counted_by_what_is_opened():
+def test_masked_studies_that_are_refused_for_their_patients_are_counted_by_whom_they_are_about():
     rows = [{"hiv": "yn"[i % 2], "y": "np"[i % 2]} for i in range(60)]
     policy = cc.Policy(other_circles=True, refusals_per_month=3)
     sites = [cc.Site(name, cc.Records.from_rows(rows, schema=CODES), policy) for name in "abc"]
-    asked = [crosstables_of(named("hiv", "n", "y"), query=f"hiv = '{value}'") for value in "1123y"]
     rules = []
-    for question in asked:  # each in a study of its own, under masks of its own
-        study = gather_circle(sites, "masked")
-        rules.append(said(open_masked(sites, study, "tree.crosstables", question))[0])
+    for number, value in enumerate("1123y"):
+        asker = Asker(sites, query=f"hiv = '{value}'", release="masked", nonce=f"nonce-{number}-of-a-test")
+        rules.append(said(open_reply(asker.propose(sites[0])))[0])
     assert rules == ["patients"] * 4 + ["ended"]
-    assert [note.kind for note in sites[0].ledger.refusals()] == ["tree.crosstables"] * 3 + ["mask.open"]
+    assert [(note.rule, note.kind) for note in sites[0].ledger.refusals()] == [
+        *[("patients", "study.propose")] * 3,
+        ("ended", "study.propose"),
+    ]
 
 
 @pytest.mark.parametrize(("places", "rule"), [(30, "answer"), (31, "answer"), (32, "mask")])
@@ -317,9 +305,9 @@ def test_a_sum_too_large_for_the_ring_is_no_oracle(places, rule):
     replies = set()
     for somebody in ([], [{"hiv": "y", "y": "n"}]):
         rows = [*({"hiv": "n", "y": "np"[i % 2]} for i in range(60)), *somebody]
-        sites, study = circle_of(cc.Records.from_rows(rows, schema=CODES), "masked")
-        for kind, asked in (("rulefit.fit", question), ("rulefit.rates", rates)):
-            replies.add(said(ask(sites[0], kind, asked, study=study, release="masked"))[0])
+        sites, agreed = circle_of(cc.Records.from_rows(rows, schema=CODES), "masked")
+        for asked in (question, rates):
+            replies.add(said(agreed.put(sites[0], asked))[0])
     assert replies == {rule}
 
 

@@ -9,6 +9,7 @@ from conversation import ROWS, site_of, wrap
 from hypothesis import given, settings
 
 import concilium as cc
+from agreed import deliver, draft
 from concilium.errors import HouseError, MaskError, MessageError
 from concilium.federation.masking import Covered
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_envelope, open_reply
@@ -146,7 +147,7 @@ def test_pinned_peers_stand_and_an_unpinned_one_stops_the_study():
 def test_under_masks_a_site_tells_no_house_how_many_patients_it_has():
     site = site_of()
     reply = open_reply(
-        site.answer(encode(wrap("tree.schema", AskSchema(query="", target="y"), release="masked")))
+        deliver(site, encode(wrap("tree.schema", AskSchema(query="", target="y"), release="masked")))
     )
     assert isinstance(reply, Refusal)
     assert "does not tell how many patients" in reply.reason
@@ -175,7 +176,7 @@ def test_a_template_of_one_site_alone_is_refused_under_masks():
         msgspec.structs.replace(question, attributes=tuple(hidden), classes=question.classes.hide()),
     ):
         other = msgspec.structs.replace(envelope, id="another-id", body=encode(changed), seen=None)
-        reply = open_reply(sites[0].site.answer(encode(other)))
+        reply = open_reply(deliver(sites[0].site, encode(other)))
         assert isinstance(reply, Refusal)
         assert "one common schema" in reply.reason
 
@@ -187,7 +188,7 @@ def test_a_house_does_not_tell_one_site_something_else_under_masks():
     envelope = next(e for e in map(open_envelope, site.heard) if e.kind == "tree.crosstables")
     question = decode(envelope.body, AskCrosstables)
     with (
-        cc.House([site, *others]).open("tree", "masked", {}) as run,
+        cc.House([site, *others]).open(draft("masked")) as run,
         pytest.raises(MessageError, match="all sites are told the same"),
     ):
         run.add_up(question, {"s0": b"something"})

@@ -211,7 +211,7 @@ DRAWN = {
 
 
 def look(records: cc.Records, policy: cc.Policy) -> View:
-    return View(records, policy, b"a secret of these tests")
+    return View(records, policy, b"a secret of these tests", division_key=b"the key of these tests")
 
 
 def answer(view: View, question: Noisy) -> np.ndarray | str:

@@ -11,6 +11,7 @@ import pytest
 from conversation import ROWS, site_of, wrap
 
 import concilium as cc
+from agreed import Anything, deliver, draft
 from concilium import closed_lists, federation
 from concilium.closed_lists import KINDS, RELEASES, load
 from concilium.errors import HouseError, MessageError
@@ -21,6 +22,7 @@ from concilium.federation.questions import Noisy, Question, Statistic, Step, rea
 from concilium.federation.releases import find_release
 from concilium.federation.releases.release import Release
 from concilium.federation.schema import AskSchema
+from concilium.federation.terms import Propose
 from side_door import state
 
 AGE = Attribute("age", (40.0, 60.0))
@@ -78,10 +80,10 @@ def test_an_unknown_release_is_refused_in_a_sentence(name, said):
     with pytest.raises(MessageError) as refused:
         find_release(name)
     assert str(refused.value) == said
-    reply = open_reply(site_of().answer(encode(wrap(PLAIN.kind, PLAIN, release=name))))
+    reply = open_reply(deliver(site_of(), encode(wrap(PLAIN.kind, PLAIN, release=name))))
     assert (reply.rule, reply.reason) == ("message", said)
     region = cc.Region("r", cc.House(parts(2)))
-    assert isinstance(open_reply(region.answer(encode(wrap(PLAIN.kind, PLAIN, release=name)))), Refusal)
+    assert isinstance(open_reply(deliver(region, encode(wrap(PLAIN.kind, PLAIN, release=name)))), Refusal)
 
 
 def test_a_new_release_is_one_file_and_one_line(monkeypatch):
@@ -94,8 +96,10 @@ def test_a_new_release_is_one_file_and_one_line(monkeypatch):
     monkeypatch.setitem(RELEASES, "open", closed_lists.ListedRelease(f"{__name__}:Open", bounded=False))
     monkeypatch.setattr("test_releases.Open", Open, raising=False)
     monkeypatch.setattr(AskHistograms, "releases", frozenset({"open"}))
+    monkeypatch.setattr(Propose, "releases", frozenset(RELEASES))
+    monkeypatch.setattr(Anything, "releases", tuple(RELEASES))
     sites = parts(policy=cc.Policy(modes=("open",)))
-    with cc.House(sites).open("test", "open", {}) as run:
+    with cc.House(sites).open(draft("open")) as run:
         total = run.add_up(PLAIN)
         card = run.finish({})
     assert total.sum() == len(ROWS)
@@ -121,7 +125,7 @@ def test_a_question_is_answered_under_its_own_releases_only(release):
     for question in (PLAIN, NOISY, AskSchema(query="", target="y", count_patients=False)):
         if release in question.releases:
             continue
-        reply = open_reply(sites[0].answer(encode(wrap(question.kind, question, release=release))))
+        reply = open_reply(deliver(sites[0], encode(wrap(question.kind, question, release=release))))
         assert reply.rule == "message"
         assert reply.reason == f"a question of kind {question.kind!r} cannot be released as {release!r}"
 
@@ -132,12 +136,12 @@ def test_private_never_answers_what_is_not_noisy_even_if_a_kind_says_so(monkeypa
     monkeypatch.setattr(AskSchema, "releases", frozenset({"private"}))
     sites = parts()
     with (
-        cc.House(sites).open("test", "private", {}) as run,
+        cc.House(sites).open(draft("private")) as run,
         pytest.raises(HouseError, match="'histograms' cannot be released as 'private'"),
     ):
         run.add_up(PLAIN)
     with (
-        cc.House(sites).open("test", "private", {}) as run,
+        cc.House(sites).open(draft("private")) as run,
         pytest.raises(HouseError, match=r"'tree\.schema' cannot be released as 'private'"),
     ):
         run.ask(AskSchema(query="", target="y", count_patients=False))
@@ -148,7 +152,7 @@ def test_private_never_answers_what_is_not_noisy_even_if_a_kind_says_so(monkeypa
 def test_a_question_with_one_release_keeps_it_in_a_run_of_another():
     """A masked run may have a private part: its noise and its price are those of `private`, the rest is as it was."""
     sites = parts()
-    with cc.House(sites).open("test", "masked", {}) as run:
+    with cc.House(sites).open(draft("masked")) as run:
         plain = run.add_up(PLAIN)
         run.add_up(NOISY)
         again = run.add_up(PLAIN)
@@ -168,7 +172,7 @@ def test_noise_is_paid_for_as_what_it_is_in_a_run_of_another_release():
     """A noisy question asked as `masked` would leave without noise and unbounded: no such message is answered."""
     site = site_of()
     for release in ("exact", "masked"):
-        reply = open_reply(site.answer(encode(wrap(NOISY.kind, NOISY, release=release))))
+        reply = open_reply(deliver(site, encode(wrap(NOISY.kind, NOISY, release=release))))
         assert isinstance(reply, Refusal)
     assert not [entry for entry in site.ledger.entries() if entry.question]
 
@@ -187,8 +191,8 @@ def test_what_is_released_is_what_the_house_adds_up():
     """Each release has both halves: sums of the same patients are the same, but for the noise that was paid for."""
     totals = {}
     for release in ("exact", "masked"):
-        with cc.House(parts()).open("test", release, {}) as run:
+        with cc.House(parts()).open(draft(release)) as run:
             totals[release] = run.add_up(PLAIN)
     np.testing.assert_array_equal(totals["exact"], totals["masked"])
-    replies = [open_reply(site.answer(encode(wrap(PLAIN.kind, PLAIN)))) for site in parts()]
+    replies = [open_reply(deliver(site, encode(wrap(PLAIN.kind, PLAIN)))) for site in parts()]
     assert all(isinstance(reply, Answer) for reply in replies)

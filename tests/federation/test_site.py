@@ -8,13 +8,14 @@ import pytest
 from conversation import ROWS, crosstable_envelope, read_schema, schema_message, site_of, wrap
 
 import concilium as cc
+from agreed import deliver
 from concilium.errors import LedgerError, PolicyError, StudyError
 from concilium.federation.messages import Answer, Refusal, encode, open_reply
 from concilium.federation.schema import AskSchema
 
 
 def ask(site, message):
-    return open_reply(site.answer(message))
+    return open_reply(deliver(site, message))
 
 
 def test_an_answer_carries_its_charge_and_the_ledgers_head():
@@ -32,15 +33,15 @@ def test_an_answer_carries_its_charge_and_the_ledgers_head():
 def test_the_same_question_gets_the_stored_answer_free():
     site = site_of()
     message = encode(crosstable_envelope(site))
-    first = site.answer(message)
+    first = deliver(site, message)
     entries = len(site.ledger.entries())
-    assert site.answer(message) == first
+    assert deliver(site, message) == first
     assert len(site.ledger.entries()) == entries
 
 
 def test_the_same_id_with_other_content_is_refused():
     site = site_of()
-    site.answer(schema_message())
+    deliver(site, schema_message())
     reply = ask(site, schema_message(query="a = 1"))
     assert isinstance(reply, Refusal)
     assert reply.rule == "ledger"
@@ -160,7 +161,7 @@ def test_a_branch_floor_empties_small_branches_and_says_so():
 def test_an_older_copy_of_the_ledger_is_noticed(tmp_path):
     path = tmp_path / "a.ledger"
     site = site_of(ledger=path)
-    site.answer(schema_message("question-1"))
+    deliver(site, schema_message("question-1"))
     site.ledger.close()
     for file in tmp_path.glob("a.ledger*"):
         shutil.copy(file, str(file).replace("a.ledger", "old.ledger"))

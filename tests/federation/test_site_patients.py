@@ -12,6 +12,7 @@ import pytest
 from conversation import ROWS, schema_message, site_of, wrap
 
 import concilium as cc
+from agreed import deliver, draft
 from concilium import closed_lists
 from concilium.errors import LedgerError, PolicyError, StudyError
 from concilium.federation.attributes import Attribute
@@ -20,6 +21,7 @@ from concilium.federation.messages import Answer, Refusal, decode, encode, open_
 from concilium.federation.questions import PLAIN, Summed
 from concilium.federation.schema import AskSchema, SchemaSeen
 from concilium.federation.sums import read_sum
+from concilium.federation.work import Workload
 
 # Of a few patients, so that nothing but `by` says that the column tells them apart.
 IDS = [3, 1, 2, 0, 5, 4]
@@ -60,12 +62,15 @@ class AskNotes(Summed, frozen=True, kw_only=True):
     def shape(self):
         return (1,)
 
+    def estimate(self, patients, columns):
+        return Workload(patients, patients)
+
     def compute(self, cohort, template):
         return np.array([len(cohort)])
 
 
 def ask(site, message):
-    return open_reply(site.answer(message))
+    return open_reply(deliver(site, message))
 
 
 def test_a_table_and_patients_of_a_table_are_one_site():
@@ -117,7 +122,7 @@ def test_nor_do_private_questions():
     for target, attribute in (("y", Attribute("patient", (1.0,))), ("patient", Attribute("sex", (), ("f",)))):
         question = AskNoisyHistograms(query="", target=target, attributes=(attribute,), variance="100")
         with (
-            cc.House(sites).open("test", "private", {}) as run,
+            cc.House(sites).open(draft("private", target=target)) as run,
             pytest.raises(cc.errors.HouseError, match="there is no column 'patient'"),
         ):
             run.add_up(question)
@@ -132,11 +137,11 @@ def test_a_table_that_is_nothing_but_ids_is_no_table():
 def test_a_ledger_of_a_table_alone_stays_valid_for_patients_of_that_table(tmp_path):
     path = tmp_path / "a.ledger"
     first = cc.Site("a", TABLE, ledger=path)
-    stored = first.answer(schema_message())
+    stored = deliver(first, schema_message())
     first.ledger.close()
     for data in (cc.Patients(table=TABLE), cc.Patients(table=TABLE, by="patient"), TABLE):
         again = cc.Site("a", data, ledger=path)
-        assert again.answer(schema_message()) == stored
+        assert deliver(again, schema_message()) == stored
         again.ledger.close()
 
 
@@ -158,12 +163,12 @@ def test_a_ledger_is_that_of_all_parts(tmp_path):
 
 
 def test_the_memory_of_differencing_is_that_of_the_whole_population():
-    """One digest for the ledger, for remembered populations and for circles of hospitals."""
+    """One digest for the ledger and for circles of hospitals."""
     more = cc.Patients(table=TABLE, series=NOTES, by="patient")
     for data in (TABLE, more):
         site = cc.Site("a", data)
         assert isinstance(ask(site, schema_message()), Answer)
-        assert len(site.ledger.populations(data.digest, 0)) == 1
+        assert len(site.ledger.recall_patients().populations) == 1
         assert site.ledger.settings.records == data.digest
     assert more.digest != TABLE.digest
 
@@ -172,7 +177,7 @@ def test_the_memory_of_differencing_is_that_of_the_whole_population():
 def test_a_question_about_a_part_that_is_not_there_is_refused_as_its_kind_is(monkeypatch, release):
     monkeypatch.setitem(closed_lists.KINDS, AskNotes.kind, f"{__name__}:AskNotes")
     policy = cc.Policy(kinds=tuple(closed_lists.KINDS))
-    message = encode(wrap(AskNotes.kind, AskNotes(query="", target="y"), release=release))
+    message = encode(wrap(AskNotes.kind, AskNotes(query="", target="y"), study="notes", release=release))
     for data in (TABLE, cc.Patients(table=TABLE, codes=NOTES, by="patient")):
         site = cc.Site("a", data, policy)
         reply = ask(site, message)
@@ -192,7 +197,7 @@ def test_a_house_goes_on_without_the_hospital_that_does_not_hold_the_part(monkey
     monkeypatch.setitem(closed_lists.KINDS, AskNotes.kind, f"{__name__}:AskNotes")
     policy = cc.Policy(kinds=tuple(closed_lists.KINDS))
     holding = cc.Site("holding", cc.Patients(table=TABLE, series=NOTES, by="patient"), policy)
-    with cc.House([holding, site_of(name="other", policy=policy)]).open("test", "exact", {}) as run:
+    with cc.House([holding, site_of(name="other", policy=policy)]).open(draft()) as run:
         total = run.add_up(AskNotes(query="", target="y"))
         card = run.finish({})
     assert total.tolist() == [6]

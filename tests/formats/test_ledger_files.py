@@ -16,7 +16,7 @@ import pytest
 from pyroaring import BitMap
 
 import concilium as cc
-from concilium.errors import HouseError
+from concilium.errors import HouseError, LedgerError
 from concilium.privacy.ledger import Head
 
 HERE = Path(__file__).parent
@@ -65,9 +65,25 @@ def test_an_old_ledger_reads_as_it_was_written(file):
         assert ledger.settings.site == CONTENT["site"]
 
 
-def test_the_digest_of_a_table_is_what_it_was():
-    assert TABLES["north"].digest == CONTENT["records"]
-    assert cc.Patients(table=TABLES["north"]).digest == CONTENT["records"]
+def test_the_former_digest_of_a_table_is_what_it_was():
+    assert TABLES["north"].former_digest == CONTENT["records"]
+    assert cc.Patients(table=TABLES["north"]).former_digest == CONTENT["records"]
+
+
+def test_an_old_ledger_of_the_same_table_is_bound_to_its_new_digest_once(file):
+    for _ in range(2):
+        cc.Site("north", TABLES["north"], policy=cc.Policy(budget=cc.Budget("2")), ledger=file).ledger.close()
+    with cc.Ledger.open_readonly(file) as ledger:
+        *before, bound = ledger.entries()
+        assert len(before) == len(CONTENT["entries"])
+        assert "the same as before" in bound.note
+        assert ledger.settings.records == TABLES["north"].digest
+
+
+def test_an_old_ledger_of_another_table_asks_to_be_bound(file):
+    turned = TABLES["north"].take(list(range(35))[::-1])  # another order: an old digest cannot tell
+    with pytest.raises(LedgerError, match="bound to other records"):
+        cc.Site("north", turned, policy=cc.Policy(budget=cc.Budget("2")), ledger=file)
 
 
 @pytest.mark.parametrize("release", ["exact", "masked", "private"])
@@ -86,10 +102,10 @@ def test_an_old_ledger_goes_on(file, release):
 def test_an_old_ledger_begins_to_count_refusals_by_month(file):
     policy = cc.Policy(budget=cc.Budget("2"), minimum_patients=1000, refusals_per_month=1)
     north = cc.Site("north", TABLES["north"], policy=policy, ledger=file)
-    for said in ("too few patients", "too many different questions"):
+    for said in ("too few patients", "too many different studies"):
         with pytest.raises(HouseError, match=said):
             cc.NaiveBayes("y", query="" if said == "too few patients" else "sex = 'f'").fit(cc.House([north]))
-    assert north.ledger.verify() == len(CONTENT["entries"])
+    assert north.ledger.verify() == len(CONTENT["entries"]) + 1  # bound to the new form of the digest
 
 
 def test_an_old_ledger_remembers_its_circle_its_patients_and_its_budget(file):
@@ -98,8 +114,18 @@ def test_an_old_ledger_remembers_its_circle_its_patients_and_its_budget(file):
     others = [cc.Site("east", TABLES["east"]), cc.Site("south", TABLES["west"])]
     with pytest.raises(HouseError, match="opened masked sums with east, north, west"):
         cc.NaiveBayes("y", release="masked").fit(cc.House([*others, north]))
-    remembered = north.ledger.populations(CONTENT["records"], 0)
-    assert [len(BitMap.deserialize(patients)) for _, _, patients in remembered] == [35]
+    ((_, _, remembered),) = north.ledger.recall_patients().populations
+    assert len(BitMap.deserialize(remembered)) == 35
+    assert north.ledger.populations_by_row() == []
+    # Whatever happens to the order and to the reading of the table, they are remembered.
+    north.ledger.close()
+    turned = cc.Records.from_rows(make_rows(35, 1)[::-1])
+    north = cc.Site(
+        "north", turned, policy=cc.Policy(budget=cc.Budget("2"), minimum_patients=20), ledger=file
+    )
+    with pytest.raises(HouseError, match="too few patients"):
+        cc.NaiveBayes("y", query="sex = 'f' or ward in {'a', 'b'}").fit(cc.House([north]))
+    cc.NaiveBayes("y").fit(cc.House([north]))
     left = Fraction(CONTENT["remaining"])
     assert north.ledger.fits(left)
     assert not north.ledger.fits(left + Fraction(1, 10**12))

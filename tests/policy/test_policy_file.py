@@ -12,7 +12,7 @@ import concilium as cc
 from concilium.errors import PolicyError
 from concilium.policy.explain import find_oddities
 from concilium.policy.functions import Secret
-from concilium.policy.policy import CONSTRAINTS
+from concilium.policy.policy import CONSTRAINTS, Agree, WorkLimits
 
 COMPLETE = """
 [release]
@@ -133,6 +133,10 @@ def test_the_policy_s_own_secret_comes_before_the_site_s() -> None:
         ("[release]\ndominance = 1.5", "dominance must be a share"),
         ("[release]\ndominance = nan", "dominance must be a share"),
         ("[release]\ndifferencing = 1", "Expected `bool`"),
+        ("[work]\noperations_per_day = 0", "operations_per_day must be a number from 1"),
+        ("[work]\noperations_per_day = nan", "operations_per_day must be a number from 1"),
+        ("[work]\nmemory_per_question = '1 mile'", "must be a number of bytes, such as 512_000_000"),
+        ("[work]\nhours = 3", "hours"),
         ("[budget]\ntotal = '1e999999999'", "total must be a finite number"),
         ("[budget]\ntotal = '1/2'\ndelta = '2'", "delta must lie strictly between 0 and 1"),
         ("[release\n", "is not TOML"),
@@ -170,12 +174,21 @@ PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="
 def test_every_key_of_a_policy_is_on_the_page_with_its_default() -> None:
     text = PAGE.split("## [release]\n")[1].split("\n## ")[0]
     documented = dict(re.findall(r"^\| `(\w+)` \| (\S+)", text, flags=re.MULTILINE))
-    elsewhere = {"constraints", "secret", "peers", "budget"}
+    elsewhere = {"constraints", "secret", "peers", "houses", "agree", "budget", "work"}
     assert set(documented) == set(cc.Policy.__struct_fields__) - elsewhere
-    for name in ("minimum_patients", "branch_floor", "minimum_cell", "colluders"):
+    for name in ("minimum_patients", "branch_floor", "minimum_cell", "colluders", "support"):
         assert documented[name] == str(getattr(cc.Policy(), name))
     for name in ("differencing", "other_circles"):
         assert documented[name] == str(getattr(cc.Policy(), name)).lower()
+    section = PAGE.split("## [houses], [agree]\n")[1].split("\n## ")[0]
+    agreed = set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE))
+    assert agreed == set(Agree.__struct_fields__)
+    section = PAGE.split("## [work]\n")[1].split("\n## ")[0]
+    stated = dict(re.findall(r'^\| `(\w+)` \| "?([^"|]+?)"? \|', section, flags=re.MULTILINE))
+    assert set(stated) == set(WorkLimits.__struct_fields__)
+    limits = WorkLimits()
+    assert stated["memory_per_question"] == limits.memory_per_question
+    assert float(stated["operations_per_day"]) == limits.operations_per_day
     section = PAGE.split("## [constraints]\n")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `(text|file|secret)` \|", section, flags=re.MULTILINE)) == set(CONSTRAINTS)
 

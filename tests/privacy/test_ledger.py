@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import BudgetError, LedgerError
-from concilium.privacy import ledger as ledger_module
 from concilium.privacy import ledger_chain
+from concilium.privacy import refusals as refusals_module
 from concilium.privacy.accounting import epsilon_from_rho, rho_from_pure
 from concilium.privacy.ledger import Entry, Head, Ledger, LedgerSettings
 
@@ -58,12 +58,13 @@ def filled(entries, site):
             ledger.set_budget(12, "a second year")
             release(ledger, "last", cost=1)
             head = ledger.head()
-        return path.read_bytes(), head
+        return path.read_bytes(), Path(f"{path}.head").read_bytes(), head
 
 
 def fill(path, entries=6, site=None):
-    content, head = filled(entries, site)
+    content, beside, head = filled(entries, site)
     path.write_bytes(content)
+    Path(f"{path}.head").write_bytes(beside)
     return head
 
 
@@ -398,7 +399,7 @@ def test_a_refusal_for_patients_is_counted_once_for_each_content(path):
 @given(st.lists(st.sampled_from(["patients", "kind", "mode"]), max_size=40), st.integers(1, 10))
 def test_the_log_of_refusals_is_bounded_and_what_depends_on_patients_is_the_last_to_go(rules, most):
     with pytest.MonkeyPatch.context() as patch, Ledger() as ledger:
-        patch.setattr(ledger_module, "MOST_NOTES", most)
+        patch.setattr(refusals_module, "MOST_NOTES", most)
         kept = []
         for number, rule in enumerate(rules):
             ledger.refuse("burns", "count", f"q{number}", rule)
@@ -695,7 +696,12 @@ def test_a_cut_tail_is_valid_in_itself_and_found_by_the_head_others_remember(pat
     with tampering(path) as database:
         database.execute("DELETE FROM entries WHERE sequence > 5")
         database.execute("DELETE FROM answers WHERE sequence > 5")
-    with Ledger(path) as ledger:
+    with pytest.raises(LedgerError, match=r"it has 5 entries, and north\.ledger\.head says that it had 8"):
+        Ledger(path)
+    with Ledger.open_readonly(path) as ledger:
+        with pytest.raises(LedgerError, match="a restored backup"):
+            ledger.verify()
+        Path(f"{path}.head").unlink()
         assert ledger.verify() == 5
         assert not ledger.holds(head)
 
@@ -705,12 +711,14 @@ def test_an_older_copy_is_found_by_the_head_others_remember(path):
         release(ledger, "a", cost=1)
         early = ledger.head()
     shutil.copy(path, path.with_suffix(".old"))
+    shutil.copy(f"{path}.head", path.with_suffix(".old.head"))
     with Ledger(path) as ledger:
         release(ledger, "b", cost=1)
         late = ledger.head()
         assert ledger.holds(early)
         assert ledger.holds(late)
-    path.with_suffix(".old").replace(path)
+    path.with_suffix(".old").replace(path)  # with the head beside it: only others can tell
+    path.with_suffix(".old.head").replace(f"{path}.head")
     with Ledger(path) as ledger:
         assert ledger.holds(early)
         assert not ledger.holds(late)
@@ -871,7 +879,7 @@ def test_looking_makes_and_changes_nothing(path):
             lambda: ledger.set_budget(100, "more"),
             lambda: ledger.rebind("other"),
             lambda: ledger.refuse("s", "k", "q", "rule"),
-            lambda: ledger.remember_population("records", b"digest", b"patients"),
+            lambda: ledger.remember_population(b"digest", b"patients"),
             lambda: ledger.remember_circle("records", ("a", "b")),
             ledger.mask_store,
         ):
@@ -915,7 +923,7 @@ def test_a_ledger_that_may_only_be_read_is_shown_and_not_written():
         fill(use)
         with Ledger(use) as ledger:
             release(ledger, "in the log")
-            for copy, endings in ((killed, ("", "-wal", "-shm")), (moved, ("", "-wal"))):
+            for copy, endings in ((killed, ("", ".head", "-wal", "-shm")), (moved, ("", ".head", "-wal"))):
                 for ending in endings:
                     shutil.copy(f"{use}{ending}", f"{copy}{ending}")
             for file in (file for folder in folders for file in folder.iterdir()):
@@ -945,7 +953,7 @@ def test_a_new_ledger_is_readable_by_its_owner_alone_and_alone_in_its_folder(pat
         release(ledger)
         for file in path.parent.iterdir():
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [file.name for file in path.parent.iterdir()] == ["north.ledger"]
+    assert {file.name for file in path.parent.iterdir()} == {"north.ledger", "north.ledger.head"}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

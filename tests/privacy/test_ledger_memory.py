@@ -32,23 +32,21 @@ def tables(path):
         return {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["one", "two"]), st.binary(max_size=2), st.binary(max_size=3))),
-    st.integers(0, 10),
-)
-def test_populations_come_back_in_order_once_and_by_their_records(given_, after):
+@given(st.lists(st.tuples(st.binary(max_size=2), st.binary(max_size=3))), st.integers(0, 10))
+def test_populations_come_back_in_order_and_once(given_, after):
     """Against a plain list."""
     with Ledger() as ledger:
+        assert ledger.recall_patients() is None
+        begun = ledger.begin_patients(("a", "é"))
         kept = []
-        for records, digest, patients in given_:
-            ledger.remember_population(records, digest, patients)
-            if not any((records, digest) == (r, d) for r, d, _ in kept):
-                kept.append((records, digest, patients))
-        for records in ("one", "two", "three"):
-            found = [
-                (number, d, p) for number, (r, d, p) in enumerate(kept, 1) if r == records and number > after
-            ]
-            assert ledger.populations(records, after) == found
+        for digest, patients in given_:
+            ledger.remember_population(digest, patients)
+            if not any(digest == d for d, _ in kept):
+                kept.append((digest, patients))
+        memory = ledger.recall_patients(after)
+        assert (memory.key, memory.columns) == (begun.key, ("a", "é"))
+        assert [one[1:] for one in memory.populations] == kept[after:]
+        assert [number for number, _, _ in memory.populations] == [*range(after + 1, len(kept) + 1)]
 
 
 def test_circles_come_back_once_whatever_the_records_were():
@@ -72,9 +70,11 @@ def test_what_a_seal_remembers_is_kept_with_the_charge_or_not_at_all(tmp_path):
         def seal(head):
             with store.transaction():
                 store.keep(ANSWER)
-            ledger.remember_population("records", b"digest", b"patients")
+            ledger.begin_patients(None)
+            ledger.remember_population(b"digest", b"patients")
+            ledger.remember_names(0, b"8 bytes.")
             ledger.remember_circle("records", ("a", "b"))
-            assert ledger.populations("records", 0) == [(1, b"digest", b"patients")]
+            assert ledger.recall_patients().populations == [(1, b"digest", b"patients")]
             assert ledger.circles() == [("a", "b")]
             if fails:
                 raise ZeroDivisionError
@@ -83,15 +83,16 @@ def test_what_a_seal_remembers_is_kept_with_the_charge_or_not_at_all(tmp_path):
         fails = True
         with pytest.raises(ZeroDivisionError):
             charge(ledger, "failing", seal=seal)
-        assert (ledger.populations("records", 0), ledger.circles()) == ([], [])
+        assert (ledger.recall_patients(), ledger.patient_names(), ledger.circles()) == (None, b"", [])
         assert store.find(b"study", b"content") is None
-        assert not tables(path) & {"disclosure_population", "mask_circle"}
+        assert not tables(path) & {"remembered_population", "patient_key", "patient_names", "mask_circle"}
         fails = False
         charge(ledger, "standing", seal=seal)
         assert ledger.verify() == 1
     with Ledger(path) as ledger:
-        assert ledger.populations("records", 0) == [(1, b"digest", b"patients")]
-        assert ledger.populations("records", 1) == []
+        assert ledger.recall_patients().populations == [(1, b"digest", b"patients")]
+        assert ledger.recall_patients(1).populations == []
+        assert ledger.patient_names() == b"8 bytes."
         assert ledger.circles() == [("a", "b")]
         assert ledger.mask_store().find(b"study", b"content") == ANSWER
 
@@ -129,10 +130,10 @@ def test_looking_makes_no_table(tmp_path):
     path = tmp_path / "north.ledger"
     with Ledger(path) as ledger:
         before = tables(path)
-        assert (ledger.populations("records", 0), ledger.circles(), ledger.unbounded_numbers()) == ([], [], 0)
+        assert (ledger.recall_patients(), ledger.circles(), ledger.unbounded_numbers()) == (None, [], 0)
         assert tables(path) == before
     with Ledger.open_readonly(path) as ledger:
-        assert (ledger.populations("records", 0), ledger.circles(), ledger.unbounded_numbers()) == ([], [], 0)
+        assert (ledger.recall_patients(), ledger.circles(), ledger.unbounded_numbers()) == (None, [], 0)
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(RELEASES)), st.integers(0, 1000))))
@@ -203,9 +204,10 @@ def test_a_ledger_of_the_first_version_goes_on(tmp_path: Path) -> None:
             )
     with Ledger(path) as ledger:
         assert ledger.verify() == 1
-        assert ledger.populations("records", 0) == [(1, b"\x01\x02", b"\x03\x04")]
+        assert ledger.populations_by_row() == [("records", b"\x03\x04")]
         assert ledger.circles() == [everyone.manifest.names]
         assert ledger.unbounded_numbers() == 3
+        assert ledger.count_refused() == (0, "")
         store = group.stores["ashford"] = ledger.mask_store()
         assert store.study_key(b"\xaa") == b"\xbb"
         assert store.has_ended(b"\xcc")
@@ -224,5 +226,7 @@ def test_a_ledger_of_the_first_version_goes_on(tmp_path: Path) -> None:
         charge(ledger, "now")
         assert ledger.verify() == 2
     with closing(sqlite3.connect(path)) as database:
-        numbers = [n for (n,) in database.execute("SELECT DISTINCT number FROM mask_attempt ORDER BY number")]
-    assert numbers == [1, 2]
+        kept = database.execute("SELECT count(*) FROM mask_attempt").fetchone()
+        opened = database.execute("SELECT content, party FROM mask_opened ORDER BY party").fetchall()
+    assert kept == (1,)  # that of the study of fewer, which goes on
+    assert opened == [(content, 1), (hash_content(b"another question"), 2)]

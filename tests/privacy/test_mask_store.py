@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from mask_circle import new_store
 
+from concilium.errors import MaskError
 from concilium.privacy import mask_store
 from concilium.privacy.mask_store import MaskedAnswer, SqliteMaskStore
 
@@ -57,16 +59,15 @@ def test_openings_are_found_in_whatever_study() -> None:
         store.keep(FIRST)
         store.keep(replace(FIRST, study=b"later"))
         store.keep(replace(FIRST, content=b"another"))
-    assert store.openings(b"content") == []
+    assert store.openings(b"content") == {}
     with store.transaction():
         store.open(FIRST, b"transcript")
-    opened = replace(FIRST, opened=b"transcript")
-    assert store.openings(b"content") == [opened]
-    assert store.find(b"study", b"content") == opened
-    assert store.openings(b"another") == []
+    assert store.openings(b"content") == {b"participants": ("a", "b", "c")}
+    assert store.find(b"study", b"content") == replace(FIRST, opened=b"transcript")
+    assert store.openings(b"another") == {}
 
 
-def test_an_ended_study_keeps_what_it_opened_but_no_secret() -> None:
+def test_an_ended_study_keeps_for_whom_it_opened_what_and_nothing_else() -> None:
     store = new_store()
     with store.transaction():
         store.enroll(b"study", b"key")
@@ -75,11 +76,12 @@ def test_an_ended_study_keeps_what_it_opened_but_no_secret() -> None:
         store.keep(replace(FIRST, study=b"another"))
         store.open(FIRST, b"transcript")
         store.end(b"study")
-    left = store.find(b"study", b"content")
-    assert left == replace(FIRST, opened=b"transcript", seed=b"", vector=b"")
+    assert store.find(b"study", b"content") is None
     assert store.find(b"study", b"unopened") is None
     assert store.find(b"another", b"content") == replace(FIRST, study=b"another")
-    assert len(store.openings(b"content")) == 1
+    assert store.openings(b"content") == {b"participants": ("a", "b", "c")}
+    with pytest.raises(MaskError, match="would differ by the answer of c"):
+        store.check_participants(b"content", b"others", ("a", "b"))
 
 
 def test_a_transaction_that_fails_leaves_nothing() -> None:
@@ -173,7 +175,7 @@ def test_the_ledgers_tables_and_ours_live_side_by_side(tmp_path: Path) -> None:
         tables = {
             name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         }
-    assert tables == {"entry", "mask_study", "mask_attempt"}
+    assert tables == {"entry", "mask_study", "mask_attempt", "mask_opened", "mask_party"}
 
 
 def test_deleted_secrets_are_overwritten_in_the_file(tmp_path: Path) -> None:
@@ -210,3 +212,90 @@ os.kill(os.getpid(), signal.SIGKILL)
         subprocess.run([sys.executable, "-c", program, str(path), moment], check=False)
         with closing(sqlite3.connect(path)) as connection:
             assert SqliteMaskStore(connection).find(b"study", b"content") == expected
+
+
+def count_bytes(store: SqliteMaskStore) -> int:
+    """What is in use of a file; room that deleted rows left is used again."""
+    pages, free, size = (
+        store._connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * size)
+
+
+def run_study(
+    store: SqliteMaskStore, number: int, *, ends: bool, opens: bool = True, size: int = 20_000
+) -> None:
+    study = number.to_bytes(32, "big")
+    with store.transaction():
+        store.enroll(study, b"k" * 32)
+        for question in range(3):
+            content = hashlib.sha256(b"%d of %d" % (question, number)).digest()
+            answer = replace(FIRST, study=study, content=content, label=b"l" * 32, vector=bytes(size))
+            store.keep(answer)
+            if opens:
+                store.open(answer, b"t" * 32)
+        if ends:
+            store.end(study)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_thousand_studies_leave_some_hundred_bytes_each(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mask_store, "MOST_STUDIES", 20)
+    store = new_store()
+    sizes = []
+    for number in range(1000):
+        run_study(store, number, ends=ends)
+        if number in (99, 999):
+            sizes.append(count_bytes(store))
+    assert sizes[0] < 2_000_000
+    assert sizes[1] - sizes[0] < 900 * 300  # for whom each of its questions was opened
+    assert store.openings(hashlib.sha256(b"0 of 0").digest()) == {b"participants": ("a", "b", "c")}
+
+
+def test_studies_that_open_nothing_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_store, "MOST_STUDIES", 20)
+    monkeypatch.setattr(mask_store, "MOST_ENDED", 20)
+    store = new_store()
+    run_study(store, 0, ends=False)
+    sizes = []
+    for number in range(1, 1001):
+        run_study(store, number, ends=False, opens=False)
+        if number in (99, 999):
+            sizes.append(count_bytes(store))
+    assert sizes[-1] <= sizes[0]
+    # Joining is free: it does not end a study that has opened something.
+    assert store.study_key((0).to_bytes(32, "big")) == b"k" * 32
+
+
+def test_of_too_many_opened_bytes_the_oldest_vectors_go_and_are_not_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mask_store, "MOST_BYTES", 100_000)
+    store = new_store()
+    contents = [f"content {number}".encode() for number in range(20)]
+    with store.transaction():
+        store.enroll(b"study", b"key")
+        for content in contents:
+            answer = replace(FIRST, content=content, vector=bytes(10_000))
+            store.keep(answer)
+            store.open(answer, b"transcript")
+    kept = [content for content in contents if store.find(b"study", content).seed]  # type: ignore[union-attr]
+    assert kept == contents[-len(kept) :]
+    assert 5 <= len(kept) <= 10
+    assert store.find_answer(b"study", contents[-1], b"label") is not None
+    with pytest.raises(MaskError, match="answered and opened so long ago"):
+        store.find_answer(b"study", contents[0], b"label")
+    assert store.openings(contents[0])
+
+
+def test_a_study_that_is_not_asked_for_a_month_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store()
+    day = mask_store.find_day()
+    for number, later in ((1, 0), (2, 20), (3, 40)):
+        monkeypatch.setattr(mask_store, "find_day", lambda later=later: day + later)
+        run_study(store, number, ends=False)
+    assert [store.has_ended(number.to_bytes(32, "big")) for number in (1, 2, 3)] == [True, False, False]
+    assert store.find((1).to_bytes(32, "big"), hashlib.sha256(b"0 of 1").digest()) is None

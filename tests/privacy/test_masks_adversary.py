@@ -175,7 +175,7 @@ class TestOpening:
                 member.name,
             )
         for store in group.stores.values():
-            assert store.openings(hash_content(ASKED)) == []
+            assert store.openings(hash_content(ASKED)) == {}
 
     def test_before_an_answer(self) -> None:
         circle = hospitals(3).gather()

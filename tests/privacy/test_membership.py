@@ -161,7 +161,7 @@ def test_a_refused_reveal_changes_nothing() -> None:
     member = circle.members["ashford"]
     with pytest.raises(MaskError):
         member.reveal(ASKED, commitments[:2], charge_on_disk=True)
-    assert member._store.openings(hash_content(ASKED)) == []
+    assert member._store.openings(hash_content(ASKED)) == {}
 
 
 def test_an_ended_study_is_over_wherever_the_site_has_joined_it() -> None:
@@ -200,3 +200,24 @@ def test_a_second_run_of_the_same_question_among_the_same_hospitals_is_a_new_stu
     vectors = some_vectors(group.names)
     first, second = group.gather(), group.gather()
     assert first.add_up(ASKED, vectors).tolist() == second.add_up(ASKED, vectors).tolist()
+
+
+def test_a_study_that_was_forgotten_cannot_be_gone_on_with_by_whoever_still_has_its_secrets() -> None:
+    """Joined again it has another key, hence other labels: the old membership makes nothing under the old ones."""
+    group = hospitals(3)
+    circle = group.gather()
+    circle.add_up(ASKED, some_vectors(group.names))
+    member, study = circle.members["ashford"], circle.manifest.study_id
+    store = group.stores["ashford"]
+    with store.transaction():
+        store.end(study)
+        store._connection.execute("DELETE FROM mask_study WHERE study = ?", (study,))  # as of the oldest
+    for _ in range(2):
+        with pytest.raises(MaskError, match="has ended at ashford"):
+            member.mask(ASKED, words(1, 2, 3))
+        with pytest.raises(MaskError, match="has ended at ashford"):
+            member.meet(circle.keys)
+        again = group.join(circle.manifest, "ashford")
+        assert again.key.key != member.key.key
+    with pytest.raises(MaskError, match="is not the one it uses"):
+        again.meet(circle.keys)

@@ -226,8 +226,8 @@ def test_consult_reads_a_value_as_a_table_would(tmp_path, cell):
     assert [label(read_pairs([f"x={cell}"])["x"])] == from_table
 
 
-def test_digests_of_what_is_read_as_before_are_as_before(tmp_path):
-    """Ledgers are bound to them."""
+def test_former_digests_of_what_is_read_as_before_are_as_before(tmp_path):
+    """Ledgers of an earlier version are bound to them."""
     columns = {
         "whole": ["1", "2", "NA", "12"],
         "truth": ["TRUE", "false", "", "true"],
@@ -246,11 +246,11 @@ def test_digests_of_what_is_read_as_before_are_as_before(tmp_path):
         "codes": dict.fromkeys(("whole", "truth", "text", "long", "zeros", "day"), "code"),
         "numbers": dict.fromkeys(("whole", "real"), "number"),
     }
-    digests = [Records.read(path, schema=schema).digest[:12] for schema in schemas.values()]
+    digests = [Records.read(path, schema=schema).former_digest[:12] for schema in schemas.values()]
     for row in rows:
         row.pop("truth")  # text that Python holds for true or false is read as a file's now
     stated = {name: "code" for name in schemas["codes"] if name != "truth"}
-    digests += [Records.from_rows(rows, schema=stated).digest[:12]]
+    digests += [Records.from_rows(rows, schema=stated).former_digest[:12]]
     assert digests == BEFORE
 
 

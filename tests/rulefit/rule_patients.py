@@ -35,7 +35,12 @@ def deal(table, outcome, sites):
 
 def open_house(table, outcome, sites, **options):
     parts = deal(table, outcome, sites)
-    return cc.House([cc.Site(f"site {part}", records) for part, records in enumerate(parts)], **options)
+    return cc.House([open_site(part, records) for part, records in enumerate(parts)], **options)
+
+
+def open_site(part, records):
+    """A site that holds out the same patients each time it is opened."""
+    return cc.Site(f"site {part}", records, division_key=f"the key of site {part}".encode())
 
 
 def rows_of(table, outcome, **more):
@@ -66,6 +71,7 @@ class Forging:
 
     def __init__(self, site, kind, body):
         self.name, self._site, self._kind, self._body = site.name, site, kind, body
+        self.identity, self.introduce = site.identity, site.introduce
 
     def answer(self, message):
         reply = self._site.answer(message)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import concilium as cc
+from agreed import draft
 from concilium.errors import HouseError, MessageError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
@@ -147,7 +148,7 @@ ROWS = [{"age": 30.0 + i, "sex": "fm"[i % 2], "y": "np"[i % 3 == 0]} for i in ra
 
 
 def ask(question, sites):
-    with cc.House(sites).open("rulefit", "private", {}) as run:
+    with cc.House(sites).open(draft("private")) as run:
         return run.add_up(question)
 
 
@@ -205,7 +206,7 @@ def test_a_gradient_is_never_released_without_noise():
     question = make_question(make_terms(1.0), (0.0,) * 5, 8)
     for release in ("masked", "exact"):
         with (
-            cc.House(sites_of(ROWS)).open("rulefit", release, {}) as run,
+            cc.House(sites_of(ROWS)).open(draft(release)) as run,
             pytest.raises(HouseError, match=f"cannot be released as '{release}'"),
         ):
             run.gather(question, release=release)

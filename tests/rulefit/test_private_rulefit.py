@@ -36,7 +36,10 @@ def rows(count, shift=0):
 SITES = {"big": rows(150), "small": rows(40, 1), "tiny": rows(1, 2), "one": rows(3, 3)}
 
 
-def make_sites(policy=None):
+UNLIMITED = cc.Policy(budget=cc.Budget("unlimited"))  # an epsilon of 20 is beyond the default
+
+
+def make_sites(policy=UNLIMITED):
     return [cc.Site(name, cc.Records.from_rows(part, schema=SCHEMA), policy) for name, part in SITES.items()]
 
 
@@ -72,7 +75,7 @@ def test_an_odd_value_of_one_patient_changes_nobody_elses(fixed_noise):
             for name, count in (("a", 90), ("b", 80), ("c", 70))
         }
         parts["a"].append({"age": 10, "y": last})
-        sites = [cc.Site(n, state(part, age="number")) for n, part in parts.items()]
+        sites = [cc.Site(n, state(part, age="number"), UNLIMITED) for n, part in parts.items()]
         with zero_noise():
             return cc.RuleFit(
                 "y", bins={"age": [20, 40, 60]}, values={"y": [0, 1]}, epsilon=20, release="private"
@@ -173,7 +176,7 @@ def find_auc(outcome, score):
 
 
 def fit_logistic(epsilon, parts):
-    sites = [cc.Site(f"s{i}", part[0]) for i, part in enumerate(parts)]
+    sites = [cc.Site(f"s{i}", part[0], UNLIMITED) for i, part in enumerate(parts)]
     return cc.RuleFit(
         "y",
         bins={f"x{i}": EDGES for i in range(8)},

@@ -7,10 +7,22 @@ import itertools
 import numpy as np
 import pytest
 from pooled_lasso import Pooled, end, find_optimum, objective, unlike
-from rule_patients import BINS, Forging, deal, draw, open_house, records_of, rows_of, site_of, small_rulefit
+from rule_patients import (
+    BINS,
+    Forging,
+    deal,
+    draw,
+    open_house,
+    open_site,
+    records_of,
+    rows_of,
+    site_of,
+    small_rulefit,
+)
 
 import concilium as cc
 from concilium.errors import HouseError, LedgerError, MaskError, ModelError, QueryError, StudyError
+from concilium.federation.cohort import View
 from concilium.federation.held_out import Part
 from concilium.federation.messages import encode
 from concilium.privacy.identity import Identity
@@ -282,14 +294,15 @@ def test_under_masks_no_site_tells_how_many_patients_it_has(patients):
 
 def test_the_penalty_is_chosen_by_loss_on_patients_held_out(patients):
     table, y = patients
-    house = open_house(table, y, 3)
-    model = small_rulefit(penalty=[0.002, 0.01, 0.03, 0.1]).fit(house)
+    sites = [open_site(part, records) for part, records in enumerate(deal(table, y, 3))]
+    model = small_rulefit(penalty=[0.002, 0.01, 0.03, 0.1]).fit(cc.House(sites))
     assert [choice.penalty for choice in model.path_] == [0.1, 0.03, 0.01, 0.002]
     design = model.design(records_of(table, y))
     held = np.zeros(240, dtype=bool)
-    for part, records in enumerate(deal(table, y, 3)):
-        cohort = cc.Site("x", records)._desk.view.select("", "y")
-        out = Part(percent=30, held=True).choose(cohort, "", "y", 4)
+    keys = [site.division_key for site in sites]
+    for part, (records, key) in enumerate(zip(deal(table, y, 3), keys, strict=True)):
+        cohort = View(records, cc.Policy(), division_key=key).select("", "y")
+        out = Part(percent=30, held=True).choose(cohort, 4)
         held[part::3] = np.isin(np.arange(len(cohort)), out.rows)
     losses = {}
     for choice in model.path_:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rule_patients import BINS, draw, records_of
 
 import concilium as cc
+from agreed import deliver
 from concilium.federation.arrays import pack
 from concilium.federation.attributes import Attribute
 from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, encode, open_reply
@@ -71,7 +72,7 @@ def envelope(kind, body, release="exact"):
 
 
 def ask(site, kind, body, release="exact"):
-    return open_reply(site.answer(encode(envelope(kind, body, release))))
+    return open_reply(deliver(site, encode(envelope(kind, body, release))))
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)
@@ -204,7 +205,7 @@ def test_a_small_message_cannot_ask_for_a_matrix_out_of_proportion(site):
     for kind, question in (("rulefit.fit", fit), ("rulefit.rates", rates)):
         message = encode(envelope(kind, encode(question)))
         tracemalloc.start()
-        reply = open_reply(site.answer(message))
+        reply = open_reply(deliver(site, message))
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert isinstance(reply, Answer)
@@ -241,7 +242,7 @@ def test_a_small_message_cannot_ask_for_a_table_out_of_proportion(site, terms, r
     for kind, question in (("rulefit.fit", fit), ("rulefit.rates", rates)):
         message = encode(envelope(kind, encode(question)))
         tracemalloc.start()
-        reply = open_reply(site.answer(message))
+        reply = open_reply(deliver(site, message))
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert (reply.rule, reply.reason) == ("message", reason)

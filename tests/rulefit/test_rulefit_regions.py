@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rule_patients import BINS, Forging, draw, records_of, small_rulefit
 
 import concilium as cc
+from agreed import draft
 from concilium.errors import HouseError
 from concilium.federation.arrays import pack
 from concilium.federation.attributes import Attribute
@@ -102,7 +103,7 @@ def test_sums_through_any_tiers_are_those_of_the_flat_house_to_the_last_bit(data
     regions = build_tiers(shape, iter(open_sites(count, seed)), iter(range(100)))
     sums = []
     for parts in (open_sites(count, seed), regions):
-        with cc.House(parts).open("rulefit", "exact", {}) as run:
+        with cc.House(parts).open(draft(query=question.query, target=question.target)) as run:
             sums.append(run.add_up(question))
     assert sums[0].dtype == sums[1].dtype == np.int64
     assert np.array_equal(*sums)

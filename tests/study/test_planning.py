@@ -28,8 +28,9 @@ def test_a_private_plan_is_exact_and_asks_nothing(tmp_path: Path) -> None:
     assert plan.total == sum(question.cost or 0 for question in plan.questions.questions)
     assert 0 < plan.total <= rho_for_epsilon("1", "1e-6")
     assert [(site.site, site.left, site.fits) for site in plan.sites] == [
-        (name, None, True) for name in HOSPITALS
+        (name, 1, True) for name in HOSPITALS
     ]
+    assert all(site.balance.source == "default" for site in plan.sites)
     assert plan.fits
     assert {kind for kind, _, _ in plan.rows} == {"tree.noisy"}
     shown = CliRunner().invoke(app, ["run", str(path), "--plan", "--json"]).stdout
@@ -56,7 +57,8 @@ def test_every_fold_that_is_charged_is_counted(tmp_path: Path) -> None:
     plan = cc.Study.read(lay_out(tmp_path, SPLIT + PRIVATE + LEAVE_OUT)).plan()
     assert plan.models == len(HOSPITALS)
     assert plan.total == 3 * one.total
-    assert plan.sites == ()
+    (each,) = plan.sites
+    assert (each.site, each.left, each.cost, each.fits) == ("each site", 1, plan.total, True)
 
 
 def test_what_has_no_bound_fits_everywhere(tmp_path: Path) -> None:

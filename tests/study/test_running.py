@@ -41,11 +41,11 @@ def interrupt_after(lines: int, error: type[BaseException]) -> Callable[[str], N
 
 
 def lose_south(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One hospital gives two answers and then no more."""
+    """One hospital agrees, gives two answers, and then no more."""
     answer, answers = Site.answer, itertools.count(1)
 
     def lose(site: Site, message: bytes) -> bytes:
-        if site.name == "south" and next(answers) > 2:
+        if site.name == "south" and next(answers) > 3:
             raise ConnectionError("line cut")
         return answer(site, message)
 
@@ -65,7 +65,7 @@ def test_a_run_gives_what_the_command_writes(tmp_path: Path, evaluate: str) -> N
     assert results.files["report.html"].read_text() == results.report()
     assert list(results.files.values()) == [
         tmp_path / "out" / name
-        for name in ("model.json", "metrics.json", "card.json", "tree.svg", "report.html")
+        for name in ("model.json", "metrics.json", "card.json", "terms.json", "tree.svg", "report.html")
     ]
     assert sorted(results.files.values()) == sorted((tmp_path / "out").iterdir())
     assert not list(tmp_path.glob(".*"))

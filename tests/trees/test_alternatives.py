@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
+from agreed import deliver
 from concilium.errors import MessageError
 from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
 from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
@@ -31,7 +32,7 @@ def ask(site, kind, question, template=b"", release="exact", name="q"):
         body=encode(question),
         template=template,
     )
-    return open_reply(site.answer(encode(envelope)))
+    return open_reply(deliver(site, encode(envelope)))
 
 
 def schema_of(site):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
+from agreed import deliver
 from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
@@ -85,7 +86,7 @@ def questions(draw):
 def view_of(rows):
     anyone = {"a": "u", "b": "1", "age": 1, "y": "n"}
     records = cc.Records.from_rows([*rows, anyone], schema=SCHEMA).take(np.arange(len(rows)))
-    return View(records, cc.Policy()).each_by_itself
+    return View(records, cc.Policy(), division_key=b"the key of these tests").each_by_itself
 
 
 def count(question, rows):
@@ -136,7 +137,7 @@ def test_one_patient_changes_no_more_than_is_charged(question, rows, data):
     for table in (rows, rows[:gone] + rows[gone + 1 :]):
         cohort = view_of(table).select("", "y").telling_all()
         if question.division is not None:
-            cohort = question.division.choose(cohort, "", "y", 0)
+            cohort = question.division.choose(cohort, 0)
         both.append(question.compute(cohort, b""))
     assert ((both[0] - both[1]) ** 2).sum() <= question.sensitivity_squared
 
@@ -193,7 +194,7 @@ def test_it_is_released_with_noise_only(release):
     site = cc.Site(
         "s", cc.Records.from_rows([{"a": "u", "b": "1", "age": 50, "y": "np"[i % 2]} for i in range(9)])
     )
-    reply = open_reply(site.answer(encode(wrap("tree.noisy", QUESTION, release=release))))
+    reply = open_reply(deliver(site, encode(wrap("tree.noisy", QUESTION, release=release))))
     assert isinstance(reply, Refusal)
     assert (reply.rule, "cannot be released" in reply.reason) == ("message", True)
 

@@ -57,7 +57,8 @@ def test_the_harness_finds_the_side_doors_of_exact_trees(fixed_noise):
 
 def test_the_harness_finds_a_refusal_that_depends_on_patients(fixed_noise, monkeypatch):
     from concilium.federation.cohort import View
-    from concilium.federation.desk import TOO_FEW, Refused
+    from concilium.federation.refused import Refused
+    from concilium.federation.studies import TOO_FEW
 
     select = View.select
 

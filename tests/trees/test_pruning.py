@@ -13,7 +13,7 @@ from pooled_id3 import c45, errors, id3
 from pooled_id3 import prune as prune_pooled
 from test_grouping import merging, nested
 from test_private_tree import SITES, VALUES, study
-from test_tree_equals_pooled import house_of, shared
+from test_tree_equals_pooled import house_of, key_of, shared
 
 import concilium as cc
 from concilium.errors import StudyError
@@ -31,12 +31,13 @@ def divide(sites, percent, policy=None, stated=False):
     """All patients of all sites who are held out, and all who are not, each site dividing its own."""
     policy = policy or cc.Policy()
     both = ([], [])
-    for rows in sites.values():
-        view = View(state(rows) if stated else cc.Records.from_rows(rows), policy)
+    for name, rows in sites.items():
+        table = state(rows) if stated else cc.Records.from_rows(rows)
+        view = View(table, policy, division_key=key_of(name))
         cohort = (view.each_by_itself if stated else view).select("", "y")
         for part, held in zip(both, (True, False), strict=True):
             least = 0 if stated else policy.minimum_patients
-            chosen = Part(percent=percent, held=held).choose(cohort, "", "y", least)
+            chosen = Part(percent=percent, held=held).choose(cohort, least)
             part += [rows[row] for row in chosen.rows]
     return both
 

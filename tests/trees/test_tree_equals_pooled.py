@@ -25,7 +25,14 @@ def nested(body, node=0):
 
 
 def house_of(sites, policy=None, read=cc.Records.from_rows):
-    return cc.House([cc.Site(name, read(rows), policy) for name, rows in sites.items()])
+    return cc.House(
+        [cc.Site(name, read(rows), policy, division_key=key_of(name)) for name, rows in sites.items()]
+    )
+
+
+def key_of(site):
+    """By which a site of these tests holds patients out: another at each."""
+    return f"the key of {site}".encode()
 
 
 def shared(sites):

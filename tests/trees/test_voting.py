@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
+from agreed import deliver
 from concilium.errors import ConciliumError, HouseError, ModelError, QueryError, StudyError
 from concilium.federation.attributes import Attribute, OwnValues
 from concilium.federation.explanation import Explanation
@@ -276,7 +277,7 @@ def test_sites_opt_out_by_themselves_and_the_card_says_so():
 def test_a_site_that_opts_out_tells_no_count():
     site = cc.Site("a", cc.Records.from_rows([row for row in ROWS if row["bleeding"] == "no"]))
     question = AskClassCounts(query="", target="bleeding", sample=Sample(positive="yes", negatives=3))
-    reply = open_reply(site.answer(encode(wrap("tree.classes", question))))
+    reply = open_reply(deliver(site, encode(wrap("tree.classes", question))))
     assert decode(reply.body, ClassCounts) == ClassCounts(values=("no",), opts_out="no positive patient")
 
 
@@ -285,7 +286,12 @@ def test_too_few_for_an_expert_opt_out_whatever_the_number_of_negatives():
     site = cc.Site("a", cc.Records.from_rows(rows))
     for negatives, out in ((1, True), (2, True), (3, False)):
         question = AskClassCounts(query="", target="y", sample=Sample(positive=1, negatives=negatives))
-        reply = open_reply(site.answer(encode(wrap("tree.classes", question, name=f"question-{negatives}"))))
+        reply = open_reply(
+            deliver(
+                site,
+                encode(wrap("tree.classes", question, name=f"question-{negatives}", study=f"s{negatives}")),
+            )
+        )
         assert (decode(reply.body, ClassCounts).opts_out is not None) == out
     # The site holds to it even if a house goes on to ask.
     ask = AskSampleCrosstables(
@@ -324,6 +330,7 @@ class Mortal:
 
     def __init__(self, site, answers):
         self.name, self._site, self._left = site.name, site, answers
+        self.identity, self.introduce = site.identity, site.introduce
 
     def answer(self, message):
         self._left -= 1
@@ -335,7 +342,7 @@ class Mortal:
 @pytest.mark.parametrize("answers", [1, 2, 5, 12])
 def test_a_site_lost_on_the_way_leaves_the_model_of_the_others(answers):
     sites = sites_of()
-    model = fitted(sites=[*sites[:-1], Mortal(sites[-1], answers)])
+    model = fitted(sites=[*sites[:-1], Mortal(sites[-1], 1 + answers)])  # it agreed, and answered
     assert model.body == fitted(sites=sites_of()[:-1]).body
     assert any("lost on the way: west" in warning for warning in model.card.warnings)
     assert sum(r.answers for r in model.card.releases if r.site == "west") == answers
@@ -355,7 +362,7 @@ def test_a_policy_against_small_cells_holds_for_class_counts_and_votes():
     for least, policy in policies.items():
         site = cc.Site("a", cc.Records.from_rows(rows), policy=policy)
         question = AskClassCounts(query="", target="y", sample=Sample(positive=1, negatives=3))
-        counts = decode(open_reply(site.answer(encode(wrap("tree.classes", question)))).body, ClassCounts)
+        counts = decode(open_reply(deliver(site, encode(wrap("tree.classes", question)))).body, ClassCounts)
         assert counts.opts_out == (None if least == 5 else "its policy does not let such counts out")
     # x = 0 is called positive: 2 of the 6 positives are, which is a cell of 2.
     ask = AskVotes(
@@ -411,7 +418,7 @@ def test_a_value_stored_as_number_here_and_text_there_is_one():
             {},
             "has a patient with bleeding = yes; its values there",
         ),
-        (ROWS[:12], {}, "too few patients match this question"),
+        (ROWS[:12], {}, "too few patients match this study"),
         (ROWS, {"target": "bleding"}, "did you mean 'bleeding'"),
         ([{**row, "bleeding": i + 0.5} for i, row in enumerate(ROWS)], {}, "a tree predicts categories"),
     ],
@@ -521,7 +528,7 @@ JSON = st.recursive(
 def test_the_questions_are_answered_as_they_stand():
     for kind, question in QUESTIONS.items():
         message = encode(wrap(kind, question, name=f"plain-{kind}", template=TEMPLATE))
-        assert isinstance(open_reply(SITE.answer(message)), Answer), kind
+        assert isinstance(open_reply(deliver(SITE, message)), Answer), kind
 
 
 @given(
@@ -548,7 +555,7 @@ def test_any_value_in_any_field_is_answered_or_refused(kind, field, value, templ
     place = body[inside[0]] if inside and inside[0] in body else body
     place[last] = value
     message = encode(wrap(kind, msgspec.msgpack.encode(body), template=template))
-    reply = open_reply(SITE.answer(message))
+    reply = open_reply(deliver(SITE, message))
     assert not (isinstance(reply, Refusal) and reply.rule == "internal"), reply
 
 
@@ -556,7 +563,7 @@ def test_any_value_in_any_field_is_answered_or_refused(kind, field, value, templ
 def test_samples_and_votes_are_exact_only(release):
     for kind, question in QUESTIONS.items():
         message = encode(wrap(kind, question, release=release, name=f"{release}-{kind}"))
-        reply = open_reply(SITE.answer(message))
+        reply = open_reply(deliver(SITE, message))
         assert isinstance(reply, Refusal)
         assert reply.rule == "message"
 
@@ -573,6 +580,6 @@ def test_samples_and_votes_are_exact_only(release):
 )
 def test_votes_of_no_sense_are_refused(experts, said):
     question = msgspec.structs.replace(QUESTIONS["tree.votes"], experts=experts)
-    reply = open_reply(SITE.answer(encode(wrap("tree.votes", question, template=TEMPLATE))))
+    reply = open_reply(deliver(SITE, encode(wrap("tree.votes", question, template=TEMPLATE))))
     assert isinstance(reply, Refusal)
     assert said in reply.reason

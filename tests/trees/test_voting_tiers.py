@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
+from agreed import deliver
 from concilium.errors import HouseError
 from concilium.federation.messages import Refusal, decode, encode, open_reply
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
@@ -78,7 +79,7 @@ def test_why_a_region_opts_out_names_no_hospital():
     small = [{"x": "a", "z": "p", "y": int(i == 0)} for i in range(9)]
     region = cc.Region("r", cc.House(open_sites({"secret one": small, "secret two": NEGATIVE})))
     question = AskClassCounts(query="", target="y", sample=Sample(positive=1, negatives=1))
-    reply = open_reply(region.answer(encode(wrap("tree.classes", question))))
+    reply = open_reply(deliver(region, encode(wrap("tree.classes", question))))
     assert b"secret" not in encode(reply)
     counts = decode(reply.body, ClassCounts)
     assert counts.opts_out == "fewer than 4 patients to learn from, no positive patient"
@@ -91,6 +92,7 @@ class Crashing:
 
     def __init__(self, site, answers):
         self.name, self._site, self._left = site.name, site, answers
+        self.identity, self.introduce = site.identity, site.introduce
 
     def answer(self, message):
         self._left -= 1
@@ -103,7 +105,7 @@ class Crashing:
 def test_a_region_that_loses_a_site_is_left_out_of_the_ensemble(answers):
     tables = {"a": ROWS[:30], "b": ROWS[30:60], "c": ROWS[60:], "d": NEGATIVE}
     a, b, c, d = open_sites(tables)
-    model = fit([cc.Region("r", cc.House([a, Crashing(b, answers), d])), c])
+    model = fit([cc.Region("r", cc.House([a, Crashing(b, 1 + answers), d])), c])
     assert model.body == fit(open_sites({"c": tables["c"]})).body
     assert [(refusal.site, refusal.rule) for refusal in model.card.refusals] == [("r", "lost")]
 
@@ -123,6 +125,6 @@ def test_a_region_asked_for_votes_out_of_the_blue_asks_its_sites_what_they_know(
     fit([first])
     votes = messages[-1]
     again = cc.Region("r", cc.House(sites), identity=identity)
-    one, other = (open_reply(region.answer(votes)) for region in (first, again))
+    one, other = (open_reply(deliver(region, votes)) for region in (first, again))
     assert not isinstance(other, Refusal)
     assert other.body == one.body

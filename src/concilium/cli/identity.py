@@ -19,7 +19,7 @@ def identity(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Show a hospital's fingerprint, for its peers to enter under [peers] in their policies.
+    """Show a hospital's fingerprint, for its peers to enter under [peers] of their policies (a house's: [houses]).
 
     A site keeps its identity beside its ledger, in LEDGER.identity. Tell the fingerprint to the other hospitals by a
     way that the clearing house does not control: read it out over the telephone.

@@ -11,15 +11,18 @@ from typer.core import TyperGroup
 from concilium.cli.output import escape_controls, say, say_json, say_table
 
 if TYPE_CHECKING:
+    from concilium.privacy.budgets import Balance
     from concilium.privacy.ledger import Entry, Ledger
 
 
 class ShowByDefault(TyperGroup):
     """`ledger FILE` is `ledger show FILE`."""
 
+    default = "show"
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and not args[0].startswith("-") and args[0] not in self.commands:
-            args = ["show", *args]
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
@@ -85,7 +88,7 @@ def verify(
 def budget(
     file: File,
     amount: Annotated[
-        str, typer.Argument(metavar="AMOUNT", help='The new budget, such as "3/2"; "none" for no cap.')
+        str, typer.Argument(metavar="AMOUNT", help='The new budget, such as "3/2"; "unlimited" for no cap.')
     ],
     reason: Annotated[str, typer.Option("--reason", help="Why; it is entered beside the change.")],
 ) -> None:
@@ -98,7 +101,7 @@ def budget(
     from concilium.privacy.ledger import Ledger
 
     with Ledger(existing(file)) as book:
-        book.set_budget(None if amount == "none" else amount, reason)
+        book.set_budget(None if amount in ("unlimited", "none") else amount, reason)
         say(summarise(book))
 
 
@@ -111,24 +114,62 @@ def rebind(
         list[str] | None, typer.Option("--code", help="A column that is a code, not a number.")
     ] = None,
     number: Annotated[list[str] | None, typer.Option("--number", help="A column that is a number.")] = None,
+    patient: Annotated[
+        str | None, typer.Option("--patient", help="The column of patients' ids, if the site names one.")
+    ] = None,
+    forget: Annotated[
+        str | None, typer.Option("--forget", help="Forget whom earlier answers were about; says why.")
+    ] = None,
 ) -> None:
     """Bind the ledger to the hospital's table as it is now; what is spent stays spent.
 
-    State the same columns as the study does (--code, --number), or the digest will be another.
+    Whom earlier answers were about stays remembered, and is compared with the new table as far as it holds the same
+    patients. How columns are stated (--code, --number) matters only for a ledger of an earlier version.
 
     \b
     Example:
-      concilium ledger rebind north.ledger north.csv --code race
+      concilium ledger rebind north.ledger north.csv
     """
+    from concilium.federation.disclosure import Populations
     from concilium.privacy.ledger import Ledger
+    from concilium.records.patients import Patients
     from concilium.records.table import Records
 
     path = existing(file)
     schema = dict.fromkeys(code or (), "code") | dict.fromkeys(number or (), "number")
-    digest = Records.read(records, table=table, schema=schema).digest
+    patients = Patients(table=Records.read(records, table=table, schema=schema), by=patient)
     with Ledger(path) as book:
-        book.rebind(digest)
-    say(f"{file}: bound to {records} (digest {digest[:12]}…); what is spent stays spent")
+        populations = Populations(book, patients, least=0)
+        before, still = (0, 0) if forget is not None else populations.count_known()
+        book.rebind(patients.digest, forget)
+    say(f"{file}: bound to {records} (digest {patients.digest[:12]}…); what is spent stays spent")
+    if before:
+        say(
+            f"of {before} patients who are remembered, {still} are in the table as they were; the others count as gone"
+        )
+    if forget is not None:
+        say("whom earlier answers were about is forgotten: the next ones could be subtracted from them")
+
+
+@app.command("accept-restored", short_help="Go on with a ledger that was restored from a backup.")
+def accept_restored(
+    file: File, reason: Annotated[str, typer.Option("--reason", help="Why; it is entered in the ledger.")]
+) -> None:
+    """Go on with a ledger that is behind its head file: an older copy was put back. It is entered with the reason.
+
+    What was released after the copy was made is in nobody's sum any more, and its patients are forgotten: lower the
+    budget by it. Houses and hospitals that saw the newer ledger will still not accept this one.
+
+    \b
+    Example:
+      concilium ledger accept-restored north.ledger --reason "the disk failed on 3 May"
+    """
+    from concilium.privacy.ledger import Ledger
+
+    head = Ledger.accept_restored(existing(file), reason)
+    say(
+        f"{file}: goes on from entry {head.count}; what was entered after the copy was made is lost: lower the budget"
+    )
 
 
 def existing(file: Path) -> Path:
@@ -145,11 +186,12 @@ def list_entry(entry: Entry) -> list[str]:
     from concilium.privacy.accounting import shown
 
     is_release = entry.mode != "settings"
+    note = entry.note.rsplit(" (signed ", 1)[0] if entry.kind == "study" else entry.note
     cells = [
         str(entry.sequence),
         f"{entry.time:%Y-%m-%d %H:%M}",
         entry.study if len(entry.study) <= 8 else entry.study[:7] + "…",
-        entry.kind if is_release else f"{entry.kind}: {entry.note}",
+        entry.kind if is_release else f"{entry.kind}: {note}",
         entry.mode,
         ("unlimited" if is_release else "–") if entry.cost is None else shown(entry.cost),
         str(entry.numbers) if is_release else "–",
@@ -161,7 +203,7 @@ def list_entry(entry: Entry) -> list[str]:
 
 def summarise(book: Ledger) -> str:
     """What was released, what is spent and what is left, in sentences."""
-    from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, shown
+    from concilium.privacy.accounting import shown
 
     releases = [entry for entry in book.entries() if entry.mode != "settings"]
     refusals = len(book.refusals())
@@ -169,25 +211,47 @@ def summarise(book: Ledger) -> str:
     open_ended = sum(entry.numbers for entry in releases if entry.cost is None)
     if open_ended:
         lines.append(f"{open_ended} numbers left without a bound on what they tell (epsilon = unlimited)")
-    spent, remainder = book.spent(), book.remaining()
-    balance = f"{book.currency} = {shown(spent)} is spent"
-    if book.currency == "rho" and spent:
-        epsilon = say_epsilon(epsilon_from_rho(spent, book.delta), digits=4)
-        balance += f" (epsilon = {epsilon} at delta = {shown(book.delta)})"
-    lines.append(balance + ("; no budget is set" if remainder is None else f"; {shown(remainder)} is left"))
+    balance = book.balance()
+    spent = f"{balance.currency} = {shown(balance.spent)} is spent"
+    if balance.currency == "rho" and balance.spent:
+        spent += f" ({balance.show_epsilon(balance.spent)} at delta = {shown(balance.delta)})"
+    lines.append(f"{spent}; {say_what_is_left(balance)}")
+    if balance.per_month is not None and balance.month_left is not None:
+        lines.append(
+            f"in {balance.month} {shown(balance.month_spent)} of {shown(balance.per_month)} is spent; "
+            f"{shown(balance.month_left)} is left"
+        )
     return "\n".join(map(escape_controls, lines))
+
+
+def say_what_is_left(balance: Balance) -> str:
+    """What is left of the budget, and who set it where the hospital did not say a number."""
+    from concilium.privacy.accounting import shown
+    from concilium.privacy.budgets import BY_DEFAULT, DEFAULT_BUDGETS
+
+    if balance.left is None and balance.source:
+        return f"the budget is unlimited, as the {balance.source} says"
+    if balance.left is None:
+        default = f"{balance.currency} = {shown(DEFAULT_BUDGETS[balance.currency])}"
+        return f"no budget is set: {default} holds from when its site opens it"
+    by_default = " of the default budget" if balance.source == BY_DEFAULT else ""
+    return f"{shown(balance.left)} is left{by_default}"
 
 
 def as_plain(book: Ledger) -> dict[str, Any]:
     """The whole ledger as JSON values; exact numbers stay exact, as text."""
-    remainder = book.remaining()
+    balance = book.balance()
     return {
         "ledger": book.path,
         "site": book.settings.site,
-        "currency": book.currency,
-        "delta": str(book.delta),
-        "spent": str(book.spent()),
-        "left": None if remainder is None else str(remainder),
+        "currency": balance.currency,
+        "delta": str(balance.delta),
+        "spent": str(balance.spent),
+        "left": None if balance.left is None else str(balance.left),
+        "budget_set_by": balance.source or None,
+        "month": None
+        if balance.per_month is None
+        else {"month": balance.month, "spent": str(balance.month_spent), "left": str(balance.month_left)},
         "entries": [
             {
                 "sequence": entry.sequence,

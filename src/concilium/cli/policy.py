@@ -145,9 +145,38 @@ def describe_release(rules: Policy) -> list[str]:
     for names, what in ((rules.withhold, "withholds"), (rules.identifiers, "hides the identifiers")):
         if names:
             sentences.append(f"{what} {', '.join(names)}")
-    if rules.budget is not None:
-        sentences.append(f"has a budget of {rules.budget.currency} = {rules.budget.amount}")
+    return [*sentences, *describe_budget(rules), *describe_work(rules)]
+
+
+def describe_budget(rules: Policy) -> list[str]:
+    """What private answers may cost."""
+    from concilium.privacy.accounting import shown
+    from concilium.privacy.budgets import DEFAULT_BUDGETS
+
+    allowance, currency = rules.allowance, "rho" if rules.budget is None else rules.budget.currency
+    if allowance.unlimited:
+        sentences = ["has an unlimited budget: private answers can be averaged until nothing is private"]
+    elif allowance.total is not None:
+        sentences = [f"has a budget of {currency} = {allowance.total}"]
+    else:
+        sentences = [
+            f"says no budget, so that {currency} = {shown(DEFAULT_BUDGETS[currency])} holds by default"
+        ]
+    if allowance.per_month is not None:
+        sentences.append(f"lets a calendar month cost {currency} = {allowance.per_month} at most")
     return sentences
+
+
+def describe_work(rules: Policy) -> list[str]:
+    """What computing may take, where the policy says it."""
+    if rules.work == type(rules.work)():
+        return []
+    most = rules.work.operations_per_question
+    each = "" if most is None else f"{most:.3g} operations and "
+    return [
+        f"computes at most what takes {each}{rules.work.memory / 1e9:.3g} GB for one question, and "
+        f"{rules.work.operations_per_day:.3g} operations a day"
+    ]
 
 
 def fit_to(rules: Policy, path: Path) -> list[str]:

@@ -11,7 +11,7 @@ import typer
 from concilium.cli.output import Tell, refuse_file, say, say_json, show_progress, warn
 from concilium.cli.plan import tell_plan
 from concilium.cli.results import tell_results
-from concilium.errors import CannotResume, ConciliumError, HouseError, RunStopped, StudyError
+from concilium.errors import CannotResume, ConciliumError, HouseError, RunStopped, StudyError, StudyPending
 
 if TYPE_CHECKING:
     from concilium.study import Study
@@ -32,6 +32,16 @@ def run(
     plan: Annotated[
         bool, typer.Option("--plan", help="Say what it would ask and cost, and whether it fits; run nothing.")
     ] = False,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            help="Wait so long where a person must agree.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json, and nothing else.")] = False,
 ) -> None:
     """Run a study: learn with its hospitals, evaluate, write model, metrics, card and report.
@@ -46,12 +56,15 @@ def run(
 
     definition = Study.read(study)
     if plan:
-        tell_plan(definition, definition.plan(), as_json)
+        planned = definition.plan()
+        tell_plan(definition, planned, as_json)
+        if not planned.fits or planned.unstated:
+            raise typer.Exit(2)
         return
     if out is None:
         raise StudyError("say where the results go: --out DIR (or --plan, to see what it would cost)")
     with show_progress(quiet=as_json) as tell:
-        results = run_study(definition, out, resume, tell)
+        results = run_study(definition, out, resume, tell, wait)
     if as_json:
         say_json(results.metrics)
         return
@@ -59,13 +72,44 @@ def run(
     say(f"results in {out}: {', '.join(results.files)}")
 
 
-def run_study(study: Study, out: Path, resume: bool, tell: Tell) -> StudyResults:
+def run_study(study: Study, out: Path, resume: bool, tell: Tell, wait: float | None = None) -> StudyResults:
     """Run a study; a run that can go on says by which command."""
+    patience = study.house.patience if wait is None else wait
+    proposed: set[str] = set()
+    while True:
+        try:
+            return run_once(study, out, resume, patience if proposed else 0, tell)
+        except StudyPending as pending:
+            hint = f"to go on then: {resuming(study, out)}"
+            if not patience or pending.study in proposed:
+                raise HouseError(f"{say_pending(study, pending)}\n{hint}") from None
+            warn(f"{say_pending(study, pending)}\nwaiting {patience:g} s for that")
+            proposed.add(pending.study)
+            resume = True
+
+
+def say_pending(study: Study, pending: StudyPending) -> str:
+    """For whom a study waits, and how it is decided on there."""
+    ledgers = {hospital.name: hospital.ledger for hospital in study.hospitals if hospital.ledger}
+    names = " and ".join(filter(None, [", ".join(pending.sites[:-1]), pending.sites[-1]]))
+    short = pending.study[:12]
+    places = [
+        shlex.join(["concilium", "studies", "show", study.locate(ledgers[s]), short]) for s in pending.sites
+    ]
+    return "\n  ".join([f"{study.name}: study {short} waits for {names}, where a person decides:", *places])
+
+
+def resuming(study: Study, out: Path) -> str:
+    return shlex.join(["concilium", "run", str(study.path), "--out", str(out), "--resume"])
+
+
+def run_once(study: Study, out: Path, resume: bool, wait: float, tell: Tell) -> StudyResults:
     refuse_file(out.absolute())
-    command = shlex.join(["concilium", "run", str(study.path), "--out", str(out), "--resume"])
-    hint = f"to go on from the last finished round: {command}"
+    hint = f"to go on from the last finished round: {resuming(study, out)}"
     try:
-        return study.run(out, resume=resume, on_progress=tell, warn=lambda text: warn(f"warning: {text}"))
+        return study.run(
+            out, resume=resume, wait=wait, on_progress=tell, warn=lambda text: warn(f"warning: {text}")
+        )
     except RunStopped as error:
         raise HouseError(f"{error.reason}; {hint}") from None
     except CannotResume as error:

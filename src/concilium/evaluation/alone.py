@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from concilium.evaluation.folds import M, learn_folds
 from concilium.evaluation.leave_out import Fold, Predictions, leave_sites_out, predict_at, select_patients
+from concilium.federation.held_out import SIMULATION_KEY
 from concilium.federation.house import House
 from concilium.federation.site import Site
 from concilium.policy.policy import Policy
@@ -24,7 +25,8 @@ FOLDS = 10
 
 def open_at_home(name: str, records: Records) -> Site:
     """A site that tells its own hospital everything."""
-    return Site(name, records, Policy(minimum_patients=0, differencing=False, allow=records.names))
+    policy = Policy(minimum_patients=0, differencing=False, allow=records.names)
+    return Site(name, records, policy, division_key=SIMULATION_KEY)
 
 
 def fit_alone(make: Callable[[], M], site: str, records: Records) -> M:

@@ -46,7 +46,7 @@ def learn_folds(
 ) -> FoldModels[M]:
     """A model for every fold. `open_house` opens the house of a fold's sites, or (None) that of all sites."""
     models: dict[int, M] = {}
-    with open_house(None).open("folds", "exact", {"left_out": [fold.left_out for fold in folds]}) as run:
+    with open_house(None).open(make().draft(models=max(1, len(folds)))) as run:
         shared, start = SharedAnswers(run), 0
         while start < len(folds):
             group = range(start, min(start + AT_ONCE, len(folds)))
@@ -94,7 +94,7 @@ class FoldConversation(Generic[M]):
     def __init__(self, method: M, fold: Fold, everyone: House) -> None:
         self.method, self.fold = method, fold
         house = FoldHouse(everyone, fold)
-        self._run = house.open(method.method, method.release, method.get_params())
+        self._run = house.open(method.draft())
         self._conversation = method.converse(self._run) if method.way_out.by_site else None
         self.asked: Asked | None = None if self._conversation is None else next(self._conversation)
 
@@ -127,7 +127,7 @@ class FoldHouse(House):
     """The house of one fold: its sites are some of those that the conversation asks."""
 
     def __init__(self, everyone: House, fold: Fold) -> None:
-        super().__init__(transport=everyone.transport)
+        super().__init__(transport=everyone.transport, identity=everyone.identity)
         self.heads, self.identities = everyone.heads, everyone.identities
         self._fold = fold
 

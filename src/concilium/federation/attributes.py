@@ -99,8 +99,8 @@ class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
 class OwnValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """Of an attribute with hidden values those that one site has, and the cell of each."""
 
-    cells: list[int] = []
-    values: list[str | int | float | bool] = []
+    cells: Sequence[int] = ()
+    values: Sequence[str | int | float | bool] = ()
 
 
 class AttributeSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -195,19 +195,20 @@ def recode(
 
 def find_cells(attribute: Attribute, column: Coded, own: OwnValues | None = None) -> NDArray[np.int32]:
     """For each code of a column of categories (0: missing) the attribute's cell, NOWHERE where it has none."""
+    first, inner = attribute.first, attribute.inner
     if attribute.hidden:
         own = OwnValues() if own is None else own
         place = dict(zip(map(label, own.values), own.cells, strict=False))
-        inner = range(attribute.first, attribute.first + attribute.inner)
-        if len(own.values) != len(own.cells) or any(cell not in inner for cell in own.cells):
+        outside = own.cells and not first <= min(own.cells) <= max(own.cells) < first + inner
+        if len(own.values) != len(own.cells) or outside:
             raise MessageError("the conditional schema does not fit the question")
         if len(set(own.cells)) != len(own.cells):
             raise MessageError("the conditional schema names a cell twice")
     else:
-        place = {label(value): cell for cell, value in enumerate(attribute.values, attribute.first)}
+        place = {label(value): cell for cell, value in enumerate(attribute.values, first)}
     other = attribute.other_cell
-    cells = [attribute.missing_cell, *(place.get(label(value), other) for value in column.values)]
-    return np.array(cells, dtype=np.int32)
+    cells = [place.get(label(value), other) for value in column.values]
+    return np.array([MISSING if attribute.missing else other, *cells], dtype=np.int32)
 
 
 def _rank(value: Value) -> tuple[int, float, str]:

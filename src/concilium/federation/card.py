@@ -44,10 +44,14 @@ class DropoutCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
 
 
-class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything a reader must know of how a model came about, apart from what it predicts."""
+class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Everything a reader must know of how a model came about, apart from what it predicts.
+
+    `study` is the hash of the terms that the sites agreed to, by person or policy, and `purpose` is what they say.
+    """
 
     study: str
+    purpose: str = ""
     method: str
     release: str
     meaning: str

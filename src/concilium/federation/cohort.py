@@ -20,6 +20,7 @@ from concilium.federation.cells import read_as_asked, read_as_labels, read_as_nu
 from concilium.federation.disclosure import Guard, Population
 from concilium.policy.constrain import Constrained, constrain
 from concilium.policy.policy import Policy
+from concilium.privacy.randomness import draw_bytes
 from concilium.records.expression import predicates
 from concilium.records.query import Query
 from concilium.records.table import Coded, Column, Numbers, Records
@@ -29,6 +30,8 @@ IDENTIFIER_SHARE = 0.9
 # Ages of a dozen patients may all differ; whole numbers of half a hundred that all differ number the patients.
 IDENTIFIER_NUMBERS = 50
 REMEMBERED_SELECTIONS = 4
+# A column of numbers that is asked about as a category may have as many labels as there are patients.
+REMEMBERED_LABELS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class Cohort:
     """The patients a question is about: `rows` of the view's records, in order.
 
     `population` are the same patients by their rows in the hospital's own table. `branch_floor` and `guard` say which
-    counts the site does not tell.
+    counts the site does not tell. `support` is the hospital's own: what its patients have in common is told of so many
+    at least; None: as the study says.
     """
 
     view: View
@@ -44,10 +48,11 @@ class Cohort:
     population: Population
     branch_floor: int
     guard: Guard
+    support: int | None = None
 
-    def telling_all(self, branch_floor: int = 0) -> Cohort:
+    def telling_all(self, branch_floor: int = 0, support: int | None = None) -> Cohort:
         """The same patients, with no count left out but those of branches below the floor."""
-        return replace(self, branch_floor=branch_floor, guard=Guard())
+        return replace(self, branch_floor=branch_floor, guard=Guard(), support=support)
 
     @property
     def floored(self) -> bool:
@@ -66,7 +71,7 @@ class Cohort:
 class View:
     """A site's records as the outside may know them: `patients` are those who are left, by their rows in the
     hospital's table, and `hidden` says which columns are left out and why (never sent). `by` is the column of patients'
-    ids, if there is one."""
+    ids, if there is one. `division_key` decides who is held out (held_out.py)."""
 
     def __init__(
         self,
@@ -75,10 +80,13 @@ class View:
         secret: bytes | None = None,
         by: str | None = None,
         *,
+        division_key: bytes | None = None,
         by_itself: frozenset[str] | None = None,
         constrained: Constrained | None = None,
     ) -> None:
         self._by_itself, self._policy, self._by = by_itself is not None, policy, by
+        # A view that is nobody's divides its patients in a way that nobody else can know either.
+        self.division_key = draw_bytes(32) if division_key is None else division_key
         # By what was stated, in the table as it was read: a rule may have changed a column since.
         self._own_labels = frozenset(name for name in records.names if records[name].by_itself)
         self._looked_at: set[str] = set()  # by rules of the policy, to decide about patients
@@ -119,7 +127,12 @@ class View:
         if not self._looked_at <= self._own_labels:
             raise RecordsError(RULES_GUESS)
         return View(
-            Records(left.columns), self._policy, by=self._by, by_itself=self._own_labels, constrained=left
+            Records(left.columns),
+            self._policy,
+            by=self._by,
+            division_key=self.division_key,
+            by_itself=self._own_labels,
+            constrained=left,
         )
 
     def _constrain(self, records: Records, policy: Policy, secret: bytes | None) -> Constrained:
@@ -179,9 +192,12 @@ class View:
         column = self.records[name]
         if self._by_itself:
             with self._lock:
-                if name not in self._labelled:
-                    self._labelled[name] = read_as_labels(column)
-                return self._labelled[name]
+                labelled = self._labelled.get(name)
+                if labelled is None:
+                    labelled = read_as_labels(column)
+                    if len(labelled.values) <= REMEMBERED_LABELS:
+                        self._labelled[name] = labelled
+                return labelled
         if isinstance(column, Numbers):
             raise RecordsError(
                 f"{name!r} is a number here; a tree needs bins for it, and categories to predict"

@@ -6,36 +6,21 @@ the answer once both are on disk; what it lets out is made inside that transacti
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 
 import msgspec
 
-from concilium.federation.cohort import Cohort, View
-from concilium.federation.disclosure import Populations
+from concilium.federation.cohort import View
 from concilium.federation.masking import Memberships
 from concilium.federation.messages import VERSION, Answer, Charge, Envelope, LedgerHead, encode, write_signed
+from concilium.federation.meter import Meter
+from concilium.federation.refused import Refused
+from concilium.federation.studies import Studies
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity
-from concilium.privacy.ledger import LASTING_RULE, Head, Ledger
-
-# One text for all of it: which of them it was would tell something about the patients.
-TOO_FEW = "too few patients match this question, or too few tell it apart from what was asked before"
-ENDED = (
-    "too many different questions of this month, whoever asked them, were refused for too few patients: until {until} "
-    "nothing is answered here that could be refused so; private questions are"
-)
-
-
-class Refused(Exception):
-    """A rule says no; becomes a Refusal, which may say what was asked, is spent, is left and would fit."""
-
-    def __init__(self, rule: str, reason: str, **receipt: str) -> None:
-        self.rule, self.reason, self.receipt = rule, reason, receipt
-        super().__init__(reason)
+from concilium.privacy.ledger import Head, Ledger
 
 
 @dataclass(frozen=True)
@@ -48,40 +33,9 @@ class Desk:
     ledger: Ledger
     view: View
     patients: int
-    populations: Populations
+    studies: Studies
     memberships: Memberships
-    _deciding: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    @contextmanager
-    def deciding(self, envelope: Envelope) -> Iterator[None]:
-        """Where patients decide whether there is an answer: such a refusal is one bit about them.
-
-        Protected: patients in small groups, from houses that feel their way along the limits, under whatever names and
-        ids. At most `refusals_per_month` different questions are refused so, and then none is answered that could be.
-        One question of a process at a time: a refusal is on disk before the next is decided.
-        """
-        with self._deciding:
-            refused, until = self.ledger.count_refused()
-            if refused >= self.policy.refusals_per_month:
-                raise Refused("ended", ENDED.format(until=until))
-            try:
-                yield
-            except Refused as refusal:
-                if refusal.rule == LASTING_RULE:
-                    self.ledger.refuse_for_patients(
-                        envelope.study, envelope.kind, envelope.id, envelope.content
-                    )
-                raise
-
-    def check_patients(self, envelope: Envelope, cohort: Cohort) -> None:
-        with self.deciding(envelope):
-            if len(cohort) < self.policy.minimum_patients:
-                raise Refused(LASTING_RULE, TOO_FEW)
-
-    def admit(self, cohort: Cohort) -> None:
-        """Refuse patients who are too close to those of an earlier plain answer; called inside a charge."""
-        if self.policy.differencing and not self.populations.admit(cohort.population):
-            raise Refused(LASTING_RULE, TOO_FEW)
+    meter: Meter
 
     def reply(self, envelope: Envelope, body: msgspec.Struct) -> bytes:
         """An answer that releases nothing about patients, and is not charged."""
@@ -91,8 +45,17 @@ class Desk:
         self, envelope: Envelope, numbers: int, price: Fraction | None, let_out: Callable[[], msgspec.Struct]
     ) -> bytes:
         """Enter the release of so many numbers and let it out: `let_out` runs inside the transaction, which is on disk
-        before the answer is returned, and where it raises nothing is charged. A price of None has no bound."""
-        charge = Charge(envelope.release, None if price is None else str(price), numbers)
+        before the answer is returned, and where it raises nothing is charged. A price of None has no bound; no study
+        costs more than its terms say."""
+        charge = Charge(envelope.release, None, numbers)
+        if price is not None:
+            charge = Charge(envelope.release, str(price), numbers, self.ledger.budget is not None)
+
+        def seal(head: Head) -> bytes:
+            if price is not None:
+                self._spend(envelope.study, price)
+            return self._sign(envelope, let_out(), charge, head)
+
         return self.ledger.charge(
             envelope.id,
             envelope.digest,
@@ -102,8 +65,18 @@ class Desk:
             cost=price,
             currency=None if price is None else "rho",
             numbers=numbers,
-            seal=lambda head: self._sign(envelope, let_out(), charge, head),
+            seal=seal,
         )
+
+    def _spend(self, study: str, price: Fraction) -> None:
+        left = self.ledger.studies.spend(study, price)
+        if left is not None:
+            raise Refused(
+                "agreed",
+                f"not agreed: this answer would cost more than what is left of the study's price, {left}",
+                asked=str(price),
+                left=str(left),
+            )
 
     def _sign(self, envelope: Envelope, body: msgspec.Struct, charge: Charge | None, head: Head) -> bytes:
         answer = Answer(

@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
+from concilium.federation.lasting_numbers import LastingNumbers
 from concilium.privacy.ledger import Ledger
+from concilium.records.patients import Patients
 
 Counts = NDArray[np.integer]
 Flags = NDArray[np.bool_]
@@ -103,23 +105,26 @@ class Population:
     def digest(self) -> bytes:
         return hashlib.sha256(self.rows.astype("<u4").tobytes()).digest()
 
-    @cached_property
-    def patients(self) -> BitMap:
-        return BitMap(self.rows.astype(np.uint32))
-
 
 class Populations:
     """The populations of all plain answers so far, in the ledger's file and written together with their charges.
 
-    Rows are those of one table: what was asked of an earlier table of the hospital (another digest of its records)
-    cannot be compared, and is not.
+    Claim. Protected: patients in small groups, from whoever subtracts one plain answer of the site from another, also
+    where the table was reordered, read under another schema, bound anew or changed in between: populations are compared
+    by lasting numbers of patients (lasting_numbers.py), and a patient whom an earlier answer was about and the table
+    does not hold any more counts as one by whom the two differ. Where there is no column of ids, so does one of whom
+    the table says something else than before: answers before and after tell apart what changed. Where there is one,
+    a patient is the same whatever the table says.
     """
 
-    def __init__(self, ledger: Ledger, records: str, least: int) -> None:
-        self._ledger, self._records, self._least = ledger, records, least
+    def __init__(self, ledger: Ledger, patients: Patients, least: int) -> None:
+        self._ledger, self._least = ledger, least
+        self._numbers = LastingNumbers(ledger, patients)
+        self._key: bytes | None = None
         # Up to which remembered population each was found to be fine, and whether it is among them: a study asks about
-        # one again and again. What was read is committed, and is never taken out.
+        # one again and again. What was read is committed, and is taken out only together with the key.
         self._checked: dict[bytes, tuple[int, bool]] = {}
+        self._adopt(patients)
 
     def admit(self, population: Population) -> bool:
         """Remember a population; False if it, or its difference to an earlier one either way, is of 1 to k - 1 people.
@@ -129,17 +134,49 @@ class Populations:
         if 0 < len(population) < self._least:
             return False
         checked, stored = self._checked.get(population.digest, (0, False))
-        for number, digest, patients in self._ledger.populations(self._records, checked):
-            if not self._differ_safely(population.patients, BitMap.deserialize(patients)):
+        memory = self._ledger.recall_patients(checked)
+        if memory is None or memory.key != self._key:
+            self._checked.clear()
+            former, checked, stored = checked, 0, False
+            if memory is None:
+                memory = self._ledger.begin_patients(self._numbers.columns)
+            elif former:
+                memory = self._ledger.recall_patients() or memory
+            self._key = memory.key
+        if stored and not memory.populations:
+            return True
+        patients = BitMap(self._numbers.find(memory)[population.rows])
+        content = patients.serialize()
+        own = hashlib.sha256(content).digest()
+        for number, digest, before in memory.populations:
+            if not self._differ_safely(patients, BitMap.deserialize(before)):
                 return False
-            checked, stored = number, stored or digest == population.digest
+            checked, stored = number, stored or digest == own
         if not stored:
-            self._ledger.remember_population(
-                self._records, population.digest, population.patients.serialize()
-            )
+            self._ledger.remember_population(own, content)
         self._checked[population.digest] = checked, stored
         return True
+
+    def count_known(self) -> tuple[int, int]:
+        """How many patients have a number, and how many of them are in the table; LedgerError where that cannot be
+        told."""
+        memory = self._ledger.recall_patients()
+        return (0, 0) if memory is None else self._numbers.count_known(memory)
 
     def _differ_safely(self, asked: BitMap, before: BitMap) -> bool:
         common = asked.intersection_cardinality(before)
         return not any(0 < len(one) - common < self._least for one in (asked, before))
+
+    def _adopt(self, patients: Patients) -> None:
+        """Remember in a lasting way what an earlier version remembered by the rows of this same table."""
+        if not self._ledger.populations_by_row():
+            return
+        former = patients.former_digest
+        with self._ledger.remembering():
+            memory = self._ledger.recall_patients() or self._ledger.begin_patients(self._numbers.columns)
+            for records, rows in self._ledger.populations_by_row():
+                if records == former:
+                    before = BitMap(self._numbers.find(memory)[list(BitMap.deserialize(rows))])
+                    content = before.serialize()
+                    self._ledger.remember_population(hashlib.sha256(content).digest(), content)
+            self._ledger.drop_by_row(former)

@@ -37,7 +37,7 @@ class Introducible(Protocol):
     name: str
     identity: Identity
 
-    def introduce(self, peers: Mapping[str, str]) -> bool: ...
+    def introduce(self, peers: Mapping[str, str], house: str) -> bool: ...
 
 
 class Silence(Exception):
@@ -53,9 +53,9 @@ class Transport(Protocol):
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Silence]:
         """One message to each named site; returns when all have answered or the timeout has passed."""
 
-    def introduce(self) -> bool:
-        """Make sites without pinned peers known to each other, where sites trust the transport with that; True
-        if any site took its word."""
+    def introduce(self, house: str) -> bool:
+        """Make the house of this fingerprint known to the sites, and sites without pinned peers to each other, where
+        sites trust the transport with that; True if any site took its word for its peers."""
 
 
 class Embedded:
@@ -69,10 +69,10 @@ class Embedded:
     def names(self) -> tuple[str, ...]:
         return tuple(self._sites)
 
-    def introduce(self) -> bool:
+    def introduce(self, house: str) -> bool:
         sites = [site for site in self._sites.values() if isinstance(site, Introducible)]
         peers = {site.name: site.identity.fingerprint for site in sites}
-        took_our_word = [site.introduce(peers) for site in sites]
+        took_our_word = [site.introduce(peers, house) for site in sites]
         return any(took_our_word)
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Silence]:

@@ -1,12 +1,18 @@
 """Patients that every site holds out of learning, chosen without a word between sites: for pruning, by held-out counts.
 
-A patient's ticket is a hash of the question's query, target and share, of all that the site's table says of the
-patient (each value as it reads by itself, whatever the others have), and of how many rows before say exactly the same.
-The lowest tickets are held out. So membership follows from the patient alone: with one patient more or fewer, the
-patients held out are the same but for that one (of several rows that say the same it does not matter which is gone),
-and likewise those who are not. That is what lets the noise of a private count, which is for one patient, cover a count
-over either part; the claim needs the hash of rows (128 bits of SHA-256) to be free of collisions. The house cannot aim
-at anyone: it names no seed, and all it can do is ask in other words.
+A patient's ticket is a hash, under a key that only the site has, of all that the site's table says of the patient (each
+value as it reads by itself, whatever the others have), and of how many rows before say exactly the same. The lowest
+tickets are held out. So membership follows from the patient and the site's key alone: with one patient more or fewer,
+the patients held out are the same but for that one (of several rows that say the same it does not matter which is
+gone), and likewise those who are not. That is what lets the noise of a private count, which is for one patient, cover a
+count over either part; the claim needs the hash of rows (128 bits of SHA-256) to be free of collisions.
+
+Who is protected: a patient whose whole record the house knows, from a house that would have that patient on the side of
+its choice and subtract. Without the key nobody can tell who is held out, and there is nothing to choose: the query and
+the target have no say, so that other words divide the same patients in the same way, in every study, for as long as the
+site has its identity (Site.division_key). The one thing a house names is the share. No share holds out those of
+another and a few more: each whole percent divides anew, so that the counts of two shares differ by patients on both
+sides; and under `exact` differencing compares the parts as it does whole cohorts (disclosure.py).
 
 Under `exact` and `masked` a site of which either part would have fewer than its policy's `minimum_patients` holds out
 nobody, and where small counts are left out of tables no part is told at all: what is left out of one part could be had
@@ -29,6 +35,7 @@ from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort, View
 from concilium.federation.disclosure import Population
 from concilium.records.grammar import canonical, measure
+from concilium.records.row_hashes import APART, count_before, mix
 from concilium.records.table import Column, Numbers, Records
 
 MOST_PERCENT = 90
@@ -38,10 +45,14 @@ ROWS_AT_ONCE = 1024
 Tickets = NDArray[np.uint64]
 Cells = NDArray[np.uint64]  # two for every value
 
+# Whoever runs a simulation has all tables in hand; so that it comes out the same again, and pooled patients are divided
+# as their hospitals divide them.
+SIMULATION_KEY = b"concilium: a simulation"
+
 NUMBER = int.from_bytes(b"a number", "little")
 
 TICKETS: WeakKeyDictionary[View, Tickets] = WeakKeyDictionary()
-PARTS: WeakKeyDictionary[View, dict[tuple[str, str, Part, int], tuple[NDArray[np.int32], Population]]] = (
+PARTS: WeakKeyDictionary[View, dict[tuple[bytes, Part, int], tuple[NDArray[np.int32], Population]]] = (
     WeakKeyDictionary()
 )
 
@@ -56,14 +67,14 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         if not 1 <= self.percent <= MOST_PERCENT:
             raise MessageError(f"1 to {MOST_PERCENT} percent of the patients can be held out")
 
-    def choose(self, cohort: Cohort, query: str, target: str, least: int) -> Cohort:
+    def choose(self, cohort: Cohort, least: int) -> Cohort:
         """Those of the cohort who are in this part; nobody is held out where a part would have fewer than `least`."""
         if cohort.floored:
             raise MessageError("a site that leaves small counts out does not tell part of its patients apart")
         parts = PARTS.setdefault(cohort.view, {})
-        key = (query, target, self, least)
+        key = (cohort.population.digest, self, least)
         if key not in parts:
-            held = self._held(cohort, query, target)
+            held = self._held(cohort)
             if min(int(held.sum()), int((~held).sum())) < least:
                 held[:] = False
             rows = cohort.rows[held == self.held]
@@ -73,43 +84,31 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         rows, population = parts[key]
         return replace(cohort, rows=rows, population=population)
 
-    def _held(self, cohort: Cohort, query: str, target: str) -> NDArray[np.bool_]:
-        words = "".join(f"{len(word)}:{word}" for word in (query, target, str(self.percent)))
-        key = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "little")
+    def _held(self, cohort: Cohort) -> NDArray[np.bool_]:
         tickets = TICKETS.get(cohort.view)
         if tickets is None:
-            tickets = TICKETS[cohort.view] = find_tickets(cohort.view.records)
-        drawn = mix(tickets[cohort.rows], key)
+            tickets = TICKETS[cohort.view] = find_tickets(cohort.view.records, cohort.view.division_key)
+        drawn = mix(tickets[cohort.rows], self.percent)
         held: NDArray[np.bool_] = drawn < np.uint64((self.percent << 64) // 100)
         return held
 
 
-def mix(numbers: Tickets, key: int) -> Tickets:
-    """SplitMix64's output function on numbers and a key: it scatters, and never maps two numbers to one."""
-    mixed = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    scattered: Tickets = mixed ^ (mixed >> np.uint64(31))
-    return scattered
-
-
-def find_tickets(records: Records) -> Tickets:
-    """A number for every row: a hash of what it says and of how many rows before say the same."""
+def find_tickets(records: Records, key: bytes) -> Tickets:
+    """A number for every row: a hash under this key of what it says, and of how many rows before say the same."""
     columns = [read_cells(records[name]) for name in sorted(records.names)]
     digests = np.empty((len(records), 2), dtype=np.uint64)
+    secret = np.frombuffer(hashlib.sha256(key).digest() * ROWS_AT_ONCE, dtype="<u8").reshape(ROWS_AT_ONCE, -1)
     for start in range(0, len(records), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
-        cells = np.concatenate([read(rows) for read in columns], axis=1)
+        content = [read(rows) for read in columns]
+        # All rows are of one length and no hash is ever shown, so that a key before the row is enough.
+        cells = np.concatenate([secret[: len(content[0])], *content], axis=1)
         hashed = b"".join([hashlib.sha256(row).digest()[:16] for row in cells])
         digests[rows] = np.frombuffer(hashed, dtype="<u8").reshape(-1, 2)
-    order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: equal rows stay in order
-    ordered = digests[order]
-    begins = np.ones(len(order), dtype=np.bool_)
-    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    places = np.arange(len(order))
-    before = np.empty(len(order), dtype=np.uint64)
-    before[order] = places - np.maximum.accumulate(np.where(begins, places, 0))
-    tickets: Tickets = digests[:, 0] + before * np.uint64(0xD1342543DE82EF95)
+    before = count_before(digests.T)
+    if before is None:
+        return digests[:, 0].copy()
+    tickets: Tickets = digests[:, 0] + before * APART
     return tickets
 
 

@@ -18,8 +18,11 @@ from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute, check_attributes, recode
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import PLAIN, Noisy, Summed
+from concilium.federation.work import Workload, estimate_columns
 
 MOST_NUMBERS = 1 << 20
+# The noise of each takes some microseconds to draw.
+MOST_NOISY_NUMBERS = 1 << 18
 
 
 class AskHistograms(Summed, frozen=True, kw_only=True):
@@ -32,16 +35,24 @@ class AskHistograms(Summed, frozen=True, kw_only=True):
     attributes: tuple[Attribute, ...]
 
     @property
+    def named(self) -> Sequence[Attribute]:
+        return self.attributes
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return (sum(attribute.size for attribute in self.attributes),)
 
     def check(self, release: str) -> None:
-        check_histograms(self.attributes, self.numbers)
+        check_histograms(self.attributes, self.numbers, MOST_NUMBERS)
         if not all(attribute.numeric and attribute.missing for attribute in self.attributes):
             raise MessageError("values of categories are counted by histograms under 'private' only")
 
+    def estimate(self, patients: int, columns: int) -> Workload:
+        counting = Workload(12 * len(self.attributes) * patients, 24 * patients + 32 * self.numbers)
+        return estimate_columns(self.attributes, patients) + counting
+
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
-        parts = [count_cells(attribute, cohort) for attribute in self.attributes]
+        parts = [count_cells(recode(a, cohort.view), a.size, cohort.rows) for a in self.attributes]
         for counts in parts:
             if np.any((counts > 0) & (counts < cohort.guard.minimum_cell)):
                 counts[:] = 0  # a table with a small cell in it is left out, as everywhere under `exact`
@@ -60,6 +71,10 @@ class AskNoisyHistograms(Noisy, frozen=True, kw_only=True):
     classes: Attribute | None = None
 
     @property
+    def named(self) -> Sequence[Attribute]:
+        return self.attributes if self.classes is None else (*self.attributes, self.classes)
+
+    @property
     def columns(self) -> int:
         return 1 if self.classes is None else self.classes.size
 
@@ -75,40 +90,51 @@ class AskNoisyHistograms(Noisy, frozen=True, kw_only=True):
         super().check(release)
         if self.classes is not None:
             self.classes.check()
-        check_histograms(self.attributes, self.numbers)
-        named = self.attributes if self.classes is None else (*self.attributes, self.classes)
-        if any(attribute.hidden for attribute in named):
+        check_histograms(self.attributes, self.numbers, MOST_NOISY_NUMBERS)
+        if any(attribute.hidden for attribute in self.named):
             raise MessageError("a private question says all that it counts")
-        if not all(attribute.covers_everyone for attribute in named):
+        if not all(attribute.covers_everyone for attribute in self.named):
             raise MessageError("a private histogram has a cell for every patient")
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        counting = Workload(16 * len(self.named) * patients, 48 * patients + 32 * self.numbers)
+        return estimate_columns(self.named, patients, each_by_itself=True) + counting
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
         classes = np.zeros(len(cohort), dtype=np.int64)
         if self.classes is not None:
             codes, cells = recode(self.classes, cohort.view)
             classes = cells[codes[cohort.rows]].astype(np.int64)
-        return np.concatenate([count_cells(a, cohort, classes, self.columns) for a in self.attributes])
+        parts = [
+            count_cells(recode(attribute, cohort.view), attribute.size, cohort.rows, classes, self.columns)
+            for attribute in self.attributes
+        ]
+        return np.concatenate(parts)
 
 
-def check_histograms(attributes: Sequence[Attribute], numbers: int) -> None:
+def check_histograms(attributes: Sequence[Attribute], numbers: int, most: int) -> None:
     """MessageError unless there is something to count, and not too much of it."""
     if not attributes:
         raise MessageError("a question about histograms must name an attribute")
     check_attributes(attributes)
-    if numbers > MOST_NUMBERS:
-        raise MessageError(f"an answer may hold at most {MOST_NUMBERS} numbers")
+    if numbers > most:
+        raise MessageError(f"an answer may hold at most {most} numbers")
 
 
 def count_cells(
-    attribute: Attribute, cohort: Cohort, classes: NDArray[np.int64] | None = None, columns: int = 1
+    column: tuple[NDArray[np.unsignedinteger], NDArray[np.int32]],
+    size: int,
+    rows: NDArray[np.int32],
+    classes: NDArray[np.int64] | None = None,
+    columns: int = 1,
 ) -> NDArray[np.int64]:
-    """A cohort's patients by cell, or by cell and class, [cell, class]."""
-    codes, cells = recode(attribute, cohort.view)
-    keys = cells[codes[cohort.rows]] * np.int64(columns)
+    """Patients by cell of a column as it was recoded, which has so many, or by cell and class, [cell, class]."""
+    codes, cells = column
+    keys = cells[codes[rows]] * np.int64(columns)
     if classes is None:
-        return np.bincount(keys, minlength=attribute.size).astype(np.int64)
-    counts = np.bincount(keys + classes, minlength=attribute.size * columns)
-    return counts.reshape(attribute.size, columns).astype(np.int64)
+        return np.bincount(keys, minlength=size).astype(np.int64)
+    counts = np.bincount(keys + classes, minlength=size * columns)
+    return counts.reshape(size, columns).astype(np.int64)
 
 
 def split_histograms(

@@ -6,19 +6,22 @@ A method opens a `Run` (run.py) and asks its questions through that.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from concilium.errors import HouseError, StudyError
+from concilium.errors import HouseError, MaskError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.conversation import B, Conversation, Learned, Partners
 from concilium.federation.embedded import Answering, Embedded, Transport
 from concilium.federation.journal import open_for_owner
 from concilium.federation.messages import LedgerHead
 from concilium.federation.run import Run, SitesChanged
+from concilium.federation.terms import MOST_DAYS, MOST_PURPOSE, Draft
+from concilium.privacy.identity import Identity
 
 
 class KnownSite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,6 +42,11 @@ class House:
     memory    a file where the house keeps, for every site, the identity it signs with and the last head of its ledger,
               from one run to the next: a ledger that was put back to an older copy is noticed by that
     on_round  called with a line of text at each round
+    identity  a file with the key by which hospitals know this house, made on first use; without one it is made for this
+              process, or kept beside the journal
+    purpose   what its studies are for, in words: hospitals read it before they agree
+    days      its studies end after so many days
+    patience  seconds to wait where a person of a hospital must agree first
     """
 
     def __init__(
@@ -51,6 +59,10 @@ class House:
         journal: str | Path | None = None,
         memory: str | Path | None = None,
         on_round: Callable[[str], None] | None = None,
+        identity: str | Path | Identity | None = None,
+        purpose: str = "",
+        days: int = 30,
+        patience: float = 0.0,
     ) -> None:
         if transport is None:
             by_name: dict[str, Answering] = {}
@@ -67,6 +79,14 @@ class House:
             raise StudyError(f"on_loss must be 'continue' or 'stop'; got {on_loss!r}")
         if not isinstance(timeout, int | float) or not timeout > 0:
             raise StudyError(f"timeout must be a number of seconds above 0; got {timeout!r}")
+        if not isinstance(days, int) or not 1 <= days <= MOST_DAYS:
+            raise StudyError(f"days must be a whole number from 1 to {MOST_DAYS}; got {days!r}")
+        if not isinstance(patience, int | float) or not patience >= 0:
+            raise StudyError(f"patience must be a number of seconds from 0; got {patience!r}")
+        if not isinstance(purpose, str) or len(purpose) > MOST_PURPOSE or not purpose.isprintable():
+            raise StudyError(f"purpose must be a text of at most {MOST_PURPOSE} characters; got {purpose!r}")
+        self._identity = identity
+        self.purpose, self.days, self.patience = purpose, days, patience
         self.transport = transport
         self.timeout = timeout
         self.on_loss = on_loss
@@ -78,6 +98,18 @@ class House:
         self.identities: dict[str, bytes] = {}
         self._memory = None if memory is None else Path(memory)
         self._recall()
+
+    @cached_property
+    def identity(self) -> Identity:
+        """The key of this house: the one it was given, or one that lasts as long as its journal, or as this process."""
+        if isinstance(self._identity, Identity):
+            return self._identity
+        if self._identity is None and self.journal is None:
+            return Identity.create()
+        try:
+            return Identity.at(self._identity if self._identity is not None else f"{self.journal}.identity")
+        except MaskError as error:
+            raise HouseError(str(error)) from None
 
     def remember(self) -> None:
         """Write down who the sites are and how far their ledgers have come."""
@@ -109,19 +141,13 @@ class House:
     def names(self) -> tuple[str, ...]:
         return self.transport.names
 
-    def open(self, method: str, release: str, parameters: Mapping[str, Any]) -> Run:
-        """A run of a method over all sites of this house."""
-        return Run(self, method, release, parameters)
+    def open(self, draft: Draft) -> Run:
+        """A run of a study over all sites of this house."""
+        return Run(self, draft)
 
-    def learn(
-        self,
-        method: str,
-        release: str,
-        parameters: Mapping[str, Any],
-        begin: Callable[[Partners], Conversation[Learned[B]]],
-    ) -> tuple[B, Card]:
+    def learn(self, draft: Draft, begin: Callable[[Partners], Conversation[Learned[B]]]) -> tuple[B, Card]:
         """What comes of a method's conversation with all sites, begun anew with the rest whenever some are lost."""
-        with self.open(method, release, parameters) as run:
+        with self.open(draft) as run:
             while True:
                 try:
                     learned = run.converse(begin(run))

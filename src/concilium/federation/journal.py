@@ -85,6 +85,11 @@ class Journal:
             row = self._database.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
         return bytes(row[0])
 
+    def list_notes(self) -> list[bytes]:
+        """All that was noted, under whatever name."""
+        with self._lock:
+            return [bytes(value) for (value,) in self._database.execute("SELECT value FROM notes")]
+
     def close(self) -> None:
         with self._lock:
             self._database.close()

@@ -1,7 +1,7 @@
-"""The house's side of a masked study: the manifest, the keys, and two exchanges for every sum.
+"""The house's side of a masked study: the keys, and two exchanges for every sum.
 
 The house sees each site's vector only under masks; what it can compute from all it holds is the one sum per
-question (privacy/masks.py says under which assumptions). Participants are fixed when the manifest is composed.
+question (privacy/masks.py says under which assumptions). Participants are fixed by the terms they agreed to.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from concilium.federation.masking import (
     Commitments,
     Covered,
     End,
-    Greeting,
-    Hello,
     Join,
     Joined,
     Meet,
@@ -29,7 +27,6 @@ from concilium.federation.masking import (
 from concilium.federation.messages import decode, encode
 from concilium.federation.questions import Summed
 from concilium.federation.sums import check_counts
-from concilium.privacy.manifest import Participant, compose, read_manifest
 from concilium.privacy.masks import address
 from concilium.privacy.shares import SMALLEST_VARIANCE, variance_within
 from concilium.privacy.study_keys import verify_study_keys
@@ -49,20 +46,8 @@ class MaskedStudy:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        run.fixed = True
-        self._vouched = run.house.transport.introduce()
-        answers = run.gather(Hello(), live=True)
-        greetings = {site: decode(data, Greeting) for site, data in answers.items()}
-        composed = compose(
-            run.id,
-            [Participant(site, run.house.identities[site]) for site in greetings],
-            colluders=max(greeting.colluders for greeting in greetings.values()),
-        ).encoded
-        self._manifest = read_manifest(
-            composed if run.journal is None else run.journal.note("manifest", composed)
-        )
-        run.study = self._manifest.study_id.hex()
-        joined = run.gather(Join(manifest=self._manifest.encoded), live=True)
+        self._manifest = run.begin().manifest
+        joined = run.gather(Join(), live=True)
         keys = [decode(data, Joined).key for data in joined.values()]
         self._keys = verify_study_keys(self._manifest, keys)
         run.gather(Meet(keys=keys), live=True)
@@ -101,4 +86,4 @@ class MaskedStudy:
         """Have every site forget its keys; what the card must say of how the masks were set up."""
         with suppress(HouseError):
             self._run.gather(End(), live=True)
-        return [VOUCHED] if self._vouched else []
+        return [VOUCHED] if self._run.vouched else []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar
 
@@ -19,14 +19,13 @@ from concilium.errors import MaskError
 from concilium.federation.messages import Envelope, decode
 from concilium.federation.questions import Reply, Step
 from concilium.policy.policy import Policy
-from concilium.privacy.fixed_point import HALF_RING
-from concilium.privacy.identity import Identity, statement
-from concilium.privacy.ledger import Ledger
-from concilium.privacy.manifest import read_manifest
-from concilium.privacy.mask_store import SqliteMaskStore
+from concilium.privacy.identity import Identity, fingerprint, statement
+from concilium.privacy.ledger import Head, Ledger
+from concilium.privacy.manifest import Manifest
+from concilium.privacy.mask_store import MOST_STUDIES, SqliteMaskStore
 from concilium.privacy.masks import WIRE, Commitment, MaskedVector, Seed
 from concilium.privacy.membership import Membership
-from concilium.privacy.study_keys import StudyKey
+from concilium.privacy.study_keys import StudyKey, Witness
 
 UNDER_MASKS = frozenset({"masked", "private"})
 
@@ -63,19 +62,15 @@ class Hello(Step, frozen=True, kw_only=True):
     """Who are you, and how many colluding sites do you want tolerated?"""
 
     kind: ClassVar[str] = "mask.hello"
+    before_study: ClassVar[bool] = True
     releases: ClassVar[frozenset[str]] = UNDER_MASKS
 
 
 class Join(Step, frozen=True, kw_only=True):
-    """Take part in the study of this manifest."""
+    """Take part in the study: its manifest follows from its terms."""
 
     kind: ClassVar[str] = "mask.join"
     releases: ClassVar[frozenset[str]] = UNDER_MASKS
-
-    manifest: bytes
-
-    def check(self, release: str) -> None:
-        read_manifest(self.manifest)
 
 
 class Meet(Step, frozen=True, kw_only=True):
@@ -137,37 +132,67 @@ class Memberships:
         match step:
             case Hello():
                 return Greeting(self._policy.colluders)
-            case Join():
-                return Joined(self._join(study, step.manifest).key)
             case Meet():
                 self.at(study).meet(step.keys)
+                self._compare_ledgers(self.at(study).manifest, step.keys)
             case End():
                 self.at(study).forget()
+                with self._lock:
+                    self._memberships.pop(study, None)
             case _:
                 raise MaskError(f"{step.kind!r} sets nothing up")
         return Done()
 
-    def _join(self, study: str, manifest: bytes) -> Membership:
-        """Become (or become again) a member of a study."""
-        opened = read_manifest(manifest)
-        if opened.study_id.hex() != study:
-            raise MaskError("the manifest is not that of the study it came with")
-        if opened.largest != largest_of_each(len(opened.participants)):
-            # A limit of the house's choosing would answer, by a refusal, whether a count of ours is above it.
-            raise MaskError(
-                "the manifest sets a limit of its own for what a site may enter; the ring sets that"
-            )
+    def join(self, study: str, manifest: Manifest) -> Joined:
+        """Become (or become again) a member of a study, of which everything is in its terms: nothing of the house's
+        choosing may answer, by a refusal, whether a count of ours is above it."""
         membership = Membership(
-            opened,
+            manifest,
             self._site,
             self._identity,
             self._policy.peers or self._introduced,
             self._open_store(),
             colluders=self._policy.colluders,
+            witness=self._bear_witness(manifest),
         )
         with self._lock:
             self._memberships[study] = membership
-        return membership
+            if len(self._memberships) > MOST_STUDIES:  # who comes back joins again, as after a restart
+                del self._memberships[next(iter(self._memberships))]
+        return Joined(membership.key)
+
+    def _bear_witness(self, manifest: Manifest) -> Witness:
+        """How far our ledger has come, and how far those of the other participants had when we last met."""
+        head, remembered = self._ledger.head(), self._ledger.peer_heads()
+        others = [fingerprint(participant.identity) for participant in manifest.participants]
+        peers = {
+            one: f"{remembered[one].count} {remembered[one].hash}" for one in others if one in remembered
+        }
+        return Witness(head.count, head.hash, peers)
+
+    def _compare_ledgers(self, manifest: Manifest, keys: Sequence[StudyKey]) -> None:
+        """Remember how far the others' ledgers have come; MaskError where one of them remembers what ours does not
+        hold, or shows another ledger than before. The keys are those that their owners signed."""
+        identities = {participant.name: participant.identity for participant in manifest.participants}
+        own, before = fingerprint(self._identity.public), self._ledger.peer_heads()
+        for key in keys:
+            if key.name == self._site:
+                continue
+            entries, _, link = key.witness.peers.get(own, "").partition(" ")
+            if entries and not (entries.isdecimal() and self._ledger.holds(Head(int(entries[:19]), link))):
+                raise MaskError(
+                    f"{key.name} remembers entry {entries[:19]} of this hospital's ledger, which does not hold it: an "
+                    "older copy was put in its place, or another ledger; nothing is answered from it"
+                )
+            name = fingerprint(identities[key.name])
+            head = Head(key.witness.entries, key.witness.head)
+            last = before.get(name)
+            if last is not None and last.count == head.count and last.hash != head.hash:
+                raise MaskError(
+                    f"{key.name} shows another ledger than before: its entry {head.count} has changed"
+                )
+            if head.hash and (last is None or last.count < head.count):
+                self._ledger.remember_peer_head(name, head)
 
     def _open_store(self) -> SqliteMaskStore:
         """Where masked studies are kept, made for the first of them: no other step comes before a site has joined."""
@@ -223,11 +248,6 @@ class Memberships:
                     f"{self._site} has opened masked sums with {', '.join(before)}, and opens none with "
                     "another circle of hospitals: the sums would differ by the answers of those who are in one only"
                 )
-
-
-def largest_of_each(participants: int) -> int:
-    """The largest number that each of so many sites may enter without the sum wrapping round."""
-    return (HALF_RING - 1) // participants
 
 
 def write_content(kind: str, body_digest: bytes) -> bytes:

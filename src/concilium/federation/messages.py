@@ -1,8 +1,8 @@
 """What crosses between house and site: an envelope with one question in, an answer or a refusal out.
 
 All of it is msgpack of closed, typed structs: unknown fields, wrong types and unknown versions are errors, no
-message can name code, and decoding takes memory in proportion to the message. What a kind of question holds is
-inside `body`, decoded only once the kind is known (questions.py).
+message can name code, and decoding takes memory in proportion to the message (message_memory.py). What a kind of
+question holds is inside `body`, decoded only once the kind is known (questions.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from concilium.errors import MessageError
+from concilium.federation.message_memory import check_memory
 from concilium.privacy.identity import Identity, statement
 
-VERSION = 2
+VERSION = 3
 MAX_MESSAGE = 1 << 26
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -32,7 +33,8 @@ class LedgerHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One question to one site. `body` is the same for all sites; `template` is what this site alone is told
-    (its conditional schema). `seen` echoes the last ledger head the house saw from this site."""
+    (its conditional schema). `seen` echoes the last ledger head the house saw from this site, and `proof` says that it
+    is the house of the study who asks (terms.py)."""
 
     version: int
     id: str
@@ -42,14 +44,12 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     body: bytes
     template: bytes = b""
     seen: LedgerHead | None = None
+    proof: bytes = b""
 
     @cached_property
     def digest(self) -> str:
-        """What must be equal for two messages to be the same question; `seen` is not part of it."""
-        named = f"{self.study}\n{self.kind}\n{self.release}".encode()
-        return hashlib.sha256(
-            statement("concilium/envelope@3", named, self.body_digest, self.template)
-        ).hexdigest()
+        """What must be equal for two messages to be the same question; `seen` and `proof` are not part of it."""
+        return digest_question(self.study, self.kind, self.release, self.body_digest, self.template)
 
     @property
     def content(self) -> str:
@@ -65,12 +65,22 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return hashlib.sha256(self.body).digest()
 
 
-class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the site entered in its ledger for an answer; `cost` is None for releases without a bound."""
+def digest_question(study: str, kind: str, release: str, body_digest: bytes, template: bytes) -> str:
+    """The digest of an envelope with these contents."""
+    named = f"{study}\n{kind}\n{release}".encode()
+    return hashlib.sha256(statement("concilium/envelope@3", named, body_digest, template)).hexdigest()
+
+
+class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the site entered in its ledger for an answer; `cost` is None for releases without a bound.
+
+    `capped` is false where the answer has a cost and the hospital set its budget to unlimited.
+    """
 
     release: str
     cost: str | None
     numbers: int
+    capped: bool = True
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fields=True):
@@ -152,6 +162,7 @@ _replies = msgspec.msgpack.Decoder(Answer | Refusal)
 
 def decode(data: bytes, kind: type[S]) -> S:
     """Bytes as a struct of the given kind, or MessageError in one sentence."""
+    check_memory(data, kind.__name__)
     try:
         return decoder(kind).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
@@ -184,6 +195,7 @@ def open_envelope(data: bytes) -> Envelope:
 
 def open_reply(data: bytes) -> Answer | Refusal:
     """What a site sent back, or MessageError."""
+    check_memory(data, "reply")
     try:
         reply: Answer | Refusal = _replies.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

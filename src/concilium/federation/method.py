@@ -24,8 +24,11 @@ from concilium.federation.explanation import Explanation
 from concilium.federation.house import House
 from concilium.federation.model_file import save
 from concilium.federation.prediction import AnyPatients, as_plain, read_patient
+from concilium.federation.questions import Statistic
 from concilium.federation.releases import find_release
 from concilium.federation.releases.release import Release
+from concilium.federation.schema import state_values
+from concilium.federation.terms import Draft
 from concilium.parameters import Declared, Parameter, declared, describe, lists_by_column, name, names, text
 from concilium.privacy.accounting import (
     Plan,
@@ -36,6 +39,7 @@ from concilium.privacy.accounting import (
     say_epsilon,
 )
 from concilium.records.columns import Value, label
+from concilium.records.grammar import canonical
 from concilium.records.query import Query
 
 
@@ -212,9 +216,71 @@ class Method(ABC, Generic[B]):
     def converse(self, partners: Partners) -> Conversation[Learned[B]]:
         """Everything that a fit asks, and what it makes of the answers."""
 
+    def draft(self, *, models: int = 1) -> Draft:
+        """What hospitals are asked to agree to, for a house to propose: all of this, and its price at most."""
+        price = self.plan().total * models
+        return Draft(self.method, self.release, self.get_params(), price or None, models)
+
+    @property
+    def percent_held_out(self) -> int | None:
+        """The share of every site's patients that it may hold out of learning, in percent; None where it does not."""
+        return None
+
+    def may_cut(self, name: str, edges: Sequence[float]) -> bool:
+        """Whether it may cut an attribute at these cutoffs: they are among the public ones that the study states."""
+        return not edges or set(self._stated("bins").get(name, ())).issuperset(edges)
+
+    def _stated(self, name: str) -> Mapping[str, Sequence[Any]]:
+        """What it states of every attribute under a parameter, if it has that."""
+        stated: Mapping[str, Sequence[Any]] = getattr(self, name, None) or {}
+        return stated
+
+    def find_objection(self, question: Statistic) -> str | None:
+        """Why this is no question of a study with these parameters, None where it may be one: sites hold every question
+        to it (terms.py)."""
+        if question.query != self.query or question.target != self.target:
+            return "it is about other patients, or another target, than the study's"
+        if question.division is not None and question.division.percent != self.percent_held_out:
+            return "it holds out another share of the patients"
+        for parameter, asked in question.fixed.items():
+            if not self._is_agreed(parameter, asked):
+                return f"its {parameter!r} is not that of the study"
+        return self._find_foreign(question)
+
+    def _is_agreed(self, parameter: str, asked: Any) -> bool:
+        """Whether a question has the study's own value of a parameter; what the study leaves open may be anything."""
+        agreed: Any = getattr(self, parameter, None)
+        if parameter == "bins":
+            edges = [{n: list(e) for n, e in b.items() if n != self.target} for b in (agreed or {}, asked)]
+            return edges[0] == edges[1]
+        if parameter == "attributes":
+            return bool(asked == (None if agreed is None else list(agreed)))
+        if agreed is None or asked is None:
+            return True
+        return canonical(asked) == canonical(agreed) if parameter == "positive" else bool(asked == agreed)
+
+    def _find_foreign(self, question: Statistic) -> str | None:
+        """An attribute that the study does not ask about, or a cutoff or value that it does not state."""
+        among: Sequence[str] | None = getattr(self, "attributes", None)
+        states_values = self.way_out.bounded
+        for one in question.named:
+            if among is not None and one.name not in among and one.name != self.target:
+                return f"it asks about {one.name!r}, which is not among the study's attributes"
+            if not self.may_cut(one.name, one.edges):
+                return f"it cuts {one.name!r} where the study does not"
+            if states_values and not self._labels_of(one.name).issuperset(map(label, one.values)):
+                return f"it names a value of {one.name!r} that the study does not state"
+        return None
+
+    def _labels_of(self, name: str) -> frozenset[str]:
+        """What a private study states of an attribute, as hospitals read it; of its target also what it predicts."""
+        stated, positive = self._stated("values").get(name, ()), getattr(self, "positive", None)
+        predicted = [positive] if name == self.target and positive is not None else []
+        return frozenset(map(label, state_values([*stated, *predicted])))
+
     def fit(self, house: House) -> Self:
         """Learn with the sites of this house; returns itself."""
-        self.take(*house.learn(self.method, self.release, self.get_params(), self.converse))
+        self.take(*house.learn(self.draft(), self.converse))
         return self
 
     def take(self, body: B, card: Card) -> None:

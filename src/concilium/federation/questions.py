@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,9 +19,14 @@ from numpy.typing import NDArray
 
 from concilium.closed_lists import KINDS, load
 from concilium.errors import MessageError, nearest
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
 from concilium.federation.held_out import Part
 from concilium.federation.messages import Envelope, decode
+from concilium.federation.work import Workload
+
+if TYPE_CHECKING:
+    from concilium.federation.method import Method
 
 MOST_CHARACTERS = 1000
 MOST_REMEMBERED = 1 << 16  # bytes of a question
@@ -60,7 +65,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Step(Question, frozen=True, kw_only=True):
-    """A step of the protocol that a release has with its sites; it is about no patient (releases/masked.py)."""
+    """A step of the protocol that a release has with its sites; it is about no patient (releases/masked.py).
+
+    `before_study`: it comes before there is a study that was agreed to.
+    """
+
+    before_study: ClassVar[bool] = False
 
 
 class Statistic(Question, frozen=True, kw_only=True):
@@ -75,6 +85,20 @@ class Statistic(Question, frozen=True, kw_only=True):
     def division(self) -> Part | None:
         """Whether it is about those who are held out only, or about all but those."""
         return None
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        """What computing it takes at most in a table of so many patients and columns, whoever matches (work.py)."""
+        raise NotImplementedError
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        """What of it must be as the parameters of the study say, by their names: a house chooses none of it twice."""
+        return {}
+
+    @property
+    def named(self) -> Sequence[Attribute]:
+        """The attributes that it is about, with their cutoffs and values: those that the study may ask about."""
+        return ()
 
 
 class Gathered(Statistic, Generic[R], frozen=True, kw_only=True):
@@ -126,8 +150,9 @@ class Summed(Statistic, frozen=True, kw_only=True):
         """The array; `template` is what this site alone was told."""
         raise NotImplementedError
 
-    def asked_before(self) -> Gathered[Any] | None:
-        """For a region: the question from whose answers the house made what it tells each site, if it does."""
+    def asked_before(self, study: Method[Any]) -> Gathered[Any] | None:
+        """For a region: the question of this study from whose answers the house made what it tells each site, if it
+        does."""
         return None
 
     def tell_on(self, template: bytes, replies: Mapping[str, Any]) -> dict[str, bytes]:
@@ -199,3 +224,17 @@ def read_question(kind: str, release: str, body: bytes) -> Question:
 
 # All sites of a process are asked the same: a question, which nobody changes, is read once for all of them.
 read_again = lru_cache(maxsize=8)(read_question)
+
+
+def estimate(envelope: Envelope, question: Statistic, patients: int, columns: int) -> Workload:
+    """What computing this question of an envelope takes in such a table; worked out once for tables of one size."""
+    if len(envelope.body) > MOST_REMEMBERED:
+        return question.estimate(patients, columns)
+    return _estimate_again(envelope.kind, envelope.release, envelope.body, patients, columns)
+
+
+@lru_cache(maxsize=32)
+def _estimate_again(kind: str, release: str, body: bytes, patients: int, columns: int) -> Workload:
+    question = read_again(kind, release, body)
+    assert isinstance(question, Statistic)
+    return question.estimate(patients, columns)

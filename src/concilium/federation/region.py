@@ -22,9 +22,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from concilium.errors import HouseError, MessageError, StudyError
+from concilium.errors import HouseError, MessageError, StudyError, StudyPending
 from concilium.federation.card import Card, RefusalCard
-from concilium.federation.desk import Refused
 from concilium.federation.embedded import Embedded
 from concilium.federation.house import House
 from concilium.federation.messages import (
@@ -39,9 +38,20 @@ from concilium.federation.messages import (
     write_signed,
 )
 from concilium.federation.questions import Gathered, Question, Statistic, Summed, open_question
+from concilium.federation.refused import Refused
 from concilium.federation.releases import find_release
 from concilium.federation.run import MISFITS, Run, SitesChanged
+from concilium.federation.studies import NOT_PROPOSED, NOT_THE_HOUSE
 from concilium.federation.sums import add_sum, write_sum
+from concilium.federation.terms import (
+    Agreed,
+    Draft,
+    OpenedTerms,
+    Propose,
+    derive_proof_key,
+    is_proven,
+    open_terms,
+)
 from concilium.privacy.identity import Identity, statement
 
 log = logging.getLogger(__name__)
@@ -60,6 +70,8 @@ class RegionalStudy:
     """What a region remembers of one study: its run below, what its sites answered, and why it ended (if it did)."""
 
     run: Run
+    opened: OpenedTerms
+    proof_key: bytes
     replies: dict[str, dict[str, Any]] = field(default_factory=dict)
     charged: dict[str, int] = field(default_factory=dict)
     # What the sites were told last, and on what that rested: it is the same at every level of a tree.
@@ -86,10 +98,9 @@ class Region:
             )
         self.name = name
         self.house = house
-        if identity is None:
-            self.identity = Identity.create()
-        else:
-            self.identity = identity if isinstance(identity, Identity) else Identity.at(identity)
+        if identity is not None:
+            house.identity = identity if isinstance(identity, Identity) else Identity.at(identity)
+        self.identity = house.identity
         self._studies: OrderedDict[str, RegionalStudy] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -99,12 +110,15 @@ class Region:
         try:
             envelope = open_envelope(message)
             question = open_question(envelope)
-            if not find_release(envelope.release).by_site or not isinstance(question, Statistic):
+            if not find_release(envelope.release).by_site or not isinstance(question, Statistic | Propose):
                 raise Refused("mode", EXACT_ONLY.format(release=envelope.release))
-            below = self._recall(envelope.study, envelope.release)
+            if isinstance(question, Propose):
+                return self._pass_on(envelope, question)
+            below = self._recall(envelope, question)
             with below.lock:
                 body = self._promote(envelope, question, below)
-                return self._sign(envelope, body, below)
+                charge = Charge(envelope.release, None, below.charged[envelope.id])
+                return self._sign(envelope, body, charge, below)
         except Refused as refusal:
             return self._refuse(envelope, refusal.rule, refusal.reason)
         except MessageError as error:
@@ -126,18 +140,60 @@ class Region:
             raise HouseError(f"region {self.name!r} was not asked in study {study!r}, or it is long ago")
         return below.run.finish({})
 
-    def _recall(self, study: str, release: str) -> RegionalStudy:
-        """What is remembered of a study, which begins with its first question."""
+    def _pass_on(self, envelope: Envelope, proposal: Propose) -> bytes:
+        """Propose the study to the region's own sites, under its own name, and agree where they do."""
+        opened = open_terms(proposal.terms, proposal.signature)
+        if self.name not in opened.names:
+            raise Refused("message", f"{self.name} is not a participant of this study")
         with self._lock:
-            below = self._studies.get(study)
+            below = self._studies.get(opened.id)
             if below is None:
-                run = self.house.open("region", release, {})
-                run.id = run.study = study  # so that the sites know a repeated question again
-                below = self._studies[study] = RegionalStudy(run)
+                terms = opened.terms
+                draft = Draft(
+                    terms.method,
+                    opened.method.release,
+                    terms.parameters,
+                    opened.price,
+                    terms.models,
+                    terms.purpose,
+                    nonce=terms.nonce,  # so that the sites know a repeated question again
+                    ends=terms.ends,
+                )
+                key = derive_proof_key(self.identity, terms.exchange_key, opened.id, self.name)
+                below = RegionalStudy(self.house.open(draft), opened, key)
+        with below.lock:
+            self._begin(below)
+            with self._lock:
+                self._studies[opened.id] = below
                 while len(self._studies) > REMEMBERED_STUDIES:
                     self._studies.popitem(last=False)
-            self._studies.move_to_end(study)
-            return below
+            return self._sign(envelope, Agreed(self.identity.exchange_key), None, below)
+
+    def _begin(self, below: RegionalStudy) -> None:
+        run = below.run
+        refused, asked = len(run.refusals), len(run.sites)
+        try:
+            run.begin()
+        except StudyPending as pending:
+            reason = f"{len(pending.sites)} of {asked} hospitals of the region have not decided yet"
+            raise Refused("waiting", reason) from None
+        except HouseError as error:
+            log.warning("region %s could not begin a study: %s", self.name, error)
+            raise explain_loss(run, run.refusals[refused:]) from None
+
+    def _recall(self, envelope: Envelope, question: Statistic) -> RegionalStudy:
+        """The study of a question, if the house that proposed it asks and it can ask this."""
+        with self._lock:
+            below = self._studies.get(envelope.study)
+            if below is None:
+                raise Refused("proposed", NOT_PROPOSED)
+            self._studies.move_to_end(envelope.study)
+        if not is_proven(below.proof_key, envelope):
+            raise Refused("house", NOT_THE_HOUSE)
+        objection = below.opened.find_objection(question, envelope.release)
+        if objection is not None:
+            raise Refused("agreed", f"not agreed: {objection}")
+        return below
 
     def _promote(self, envelope: Envelope, question: Statistic, below: RegionalStudy) -> msgspec.Struct:
         """The one value that moves up: what all sites of the region answer, united or added."""
@@ -166,7 +222,7 @@ class Region:
 
     def _tell_on(self, envelope: Envelope, question: Summed, below: RegionalStudy) -> dict[str, bytes]:
         """What each site is told of what the house told the region."""
-        before = question.asked_before()
+        before = question.asked_before(below.opened.method)
         if before is None:
             raise Refused(
                 "kind", f"a region cannot tell its sites what comes with a {question.kind!r} question"
@@ -210,13 +266,15 @@ class Region:
         below.charged.setdefault(name, run.numbers - before)
         return bodies
 
-    def _sign(self, envelope: Envelope, body: msgspec.Struct, below: RegionalStudy) -> bytes:
+    def _sign(
+        self, envelope: Envelope, body: msgspec.Struct, charge: Charge | None, below: RegionalStudy
+    ) -> bytes:
         answer = Answer(
             version=VERSION,
             id=envelope.id,
             site=self.name,
             body=encode(body),
-            charge=Charge(envelope.release, None, below.charged[envelope.id]),
+            charge=charge,
             ledger=joint_head(below.run),
             identity=self.identity.public,
             below=below.run.hospitals,
@@ -280,7 +338,7 @@ def explain_loss(run: Run, refused: Sequence[RefusalCard]) -> Refused:
         if alike:
             return Refused(alike[0].rule, f"{problem}: {count_reasons((r.reason for r in alike), asked)}")
     losses = count_lost(run, refused, asked)
-    return Refused("region", f"stopped in round {run.rounds}: {losses}" if losses else CANNOT)
+    return Refused("region", f"stopped {run.where}: {losses}" if losses else CANNOT)
 
 
 def count_lost(run: Run, refused: Sequence[RefusalCard], asked: int) -> str:

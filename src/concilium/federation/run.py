@@ -9,7 +9,9 @@ the sites and free), so that the model is that of the sites that stayed; otherwi
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,15 +20,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 import concilium
-from concilium.errors import HouseError, MessageError
+from concilium.errors import HouseError, MaskError, MessageError, StudyError, StudyPending
 from concilium.federation.card import Card, DropoutCard, RefusalCard, ReleaseCard, SiteCard
 from concilium.federation.conversation import Asked, Conversation, ToEach
 from concilium.federation.embedded import Silence
 from concilium.federation.journal import Journal
 from concilium.federation.masked_study import MaskedStudy
-from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, encode, open_reply
+from concilium.federation.masking import Greeting, Hello
+from concilium.federation.messages import (
+    VERSION,
+    Answer,
+    Envelope,
+    Refusal,
+    decode,
+    digest_question,
+    encode,
+    open_reply,
+)
 from concilium.federation.questions import Gathered, Question, Reply, Summed
 from concilium.federation.releases import find_release
+from concilium.federation.terms import (
+    Agreed,
+    Draft,
+    OpenedTerms,
+    Terms,
+    derive_proof_key,
+    open_terms,
+    prove,
+    sign_terms,
+    today,
+)
 from concilium.privacy.identity import fingerprint, is_signed
 from concilium.privacy.randomness import draw_bytes
 
@@ -34,7 +57,10 @@ if TYPE_CHECKING:
     from concilium.federation.house import House
 
 # The question does not fit the site's table (or is not understood): the study is wrong, not the site.
-MISFITS = frozenset({"message", "query", "attribute"})
+MISFITS = frozenset({"message", "query", "attribute", "agreed"})
+
+# So often, in seconds, stewards are asked whether they have decided.
+ASKED_AGAIN = 2.0
 
 T = TypeVar("T")
 
@@ -44,32 +70,122 @@ class SitesChanged(Exception):
 
 
 class Run:
-    """Opened by `House.open`. `study` is what sites know the run by: its id, or that of its manifest."""
+    """Opened by `House.open`. `study` is what sites know the run by: the hash of the terms that they agreed to."""
 
-    def __init__(self, house: House, method: str, release: str, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, house: House, draft: Draft) -> None:
         self.house = house
-        self.method = method
-        self.release = find_release(release)
+        self.draft = draft
+        self.method = draft.method
+        self.release = find_release(draft.release)
         self.sites = list(house.names)
         self.rounds = 0
         self.bytes = 0
         self.fixed = False
         self.journal = None if house.journal is None else Journal(house.journal)
-        self.id = draw_bytes(16).hex()
+        self.id = draft.nonce or draw_bytes(16).hex()
         if self.journal is not None:
             asked = msgspec.json.encode(
-                [method, release, sorted(house.names), dict(parameters)], order="sorted"
+                [draft.method, draft.release, sorted(house.names), dict(draft.parameters)], order="sorted"
             )
             self.id = self.journal.begin(self.id, hashlib.sha256(asked).hexdigest())
         self.study = self.id
+        self.vouched = False
+        self._opened: OpenedTerms | None = None
+        self._proof_keys: dict[str, bytes] = {}
         self._begun = False
         self._masked_study: MaskedStudy | None = None
         self._charges: dict[tuple[str, str, str], ReleaseCard] = {}
         self._answered: set[str] = set()
+        self._uncapped: set[str] = set()
         self.opted_out: dict[str, str] = {}
         self.refusals: list[RefusalCard] = []
         self.dropouts: list[DropoutCard] = []
         self._regions: dict[str, int] = {}
+
+    def begin(self) -> OpenedTerms:
+        """Have all participants agree to the study, before the first of its questions; its terms.
+
+        Sites that refuse it are left out, or stop the run. StudyPending where a person has not decided yet and the
+        house's patience ends.
+        """
+        while self._opened is None:
+            self.vouched = self.house.transport.introduce(self.house.identity.fingerprint)
+            opened = self._compose()
+            self.study = opened.id
+            self._propose(opened)
+            if self.release.by_site or len(self.sites) == len(opened.names):
+                self._opened = opened
+                self.fixed = not self.release.by_site
+        return self._opened
+
+    def _compose(self) -> OpenedTerms:
+        """The terms of the study, as they were proposed first where the run is resumed."""
+        colluders, keys = None, {}
+        if not self.release.by_site:
+            replies = self._settle_first(Hello(), self.sites)
+            colluders = max(decode(data, Greeting).colluders for data in replies.values())
+            keys = {site: self.house.identities[site] for site in replies}
+        ends = self.draft.ends or (today() + timedelta(days=self.house.days)).isoformat()
+        terms = Terms(
+            house=self.house.identity.public,
+            exchange_key=self.house.identity.exchange_key,
+            nonce=self.id,
+            purpose=self.draft.purpose or self.house.purpose,
+            method=self.draft.method,
+            parameters=dict(self.draft.parameters),
+            models=self.draft.models,
+            price=None if self.draft.price is None else str(self.draft.price),
+            participants=tuple(sorted(self.sites)),
+            identities=tuple(keys[site] for site in sorted(keys)),
+            colluders=colluders,
+            ends=ends,
+        ).encoded
+        if self.journal is not None:
+            terms = self.journal.note(f"terms {' '.join(sorted(self.sites))}", terms)
+        try:
+            opened = open_terms(terms, sign_terms(terms, self.house.identity))
+            if not self.release.by_site:
+                opened.manifest  # noqa: B018  MaskError where it cannot be
+        except MessageError as error:
+            raise StudyError(f"this study cannot be proposed: {error}") from None
+        except MaskError as error:
+            gone = [(one.site, one.reason) for one in self.refusals]
+            gone += [(one.site, one.reason) for one in self.dropouts]
+            if not gone:
+                raise
+            raise HouseError(f"{together(gone)}; without them it cannot go on: {error}") from None
+        return opened
+
+    def _propose(self, opened: OpenedTerms) -> None:
+        proposal = opened.proposal
+        until = time.monotonic() + self.house.patience
+        while True:
+            bodies, refused, lost = self._round(proposal, self.sites, live=True)
+            waiting = [site for site, refusal in refused if refusal.rule == "waiting"]
+            if not waiting:
+                break
+            if time.monotonic() >= until:
+                raise StudyPending(opened.id, waiting)
+            self._report(f"study {opened.id[:12]} waits for {', '.join(waiting)} to agree")
+            time.sleep(min(ASKED_AGAIN, max(0.0, until - time.monotonic())))
+        self._settle(proposal.kind, bodies, refused, lost)
+        self._begun = False
+        self._keep_keys(opened.id, bodies)
+
+    def _keep_keys(self, study: str, replies: Mapping[str, bytes]) -> None:
+        for site, data in replies.items():
+            try:
+                key = decode(data, Agreed).exchange_key
+                self._proof_keys[site] = derive_proof_key(self.house.identity, key, study, site)
+            except (MessageError, MaskError) as error:
+                raise HouseError(f"{site} answered with what was not asked for: {error}") from None
+
+    def _settle_first(self, question: Question, sites: Sequence[str]) -> dict[str, bytes]:
+        """A round before the study is agreed to: sites may still stay away."""
+        bodies, refused, lost = self._round(question, sites, live=True)
+        self._settle(question.kind, bodies, refused, lost)
+        self._begun = False
+        return bodies
 
     def converse(self, conversation: Conversation[T]) -> T:
         """What comes of a conversation with the participants; SitesChanged where it must begin anew with the rest."""
@@ -120,6 +236,7 @@ class Run:
     @property
     def masked_study(self) -> MaskedStudy:
         """The masked study of this run, set up on first use."""
+        self.begin()
         if self._masked_study is None:
             self._masked_study = MaskedStudy(self)
         return self._masked_study
@@ -144,13 +261,38 @@ class Run:
         In the first round sites may refuse or be silent and the rest goes on; later that raises SitesChanged, or
         stops the run where participants are fixed. `live` rounds are not taken from the journal.
         """
-        templates, kind = templates or {}, question.kind
-        release = release or self._name_release(question)
-        body = encode(question)
-        envelopes = {s: self._envelope(s, kind, body, templates.get(s, b""), release) for s in self.sites}
+        opened = self.begin()
         self.rounds += 1
-        if self.house.on_round is not None:
-            self.house.on_round(f"round {self.rounds}: {kind} to {len(envelopes)} sites")
+        self._report(f"round {self.rounds}: {question.kind} to {len(self.sites)} sites")
+        bodies, refused, lost = self._round(question, self.sites, templates, live=live, release=release)
+        forgetful = [site for site, refusal in refused if refusal.rule == "proposed"]
+        if forgetful:  # started again since, and without memory of the study: propose it once more
+            agreed, unwilling, silent = self._round(opened.proposal, forgetful, live=True)
+            self._keep_keys(opened.id, agreed)
+            again = self._round(question, list(agreed), templates, live=live, release=release)
+            refused = [one for one in refused if one[0] not in forgetful]
+            bodies = {site: (bodies | again[0])[site] for site in self.sites if site in bodies | again[0]}
+            refused, lost = [*refused, *unwilling, *again[1]], [*lost, *silent, *again[2]]
+        self.house.remember()
+        self._settle(question.kind, bodies, refused, lost)
+        return bodies
+
+    def _round(
+        self,
+        question: Question,
+        sites: Sequence[str],
+        templates: Mapping[str, bytes] | None = None,
+        *,
+        live: bool = False,
+        release: str | None = None,
+    ) -> tuple[dict[str, bytes], list[tuple[str, Refusal]], list[tuple[str, str]]]:
+        """One question to these sites: the bodies of answers, refusals, and what was seen of those lost."""
+        templates, kind, body = templates or {}, question.kind, encode(question)
+        release, body_digest = release or self._name_release(question), hashlib.sha256(body).digest()
+        envelopes = {
+            site: self._envelope(site, kind, body, body_digest, templates.get(site, b""), release)
+            for site in sites
+        }
         replies = self._exchange(envelopes, live)
         bodies, refused, lost = {}, [], []
         for site, envelope in envelopes.items():
@@ -161,9 +303,11 @@ class Run:
                 refused.append((site, reply))
             else:
                 lost.append((site, reply))
-        self.house.remember()
-        self._settle(kind, bodies, refused, lost)
-        return bodies
+        return bodies, refused, lost
+
+    def _report(self, text: str) -> None:
+        if self.house.on_round is not None:
+            self.house.on_round(text)
 
     def excuse(self, reasons: Mapping[str, str]) -> None:
         """Go on without sites that answered that they take no part, and why; the card names them."""
@@ -178,6 +322,11 @@ class Run:
         # Of every site that answered, in the model or not: what was released was released.
         releases = [self._charges[key] for key in sorted(self._charges)]
         notes += self.release.warn([one for one in releases if one.site in self.sites], patients)
+        if self._uncapped:
+            notes.append(
+                "an unlimited budget, so that what private answers tell of a patient in the end has no bound: "
+                f"{', '.join(sorted(self._uncapped))}"
+            )
         if self.opted_out:
             notes.append(f"opted out: {together(self.opted_out.items())}")
         lost = sorted({loss.site for loss in self.dropouts} - set(self.sites))
@@ -186,6 +335,7 @@ class Run:
         notes += warn_of_regions({s: count for s, count in self._regions.items() if s in self.sites})
         return Card(
             study=self.study,
+            purpose=self.draft.purpose or self.house.purpose,
             method=self.method,
             release=self.release.name,
             meaning=self.release.meaning,
@@ -198,6 +348,11 @@ class Run:
             warnings=notes,
             version=concilium.__version__,
         )
+
+    @property
+    def where(self) -> str:
+        """How far the run has come, in words."""
+        return f"in round {self.rounds}" if self.rounds else "when the study was proposed"
 
     @property
     def numbers(self) -> int:
@@ -219,19 +374,23 @@ class Run:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _envelope(self, site: str, kind: str, body: bytes, template: bytes, release: str) -> Envelope:
-        envelope = Envelope(
+    def _envelope(
+        self, site: str, kind: str, body: bytes, body_digest: bytes, template: bytes, release: str
+    ) -> Envelope:
+        digest = digest_question(self.study, kind, release, body_digest, template)
+        name = hashlib.sha256(f"{self.id}\n{site}\n{digest}".encode()).hexdigest()[:32]
+        key, seen = self._proof_keys.get(site), self.house.heads.get(site)
+        return Envelope(
             version=VERSION,
-            id="",
+            id=name,
             study=self.study,
             kind=kind,
             release=release,
             body=body,
             template=template,
-            seen=self.house.heads.get(site),
+            seen=seen,
+            proof=b"" if key is None else prove(key, name, digest, seen),
         )
-        name = hashlib.sha256(f"{self.id}\n{site}\n{envelope.digest}".encode()).hexdigest()
-        return msgspec.structs.replace(envelope, id=name[:32])
 
     def _exchange(self, envelopes: Mapping[str, Envelope], live: bool) -> dict[str, bytes | str]:
         """What each site sent (or why nothing came): from the journal where the round was finished before."""
@@ -240,8 +399,9 @@ class Run:
         for site, envelope in envelopes.items():
             kept = None if self.journal is None or live else self.journal.recall(envelope.id)
             message = encode(envelope)
-            # Without the echo of the ledger's head, so that a run counts the same whatever was asked before it.
-            self.bytes += len(encode(msgspec.structs.replace(envelope, seen=None)))
+            # As if it did not echo the ledger's head (but nil, one byte), so that a run counts the same whatever was
+            # asked before it.
+            self.bytes += len(message) - (0 if envelope.seen is None else len(encode(envelope.seen)) - 1)
             if kept is None:
                 messages[site] = message
             else:
@@ -274,12 +434,11 @@ class Run:
         if opened.id != envelope.id or opened.site != site:
             return "it answered another question"
         first = self.house.identities.get(site)
-        if first is None and isinstance(opened, Refusal) and not opened.identity:
-            return opened  # of an older version, and of nobody we know: there is nothing to hold it to
         identity = opened.identity if first is None else first
         if identity != opened.identity or not is_signed(opened.signed, opened.signature, identity):
             reply_is = "answer" if isinstance(opened, Answer) else "refusal"
-            return f"its {reply_is} is not signed by the identity it had before"
+            had = "names" if first is None else "had before"
+            return f"its {reply_is} is not signed by the identity it {had}"
         self.house.identities[site] = identity
         return opened
 
@@ -291,6 +450,8 @@ class Run:
             self._regions[site] = answer.below
         if answer.charge is not None and answer.id not in self._answered:
             self._answered.add(answer.id)
+            if not answer.charge.capped:
+                self._uncapped.add(site)
             key = (site, kind, answer.charge.release)
             before = self._charges.get(key) or ReleaseCard(*key, answers=0, numbers=0, cost=None)
             cost = answer.charge.cost
@@ -327,7 +488,7 @@ class Run:
                 if self.fixed
                 else ""
             )
-            raise HouseError(f"stopped in round {self.rounds}: {together(gone)}{why}")
+            raise HouseError(f"stopped {self.where}: {together(gone)}{why}")
         self.sites = [site for site in self.sites if site in bodies]
         begun, self._begun = self._begun, True
         if gone and begun:

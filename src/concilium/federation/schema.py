@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -19,11 +19,14 @@ from concilium.federation.attributes import Attribute, AttributeSeen, OwnValues,
 from concilium.federation.cohort import Cohort, near_unique
 from concilium.federation.edges import check_edges
 from concilium.federation.questions import PLAIN, Gathered, Reply
+from concilium.federation.work import READ_CATEGORY, READ_NUMBER, READING, Workload, count_code_bytes
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.grammar import canonical
 
 # An integer attribute with more values than this over all sites is a number, not a category: it needs bins.
 MOST_INTEGER_VALUES = 32
+# As many values as a column is taken to have when the memory to list them is estimated.
+MOST_LISTED = 1 << 16
 
 
 class SchemaSeen(Reply, frozen=True):
@@ -67,11 +70,24 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
     count_patients: bool = True
     measured: bool = False
 
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        return {"bins": self.bins, "attributes": self.attributes}
+
     def check(self, release: str) -> None:
         if release == "masked" and self.count_patients:
             raise MessageError("under masks a site does not tell how many patients it has")
         for name, edges in self.bins.items():
             check_edges(name, edges)
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        listed = columns if self.attributes is None else min(columns, len(self.attributes))
+        edges = sorted((len(bins) for bins in self.bins.values()), reverse=True)[:columns]
+        operations = READ_CATEGORY * (listed + 1) + sum(READ_NUMBER + 4 * n.bit_length() for n in edges)
+        held = READING + sum(count_code_bytes(n + 1) for n in edges)
+        return Workload(
+            operations * patients, held * patients + 16 * (listed + 1) * min(patients, MOST_LISTED)
+        )
 
     def compute(self, cohort: Cohort) -> SchemaSeen:
         records = cohort.view.records

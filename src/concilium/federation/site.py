@@ -24,12 +24,16 @@ from concilium.errors import (
     StudyError,
 )
 from concilium.federation.cohort import View
-from concilium.federation.desk import Desk, Refused
+from concilium.federation.desk import Desk
 from concilium.federation.disclosure import Populations
 from concilium.federation.masking import Memberships
-from concilium.federation.messages import VERSION, Envelope, Refusal, open_envelope, write_signed
+from concilium.federation.messages import VERSION, Envelope, LedgerHead, Refusal, open_envelope, write_signed
+from concilium.federation.meter import Meter
 from concilium.federation.questions import Question, Statistic, Step, open_question
+from concilium.federation.refused import Refused
 from concilium.federation.releases import find_release
+from concilium.federation.studies import Studies
+from concilium.federation.terms import Propose
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, statement
 from concilium.privacy.ledger import LASTING_RULE, Head, Ledger
@@ -50,7 +54,8 @@ class Site:
 
     It holds one population: a table of patients, or `Patients` with a table and more parts. Without a ledger file the
     ledger is kept in memory: fine for a simulation, gone with the process. The site's identity is kept beside the
-    ledger (`cleveland.ledger.identity`) unless another file is named.
+    ledger (`cleveland.ledger.identity`) unless another file is named. From it follows who is held out (held_out.py),
+    unless a simulation, which is to come out the same again, gives the key itself.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Site:
         policy: Policy | None = None,
         ledger: str | Path | Ledger | None = None,
         identity: str | Path | Identity | None = None,
+        division_key: bytes | None = None,
     ) -> None:
         if not isinstance(name, str) or not 1 <= len(name) <= 100 or not name.isprintable():
             raise StudyError(f"a site's name must have 1 to 100 printable characters; got {name!r}")
@@ -76,20 +82,34 @@ class Site:
         self.name = name
         self.policy = policy if policy is not None else Policy()
         self.policy.check(table.names)  # before any file is made
-        self.ledger = ledger if isinstance(ledger, Ledger) else self._open_ledger(ledger, patients.digest)
+        self.ledger = ledger if isinstance(ledger, Ledger) else self._open_ledger(ledger, patients)
+        if note := self.ledger.settle(self.policy.allowance):
+            log.warning("site %s has a ledger whose budget changed: %s", name, note)
         self.identity = identity if isinstance(identity, Identity) else self._find_identity(identity)
         if not isinstance(ledger, Ledger):
             self.ledger.bind_site(f"{name} ({self.identity.fingerprint})")
+        # The same for as long as the identity is, and never sent.
+        self.division_key = division_key or self._derive_secret("concilium/division-key@1")
         self._reads = frozenset(patients.reads)
+        view = View(
+            table,
+            self.policy,
+            self._derive_secret("concilium/constraints-secret@1"),
+            patients.by,
+            division_key=self.division_key,
+        )
+        populations = Populations(self.ledger, patients, self.policy.minimum_patients)
+        memberships = Memberships(name, self.identity, self.policy, self.ledger, patients.digest)
         self._desk = Desk(
             name=name,
             identity=self.identity,
             policy=self.policy,
             ledger=self.ledger,
-            view=View(table, self.policy, self._derive_secret(), patients.by),
+            view=view,
             patients=len(patients),
-            populations=Populations(self.ledger, patients.digest, self.policy.minimum_patients),
-            memberships=Memberships(name, self.identity, self.policy, self.ledger, patients.digest),
+            studies=Studies(name, self.identity, self.policy, self.ledger, view, populations),
+            memberships=memberships,
+            meter=Meter(self.policy.work, self.ledger, memberships, len(patients), len(table.names)),
         )
 
     def answer(self, message: bytes) -> bytes:
@@ -99,7 +119,13 @@ class Site:
             envelope = open_envelope(message)
             release = find_release(envelope.release)
             question = open_question(envelope)  # known kind?
+            if isinstance(question, Propose):  # a study: agreed, refused, or to be decided by a person
+                self._notice_rollback(envelope.seen)
+                return self._desk.reply(envelope, self._desk.studies.consider(question))
             self._allow(envelope, question)  # allowed here?
+            if not (isinstance(question, Step) and question.before_study):
+                self._desk.studies.hold(envelope, question)  # agreed to?
+            self._notice_rollback(envelope.seen)  # once it is proven that the house saw it
             stored = self.ledger.recall(envelope.id, envelope.digest)  # asked before? the same bytes, free
             if stored is not None:
                 return stored
@@ -107,6 +133,7 @@ class Site:
                 return release.step(self._desk, envelope, question)
             if not isinstance(question, Statistic):
                 raise MessageError(f"nothing is answered to a question of kind {envelope.kind!r}")
+            self._desk.meter.admit(envelope, question, release)  # not too much work?
             # Enough patients? Constrain, compute, protect, charge, answer: as the release says.
             return release.answer(self._desk, envelope, question)
         except Refused as refusal:
@@ -128,11 +155,12 @@ class Site:
             log.exception("site %s could not answer a question", self.name)
             return self._refuse(envelope, "internal", "the site could not answer; its own log says why")
 
-    def introduce(self, peers: Mapping[str, str]) -> bool:
-        """Take a house's word for who its peers are, for want of pinned ones (embedded houses only).
+    def introduce(self, peers: Mapping[str, str], house: str) -> bool:
+        """Know a house of this process, and take its word for who the peers are, for want of pinned ones.
 
         False where the policy pins peers: those stand.
         """
+        self._desk.studies.introduce(house)
         return self._desk.memberships.introduce(peers)
 
     def _allow(self, envelope: Envelope, question: Question) -> None:
@@ -147,7 +175,8 @@ class Site:
         if isinstance(question, Statistic) and not question.reads <= self._reads:
             absent = ", ".join(sorted(question.reads - self._reads))
             raise Refused("kind", f"this hospital holds no {absent} of its patients", asked=envelope.kind)
-        seen = envelope.seen
+
+    def _notice_rollback(self, seen: LedgerHead | None) -> None:
         if seen is not None and not self.ledger.holds(Head(seen.count, seen.hash)):
             raise Refused(
                 "rollback",
@@ -177,23 +206,22 @@ class Site:
         )
         return write_signed(refusal, self.identity)
 
-    def _open_ledger(self, path: str | Path | None, digest: str) -> Ledger:
+    def _open_ledger(self, path: str | Path | None, patients: Patients) -> Ledger:
         where = ":memory:" if path is None else path
         budget = self.policy.budget
-        if budget is None:
-            return Ledger(where, records=digest)
         return Ledger(
             where,
-            records=digest,
-            budget=budget.amount,
-            currency=budget.currency,
-            delta=budget.exact_delta,
+            records=patients.digest,
+            former_records=lambda: patients.former_digest,
+            currency=None if budget is None else budget.currency,
+            delta=None if budget is None else budget.exact_delta,
+            allowance=self.policy.allowance,
         )
 
-    def _derive_secret(self) -> bytes:
-        """The site's own secret for `hash` and `shift_dates`, where its policy names none: a signature that it never
-        sends, which is the same as long as its identity is."""
-        return hashlib.sha256(self.identity.sign(statement("concilium/constraints-secret@1"))).digest()
+    def _derive_secret(self, purpose: str) -> bytes:
+        """The site's own secret for `hash` and `shift_dates` (where its policy names none), or for another purpose: a
+        signature that it never sends, which is the same as long as its identity is."""
+        return hashlib.sha256(self.identity.sign(statement(purpose))).digest()
 
     def _find_identity(self, path: str | Path | None) -> Identity:
         if path is None and self.ledger.path == ":memory:":

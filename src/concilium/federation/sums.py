@@ -32,27 +32,28 @@ class Sum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def write_sum(words: NDArray[np.integer], places: int) -> Sum:
     """Whole numbers in the narrowest words that hold them all."""
-    return Sum(places, pack(words.astype(find_narrowest(words), copy=False)))
+    return Sum(places, pack(words.astype(find_narrowest(words), order="C", copy=False)))
 
 
 def find_narrowest(words: NDArray[np.integer]) -> np.dtype[np.integer]:
     low = 0 if words.dtype.kind == "u" else int(words.min(initial=0))
     high = int(words.max(initial=0))
-    sizes = (
-        (np.int8, np.int16, np.int32, np.int64) if low < 0 else (np.uint8, np.uint16, np.uint32, np.uint64)
-    )
-    return next(np.dtype(size) for size in sizes if np.iinfo(size).min <= low and high <= np.iinfo(size).max)
+    # Signed words reach one further below zero than above it.
+    return np.min_scalar_type(high if low >= 0 else min(low, -1 - high))
 
 
-def read_sum(data: bytes, question: Summed) -> NDArray[Any]:
-    """The numbers that a site or region answered a question with; MessageError unless they are what was asked for."""
+def read_sum(data: bytes, question: Summed, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+    """The numbers that a site or region answered a question with; MessageError unless they are what was asked for.
+
+    `shape` is that of the question, for who reads many answers and has worked it out once.
+    """
     answer = decode(data, Sum)
     if answer.places != question.binary_places:
         raise MessageError(
             f"numbers with {answer.places} binary places where {question.binary_places} were asked for"
         )
-    words = unpack(answer.words, question.shape)
-    if not np.issubdtype(words.dtype, np.integer):
+    words = unpack(answer.words, question.shape if shape is None else shape)
+    if words.dtype.kind not in "iu":
         raise MessageError("a sum is made of whole numbers")
     if words.dtype == np.uint64 and words.max(initial=0) > np.iinfo(np.int64).max:
         raise MessageError("a number is too large to be added up")  # as a signed one it would be below zero
@@ -62,16 +63,18 @@ def read_sum(data: bytes, question: Summed) -> NDArray[Any]:
 
 def check_counts(words: NDArray[Any], question: Summed) -> None:
     """MessageError where somebody counts fewer patients than none."""
-    if question.counts and words.min(initial=0) < 0:
+    if words.dtype.kind != "u" and question.counts and words.min(initial=0) < 0:
         raise MessageError("a count of patients is below zero")
 
 
 def add_sum(total: NDArray[np.int64], data: bytes, question: Summed) -> None:
-    """Add to a total what a site or region answered; MessageError unless it is what was asked for, and fits."""
-    words = read_sum(data, question)
+    """Add to a total, of the question's shape, what a site or region answered; MessageError unless it is what was asked
+    for, and fits."""
+    words = read_sum(data, question, total.shape)
     before = total.copy()
     total += words
-    if np.any((total < before) != (words < 0)):
+    wrapped = total < before if words.dtype.kind == "u" else (total < before) != (words < 0)
+    if wrapped.any():
         raise MessageError("a number is too large to be added up")
 
 

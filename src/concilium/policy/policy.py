@@ -9,6 +9,7 @@
     branch_floor = 0              # fewer patients in a branch: counted as none (the tree is then inexact)
     minimum_cell = 0              # exact: tables with a smaller count in them are left out (inexact)
     dominance = 0.95              # exact: so are tables where one cell has more of its row or column (absent: never)
+    support = 10                  # masked: rules hold for so many patients at least, and for all but so many
     numbers_per_patient = 2       # cap on exact numbers ever released, against patients (absent: no cap)
     withhold = ["religion"]       # attributes that do not exist for anyone outside
     identifiers = ["mrn"]         # columns that identify patients, besides those found by themselves
@@ -24,9 +25,26 @@
     [peers]                       # the hospitals we take part with, by the fingerprints they told us
     mercy = "ABCD-EFGH-..."
 
+    [houses]                      # who may ask at all, by the fingerprints they told us; absent: houses of this process
+    network = "ABCD-EFGH-..."
+
+    [agree]                       # what is agreed to without asking a person; anything else waits for one
+    releases = ["private"]        # absent: all that [release] allows
+    methods = ["tree", "rulefit"]
+    price_per_study = "1/20"      # of private studies, in the budget's currency
+    price_per_month = "1/4"       # of all studies agreed so in a month, together
+    least_patients = 100          # exact, masked: studies about fewer wait
+
+    [work]                        # what computing may take, at most; by what a question says, before it is computed
+    operations_per_question = 1e11  # visits to a cell of the table (absent: a million for each patient, 1e10 at least)
+    operations_per_day = 1e14     # of all houses and studies together
+    memory_per_question = "8 GB"
+    patients = 500_000            # as many as the table is taken to have, and no fewer than it has (absent: see docs)
+
     [budget]
     currency = "rho"              # or "epsilon"
-    total = "1/2"                 # exact: a fraction, an integer or a decimal in quotes
+    total = "1/2"                 # exact: a fraction, an integer or a decimal in quotes; or "unlimited" (absent: 1)
+    per_month = "1/20"            # what a calendar month (UTC) may cost of it (absent: all of it)
     delta = "1e-6"
 
 These rules are a guard, not a guarantee: only `private` releases come with a bound. What each does and does not
@@ -47,32 +65,120 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from concilium.closed_lists import KINDS, RELEASES
+from concilium.closed_lists import KINDS, METHODS, RELEASES
 from concilium.errors import LedgerError, PolicyError, nearest
 from concilium.policy.functions import Secret
 from concilium.privacy.accounting import exact_delta, exact_positive
+from concilium.privacy.budgets import Allowance
 
 if TYPE_CHECKING:
     from concilium.policy.actions import ConstraintGraphs
 
 
 MOST_REFUSALS = 20
+# A rule about fewer patients than this leaves no site, whatever policy or study says.
+LEAST_SUPPORT = 5
+UNLIMITED = "unlimited"
 
 
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The hospital's privacy budget: exact numbers, one currency."""
+    """The hospital's privacy budget: exact numbers, one currency; without a total, the default (privacy/budgets.py)."""
 
-    total: str | int
+    total: str | int | None = None
     currency: Literal["rho", "epsilon"] = "rho"
     delta: str = "1/1000000"
+    per_month: str | int | None = None
 
     @property
-    def amount(self) -> Fraction:
-        return exact_positive(self.total, "budget's total")
+    def allowance(self) -> Allowance:
+        """What the ledger is held to."""
+        unlimited = self.total == UNLIMITED
+        return Allowance(
+            None if unlimited or self.total is None else exact_positive(self.total, "budget's total"),
+            unlimited,
+            None if self.per_month is None else exact_positive(self.per_month, "budget's per_month"),
+        )
 
     @property
     def exact_delta(self) -> Fraction:
         return exact_delta(self.delta)
+
+
+class WorkLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What computing may take at a site (federation/meter.py)."""
+
+    operations_per_question: int | float | None = None
+    operations_per_day: int | float = 10**14
+    memory_per_question: str | int = "8 GB"
+    patients: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("operations_per_question", "operations_per_day", "patients"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value < float("inf"):
+                raise PolicyError(f"{name} must be a number from 1; got {value}")
+        read_bytes(self.memory_per_question, "memory_per_question")
+
+    @property
+    def memory(self) -> int:
+        """Bytes for one question."""
+        return read_bytes(self.memory_per_question, "memory_per_question")
+
+
+def read_bytes(text: str | int, name: str) -> int:
+    """A number of bytes, such as 512_000_000 or "512 MB"; PolicyError where it is none."""
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kB|MB|GB|TB)?", str(text))
+    count = 0 if parts is None else int(Fraction(parts[1]) * UNITS[parts[2]])
+    if count < 1:
+        raise PolicyError(f'{name} must be a number of bytes, such as 512_000_000 or "512 MB"; got {text!r}')
+    return count
+
+
+UNITS = {None: 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a hospital agrees to without asking a person."""
+
+    releases: tuple[str, ...] = tuple(RELEASES)
+    methods: tuple[str, ...] = tuple(METHODS)
+    price_per_study: str | int | None = None
+    price_per_month: str | int | None = None
+    least_patients: int = 0
+
+    def __post_init__(self) -> None:
+        for names, options, what in ((self.releases, RELEASES, "release"), (self.methods, METHODS, "method")):
+            for name in names:
+                if name not in options:
+                    raise PolicyError(f"there is no {what} {name!r} to agree to{nearest(name, options)}")
+        if self.least_patients < 0:
+            raise PolicyError(f"least_patients must be 0 or more; got {self.least_patients}")
+        for name in ("price_per_study", "price_per_month"):
+            try:
+                read_price(getattr(self, name), name)
+            except LedgerError as error:
+                raise PolicyError(str(error)) from None
+
+    def find_reservation(
+        self, release: str, method: str, price: Fraction | None, of_month: Fraction
+    ) -> str | None:
+        """Why a study of this release, method and price waits for a person, given what others of the month cost."""
+        if release not in self.releases:
+            return f"its policy agrees to no {release!r} study by itself"
+        if method not in self.methods:
+            return f"its policy agrees to no {method!r} by itself"
+        if price is not None:
+            alone = read_price(self.price_per_study, "price_per_study")
+            together = read_price(self.price_per_month, "price_per_month")
+            if alone is not None and price > alone:
+                return "its policy agrees to no study of that price by itself"
+            if together is not None and of_month + price > together:
+                return "its policy agrees to no further study of that price this month by itself"
+        return None
+
+
+def read_price(text: str | int | None, name: str) -> Fraction | None:
+    return None if text is None else exact_positive(text, name)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,6 +192,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     branch_floor: int = 0
     minimum_cell: int = 0
     dominance: float | None = None
+    support: int = 10
     numbers_per_patient: float | None = None
     withhold: tuple[str, ...] = ()
     identifiers: tuple[str, ...] = ()
@@ -95,7 +202,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     constraints: str = ""
     secret: Secret | None = None
     peers: dict[str, str] = {}
+    houses: dict[str, str] = {}
+    agree: Agree | None = None
     budget: Budget | None = None
+    work: WorkLimits = WorkLimits()
 
     def __post_init__(self) -> None:
         for names, options, what in ((self.kinds, KINDS, "kind"), (self.modes, RELEASES, "mode")):
@@ -105,19 +215,26 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for name in ("minimum_patients", "branch_floor", "minimum_cell", "colluders"):
             if getattr(self, name) < 0:
                 raise PolicyError(f"{name} must be 0 or more; got {getattr(self, name)}")
+        if self.support < LEAST_SUPPORT:
+            raise PolicyError(f"support must be {LEAST_SUPPORT} or more; got {self.support}")
         if self.refusals_per_month < 1:
             raise PolicyError(f"refusals_per_month must be 1 or more; got {self.refusals_per_month}")
         if self.dominance is not None and not 0 < self.dominance <= 1:
             raise PolicyError(f"dominance must be a share above 0 and at most 1; got {self.dominance}")
         if self.budget is not None:
             try:
-                exact_positive(self.budget.total, "budget's total")
+                self.budget.allowance  # noqa: B018
                 exact_delta(self.budget.delta)
             except LedgerError as error:
                 raise PolicyError(str(error)) from None
 
         if self.constraints.strip():
             self.graphs()
+
+    @property
+    def allowance(self) -> Allowance:
+        """What private answers may cost, as far as the policy says."""
+        return Allowance() if self.budget is None else self.budget.allowance
 
     def graphs(self, secret: bytes | None = None) -> ConstraintGraphs | None:
         """The constraint graphs, if there are any; `secret` stands in where the policy names none of its own."""
@@ -163,7 +280,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 )
             if name not in keys:
                 raise PolicyError(f"{path}: [release] has no key {name!r}{nearest(name, keys)}")
-        settings |= {name: document[name] for name in ("peers", "budget") if name in document}
+        settings |= {n: document[n] for n in ("peers", "houses", "agree", "budget", "work") if n in document}
         try:
             policy = msgspec.convert(settings, cls)
         except (msgspec.ValidationError, PolicyError) as error:
@@ -206,7 +323,7 @@ def read_rules(path: str | Path) -> Policy:
         raise PolicyError(f"{path}: {error}") from None
 
 
-SECTIONS = ("release", "constraints", "peers", "budget")
+SECTIONS = ("release", "constraints", "peers", "houses", "agree", "budget", "work")
 CONSTRAINTS = ("text", "file", "secret")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import os
 import stat
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -102,6 +104,25 @@ class Identity:
 
     def sign(self, message: bytes) -> bytes:
         return self._key.sign(message)
+
+    @cached_property
+    def _exchange(self) -> X25519PrivateKey:
+        """Made of the signing key by a one-way function, so that neither tells the other and nothing is stored."""
+        secret = hmac.digest(self._key.private_bytes_raw(), b"concilium/exchange-key@1", "sha256")
+        return X25519PrivateKey.from_private_bytes(secret)
+
+    @cached_property
+    def exchange_key(self) -> bytes:
+        """What somebody needs, besides a key of the same sort, to share a secret with us: 32 bytes for everyone."""
+        return self._exchange.public_key().public_bytes_raw()
+
+    def share_secret(self, exchange_key: bytes, about: bytes) -> bytes:
+        """The secret about something that only we and the holder of that exchange key can compute (RFC 7748)."""
+        try:
+            shared = self._exchange.exchange(X25519PublicKey.from_public_bytes(exchange_key))
+        except ValueError:
+            raise MaskError("an exchange key gives no secret (it is not a proper X25519 key)") from None
+        return hmac.digest(shared, statement("concilium/shared-secret@1", about), "sha256")
 
 
 def read_own_file(path: str | Path, what: str, refuse: type[ConciliumError]) -> bytes:

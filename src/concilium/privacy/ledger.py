@@ -10,22 +10,19 @@ is what the mechanism costs (accounting.py, with the references); nobody else wr
 Every patient of the site is charged for every question, whether or not the question selects them: a balance that
 depended on who matched would tell who matched.
 
-Beside the chain of its entries a site remembers the patients that each plain answer was about, and the hospitals that
-it has opened masked sums with. Who is protected: patients and hospitals, from two answers of which one is subtracted
-from the other (the rules are in federation/disclosure.py and federation/masking.py). What is remembered inside a charge
-is on disk with its entry, or not at all.
+What a site remembers beside the chain of its entries is in ledger_memory.py, its refusals in refusals.py.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -34,53 +31,50 @@ from concilium.errors import BudgetError, LedgerError
 from concilium.privacy import accounting
 from concilium.privacy import ledger_chain as chain
 from concilium.privacy.accounting import Number
+from concilium.privacy.budgets import BY_STEWARD, Allowance, Balance, settle
 from concilium.privacy.ledger_chain import SETTINGS, Entry, Head, LedgerSettings, Tail
-from concilium.privacy.ledger_file import open_to_read, open_to_write
+from concilium.privacy.ledger_file import LedgerFile, open_to_read, open_to_write, require_text
+from concilium.privacy.ledger_head import HeadFile, read_head
+from concilium.privacy.ledger_memory import PATIENT_TABLES, LedgerMemory
 from concilium.privacy.mask_store import SqliteMaskStore
+from concilium.privacy.refusals import LASTING_RULE, RefusalLog, RefusalNote
+from concilium.privacy.study_book import StudyBook
 
-__all__ = ["DEFAULT_DELTA", "SETTINGS", "Entry", "Head", "Ledger", "LedgerSettings", "RefusalNote"]
+__all__ = [
+    "DEFAULT_DELTA",
+    "LASTING_RULE",
+    "SETTINGS",
+    "Entry",
+    "Head",
+    "Ledger",
+    "LedgerSettings",
+    "RefusalNote",
+]
 
 DEFAULT_DELTA = Fraction(1, 10**6)
 
-MOST_NOTES = 10_000
-LASTING_RULE = "patients"
-"""The rule whose refusals depend on patients: they are counted by month (federation/desk.py)."""
-
-# By what was asked, under whatever name: a question counts once in a month.
-_REFUSED = """CREATE TABLE IF NOT EXISTS refused_for_patients (
-    month TEXT NOT NULL, content TEXT NOT NULL, PRIMARY KEY (month, content)) WITHOUT ROWID"""
-
-# Each is made when something is first remembered in it.
-_MEMORY = {
-    "disclosure_population": """CREATE TABLE IF NOT EXISTS disclosure_population (
-    number INTEGER PRIMARY KEY, records TEXT NOT NULL, digest BLOB NOT NULL, patients BLOB NOT NULL,
-    UNIQUE (records, digest))""",
-    "mask_circle": """CREATE TABLE IF NOT EXISTS mask_circle (
-    records TEXT NOT NULL, names TEXT NOT NULL, PRIMARY KEY (records, names)) WITHOUT ROWID""",
-}
 _EXACT_BITS = 1024
 _GRID = 2**256
 
 
-@dataclass(frozen=True)
-class RefusalNote:
-    """One line of the log of refusals, which is not part of the chain: nothing was released."""
-
-    time: datetime
-    study: str
-    kind: str
-    question: str
-    rule: str
-
-
-class Ledger:
+class Ledger(LedgerMemory, RefusalLog):
     """A site's book of releases. Threads of one process may share it; other processes open the same file.
 
     `Ledger(path)` opens an existing ledger whatever its settings, or makes one: currency rho, delta 1e-6, no cap.
     Keyword arguments say what the ledger must be bound to, and one bound to something else is refused; a ledger
-    not yet bound to a site or to records is bound by the first that names them. The budget is changed by
-    `set_budget`, the records by `rebind`; each leaves an entry.
+    not yet bound to a site or to records is bound by the first that names them. One of an earlier version is bound to
+    another form of digest: where that is `former_records`, which is asked only then, it is bound to the new one. The
+    budget is changed by `set_budget`, the records by `rebind`; each leaves an entry. A site's ledger is made under the
+    `allowance` of its policy, and held to it by `settle`: one without a budget gets the default (budgets.py). How far
+    it has come is kept in a file beside it (ledger_head.py), and one that is behind that is refused until
+    `accept_restored`.
     """
+
+    _file: LedgerFile
+    _seen: Head
+    _head_file: HeadFile | None = None
+    _entered: Head | None = None
+    _is_setting: bool = False
 
     def __init__(
         self,
@@ -88,9 +82,11 @@ class Ledger:
         *,
         site: str | None = None,
         records: str | None = None,
+        former_records: Callable[[], str] | None = None,
         budget: Number | None = None,
         currency: str | None = None,
         delta: Number | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         if currency not in (None, *accounting.CURRENCIES):
             raise LedgerError(f"a ledger's currency is 'epsilon' or 'rho'; got {currency!r}")
@@ -98,20 +94,21 @@ class Ledger:
             "currency": currency,
             "delta": None if delta is None else accounting.exact_delta(delta),
             "budget": None if budget is None else _exact_budget(budget),
-            "site": None if site is None else _text(site, "site"),
-            "records": None if records is None else _text(records, "records digest"),
+            "site": None if site is None else require_text(site, "site"),
+            "records": None if records is None else require_text(records, "records digest"),
         }
         requirements = {name: value for name, value in requirements.items() if value is not None}
         default = LedgerSettings(currency="rho", delta=DEFAULT_DELTA, budget=None, site=None, records=None)
-        self._file = open_to_write(path, lambda file: chain.begin(file, replace(default, **requirements)))
-        self._records = records
+        begun = replace(default, **requirements)
+        if allowance is not None:
+            begun, _ = settle(begun, Fraction(0), allowance)
+        self._file = open_to_write(path, lambda file: chain.begin(file, begun, PATIENT_TABLES))
+        self._records, self._former_records = records, former_records
         try:
-            self._seen = self._recognise()
-            self._file.make_durable()
-            chain.check_writable(self._file)
+            self._open_head()
             self._bind(requirements)
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
     @classmethod
@@ -122,13 +119,38 @@ class Ledger:
         """
         ledger = cls.__new__(cls)
         ledger._file = open_to_read(path)
-        ledger._records = None
+        ledger._records = ledger._former_records = None
         try:
             ledger._seen = ledger._recognise()
         except BaseException:
-            ledger._file.close()
+            ledger.close()
             raise
         return ledger
+
+    @classmethod
+    def accept_restored(cls, path: str | os.PathLike[str], reason: str) -> Head:
+        """Go on with a ledger that is behind its head file, or has lost it, knowingly: the reason is entered.
+
+        What was entered after the copy was made is lost: it counts neither as spent nor as remembered. The head from
+        which the ledger goes on is returned.
+        """
+        if not require_text(reason, "reason").strip():
+            raise LedgerError(f"to accept {os.fspath(path)} as it is needs a reason, which is entered")
+        if not Path(path).exists():
+            raise LedgerError(f"there is no ledger {os.fspath(path)}; check the path")
+        ledger = cls.__new__(cls)
+        ledger._file = open_to_write(path, lambda file: None)
+        ledger._records = ledger._former_records = None
+        try:
+            problem = ledger._open_head(accepting=True)
+            if problem is None:
+                raise LedgerError(f"{ledger.path} is not behind its head file; there is nothing to accept")
+            with ledger._writing(accepting=True) as tail:
+                settings = chain.read_settings(ledger._file)
+                ledger._enter_settings(tail, "restored", settings, f"{reason} ({problem})")
+            return ledger._seen
+        finally:
+            ledger.close()
 
     def charge(
         self,
@@ -151,9 +173,9 @@ class Ledger:
         it may use what joins that transaction, from `unbounded_numbers` to `mask_store` below, and nothing else.
         """
         for value, name in ((question, "question id"), (digest, "digest"), (kind, "kind"), (mode, "mode")):
-            if not _text(value, name):
+            if not require_text(value, name):
                 raise LedgerError(f"a charge needs a {name}; got an empty one")
-        _text(study, "study")
+        require_text(study, "study")
         if isinstance(numbers, bool) or not isinstance(numbers, int) or not 0 <= numbers < 2**63:
             raise LedgerError(f"the count of numbers released must be a whole number from 0; got {numbers!r}")
         price = self._price(mode, cost, currency)
@@ -165,8 +187,8 @@ class Ledger:
             if self._records is not None and settings.records != self._records:
                 raise LedgerError(f"{self.path} was bound to other records while in use; open the site again")
             price = _enterable(price, tail.spent)
-            if price is not None and settings.budget is not None and tail.spent + price > settings.budget:
-                raise BudgetError(settings.currency, price, tail.spent, settings.budget - tail.spent)
+            if price is not None:
+                self._find_balance(settings, tail).check(price)
             head = chain.append(
                 self._file,
                 tail,
@@ -182,37 +204,15 @@ class Ledger:
             if not isinstance(answer, bytes):
                 raise TypeError(f"seal must return the answer as bytes; got {type(answer).__name__}")
             chain.store(self._file, head, answer)
-        self._seen = head
+            self._entered = head
         return answer
 
     def recall(self, question: str, digest: str) -> bytes | None:
         """The stored answer to this question, or None where it was never answered."""
         with self._file.reading():
-            return chain.find_answer(self._file, _text(question, "question id"), _text(digest, "digest"))
-
-    def refuse(self, study: str, kind: str, question: str, rule: str) -> None:
-        """Log a refusal and the rule behind it; the log is for the hospital and not part of the chain.
-
-        A question that is asked again and refused by the same rule is noted once. Of more than MOST_NOTES the oldest
-        are dropped, those of the lasting rule last: a house cannot fill the disk, nor have the site forget, by asking.
-        """
-        names = ("study", "kind", "question id", "rule")
-        texts = [_text(value, name) for value, name in zip((study, kind, question, rule), names, strict=True)]
-        with self._writing():
-            self._note_refusal(*texts)
-
-    def refuse_for_patients(self, study: str, kind: str, question: str, content: str) -> None:
-        """Log a refusal by the lasting rule and count it, once for each content and month: on disk on return.
-
-        The count is kept apart from the log, where nothing that is refused later can push it out.
-        """
-        with self._writing():
-            self._file.run(_REFUSED)
-            values = (self._find_month(), _text(content, "content"))
-            if self._file.find("SELECT 1 FROM refused_for_patients WHERE month = ? AND content = ?", values):
-                return
-            self._file.run("INSERT INTO refused_for_patients VALUES (?, ?)", values)
-            self._note_refusal(study, kind, question, LASTING_RULE)
+            return chain.find_answer(
+                self._file, require_text(question, "question id"), require_text(digest, "digest")
+            )
 
     @property
     def path(self) -> str:
@@ -236,13 +236,29 @@ class Ledger:
     def budget(self) -> Fraction | None:
         return self.settings.budget
 
+    def check_room(self, cost: Number | None, currency: str | None = None) -> None:
+        """BudgetError unless a charge of this cost would be accepted now; nothing is spent by asking."""
+        price = None if cost is None else self._convert(cost, currency)
+        balance = self.balance()
+        price = _enterable(price, balance.spent)
+        if price is not None:
+            balance.check(price)
+
     def fits(self, cost: Number | None, currency: str | None = None) -> bool:
         """Whether a charge of this cost would be accepted now; nothing is spent by asking."""
-        price = None if cost is None else self._convert(cost, currency)
+        try:
+            self.check_room(cost, currency)
+        except BudgetError:
+            return False
+        return True
+
+    def balance(self, allowance: Allowance | None = None) -> Balance:
+        """What is spent and what is left, in all and of this month; with an allowance, as `settle` would have it."""
         with self._file.reading():
-            spent, budget = chain.read_tail(self._file).spent, chain.read_settings(self._file).budget
-        price = _enterable(price, spent)
-        return price is None or budget is None or spent + price <= budget
+            settings, tail = chain.read_settings(self._file), chain.read_tail(self._file)
+            if allowance is not None:
+                settings, _ = settle(settings, tail.spent, allowance)
+            return self._find_balance(settings, tail)
 
     def spent(self) -> Fraction:
         """The exact sum of all costs entered."""
@@ -281,25 +297,6 @@ class Ledger:
         with self._file.reading():
             return list(chain.read_entries(self._file))
 
-    def refusals(self, study: str | None = None) -> list[RefusalNote]:
-        """The log of refusals, oldest first."""
-        with self._file.reading():
-            rows = self._file.rows(
-                "SELECT time, study, kind, question, rule FROM refusals WHERE study = ifnull(?, study) ORDER BY number",
-                (study,),
-            )
-            return [RefusalNote(chain.parse_time(self._file, when), *rest) for when, *rest in rows]
-
-    def count_refused(self) -> tuple[int, str]:
-        """To how many different questions the lasting rule said no this month, and the day that ends the month."""
-        with self._file.reading():
-            if not self._has_refused():  # asked with every question, and nearly always the answer
-                return 0, ""
-            month = self._find_month()
-            (count,) = self._file.get("SELECT count(*) FROM refused_for_patients WHERE month = ?", (month,))
-        year, number = divmod(12 * int(month[:4]) + int(month[5:]), 12)
-        return int(count), f"{year:04d}-{number + 1:02d}-01"
-
     def head(self) -> Head:
         """How far the chain has come."""
         with self._file.reading():
@@ -315,29 +312,52 @@ class Ledger:
 
         Found: a damaged file, a changed field or hash, an entry removed, inserted or moved, a changed or missing
         answer, a sum that is not the sum, a budget overspent. Not found, because what is left is a valid ledger: a
-        cut tail, or a chain written anew from the start. Those are found by `holds`, with a head seen before.
+        cut tail, or a chain written anew from the start. Those are found by the head beside the file, which is looked
+        at where it is there, and by `holds`, with a head seen before.
         """
+        kept = None if self._file.in_memory else read_head(Path(self.path).resolve())
         with self._file.snapshot():
-            return chain.verify(self._file)
+            count = chain.verify(self._file)
+            problem = kept and self._find_problem(kept, chain.read_tail(self._file).head)
+            if problem:
+                raise LedgerError(problem)
+            return count
 
-    def rebind(self, records: str) -> None:
-        """The hospital's table changed: bind to the new records' digest. What is spent stays spent."""
-        digest = _text(records, "records digest")
+    def rebind(self, records: str, forget: str | None = None) -> None:
+        """The hospital's table changed: bind to the new records' digest. What is spent stays spent.
+
+        Whom earlier answers were about is remembered still, unless `forget` says why not: what was answered could then
+        be subtracted from what will be.
+        """
+        digest = require_text(records, "records digest")
+        if forget is not None and not require_text(forget, "reason").strip():
+            raise LedgerError(f"to forget the patients of {self.path} needs a reason, which is entered")
         with self._writing() as tail:
             settings = chain.read_settings(self._file)
-            if settings.records != digest:
-                self._enter_settings(tail, "rebind", replace(settings, records=digest), "the records changed")
+            note = "the records changed"
+            if forget is not None:
+                note += f"; whom {self._forget_patients()} answers were about was forgotten: {forget}"
+            elif settings.records != digest:
+                self._refuse_to_forget(settings.records)
+            if forget is not None or settings.records != digest:
+                self._enter_settings(tail, "rebind", replace(settings, records=digest), note)
         self._records = digest
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """One transaction for several things that are remembered outside a charge."""
+        with self._writing():
+            yield
 
     def bind_site(self, site: str) -> None:
         """Bind to this site (its name and identity), or LedgerError where it is bound to another."""
-        requirements = {"site": _text(site, "site")}
+        requirements = {"site": require_text(site, "site")}
         self._bind(requirements if self._records is None else {**requirements, "records": self._records})
 
     def set_budget(self, budget: Number | None, reason: str) -> None:
         """Set a new budget (None: no cap) and say why; it may go up or down, but not below what is spent."""
         amount = None if budget is None else _exact_budget(budget)
-        if not _text(reason, "reason").strip():
+        if not require_text(reason, "reason").strip():
             raise LedgerError(f"a new budget for {self.path} needs a reason, which is entered beside it")
         with self._writing() as tail:
             settings = chain.read_settings(self._file)
@@ -346,7 +366,24 @@ class Ledger:
                     f"the budget of {self.path} cannot become {settings.currency} = {accounting.shown(amount)}: "
                     f"{accounting.shown(tail.spent)} is spent already, and what was released cannot be taken back"
                 )
-            self._enter_settings(tail, "budget", replace(settings, budget=amount), reason)
+            self._enter_settings(tail, "budget", replace(settings, budget=amount, source=BY_STEWARD), reason)
+
+    def settle(self, allowance: Allowance) -> str:
+        """Take what the hospital's policy says of the budget, or the default; what was entered of it, if anything.
+
+        LedgerError where the policy says another budget than the steward, or an earlier policy, set.
+        """
+        note = ""
+        if settle(self.settings, self.spent(), allowance)[1]:
+            with self._writing() as tail:
+                settings = chain.read_settings(self._file)
+                after, note = settle(settings, tail.spent, allowance)
+                if note:
+                    self._enter_settings(tail, "budget", after, note)
+        wanted = None if allowance.unlimited else allowance.total
+        if (allowance.unlimited or wanted is not None) and self.budget != wanted:
+            self._refuse_binding("budget", self.budget, wanted)
+        return note
 
     def unbounded_numbers(self) -> int:
         """How many numbers were released without a cost; inside `seal`, those of the entry being charged too."""
@@ -354,36 +391,30 @@ class Ledger:
             (count,) = self._file.get(f"SELECT ifnull(sum(numbers), 0) FROM entries WHERE {chain.UNBOUNDED}")
         return int(count)
 
-    def populations(self, records: str, after: int) -> list[tuple[int, bytes, bytes]]:
-        """Number, digest and patients (as they were given) of what was remembered of these records since `after`."""
-        return self._recollect(
-            "disclosure_population",
-            "SELECT number, digest, patients FROM disclosure_population"
-            " WHERE records = ? AND number > ? ORDER BY number",
-            (records, after),
-        )
+    @cached_property
+    def studies(self) -> StudyBook:
+        """The studies that were proposed to the hospital, and what it decided on each."""
+        return StudyBook(self)
 
-    def remember_population(self, records: str, digest: bytes, patients: bytes) -> None:
-        """Keep whom a plain answer was about, once; inside `seal`, if and only if the charge stands."""
-        self._remember(
-            "disclosure_population",
-            "INSERT OR IGNORE INTO disclosure_population (records, digest, patients) VALUES (?, ?, ?)",
-            (records, digest, patients),
-        )
+    def count_work(self, operations: int) -> int:
+        """Add to what was computed today (UTC) and return the sum, which is on disk; of earlier days nothing is kept.
 
-    def circles(self) -> list[tuple[str, ...]]:
-        """The circles of hospitals that masked sums were opened with, whatever the records were."""
-        try:
-            rows = self._recollect("mask_circle", "SELECT DISTINCT names FROM mask_circle")
-            return [tuple(json.loads(names)) for (names,) in rows]
-        except (ValueError, TypeError):
-            self._file.damaged("a circle of hospitals in it cannot be read")
-
-    def remember_circle(self, records: str, names: tuple[str, ...]) -> None:
-        """Keep with whom a masked sum was opened, once for each state of the records; inside `seal`, if and only if the
-        charge stands."""
-        statement = "INSERT OR IGNORE INTO mask_circle VALUES (?, ?)"
-        self._remember("mask_circle", statement, (records, json.dumps(names)))
+        It is no part of the chain: nothing was released. A clock that is put back begins no day anew.
+        """
+        if not operations:
+            with self._file.reading():
+                row = self._file.find("SELECT operations FROM work_done WHERE day >= ?", (chain.now()[:10],))
+            return 0 if row is None else int(row[0])
+        with self._writing():
+            (latest,) = self._file.get("SELECT ifnull(max(day), '') FROM work_done")
+            day = max(chain.now()[:10], latest)
+            self._file.run("DELETE FROM work_done WHERE day < ?", (day,))
+            self._file.run(
+                "INSERT INTO work_done VALUES (?, ?)"
+                " ON CONFLICT (day) DO UPDATE SET operations = operations + excluded.operations",
+                (day, operations),
+            )
+            return int(self._file.get("SELECT operations FROM work_done WHERE day = ?", (day,))[0])
 
     def mask_store(self) -> SqliteMaskStore:
         """Where the site keeps its masked studies: in this file, changed together with the charges they cause."""
@@ -393,6 +424,8 @@ class Ledger:
     def close(self) -> None:
         """Let go of the file; a closed ledger answers nothing."""
         self._file.close()
+        if self._head_file is not None:
+            self._head_file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -406,43 +439,99 @@ class Ledger:
         return f"Ledger({self.path!r})"
 
     @contextmanager
-    def _writing(self) -> Iterator[Tail]:
-        """A transaction at the end of the chain, if the chain still holds what this process saw of it."""
-        with self._file.writing():
-            tail = chain.read_tail(self._file)
-            if tail.head != self._seen and not chain.holds(self._file, self._seen):
-                raise LedgerError(
-                    f"{self.path} was put back to an older state while in use; restore the newest copy"
-                )
-            yield tail
+    def _writing(self, *, accepting: bool = False) -> Iterator[Tail]:
+        """A transaction at the end of the chain, if the chain still holds what was seen of it, here and beside it."""
+        with self._file.lock:
+            self._entered, self._is_setting = None, False
+            with self._file.writing():
+                tail = chain.read_tail(self._file)
+                if not accepting:
+                    if tail.head != self._seen and not chain.holds(self._file, self._seen):
+                        raise LedgerError(
+                            f"{self.path} was put back to an older state while in use; restore the newest copy"
+                        )
+                    self._check_head(tail)
+                yield tail
+            if self._entered is not None:
+                self._seen = self._entered
+                if accepting and self._head_file is not None:
+                    self._head_file.replace(self._seen)
+                elif self._head_file is not None:
+                    self._head_file.write(self._seen, at_once=self._is_setting)
 
-    def _find_month(self) -> str:
-        """The month, such as 2026-11 (UTC); a clock that is put back begins no month anew."""
-        latest = [chain.now(), chain.read_tail(self._file).time]
-        if self._has_refused():
-            latest.append(self._file.get("SELECT ifnull(max(month), '') FROM refused_for_patients")[0])
-        return max(latest)[:7]
-
-    def _has_refused(self) -> bool:
-        """Whether the table is there, which is made with the first refusal that is counted."""
-        return self._file.find("SELECT 1 FROM sqlite_master WHERE name = 'refused_for_patients'") is not None
-
-    def _note_refusal(self, *texts: str) -> None:
-        if self._file.find(
-            "SELECT 1 FROM refusals WHERE study = ? AND kind = ? AND question = ? AND rule = ?", texts
-        ):
-            return
-        self._file.run(
-            "INSERT INTO refusals (time, study, kind, question, rule) VALUES (?, ?, ?, ?, ?)",
-            (chain.now(), *texts),
+    def _find_balance(self, settings: LedgerSettings, tail: Tail) -> Balance:
+        month = max(chain.now(), tail.time)[:7]  # that of an entry made now
+        capped = settings.per_month is not None
+        return Balance(
+            settings.currency,
+            settings.delta,
+            tail.spent,
+            settings.budget,
+            settings.source,
+            month,
+            tail.spent - chain.read_spent_before(self._file, month) if capped else Fraction(0),
+            settings.per_month,
         )
-        (notes,) = self._file.get("SELECT count(*) FROM refusals")
-        if notes > MOST_NOTES:
-            self._file.run(
-                "DELETE FROM refusals WHERE number IN"
-                " (SELECT number FROM refusals ORDER BY rule = ?, number LIMIT ?)",
-                (LASTING_RULE, notes - MOST_NOTES),
+
+    def _open_head(self, *, accepting: bool = False) -> str | None:
+        """Check the ledger against the head beside it, which is made where there is none yet; what is wrong is raised,
+        or returned where it is to be accepted."""
+        problem = None
+        if not self._file.in_memory:
+            self._head_file = HeadFile(Path(self.path).resolve())
+        try:
+            kept = (
+                None if self._head_file is None else self._head_file.read()
+            )  # before the chain, which may grow
+        except LedgerError as error:
+            if not accepting:
+                raise
+            kept, problem = None, str(error)
+        self._seen = self._recognise()
+        if self._head_file is not None and problem is None:
+            with self._file.reading():
+                # One that was missing may be there by now, where another process made the ledger just now.
+                if self._find_problem(kept, self._seen) and kept is None:
+                    kept = self._head_file.read()
+                problem = self._find_problem(kept, self._seen)
+        if problem is not None and not accepting:
+            raise LedgerError(problem)
+        self._file.make_durable()
+        if problem is not None:
+            return problem
+        if self._head_file is not None and kept is None:
+            self._head_file.make(self._seen)
+        self._file.keeper = self._head_file
+        chain.make_ready(self._file)
+        return None
+
+    def _find_problem(self, kept: Head | None, head: Head) -> str | None:
+        """Why the ledger, at this head, is not the newest one, by the head that was kept beside it."""
+        name = f"{Path(self.path).resolve().name}.head"
+        if kept is None:
+            if self._file.in_memory or head.count == 0 or not chain.has_head_beside(self._file):
+                return None
+            trouble = f"its head file {name} is missing, so that nobody can tell whether it is the newest"
+        elif chain.holds(self._file, kept):
+            return None
+        elif kept.count > head.count:
+            trouble = (
+                f"it has {head.count} entries, and {name} says that it had {kept.count}: a restored backup"
             )
+        else:
+            trouble = (
+                f"it does not hold entry {kept.count} as {name} has it: another ledger, or a changed one"
+            )
+        return (
+            f"{self.path} is not as it was left: {trouble}. Nothing is released from it; put the newest copy back, or "
+            f"go on with this one knowingly: concilium ledger accept-restored {self.path} --reason ..."
+        )
+
+    def _check_head(self, tail: Tail) -> None:
+        if self._head_file is not None:
+            kept = self._head_file.read()
+            if kept != tail.head and (problem := self._find_problem(kept, tail.head)):
+                raise LedgerError(problem)
 
     def _recognise(self) -> Head:
         with self._file.reading():
@@ -458,6 +547,8 @@ class Ledger:
                 unbound = self._find_unbound(requirements, settings)
                 if unbound:
                     note = f"bound to its {' and '.join(sorted(unbound))}"
+                    if "records" in unbound and settings.records is not None:
+                        note += ", the same as before, by a digest that does not depend on how they are read"
                     self._enter_settings(tail, "bind", replace(settings, **unbound), note)
 
     def _find_unbound(self, requirements: dict[str, Any], settings: LedgerSettings) -> dict[str, Any]:
@@ -466,7 +557,11 @@ class Ledger:
             current = getattr(settings, name)
             if current is None and name in ("site", "records"):
                 unbound[name] = requirement
-            elif current != requirement:
+            elif current == requirement:
+                continue
+            elif name == "records" and self._former_records is not None and current == self._former_records():
+                unbound[name] = requirement
+            else:
                 self._refuse_binding(name, current, requirement)
         return unbound
 
@@ -478,24 +573,15 @@ class Ledger:
             )
         remedy = {
             "site": "give each site its own ledger, and keep its identity file beside it",
-            "budget": "a budget is changed by set_budget, which enters the reason",
+            "budget": "a budget is changed by set_budget (concilium ledger budget), which enters the reason",
             "currency": "a ledger has one currency for good, so state that one or use another file",
             "delta": "a ledger has one delta for good, so state that one or use another file",
         }[name]
         raise LedgerError(f"{self.path} has {name} {_words(current)}, not {_words(requirement)}; {remedy}")
 
     def _enter_settings(self, tail: Tail, kind: str, settings: LedgerSettings, note: str) -> None:
-        chain.append(self._file, tail, kind=kind, mode=SETTINGS, note=note, settings=settings)
-
-    def _recollect(self, table: str, query: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        with self._file.joining():
-            is_made = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-            return list(self._file.rows(query, values)) if self._file.find(is_made, (table,)) else []
-
-    def _remember(self, table: str, statement: str, values: tuple[object, ...]) -> None:
-        with self._file.joining(to_write=True):
-            self._file.run(_MEMORY[table])
-            self._file.run(statement, values)
+        self._entered = chain.append(self._file, tail, kind=kind, mode=SETTINGS, note=note, settings=settings)
+        self._is_setting = True
 
     def _price(self, mode: str, cost: Number | None, currency: str | None) -> Fraction | None:
         if mode not in RELEASES:
@@ -535,13 +621,3 @@ def _words(value: object) -> str:
     if value is None:
         return "without a cap"
     return accounting.shown(value) if isinstance(value, Fraction) else repr(value)
-
-
-def _text(value: str, name: str) -> str:
-    if not isinstance(value, str):
-        raise LedgerError(f"the {name} must be text; got {value!r}, a {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise LedgerError(f"the {name} must be text that UTF-8 can write; got {value!r}") from None
-    return value

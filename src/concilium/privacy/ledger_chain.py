@@ -58,6 +58,22 @@ _SCHEMA = (
         for verb in ("UPDATE", "DELETE")
     ),
 )
+# What every site keeps beside the chain; a file that is older gets these tables when it is opened.
+_MEMORY = (
+    # What was computed on one day (UTC), in operations.
+    """CREATE TABLE IF NOT EXISTS work_done (
+    day TEXT PRIMARY KEY, operations INTEGER NOT NULL) WITHOUT ROWID""",
+    # The studies that were proposed, and which kinds they asked about what (study_book.py).
+    """CREATE TABLE IF NOT EXISTS study (
+    id TEXT PRIMARY KEY, terms BLOB NOT NULL, signature BLOB NOT NULL, proposed TEXT NOT NULL, status TEXT NOT NULL,
+    who TEXT NOT NULL, why TEXT NOT NULL, decided TEXT NOT NULL, seal BLOB NOT NULL, price TEXT,
+    spent TEXT NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS study_asked (
+    study TEXT NOT NULL, kind TEXT NOT NULL, content TEXT NOT NULL,
+    PRIMARY KEY (study, kind, content)) WITHOUT ROWID""",
+)
+# Says that there is a file with the head beside this one (ledger_head.py); a ledger of an earlier version has none.
+HEAD_BESIDE = "CREATE TABLE head_beside (since INTEGER)"
 # Other parts of a site may keep tables of their own in the file.
 _OWN_SCHEMA = """SELECT sql FROM sqlite_master
     WHERE sql IS NOT NULL AND tbl_name IN ('entries', 'answers', 'refusals')"""
@@ -92,13 +108,18 @@ class Entry:
 
 @dataclass(frozen=True)
 class LedgerSettings:
-    """What a ledger is bound to; a budget of None is no cap, a site or records of None is not bound yet."""
+    """What a ledger is bound to; a budget of None is no cap, a site or records of None is not bound yet.
+
+    `source` says who set the budget (privacy/budgets.py); ledgers from before that, and those without a site, do not.
+    """
 
     currency: str
     delta: Fraction
     budget: Fraction | None
     site: str | None
     records: str | None
+    per_month: Fraction | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,29 +140,32 @@ class Tail:
 _NOTHING = Tail(-1, "", Fraction(0), "", None)
 
 
-def begin(file: LedgerFile, settings: LedgerSettings) -> None:
-    """Make the tables and the opening entry, number 0, which binds the settings."""
+def begin(file: LedgerFile, settings: LedgerSettings, more: tuple[str, ...] = ()) -> None:
+    """Make the tables and the opening entry, number 0, which binds the settings; in memory, `more` tables at once."""
     file.make_durable()
     if file.in_memory:
-        file.copy(_make_empty())
+        file.copy(_make_empty(more))
     with file.writing():
         if not file.in_memory:
             _make_tables(file)
+            file.run(HEAD_BESIDE)
         append(file, _NOTHING, kind="open", mode=SETTINGS, settings=settings)
 
 
 def _make_tables(file: LedgerFile) -> None:
-    for statement in _SCHEMA:
+    for statement in (*_SCHEMA, *_MEMORY):
         file.run(statement)
     file.run(f"PRAGMA application_id = {_APPLICATION}")
     file.run(f"PRAGMA user_version = {_VERSION}")
 
 
 @lru_cache(maxsize=1)
-def _make_empty() -> LedgerFile:
+def _make_empty(more: tuple[str, ...]) -> LedgerFile:
     """Tables to copy: a simulation of a thousand sites makes a thousand ledgers in memory."""
     file = open_in_memory()
     _make_tables(file)
+    for statement in more:
+        file.run(statement)
     return file
 
 
@@ -154,10 +178,20 @@ def recognise(file: LedgerFile) -> None:
         raise LedgerError(f"{file.path} has ledger format {version}, we know {_VERSION}; update concilium")
 
 
-def check_writable(file: LedgerFile) -> None:
-    """Refuse a file that cannot be written when it is opened, not when an answer is ready."""
+def make_ready(file: LedgerFile) -> None:
+    """Make what an older file lacks, and refuse one that cannot be written: when it is opened, not when an answer is
+    ready."""
     with file.writing():
         file.run("DELETE FROM refusals WHERE 0")  # BEGIN IMMEDIATE alone passes on a read-only file
+        for statement in _MEMORY:
+            file.run(statement)
+        if not file.in_memory and not has_head_beside(file):
+            file.run(HEAD_BESIDE)
+
+
+def has_head_beside(file: LedgerFile) -> bool:
+    """Whether a file with this ledger's head lies beside it, or should."""
+    return file.has_table("head_beside")
 
 
 def append(
@@ -222,6 +256,12 @@ def read_tail(file: LedgerFile) -> Tail:
     return Tail(sequence, when, _fraction(file, spent), link, sealed)
 
 
+def read_spent_before(file: LedgerFile, month: str) -> Fraction:
+    """What was spent when a month such as 2026-11 began; no entry's time is before the one it follows."""
+    row = file.find("SELECT spent FROM entries WHERE time < ? ORDER BY sequence DESC LIMIT 1", (month,))
+    return Fraction(0) if row is None else _fraction(file, row[0])
+
+
 def read_settings(file: LedgerFile) -> LedgerSettings:
     query = "SELECT settings FROM entries WHERE settings IS NOT NULL ORDER BY sequence DESC LIMIT 1"
     return _parse_settings(file, file.get(query)[0])
@@ -250,6 +290,7 @@ def verify(file: LedgerFile) -> int:
     if {row[0] for row in file.rows(_OWN_SCHEMA)} != set(_SCHEMA):
         _distrust(file, "its tables, or its guards against change, are not the original ones")
     tail, budget, answers = _NOTHING, None, 0
+    per_month, month_began = None, Fraction(0)
     for row in file.rows(
         f"SELECT {_FIELDS}, hash, sealed, answer FROM entries LEFT JOIN answers USING (sequence) ORDER BY sequence"
     ):
@@ -260,10 +301,16 @@ def verify(file: LedgerFile) -> int:
             _distrust(
                 file, f"entry {fields[0]} (or the answer before it) was changed: its hash does not match"
             )
+        before = tail
         tail, settings = _follow(file, tail, fields, link, sealed)
-        budget = budget if settings is None else settings.budget
+        month_began = month_began if tail.time[:7] == before.time[:7] else before.spent
+        if settings is not None:
+            budget, per_month = settings.budget, settings.per_month
         if budget is not None and tail.spent > budget:
             _distrust(file, f"entry {tail.sequence} overspends the budget")
+        # The cap may have been lowered in the middle of a month, below what was spent by then.
+        if per_month is not None and tail.spent > before.spent and tail.spent - month_began > per_month:
+            _distrust(file, f"entry {tail.sequence} overspends its month")
         if sealed is not None and (not isinstance(answer, bytes) or _digest(answer) != sealed):
             _distrust(file, f"the answer of entry {tail.sequence} was changed")
         answers += sealed is not None
@@ -334,8 +381,11 @@ def parse_time(file: LedgerFile, text: str) -> datetime:
 
 
 def _write_settings(settings: LedgerSettings) -> str:
-    budget = None if settings.budget is None else _ratio(settings.budget)
-    return json.dumps({**vars(settings), "delta": _ratio(settings.delta), "budget": budget}, sort_keys=True)
+    caps = {
+        name: None if cap is None else _ratio(cap)
+        for name, cap in (("budget", settings.budget), ("per_month", settings.per_month))
+    }
+    return json.dumps({**vars(settings), "delta": _ratio(settings.delta), **caps}, sort_keys=True)
 
 
 def _parse_settings(file: LedgerFile, text: str) -> LedgerSettings:
@@ -348,5 +398,7 @@ def _parse_settings(file: LedgerFile, text: str) -> LedgerSettings:
 @lru_cache(maxsize=4096)  # read with every charge, changed once a year
 def _remember_settings(text: str) -> LedgerSettings:
     fields = json.loads(text)
-    budget = None if fields["budget"] is None else Fraction(fields["budget"])
-    return LedgerSettings(**{**fields, "delta": Fraction(fields["delta"]), "budget": budget})
+    caps = {
+        name: None if fields.get(name) is None else Fraction(fields[name]) for name in ("budget", "per_month")
+    }
+    return LedgerSettings(**{**fields, "delta": Fraction(fields["delta"]), **caps})

@@ -2,6 +2,9 @@
 
 One SQLite connection shared by the threads of one process behind a lock; between processes SQLite locks. A write is
 one BEGIN IMMEDIATE transaction in WAL mode with synchronous FULL: on disk when `writing` is left, or undone.
+
+A write happens only to the file that was opened: not if another was put in its place or in that of its log, and not if
+something other than SQLite wrote over it. SQLite itself would go on from what it has in memory and lose it later.
 """
 
 from __future__ import annotations
@@ -11,14 +14,28 @@ import shutil
 import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from concilium.errors import LedgerError
 
 BUSY_SECONDS = 60.0
+CHECKPOINT_SECONDS = 5.0
+MOST_COMMITS, MOST_LOG = (
+    250,
+    1 << 22,
+)  # after so many commits, or bytes of log, its pages are moved to the file
+
+
+class StateKeeper(Protocol):
+    """What keeps how the last checkpoint left the file: its size and the time of its last change."""
+
+    def read_state(self) -> tuple[int, int] | None: ...
+
+    def write_state(self, state: tuple[int, int]) -> None: ...
 
 
 class LedgerFile:
@@ -32,24 +49,29 @@ class LedgerFile:
         self.lock = threading.RLock()
         self._process = os.getpid()
         self._closed = self._inside = False
+        self._state: tuple[int, int] | None = None
         self._identity = self._find_identity()
+        self.keeper: StateKeeper | None = None
+        self._real = Path() if self.in_memory else Path(path).resolve()
+        self._real_log = Path(f"{self._real}-wal")
+        self._log_identity: tuple[int, int] | None = None
+        self._touched: tuple[int, int] | None = None
+        self._commits = self._log_size = 0
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> HeldFile:
         """Hold the connection, if the file can still be trusted to be the one that was opened."""
-        with self.lock:
-            self._check_usable()
-            yield
+        return HeldFile(self)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """One transaction: on disk when the block ends, undone when it raises."""
         with self.lock:
-            self._check_usable()
+            self.check_usable()
             self._check_writable()
             self.run("BEGIN IMMEDIATE")
             self._inside = True
             try:
+                self._check_untouched()
                 yield
                 self.run("COMMIT")
             except BaseException:
@@ -58,6 +80,7 @@ class LedgerFile:
                 raise
             finally:
                 self._inside = False
+            self._move_log()
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -76,7 +99,7 @@ class LedgerFile:
         with self.lock:
             inside, self._inside = self._inside, False
             try:
-                self._check_usable()
+                self.check_usable()
                 if to_write:
                     self._check_writable()
                 yield self._connection
@@ -114,6 +137,10 @@ class LedgerFile:
             self.damaged("something is missing from it")
         return row
 
+    def has_table(self, name: str) -> bool:
+        """Whether a table is there; what is remembered has tables that are made when they are first needed."""
+        return self.find("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)) is not None
+
     def damaged(self, what: str) -> NoReturn:
         raise LedgerError(f"{self.path} is damaged ({what}); restore the newest copy of it")
 
@@ -129,14 +156,22 @@ class LedgerFile:
         self.run("PRAGMA fullfsync = ON")  # macOS: fsync alone stops at the drive's cache
         self.run("PRAGMA cell_size_check = ON")
         self.run("PRAGMA journal_mode = WAL")
+        self.run("PRAGMA wal_autocheckpoint = 0")  # `_move_log` does that, and looks at the size
+        self.run(f"PRAGMA journal_size_limit = {MOST_LOG // 2}")
 
     def close(self) -> None:
         with self.lock:
+            if self._closed or self._process != os.getpid():
+                return
             self._closed = True
-            if self._process == os.getpid():
-                self._connection.close()
+            with suppress(OSError):
+                untouched = self.keeper is not None and _look_at(self._real) == self._touched
+                self._connection.close()  # which moves the log, if nobody else has the file open
+                if self.keeper is not None and untouched and not self._real_log.exists():
+                    self.keeper.write_state(_look_at(self._real))
+            self._connection.close()
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
         if self._closed:
             raise LedgerError(f"the ledger {self.path} is closed; open it again")
         if self._process != os.getpid():
@@ -156,6 +191,45 @@ class LedgerFile:
         if self.readonly:
             raise LedgerError(f"{self.path} was opened for reading only; open it with Ledger(path) to write")
 
+    def _check_untouched(self) -> None:
+        """Refuse a file that was written over, or whose log was taken away, since this process wrote last.
+
+        SQLite writes to the file itself only in checkpoints, and those are made here: whoever makes one keeps how it
+        left the file. Another process may be at it just now, and says so soon.
+        """
+        if self.keeper is None:
+            return
+        log, self._log_size = _look_at_log(self._real_log)
+        if self._log_identity is None:
+            self._log_identity, self._touched = log, _look_at(self._real)
+        if self._log_identity != log:
+            raise LedgerError(
+                f"the log of {self.path} (its name and -wal) was removed or replaced while in use: nothing more is "
+                "entered; restart, and restore the newest copy if entries are missing then"
+            )
+        now, until = self._state, time.monotonic() + CHECKPOINT_SECONDS
+        while now != self._touched:
+            now = _look_at(self._real)
+            if self.keeper.read_state() == now:
+                self._touched = now
+            elif now != self._touched and time.monotonic() > until:
+                raise LedgerError(
+                    f"{self.path} was written over while in use, by something other than this program: nothing more is "
+                    "entered in it; restart to see what it holds now, and restore the newest copy if that is not all"
+                )
+            else:
+                time.sleep(0.01)
+
+    def _move_log(self) -> None:
+        """After some commits, or some growth, have SQLite move the log's pages to the file; keep how that left it."""
+        self._commits += 1
+        is_due = self._commits >= MOST_COMMITS or self._log_size >= MOST_LOG
+        # A file that was written over is left as it is: the next one to write says so.
+        if self.keeper is not None and is_due and _look_at(self._real) == self._touched:
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._touched, self._commits = _look_at(self._real), 0
+            self.keeper.write_state(self._touched)
+
     def _find_identity(self) -> tuple[int, int] | None:
         if self._place is None:
             return None
@@ -163,7 +237,42 @@ class LedgerFile:
             status = self._place.stat()
         except OSError:
             return None
+        self._state = status.st_size, status.st_mtime_ns
         return status.st_dev, status.st_ino
+
+
+class HeldFile:
+    """A file's lock, taken where the file can be used; a class, since every question takes it several times."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: LedgerFile) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        self._file.lock.acquire()
+        try:
+            self._file.check_usable()
+        except BaseException:
+            self._file.lock.release()
+            raise
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.lock.release()
+
+
+def _look_at(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _look_at_log(path: Path) -> tuple[tuple[int, int] | None, int]:
+    """Which file it is, and its size."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None, 0
+    return (status.st_dev, status.st_ino), status.st_size
 
 
 def open_to_write(path: str | os.PathLike[str], begin: Callable[[LedgerFile], None]) -> LedgerFile:
@@ -246,7 +355,7 @@ def _make(place: Path, begin: Callable[[LedgerFile], None]) -> None:
                 file.close()
             with suppress(FileExistsError):
                 place.hardlink_to(draft)
-            _sync_folder(place.parent)
+            sync_folder(place.parent)
         finally:
             for ending in ("", "-wal", "-shm"):
                 Path(name + ending).unlink(missing_ok=True)
@@ -255,7 +364,7 @@ def _make(place: Path, begin: Callable[[LedgerFile], None]) -> None:
         raise LedgerError(f"the ledger {place} cannot be made ({reason}); check its folder") from error
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -317,3 +426,13 @@ def _explain(path: str, error: sqlite3.Error) -> LedgerError:
     return LedgerError(
         f"{path} cannot be used as a ledger ({error}); check the path or restore the newest copy"
     )
+
+
+def require_text(value: str, name: str) -> str:
+    if not isinstance(value, str):
+        raise LedgerError(f"the {name} must be text; got {value!r}, a {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise LedgerError(f"the {name} must be text that UTF-8 can write; got {value!r}") from None
+    return value

@@ -69,9 +69,15 @@ _decoder = msgspec.json.Decoder(Manifest)
 
 
 def compose(
-    study: str, participants: Iterable[Participant], *, colluders: int = 1, largest: int | None = None
+    study: str,
+    participants: Iterable[Participant],
+    *,
+    colluders: int = 1,
+    largest: int | None = None,
+    nonce: bytes | None = None,
 ) -> Manifest:
-    """The manifest of a new study, in order of names; `largest` is by default all that the ring can hold."""
+    """The manifest of a new study, in order of names; `largest` is by default all that the ring can hold, and the nonce
+    is drawn unless the study's name is one of its own already."""
     members = tuple(sorted(participants, key=lambda participant: participant.name))
     if largest is None:
         largest = (HALF_RING - 1) // max(1, len(members))
@@ -80,7 +86,7 @@ def compose(
         participants=members,
         colluders=colluders,
         largest=largest,
-        nonce=randomness.draw_bytes(NONCE_BYTES),
+        nonce=randomness.draw_bytes(NONCE_BYTES) if nonce is None else nonce,
     )
     _check_form(manifest)
     return manifest

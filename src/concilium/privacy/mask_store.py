@@ -5,23 +5,37 @@ Who is protected: each site, from a house that has the same question answered tw
 and compares the sums (two sums that differ by one site differ by its whole answer; two private sums of one
 question carry two draws of noise for one charge); and a site that crashes or is asked twice, from answering one label
 with two vectors (their difference would show, masks cancelled). At what price: one row per question, with its masked
-vector and seed until the study ends, and one per study; a question whose participants have changed their keys waits
-for a new study. Assumptions: a caller commits before it sends; what the site stored is not rolled back (the ledger's
-head, echoed by the house, is what notices that); the file is readable by the site alone, since the study key and the
-seeds of unopened answers are in it until the study ends. What ends is overwritten (`secure_delete`); copies in a
-write-ahead log vanish with its next checkpoint. Reference: Bonawitz et al. 2017, CCS, section 6 (the self-mask, and
+vector and seed, until the study ends, and then some 40 bytes; a question whose participants have changed their keys
+waits for a new study. Assumptions: a caller commits before it sends; what the site stored is not rolled back (the
+ledger's head, echoed by the house, is what notices that); the file is readable by the site alone, since the study key
+and the seeds of unopened answers are in it until the study ends. What ends is overwritten (`secure_delete`); copies in
+a write-ahead log vanish with its next checkpoint. Reference: Bonawitz et al. 2017, CCS, section 6 (the self-mask, and
 consistent answers against an active server).
 
-To answer under masks is free until it is opened, and tells nothing, since the self-mask stays on: a house could fill
-the disk by asking. Of more unopened answers than MOST_UNOPENED, or MOST_BYTES of them, the oldest are deleted. One that
-is asked for again gets another vector under the same label, and that tells nothing: the seed of the first was shown to
-nobody and is gone.
+What is forgotten, and why that is safe:
+- Unopened answers. To answer under masks is free until it is opened, and tells nothing, since the self-mask stays on: a
+  house could fill the disk by asking. Of more than MOST_UNOPENED, or MOST_BYTES of them, the oldest are deleted. One
+  that is asked for again gets another vector under the same label, and that tells nothing: the seed of the first was
+  shown to nobody and is gone.
+- Opened vectors and their seeds, the oldest of more than MOST_BYTES. That they were opened, and under which label and
+  transcript, is kept as long as the study's key is: another vector under that label could be subtracted from the first
+  (under `private`, two draws of one site's noise beside the same noise of the others). So such a question is refused
+  when it is asked again; the answer that opened it is in the ledger's chain and is told again as it is.
+- Studies that nobody ended: after MOST_DAYS without a question, and of more than MOST_STUDIES those that were asked
+  last longest ago, such as opened nothing first. They are ended, as by the house: with the key goes all that could be
+  made under a label of the study, since a label is a hash of all participants' keys.
+- That a study ended, the oldest of more than MOST_ENDED. Who joins it again draws another key, so that all its labels
+  are others: it is a new study under an old name, which a house can have at any time by composing one.
+- Never: for which participants a question was opened, in whatever study. Two sums over circles that differ by one
+  hospital differ by its whole answer, however much later. That is a hash for each question that was charged, and the
+  names of each circle once.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -32,17 +46,36 @@ from concilium.errors import MaskError
 
 # The columns of the first ledgers. `number` counted how often a question was asked, and is always 1 now.
 TABLES = (
-    "CREATE TABLE IF NOT EXISTS mask_study (study BLOB PRIMARY KEY, key BLOB) WITHOUT ROWID",
+    """CREATE TABLE IF NOT EXISTS mask_study (
+        study BLOB PRIMARY KEY, key BLOB, used INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID""",
     """CREATE TABLE IF NOT EXISTS mask_attempt (
         study BLOB NOT NULL, content BLOB NOT NULL, number INTEGER NOT NULL, label BLOB NOT NULL,
         participants BLOB NOT NULL, names BLOB NOT NULL, seed BLOB, vector BLOB, opened BLOB,
         PRIMARY KEY (study, content))""",
-    "CREATE INDEX IF NOT EXISTS mask_attempt_content ON mask_attempt (content)",
+    """CREATE TABLE IF NOT EXISTS mask_party (
+        number INTEGER PRIMARY KEY, participants BLOB NOT NULL UNIQUE, names BLOB NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS mask_opened (
+        content BLOB NOT NULL, party INTEGER NOT NULL, PRIMARY KEY (content, party)) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS mask_attempt_unopened ON mask_attempt (length(vector)) WHERE opened IS NULL",
+)
+
+# What an older file lacks, or has too much of.
+MENDED = (
+    "ALTER TABLE mask_study ADD COLUMN used INTEGER NOT NULL DEFAULT 0",
+    "DROP INDEX IF EXISTS mask_attempt_content",
+    """INSERT OR IGNORE INTO mask_party (participants, names)
+        SELECT participants, names FROM mask_attempt WHERE opened IS NOT NULL""",
+    """INSERT OR IGNORE INTO mask_opened
+        SELECT content, mask_party.number FROM mask_attempt JOIN mask_party USING (participants)
+        WHERE opened IS NOT NULL""",
+    "DELETE FROM mask_attempt WHERE study IN (SELECT study FROM mask_study WHERE key IS NULL)",
 )
 
 MOST_UNOPENED = 1000
 MOST_BYTES = 1 << 28
+MOST_DAYS = 30
+MOST_STUDIES = 1000
+MOST_ENDED = 1000
 
 
 @dataclass(frozen=True)
@@ -77,8 +110,16 @@ class SqliteMaskStore:
         self._lock = threading.RLock() if lock is None else lock
         connection.execute("PRAGMA secure_delete = ON")
         with self.transaction():
+            columns = connection.execute("SELECT name FROM pragma_table_info('mask_study')").fetchall()
             for table in TABLES:
                 connection.execute(table)
+            if columns and ("used",) not in columns:
+                connection.execute(MENDED[0])
+                # Studies of before are taken to be in use today.
+                connection.execute("UPDATE mask_study SET used = ?", (find_day(),))
+                for statement in MENDED[1:]:
+                    connection.execute(statement)
+        self._opened_bytes = self._count_opened()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -96,8 +137,9 @@ class SqliteMaskStore:
                 raise
 
     def enroll(self, study: bytes, key: bytes) -> None:
-        """Keep the private key of a study."""
-        self._connection.execute("INSERT INTO mask_study (study, key) VALUES (?, ?)", (study, key))
+        """Keep the private key of a study, and end those that nobody uses any more."""
+        self._connection.execute("INSERT INTO mask_study VALUES (?, ?, ?)", (study, key, find_day()))
+        self._end_unused(study)
 
     def study_key(self, study: bytes) -> bytes | None:
         """The private key of a study; None where there is none (yet, or any more)."""
@@ -114,27 +156,36 @@ class SqliteMaskStore:
         return next(self._read("study = ? AND content = ?", study, content), None)
 
     def find_answer(self, study: bytes, content: bytes, label: bytes) -> MaskedAnswer | None:
-        """The same; MaskError where the question was answered under another label."""
+        """The same; MaskError where the question was answered under another label, or is no longer kept."""
         answer = self.find(study, content)
         if answer is not None and answer.label != label:
             raise MaskError(
                 "this question was answered for other participants or other keys of theirs "
                 f"({', '.join(answer.names)}), and is answered once in a study; start a new one"
             )
+        if answer is not None and not answer.seed:
+            raise MaskError(
+                "this question was answered and opened so long ago that its answer is no longer kept, and it is "
+                "answered once in a study; start a new one"
+            )
         return answer
 
-    def openings(self, content: bytes) -> list[MaskedAnswer]:
-        """The answers to a question that were opened, in whatever study, ended or not."""
-        return list(self._read("content = ? AND opened IS NOT NULL", content))
+    def openings(self, content: bytes) -> dict[bytes, tuple[str, ...]]:
+        """For which participants a question was opened, and their names, in whatever study, ended or not."""
+        rows = self._connection.execute(
+            "SELECT participants, names FROM mask_opened JOIN mask_party ON party = number WHERE content = ?",
+            (content,),
+        )
+        return {participants: read_names(names) for participants, names in rows}
 
     def check_participants(self, content: bytes, participants: bytes, names: tuple[str, ...]) -> None:
         """MaskError if the question was ever opened here for other participants, in whatever study."""
-        for answer in self.openings(content):
-            if answer.participants != participants:
-                difference = sorted(set(answer.names).symmetric_difference(names))
+        for others, before in self.openings(content).items():
+            if others != participants:
+                difference = sorted(set(before).symmetric_difference(names))
                 whose = " and ".join(difference) if difference else "a site with a new identity"
                 raise MaskError(
-                    f"this question was opened here for {', '.join(answer.names)} and is not opened for "
+                    f"this question was opened here for {', '.join(before)} and is not opened for "
                     f"{', '.join(names)}: the two sums would differ by the answer of {whose}"
                 )
 
@@ -145,6 +196,17 @@ class SqliteMaskStore:
                 "UPDATE mask_attempt SET opened = ? WHERE study = ? AND content = ?",
                 (transcript, answer.study, answer.content),
             )
+            self._connection.execute(
+                "INSERT OR IGNORE INTO mask_party (participants, names) VALUES (?, ?)",
+                (answer.participants, msgspec.json.encode(answer.names)),
+            )
+            self._connection.execute(
+                "INSERT OR IGNORE INTO mask_opened SELECT ?, number FROM mask_party WHERE participants = ?",
+                (answer.content, answer.participants),
+            )
+            self._opened_bytes += len(answer.vector)
+            if self._opened_bytes > MOST_BYTES:
+                self._drop_opened()
         elif answer.opened != transcript:
             raise MaskError(
                 "this question was opened for other answers than those shown now; the first opening stands"
@@ -168,7 +230,55 @@ class SqliteMaskStore:
                 answer.opened,
             ),
         )
+        today = find_day()
+        self._connection.execute(
+            "UPDATE mask_study SET used = ? WHERE study = ? AND used < ?", (today, answer.study, today)
+        )
         self._drop_oldest()
+
+    def _drop_opened(self) -> None:
+        """Of the opened vectors leave the newest, up to half of what may be, so that it is not done again at once."""
+        answers = self._connection.execute(
+            "SELECT rowid, length(vector) FROM mask_attempt WHERE opened IS NOT NULL AND seed != x''"
+            " ORDER BY rowid DESC"
+        ).fetchall()
+        total = 0
+        for place, (row, size) in enumerate(answers):
+            total += size
+            if place and total > MOST_BYTES // 2:
+                self._connection.execute(
+                    "UPDATE mask_attempt SET seed = x'', vector = x'' WHERE rowid = ?", (row,)
+                )
+        self._opened_bytes = self._count_opened()
+
+    def _count_opened(self) -> int:
+        query = "SELECT ifnull(sum(length(vector)), 0) FROM mask_attempt WHERE opened IS NOT NULL"
+        return int(self._connection.execute(query).fetchone()[0])
+
+    def _end_unused(self, newest: bytes) -> None:
+        """End studies that were not asked for long, or that are too many, but for the newest."""
+        unused = self._connection.execute(
+            "SELECT study FROM mask_study WHERE key IS NOT NULL AND used < ? AND study != ?",
+            (find_day() - MOST_DAYS, newest),
+        ).fetchall()
+        for (study,) in unused:
+            self.end(study)
+        (running,) = self._connection.execute(
+            "SELECT count(*) FROM mask_study WHERE key IS NOT NULL"
+        ).fetchone()
+        if running > MOST_STUDIES:
+            most = self._connection.execute(
+                "SELECT study FROM mask_study WHERE key IS NOT NULL AND study != ? ORDER BY EXISTS (SELECT 1 FROM "
+                "mask_attempt WHERE mask_attempt.study = mask_study.study AND opened IS NOT NULL), used LIMIT ?",
+                (newest, running - MOST_STUDIES),
+            ).fetchall()
+            for (study,) in most:
+                self.end(study)
+        self._connection.execute(
+            "DELETE FROM mask_study WHERE key IS NULL AND study NOT IN"
+            " (SELECT study FROM mask_study WHERE key IS NULL ORDER BY used DESC LIMIT ?)",
+            (MOST_ENDED,),
+        )
 
     def _drop_oldest(self) -> None:
         answers = self._connection.execute(
@@ -181,10 +291,10 @@ class SqliteMaskStore:
                 self._connection.execute("DELETE FROM mask_attempt WHERE rowid = ?", (row,))
 
     def end(self, study: bytes) -> None:
-        """Delete the study's key, seeds and vectors; that it ended and what it opened is kept."""
-        self._connection.execute("INSERT OR REPLACE INTO mask_study (study, key) VALUES (?, NULL)", (study,))
-        self._connection.execute("DELETE FROM mask_attempt WHERE study = ? AND opened IS NULL", (study,))
-        self._connection.execute("UPDATE mask_attempt SET seed = x'', vector = x'' WHERE study = ?", (study,))
+        """Delete the study's key, seeds and vectors; that it ended and for whom it opened what is kept."""
+        self._connection.execute("INSERT OR REPLACE INTO mask_study VALUES (?, NULL, ?)", (study, find_day()))
+        self._connection.execute("DELETE FROM mask_attempt WHERE study = ?", (study,))
+        self._opened_bytes = self._count_opened()
 
     def _read(self, condition: str, *values: bytes) -> Iterator[MaskedAnswer]:
         for study, content, label, participants, names, *rest in self._connection.execute(
@@ -192,6 +302,13 @@ class SqliteMaskStore:
             f"WHERE {condition}",
             values,
         ):
-            yield MaskedAnswer(
-                study, content, label, participants, msgspec.json.decode(names, type=tuple[str, ...]), *rest
-            )
+            yield MaskedAnswer(study, content, label, participants, read_names(names), *rest)
+
+
+def read_names(names: bytes) -> tuple[str, ...]:
+    return msgspec.json.decode(names, type=tuple[str, ...])
+
+
+def find_day() -> int:
+    """The day, counted from 1970 (UTC)."""
+    return int(time.time() // 86_400)

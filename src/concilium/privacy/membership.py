@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from typing import NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -37,12 +38,17 @@ from concilium.privacy.masks import (
     is_from,
     make_label,
 )
-from concilium.privacy.study_keys import StudyKey, agree, sign_study_key, verify_study_keys
+from concilium.privacy.study_keys import StudyKey, Witness, agree, sign_study_key, verify_study_keys
 
 
 def hash_content(content: bytes) -> bytes:
     """What a site keeps of a question, to know it again."""
     return hashlib.sha256(statement("concilium/content@1", content)).digest()
+
+
+def hash_key(key: bytes) -> bytes:
+    """What a membership keeps of its private key, to know it again."""
+    return hashlib.sha256(statement("concilium/own-key@1", key)).digest()
 
 
 class Membership:
@@ -61,6 +67,7 @@ class Membership:
         store: SqliteMaskStore,
         *,
         colluders: int = 1,
+        witness: Witness | None = None,
     ) -> None:
         accept(manifest, name, identity.public, peers, colluders=colluders)
         self.manifest = manifest
@@ -69,14 +76,15 @@ class Membership:
         self._study = manifest.study_id
         identities = [part for site in manifest.participants for part in (site.name.encode(), site.identity)]
         self._participants = hashlib.sha256(statement("concilium/participants@1", *identities)).digest()
-        self.key: StudyKey = sign_study_key(identity, self._study, name, self._take_key())
+        self._own = b""
+        self.key: StudyKey = sign_study_key(identity, self._study, name, self._join(), witness)
         self._keys: dict[str, bytes] = {}
         self._shared: dict[str, bytes] = {}
         self._pairs: tuple[bytes, dict[str, PairKey]] = (b"", {})
 
     def meet(self, keys: Iterable[StudyKey]) -> None:
         """Check the keys of all participants and agree on a secret with each."""
-        private = self._take_key()
+        private = X25519PrivateKey.from_private_bytes(self._read_key())
         public_keys = verify_study_keys(self.manifest, keys)
         if public_keys[self.name] != self.key.key:
             raise MaskError(
@@ -149,27 +157,36 @@ class Membership:
             self._store.end(self._study)
         self._keys, self._shared, self._pairs = {}, {}, (b"", {})
 
-    def _take_key(self) -> X25519PrivateKey:
+    def _join(self) -> X25519PrivateKey:
         """The site's private key for the study, drawn when it joins; it is held by the store alone."""
         with self._store.transaction():
-            self._require_running()
+            if self._store.has_ended(self._study):
+                self._refuse_ended()
             key = self._store.study_key(self._study)
             if key is None:
                 key = randomness.draw_bytes(KEY_BYTES)
                 self._store.enroll(self._study, key)
+            self._own = hash_key(key)
             return X25519PrivateKey.from_private_bytes(key)
 
-    def _require_running(self) -> None:
-        if self._store.has_ended(self._study):
-            raise MaskError(
-                f"study {self.manifest.study!r} has ended at {self.name} and its key is deleted; start a new one"
-            )
+    def _read_key(self) -> bytes:
+        """The private key that the site joined with. Where it is gone, so is what was opened with it: nothing may be
+        made under its labels again, though this membership still has its secrets."""
+        key = self._store.study_key(self._study)
+        if key is None or hash_key(key) != self._own:
+            self._refuse_ended()
+        return key
+
+    def _refuse_ended(self) -> NoReturn:
+        raise MaskError(
+            f"study {self.manifest.study!r} has ended at {self.name} and its key is deleted; start a new one"
+        )
 
     def _label(self, content: bytes) -> bytes:
         return make_label(self._study, content, self._keys)
 
     def _find(self, content: bytes, comparable: bool) -> MaskedAnswer | None:
-        self._require_running()
+        self._read_key()
         if not self._keys:
             raise MaskError(
                 f"{self.name} has not met the other participants of study {self.manifest.study!r} yet"

@@ -11,7 +11,7 @@ is its own all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Literal, TypeAlias
@@ -21,13 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
-from concilium.records.columns import EXACT, Coded, Column, Numbers, Value, label, narrowest
+from concilium.records.columns import EXACT, Coded, Column, Numbers, Value, keep_raw, label, narrowest
 from concilium.records.grammar import (
     BLANKS,
+    DEFAULT_MISSING,
     NUMBER,
     TRUTH,
     canonical,
     is_infinite,
+    is_losing,
     is_moment,
     is_number,
     is_whole,
@@ -226,6 +228,23 @@ def code_texts(
     guess: bool = False,
 ) -> Column:
     """A column given as codes (0: missing) into texts; `guess` where a text may stand for a number."""
+    column = _code_texts(codes, texts, kind, place, missing, guess)
+    own = missing.difference(DEFAULT_MISSING)
+    if own or kind == "number":
+        bare = [text.strip(BLANKS) for text in texts]
+        if not own.isdisjoint(bare) or (kind == "number" and any(map(is_losing, bare))):
+            return replace(column, raw=keep_raw(codes, texts))
+    return column
+
+
+def _code_texts(
+    codes: NDArray[np.integer],
+    texts: Sequence[str],
+    kind: Kind | None,
+    place: Place,
+    missing: frozenset[str],
+    guess: bool,
+) -> Column:
     present = [None if text.strip(BLANKS) in missing else text for text in texts]
     if kind == "number":
         return code_dictionary(codes, _stated_numbers(present, codes, place), kind, place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -44,14 +45,16 @@ class Coded:
     The values are of one type and in order (numbers by size, text by text); they may include values that no
     row holds. `stated` means that the schema calls the column a code: its values are then never compared by
     size, even where they look like numbers. `by_itself` means that the label of each cell is that cell's own, whatever
-    the others hold: the column is stated, or its type in a database leaves nothing to guess. The codes are stored in
-    the narrowest type, whatever was given.
+    the others hold: the column is stated, or its type in a database leaves nothing to guess. `raw` are the cells as
+    they were written, where the reading lost something of them that a hash of patients must not lose (row_hashes.py).
+    The codes are stored in the narrowest type, whatever was given.
     """
 
     codes: NDArray[np.unsignedinteger]
     values: tuple[Value, ...]
     stated: bool = False
     by_itself: bool = False
+    raw: Coded | None = None
 
     def __post_init__(self) -> None:
         codes = np.asarray(self.codes)
@@ -77,10 +80,11 @@ class Coded:
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """Measurements: NaN is missing. `by_itself` as for `Coded`."""
+    """Measurements: NaN is missing. `by_itself` and `raw` as for `Coded`."""
 
     numbers: NDArray[np.float64]
     by_itself: bool = False
+    raw: Coded | None = None
 
     def __post_init__(self) -> None:
         numbers = np.asarray(self.numbers, dtype=np.float64)
@@ -93,3 +97,8 @@ class Numbers:
 
 
 Column: TypeAlias = Coded | Numbers
+
+
+def keep_raw(codes: NDArray[np.integer], texts: Sequence[str]) -> Coded:
+    """The cells of a column as they were written: codes (0: none) into texts."""
+    return Coded(codes.astype(narrowest(len(texts))), tuple(texts))

@@ -22,11 +22,14 @@ from datetime import UTC, date, datetime, time, timedelta
 from concilium.records.columns import EXACT, Value, label
 
 BLANKS = " \t"
+DEFAULT_MISSING = ("", "NA", "NaN", "nan", "NULL", "null")
 TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 WHOLE = r"-?(?:0|[1-9][0-9]*)"
 NUMBER = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 INFINITE = r"[iI][nN][fF](?:[iI][nN][iI][tT][yY])?"
+LOSING = r"(?:\+|-?0[0-9]).*"
+"""A number of a column that is stated as one, of which the number keeps too little to tell the text."""
 STATED_NUMBER = rf"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|{INFINITE})"
 MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
 
@@ -34,6 +37,7 @@ is_whole = re.compile(WHOLE).fullmatch
 is_number = re.compile(NUMBER).fullmatch
 is_moment = re.compile(MOMENT).fullmatch
 is_infinite = re.compile(f"-?{INFINITE}").fullmatch
+is_losing = re.compile(LOSING).fullmatch
 _is_stated_number = re.compile(STATED_NUMBER).fullmatch
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
 from concilium.records.columns import EXACT, Numbers, Value, label
+from concilium.records.row_hashes import Hashes, hash_labels
 from concilium.records.table import Records, number_rows
 
 PARTS = ("table", "series", "codes", "rules")
@@ -89,14 +90,35 @@ class Patients:
 
     @cached_property
     def digest(self) -> str:
-        """What a ledger is bound to: of a table alone its own digest, otherwise SHA-256 over all parts, joined.
+        """What a ledger is bound to: of a table alone its own digest, otherwise SHA-256 over all parts.
 
-        The order in which a part beside the table was given does not matter, since the join undoes it.
+        The order in which the patients come does not matter, in the table as in any other part.
         """
         if self.table is not None and self.reads == ("table",):
             return self.table.digest
-        lines = [f"{name} {part.digest}\n" for name, part in sorted(self.parts.items())]
-        return hashlib.sha256(("concilium/patients@1\n" + "".join(lines)).encode()).hexdigest()
+        order = sorted(range(len(self)), key=self._ids.__getitem__)
+        ordered = self.take(np.array(order, dtype=np.intp))
+        return _digest_parts("concilium/patients@2", ordered, lambda table: table.digest)
+
+    @property
+    def former_digest(self) -> str:
+        """The digest that a ledger of an earlier version is bound to."""
+        if self.table is not None and self.reads == ("table",):
+            return self.table.former_digest
+        return _digest_parts("concilium/patients@1", self, lambda table: table.former_digest)
+
+    @property
+    def _ids(self) -> list[str]:
+        name = self.reads[0]
+        return _read_ids(name, self.parts[name], self.by)
+
+    def tell_apart(self, columns: Sequence[str] | None) -> Hashes:
+        """A hash for each patient: of all that these columns of the table say, or of the id where they are None."""
+        if columns is None:
+            return hash_labels(self._ids)
+        if self.table is None:
+            raise RecordsError("there is no table, so that patients are told apart by their ids only")
+        return self.table.tell_apart(columns)
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Patients:
         """The patients of a mask or of row numbers in every part; nobody may be among them."""
@@ -105,6 +127,14 @@ class Patients:
         vars(selection).update(dict.fromkeys(PARTS), by=self.by)
         vars(selection).update({name: part.take(numbers) for name, part in self.parts.items()})
         return selection
+
+
+def _digest_parts(form: str, patients: Patients, digest_table: Callable[[Records], str]) -> str:
+    lines = [
+        f"{name} {digest_table(part) if isinstance(part, Records) else part.digest}\n"
+        for name, part in sorted(patients.parts.items())
+    ]
+    return hashlib.sha256((f"{form}\n" + "".join(lines)).encode()).hexdigest()
 
 
 def _check_parts(parts: Mapping[str, Records | PatientPart], by: str | None) -> None:

@@ -29,9 +29,9 @@ from concilium.records.coding import (
     code_texts,
     reads_as_number,
 )
-from concilium.records.columns import EXACT, Column
+from concilium.records.columns import EXACT, Column, keep_raw
 from concilium.records.database import find_table
-from concilium.records.grammar import BLANKS, STATED_NUMBER, WHOLE, tidy_moment
+from concilium.records.grammar import BLANKS, DEFAULT_MISSING, LOSING, STATED_NUMBER, WHOLE, tidy_moment
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -151,9 +151,20 @@ class Relation:
         text = f"coalesce({cell}, '')"
         distinct = self.ask(f"count(DISTINCT {text})")
         if distinct > FEW_TEXTS and kind != "code" and self._all_numbers(text, kind):
-            return code_numbers(self.fetch(f"coalesce({self._number(text)}, 'nan'::DOUBLE)"), kind)
+            numbers = code_numbers(self.fetch(f"coalesce({self._number(text)}, 'nan'::DOUBLE)"), kind)
+            losing = self._say_losing(text, kind)
+            if not losing or not self.ask(f"bool_or({losing})"):
+                return numbers
+            codes, texts = self.code_in_database(text, distinct)
+            return replace(numbers, raw=keep_raw(codes, texts))
         codes, texts = self.code_in_database(text, distinct)
         return code_texts(codes, texts, kind, place, self.missing, guess=True)
+
+    def _say_losing(self, text: str, kind: Kind | None) -> str:
+        """As a condition, that the number of a text is too little to tell the text (as `code_texts` has it)."""
+        tokens = ", ".join(map(literal, sorted(self.missing.difference(DEFAULT_MISSING))))
+        lost = [f"trim({text}, {literal(BLANKS)}) IN ({tokens})"] if tokens else []
+        return " OR ".join([*lost, *([f"regexp_full_match({text}, {_padded(LOSING)})"] if kind else [])])
 
     def _all_numbers(self, text: str, kind: Kind | None) -> bool:
         """Whether every text is a number or missing; only what has not the common form leaves DuckDB."""

@@ -10,8 +10,7 @@ from typing import Any
 
 from concilium.errors import RecordsError, nearest
 from concilium.records.columns import Column
-from concilium.records.grammar import BLANKS
-from concilium.records.table import DEFAULT_MISSING
+from concilium.records.grammar import BLANKS, DEFAULT_MISSING
 
 TEXT_FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 DATABASES = (".duckdb", ".db")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,17 +17,22 @@ from numpy.typing import NDArray
 from concilium.errors import RecordsError, nearest
 from concilium.records.coding import Place, check_names, check_schema, code_values
 from concilium.records.columns import Coded, Column, Numbers, Value, label
+from concilium.records.grammar import DEFAULT_MISSING
+from concilium.records.row_hashes import Hashes, digest_rows, hash_rows, tell_apart
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = ["DEFAULT_MISSING", "Coded", "Column", "Numbers", "Records", "Value", "label"]
 
-DEFAULT_MISSING = ("", "NA", "NaN", "nan", "NULL", "null")
-
 
 class Records:
-    """A site's patients: `records["age"]` is a column, `len(records)` the number of patients."""
+    """A site's patients: `records["age"]` is a column, `len(records)` the number of patients.
+
+    `former_reading` reads the same table as an earlier version would have for its ledger, where that is not this one.
+    """
+
+    former_reading: Callable[[], Records] | None = None
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         if not columns:
@@ -42,6 +47,7 @@ class Records:
                 )
         self._columns = dict(columns)
         self._length = lengths[first]
+        self._whole: tuple[Records, NDArray[np.integer]] | None = None  # whose rows these are
 
     @classmethod
     def read(
@@ -108,7 +114,10 @@ class Records:
     def take(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Records:
         """The patients of a mask or of row numbers; every column keeps all its values, held or not."""
         numbers = number_rows(rows, len(self))
-        return Records({name: _take(column, numbers) for name, column in self._columns.items()})
+        part = Records({name: _take(column, numbers) for name, column in self._columns.items()})
+        whole, places = (self, numbers) if self._whole is None else (self._whole[0], self._whole[1][numbers])
+        part._whole = whole, places
+        return part
 
     def split(self, by: str) -> dict[str, Records]:
         """One table for each value of a column, under the value's label and without that column."""
@@ -127,12 +136,11 @@ class Records:
         rest = {name: other for name, other in self._columns.items() if name != by}
         if not rest:
             raise RecordsError(f"a table with no column but {by!r} cannot be split by it")
-        whole = Records(rest)
         order = np.argsort(column.codes, kind="stable")
         ends = np.cumsum(np.bincount(column.codes, minlength=len(column.values) + 1)[1:])
         parts = np.split(order, ends)[: len(column.values)]
         return {
-            label(value): whole.take(part)
+            label(value): Records({name: _take(other, part) for name, other in rest.items()})
             for value, part in zip(column.values, parts, strict=True)
             if part.size
         }
@@ -147,7 +155,39 @@ class Records:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over names, kinds, natural values and cells: one for one table, whatever its source."""
+        """What a ledger is bound to: 64 hex digits of the patients' rows, whatever their order, their source, the order
+        of the columns and the schema (row_hashes.py says what is claimed)."""
+        return digest_rows(self.names, self._hashes)
+
+    @cached_property
+    def _hashes(self) -> Hashes:
+        if self._whole is not None:
+            whole, places = self._whole
+            return whole._hashes[:, places]
+        return hash_rows(self._columns, len(self))
+
+    def tell_apart(self, names: Sequence[str] | None = None) -> Hashes:
+        """A hash for each patient of what these columns say (all of them by default), and of how many rows before, in
+        the whole table that these are part of, say the same."""
+        if self._whole is not None:
+            whole, places = self._whole
+            return whole.tell_apart(names)[:, places]
+        if names is None or sorted(names) == sorted(self.names):
+            return self._told_apart
+        return tell_apart(hash_rows({name: self[name] for name in names}, len(self)))
+
+    @cached_property
+    def _told_apart(self) -> Hashes:
+        return tell_apart(self._hashes)
+
+    @property
+    def former_digest(self) -> str:
+        """The digest that a ledger of an earlier version is bound to."""
+        return (self if self.former_reading is None else self.former_reading()).digest_in_order
+
+    @cached_property
+    def digest_in_order(self) -> str:
+        """SHA-256 over names, kinds, natural values and cells as they are read, in their order."""
         hasher = hashlib.sha256(f"concilium/records@1 {len(self)} {len(self._columns)}\n".encode())
 
         def text(part: str) -> None:
@@ -181,6 +221,7 @@ def number_rows(rows: NDArray[np.bool_] | NDArray[np.integer], patients: int) ->
 
 
 def _take(column: Column, rows: NDArray[np.integer]) -> Column:
+    raw = None if column.raw is None else Coded(column.raw.codes[rows], column.raw.values)
     if isinstance(column, Coded):
-        return Coded(column.codes[rows], column.values, column.stated, column.by_itself)
-    return Numbers(column.numbers[rows], column.by_itself)
+        return Coded(column.codes[rows], column.values, column.stated, column.by_itself, raw)
+    return Numbers(column.numbers[rows], column.by_itself, raw)

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.federation.attributes import MISSING, Attribute
+from concilium.federation.work import CALL, Workload
 from concilium.rulefit.nodes import list_rules
-from concilium.rulefit.packed import list_conditions, pack_rules
+from concilium.rulefit.packed import BLOCK, list_conditions, pack_rules
 from concilium.rulefit.rules import Rule
 
 # What LightGBM is told whatever the study says.
@@ -69,12 +70,33 @@ def boost(
     if sample < 1 and sample * patients >= 2 * support:
         settings |= {"bagging_fraction": sample, "bagging_freq": 1}
     sizes = [count_leaves(leaves, seed, tree) for tree in range(trees)]
-    booster = _train(np.column_stack(codes).astype(np.float64), outcome, attributes, settings, sizes)
+    table = np.empty((patients, len(codes)))
+    for column, (own, attribute) in enumerate(zip(codes, attributes, strict=True)):
+        table[:, column] = own
+        if attribute.numeric:
+            table[own == MISSING, column] = np.nan
+    booster = _train(table, outcome, attributes, settings, sizes)
     rules = list_rules(booster.model_to_string(num_iteration=trees), [a.size for a in attributes])
     supports = count_patients(rules, codes, attributes)
     return [
         rule for rule, count in zip(rules, supports, strict=True) if support <= count <= patients - support
     ]
+
+
+def estimate_boosting(attributes: Sequence[Attribute], patients: int, trees: int, leaves: float) -> Workload:
+    """What boosting takes, and reading the rules off the trees."""
+    cells = sum(attribute.size + 1 for attribute in attributes)
+    # The number of leaves is drawn; 2^-64 is the least that its uniform number can be.
+    most_leaves = min(2 + math.ceil(45 * (leaves - 2)), patients + 2)
+    depth = math.ceil(leaves).bit_length() + 1
+    rules = 2 * trees * math.ceil(leaves)
+    tree = (depth * len(attributes) + 40) * patients + math.ceil(leaves) * (20 * cells + 4 * CALL)
+    return Workload(
+        trees * tree + (len(attributes) * 10 + rules * 2) * patients + rules * (2 * CALL + cells),
+        (14 * len(attributes) + BLOCK + BLOCK // 8 + rules // 4 + 128) * patients
+        + 32 * cells * most_leaves
+        + rules * (cells // 4 + 2_000),
+    )
 
 
 def count_leaves(mean: float, seed: int, tree: int) -> int:
@@ -93,12 +115,10 @@ def _train(
     settings: dict[str, Any],
     sizes: Sequence[int],
 ) -> Any:
-    """Trees with so many leaves each."""
+    """Trees with so many leaves each; of numbers in the table what is missing is NaN."""
     import lightgbm
 
     categories = [index for index, attribute in enumerate(attributes) if not attribute.numeric]
-    numeric = [index for index, attribute in enumerate(attributes) if attribute.numeric]
-    table[:, numeric] = np.where(table[:, numeric] == MISSING, np.nan, table[:, numeric])
     data = lightgbm.Dataset(table, outcome, params=settings, categorical_feature=categories)
     # What `lightgbm.train` does, without its callbacks and without writing the model out and reading it in again.
     booster = lightgbm.Booster({**settings, "num_leaves": sizes[0]}, data)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from concilium.federation.attributes import Attribute, Source, recode
 from concilium.federation.cohort import Cohort, View
-from concilium.rulefit.packed import Bits, add_up, combine, cross, pack_rules, unpack
+from concilium.federation.work import CALL, Workload, estimate_columns
+from concilium.rulefit.packed import BLOCK, Bits, add_up, combine, cross, pack_rules, unpack
 from concilium.rulefit.terms import RuleTerms, read_terms
 
 
@@ -124,14 +125,32 @@ def find_codes(
 def _count_bits(bits: Bits, patients: int) -> NDArray[np.float64]:
     """How many rules each patient fulfils."""
     total = np.zeros(patients)
-    for start in range(0, bits.shape[1], 256):
-        total += unpack(bits, np.arange(start, min(start + 256, bits.shape[1])), patients).sum(axis=1)
+    for start in range(0, bits.shape[1], BLOCK):
+        block = np.ascontiguousarray(bits[:, start : start + BLOCK])
+        total += np.unpackbits(block, axis=0, count=patients, bitorder="little").sum(axis=1)
     return total
 
 
 def build_at_site(terms: RuleTerms, cohort: Cohort) -> Design:
     """The design of a site's patients."""
     return build(terms, len(cohort), cohort.view, None if cohort.everyone else cohort.rows)
+
+
+def estimate_design(terms: RuleTerms, patients: int, *, each_by_itself: bool = False) -> Workload:
+    """To build the design of so many patients, and to hold it."""
+    rules, dense = len(terms.rules), len(terms.lines) + len(terms.steps)
+    listed = sum(len(rule) for rule in terms.rules)
+    distinct = {id(condition): condition[0] for rule in terms.rules for condition in rule}
+    cells = sum(terms.attributes[attribute].size + 1 for attribute in distinct.values())
+    lengths = 0 if terms.norm is None else 2 * rules + 2 * dense + 20
+    return estimate_columns(terms.attributes, patients, each_by_itself=each_by_itself) + Workload(
+        (3 * len(distinct) + listed // 4 + 30 * dense + lengths + 10) * patients
+        + CALL * (1 + len(distinct) + dense)
+        + 8 * cells,
+        ((rules + len(distinct)) // 8 + 1 + 17 * dense + BLOCK + BLOCK // 8 + 64) * patients
+        + 8 * cells
+        + 200 * (len(distinct) + listed),
+    )
 
 
 LAST: WeakKeyDictionary[View, tuple[tuple[bytes, Hashable], Design]] = WeakKeyDictionary()

@@ -8,7 +8,7 @@ private; `solver="newton"` reaches the optimum with a fraction of the questions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.arrays import Array, unpack
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
 from concilium.federation.conversation import Conversation
 from concilium.federation.sums import write_reals
-from concilium.rulefit.design import recall_at_site
+from concilium.federation.work import CALL, Workload
+from concilium.rulefit.design import estimate_design, recall_at_site
 from concilium.rulefit.fitting import AskReals, Coefficients, predict, refuse_floored
 from concilium.rulefit.terms import read_terms
 
@@ -45,6 +47,10 @@ class AskDual(AskReals, frozen=True, kw_only=True):
     local: int
 
     @property
+    def named(self) -> Sequence[Attribute]:
+        return read_terms(self.terms).attributes
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return (2 + len(read_terms(self.terms)) + 1,)
 
@@ -60,6 +66,13 @@ class AskDual(AskReals, frozen=True, kw_only=True):
     @property
     def start(self) -> NDArray[np.float64]:
         return unpack(self.dual, (len(read_terms(self.terms)) + 1,)).astype(np.float64)
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        terms = read_terms(self.terms)
+        rules, dense = len(terms.rules), len(terms.lines) + len(terms.steps)
+        step = (2 * rules + rules // 4 + 6 * dense + 100) * patients + 200 * len(terms) + 10 * CALL
+        held = (rules // 4 + 9 * dense + 128) * patients + 400 * len(terms)
+        return estimate_design(terms, patients) + Workload(self.local * step, held)
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
         refuse_floored(cohort)

@@ -10,7 +10,7 @@ number comes from, and nothing else; the card says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
 from concilium.federation.held_out import Part
 from concilium.federation.questions import PLAIN, Summed
 from concilium.federation.sums import MOST_PLACES, bound_reals, read_reals, write_reals
-from concilium.rulefit.design import Design, recall_at_site
+from concilium.federation.work import CALL, Workload
+from concilium.rulefit.design import Design, estimate_design, recall_at_site
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import RuleTerms, read_terms
 
@@ -61,6 +63,10 @@ class AskReals(Summed, frozen=True, kw_only=True):
     places: int = 24
 
     @property
+    def fixed(self) -> Mapping[str, Any]:
+        return {"positive": self.outcome.positive}
+
+    @property
     def binary_places(self) -> int:
         return self.places
 
@@ -94,6 +100,10 @@ class AskFit(AskReals, frozen=True, kw_only=True):
         return read_terms(self.terms)
 
     @property
+    def named(self) -> Sequence[Attribute]:
+        return self.columns.attributes
+
+    @property
     def shape(self) -> tuple[int, ...]:
         working = 0 if self.working is None else len(self.working) + 1
         gradient = len(self.columns) + 1 if self.gradient else 0
@@ -116,6 +126,32 @@ class AskFit(AskReals, frozen=True, kw_only=True):
                 raise MessageError(f"a fit works on at most {MOST_WORKING} columns at a time")
         if self.part is not None:
             self.part.check()
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        terms, candidates = self.columns, len(self.candidates)
+        rules, dense = len(terms.rules), len(terms.lines) + len(terms.steps)
+        used = min(len(terms), sum(len(candidate.columns) for candidate in self.candidates))
+        working = 0 if self.working is None else len(self.working) + 1
+        lines = min(dense, working) + 1
+        hessian = working**2 // 12 + 2 * lines**2 + lines * (48 + working // 4) if working else 0
+        return estimate_design(terms, patients) + Workload(
+            (2 * used * candidates + 60 * candidates + rules // 4 + 2 * dense + 100 + hessian) * patients
+            + CALL * (20 + lines)
+            + 200 * used
+            + 20 * working**2,
+            (
+                64 * candidates
+                + used // 4
+                + 8 * min(dense, used)
+                + working // 4
+                + (24 * lines if working else 0)
+                + 128
+            )
+            * patients
+            + 16 * used * candidates
+            + 40 * working**2
+            + 32 * self.numbers,
+        )
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
         refuse_floored(cohort)

@@ -2,27 +2,28 @@
 
 Who is protected: nobody. Rules depend on every patient of the site, and the house sees which site sent which, under
 `masked` as well. What holds: no rule is about fewer patients than `support`, or leaves fewer than that out, so that a
-rule is never about three people; and a rule holds cutoffs and values that all sites were told, never a patient's own.
+rule is never about three people (under `masked` the hospital's policy says how many, not the house); and a rule holds
+cutoffs and values that all sites were told, never a patient's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import PLAIN, Gathered, Reply
-from concilium.rulefit.boosting import boost
+from concilium.federation.work import Workload, estimate_columns
+from concilium.policy.policy import LEAST_SUPPORT
+from concilium.rulefit.boosting import boost, estimate_boosting
 from concilium.rulefit.design import find_codes
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rules import Rule, check_coded, check_rules
 
 MOST_TREES = 10_000
 MOST_LEAVES = 100
-# A rule about fewer patients than this leaves no site, whatever the study says.
-LEAST_SUPPORT = 5
 
 
 class Rules(Reply, frozen=True):
@@ -51,6 +52,15 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
     support: int
     seed: int
 
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        names = ("trees", "leaves", "shrinkage", "support", "seed")
+        return {"positive": self.outcome.positive, **{name: getattr(self, name) for name in names}}
+
+    @property
+    def named(self) -> Sequence[Attribute]:
+        return self.attributes
+
     def check(self, release: str) -> None:
         self.outcome.check()
         check_coded(self.attributes)
@@ -63,9 +73,15 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
         if self.support < LEAST_SUPPORT:
             raise MessageError(f"a rule is about at least {LEAST_SUPPORT} patients")
 
+    def estimate(self, patients: int, columns: int) -> Workload:
+        return estimate_columns(self.attributes, patients) + estimate_boosting(
+            self.attributes, patients, self.trees, self.leaves
+        )
+
     def compute(self, cohort: Cohort) -> Rules:
         rows = None if cohort.everyone else cohort.rows
         codes = [find_codes(attribute, cohort.view, rows) for attribute in self.attributes]
+        support = self.support if cohort.support is None else cohort.support
         rules = boost(
             codes,
             self.outcome.at_site(cohort, self.target),
@@ -74,7 +90,7 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
             trees=self.trees,
             leaves=self.leaves,
             shrinkage=self.shrinkage,
-            support=max(self.support, cohort.branch_floor, cohort.guard.minimum_cell),
+            support=max(support, cohort.branch_floor, cohort.guard.minimum_cell),
             seed=self.seed,
         )
         return Rules(tuple(rules))

@@ -10,18 +10,21 @@ by at most half a step per number, for which `widen_sensitivity` allows twice. N
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import Noisy
+from concilium.federation.work import LABELLING, READ_LABEL, Workload
 from concilium.privacy.fixed_point import widen_sensitivity
-from concilium.rulefit.design import Design, build_at_site
+from concilium.rulefit.design import Design, build_at_site, estimate_design
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.packed import Bits
@@ -47,6 +50,14 @@ class AskGradient(Noisy, frozen=True, kw_only=True):
         return read_terms(self.terms)
 
     @property
+    def fixed(self) -> Mapping[str, Any]:
+        return {"positive": self.outcome.positive}
+
+    @property
+    def named(self) -> Sequence[Attribute]:
+        return self.columns.attributes
+
+    @property
     def sensitivity_squared(self) -> Fraction:
         return widen_sensitivity(Fraction(self.columns.norm or 0) ** 2, self.numbers, self.places)
 
@@ -68,6 +79,12 @@ class AskGradient(Noisy, frozen=True, kw_only=True):
         if not 0 <= self.places <= MOST_PLACES:
             raise MessageError(f"a private gradient has 0 to {MOST_PLACES} binary places")
         self.at.check(len(self.columns))
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        shares = Workload(
+            (2 * len(self.columns) + READ_LABEL + 20) * patients, LABELLING * patients + 32 * self.numbers
+        )
+        return estimate_design(self.columns, patients, each_by_itself=True) + shares
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
         design = build_at_site(self.columns, cohort)

@@ -237,7 +237,7 @@ class PlainFit:
         )
         replies = yield question
         warnings += [
-            f"{site} had no rule to tell: its patients are alike, of one class, or fewer than {2 * rulefit.support}"
+            f"{site} had no rule to tell: its patients are alike, of one class, or too few"
             for site, reply in replies.items()
             if not reply.rules
         ]

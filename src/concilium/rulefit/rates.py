@@ -7,20 +7,23 @@ sum (N - 1) s^2 / sum (N - 1), of which importances are made (docs/methods.md, s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
 from concilium.federation.sums import read_reals, write_reals
-from concilium.rulefit.design import build_at_site
+from concilium.federation.work import CALL, Workload
+from concilium.rulefit.design import build_at_site, estimate_design
 from concilium.rulefit.fitting import AskReals, refuse_floored
 from concilium.rulefit.terms import RuleTerms
 
 # So many columns at a time are held as numbers: bits take a sixty-fourth of the memory.
-BLOCK = 500
+BLOCK = 64
 
 
 class AskRates(AskReals, frozen=True, kw_only=True):
@@ -31,12 +34,23 @@ class AskRates(AskReals, frozen=True, kw_only=True):
     terms: RuleTerms
 
     @property
+    def named(self) -> Sequence[Attribute]:
+        return self.terms.attributes
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return (3 + 3 * len(self.terms),)
 
     def check(self, release: str) -> None:
         super().check(release)
         self.terms.check()
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        rates = Workload(
+            (12 * len(self.terms) + 200) * patients + 10 * CALL * (1 + len(self.terms) // BLOCK),
+            (25 * min(BLOCK, len(self.terms)) + 64) * patients + 32 * self.numbers,
+        )
+        return estimate_design(self.terms, patients) + rates
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
         refuse_floored(cohort)

@@ -32,15 +32,20 @@ from concilium.federation.method import (
     read_value,
 )
 from concilium.federation.prediction import AnyPatients, NewPatients
+from concilium.federation.questions import Statistic
 from concilium.parameters import Parameter, choice, number, unwrap, whole
+from concilium.policy.policy import LEAST_SUPPORT
 from concilium.privacy.accounting import Plan
 from concilium.records.columns import label
 from concilium.records.table import Records
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.charts import draw_importances, draw_rates
+from concilium.rulefit.cutoffs import WIDE_EDGES
 from concilium.rulefit.design import Design, build
 from concilium.rulefit.explanation import explain
-from concilium.rulefit.generation import LEAST_SUPPORT, MOST_LEAVES, MOST_TREES
+from concilium.rulefit.fit_questions import HELD_OUT
+from concilium.rulefit.fitting import AskReals
+from concilium.rulefit.generation import MOST_LEAVES, MOST_TREES, AskRules
 from concilium.rulefit.outcome import probability
 from concilium.rulefit.path import PenaltyTried
 from concilium.rulefit.plain_fit import PlainFit
@@ -165,7 +170,8 @@ class RuleFit(PrivateMethod[RuleBody]):
         Parameter(
             f"a whole number of at least {LEAST_SUPPORT}",
             whole(LEAST_SUPPORT, 2**31),
-            "no rule about fewer patients of a site than this, nor one that leaves out fewer",
+            "exact: no rule about fewer patients of a site than this, nor one that leaves out fewer; masked: each "
+            "hospital's policy says how many",
         ),
     ] = 10
     seed: Annotated[
@@ -184,6 +190,26 @@ class RuleFit(PrivateMethod[RuleBody]):
 
     def plan(self) -> Plan:
         return self._way.plan()
+
+    @property
+    def percent_held_out(self) -> int:
+        return HELD_OUT.percent
+
+    def may_cut(self, name: str, edges: Sequence[float]) -> bool:
+        """At the edges of its bins, at those of a second look where they miss everybody, at the end of a range, and
+        between two of the whole numbers that hospitals list as values."""
+        if name not in self.bins and not self.way_out.bounded:
+            return all((2 * edge).is_integer() for edge in edges) or set(edges) <= set(WIDE_EDGES)
+        own = self.bins.get(name, ())
+        return {*own, *WIDE_EDGES, *(float(np.nextafter(edge, np.inf)) for edge in own)}.issuperset(edges)
+
+    def find_objection(self, question: Statistic) -> str | None:
+        outcome = question.outcome if isinstance(question, AskReals | AskRules) else None
+        if outcome is not None and outcome.low is not None:
+            edges = self.bins.get(self.target, ())
+            if not edges or (outcome.low, outcome.high) != (edges[0], edges[-1]):
+                return f"the range of {self.target!r} is not the one of the study"
+        return super().find_objection(question)
 
     def converse(self, partners: Partners) -> Conversation[Learned[RuleBody]]:
         return self._way.converse(partners)

@@ -20,7 +20,6 @@ from concilium.rulefit.packed import Conditions, list_conditions
 from concilium.rulefit.rules import Condition, Rule, check_coded, check_rules
 
 MOST_COLUMNS = 100_000
-MOST_CONDITIONS = 4 * MOST_COLUMNS
 # Winsorising bounds are this far apart at most, in units of the scale, so that sums keep their precision.
 WIDEST = 1000.0
 
@@ -101,8 +100,8 @@ class SentTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Terms on their way: thousands of rules share few conditions, which are listed once; a rule is their places."""
 
     attributes: tuple[Attribute, ...]
-    # Lengths are refused before anything is made of them: a rule may be two bytes here, and takes sixty in memory.
-    conditions: Annotated[tuple[Condition, ...], msgspec.Meta(max_length=MOST_CONDITIONS)]
+    conditions: tuple[Condition, ...]
+    # Refused before anything is made of it: a rule may be two bytes here, and takes sixty in memory.
     rules: Annotated[tuple[tuple[int, ...], ...], msgspec.Meta(max_length=MOST_COLUMNS)]
     lines: tuple[Line, ...]
     steps: tuple[Steps, ...]

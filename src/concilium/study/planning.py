@@ -1,4 +1,5 @@
-"""What a study would ask, what each question costs, and whether every ledger has room. Nothing is asked or spent."""
+"""What a study would ask, what each question costs, and whether every hospital would answer: its policy allows it, and
+its ledger has room, in all and in this month. Nothing is asked or spent."""
 
 from __future__ import annotations
 
@@ -7,25 +8,79 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from concilium.closed_lists import KINDS
+from concilium.errors import BudgetError
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import Plan
+from concilium.privacy.budgets import Balance
 from concilium.privacy.ledger import Ledger
 from concilium.records.sources import TEXT_FILES
 from concilium.study.sources import read_tables
 
 if TYPE_CHECKING:
-    from concilium.study.sections import Hospital
     from concilium.study.study import Study
 
 
 @dataclass(frozen=True)
 class SiteBalance:
-    """What a site has left, None where no budget is set, and whether the study fits into it."""
+    """What a site has spent and has left before the study, what this costs, and what its policy forbids of it."""
 
     site: str
-    left: Fraction | None
-    currency: str
-    fits: bool
+    balance: Balance
+    cost: Fraction
+    forbidden: tuple[str, ...] = ()
+
+    @property
+    def left(self) -> Fraction | None:
+        """What is left of the budget; None where it is unlimited."""
+        return self.balance.left
+
+    @property
+    def currency(self) -> str:
+        return self.balance.currency
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the study fits into the budget and into this month."""
+        if not self.cost:
+            return True
+        try:
+            self.balance.check(self.cost)
+        except BudgetError:
+            return False
+        return self.currency == "rho"
+
+    @property
+    def fits(self) -> bool:
+        """Whether it has room, and its policy forbids nothing of it."""
+        return self.has_room and not self.forbidden
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values, exact numbers as text; an amount of None has no cap."""
+        balance = self.balance
+        return {
+            "site": self.site,
+            "currency": self.currency,
+            "delta": str(balance.delta),
+            "spent": str(balance.spent),
+            "left": write_exactly(self.left),
+            "after": write_exactly(self.left, self.cost),
+            "budget_set_by": balance.source or None,
+            "month": None
+            if balance.per_month is None
+            else {
+                "month": balance.month,
+                "spent": str(balance.month_spent),
+                "left": write_exactly(balance.month_left),
+                "after": write_exactly(balance.month_left, self.cost),
+            },
+            "fits": self.fits,
+            "forbidden": list(self.forbidden),
+        }
+
+
+def write_exactly(amount: Fraction | None, less: Fraction = Fraction(0)) -> str | None:
+    return None if amount is None else str(amount - less)
 
 
 @dataclass(frozen=True)
@@ -52,7 +107,7 @@ class StudyPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether every site has room for the whole study."""
+        """Whether every site has room for the whole study, and allows it."""
         return all(site.fits for site in self.sites)
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,14 +120,7 @@ class StudyPlan:
             ],
             "fits": self.models,
             "total": str(self.total),
-            "sites": [
-                {
-                    "site": site.site,
-                    "left": None if site.left is None else f"{site.currency} {site.left}",
-                    "fits": site.fits,
-                }
-                for site in self.sites
-            ],
+            "sites": [site.to_dict() for site in self.sites],
             "unstated": list(self.unstated),
         }
 
@@ -81,8 +129,16 @@ def plan_study(study: Study) -> StudyPlan:
     """The plan of one fit, how often it is charged, and what each hospital has left."""
     questions, models = study.open_method().plan(), count_models(study)
     total = questions.total * models
-    balances = tuple(read_balance(study, hospital, total) for hospital in study.hospitals)
-    return StudyPlan(questions, models, balances, find_unstated(study))
+    sites = [(hospital.name, hospital.policy, hospital.ledger) for hospital in study.hospitals]
+    if study.split is not None:
+        sites = [("each site", study.split.policy, None)]
+    balances = []
+    for name, file, ledger in sites:
+        policy = Policy.read(study.locate(file)) if file else Policy()
+        balance = read_balance(policy, Path(study.locate(ledger)) if ledger else None)
+        forbidden = find_forbidden(study, questions, policy)
+        balances.append(SiteBalance(name, balance, total, forbidden))
+    return StudyPlan(questions, models, tuple(balances), find_unstated(study))
 
 
 def find_unstated(study: Study) -> tuple[str, ...]:
@@ -101,15 +157,29 @@ def count_models(study: Study) -> int:
     return max(1, len(study.hospitals) if study.hospitals else len(read_tables(study)))
 
 
-def read_balance(study: Study, hospital: Hospital, total: Fraction) -> SiteBalance:
-    """What a hospital has left: by its ledger if there is one already, else by the budget of its policy."""
-    file = Path(study.locate(hospital.ledger)) if hospital.ledger else None
-    if file is not None and file.exists():
-        with Ledger.open_readonly(file) as book:
-            balance, currency = book.remaining(), book.currency
-    else:
-        policy = Policy.read(study.locate(hospital.policy)) if hospital.policy else Policy()
-        balance = None if policy.budget is None else policy.budget.amount
-        currency = "rho" if policy.budget is None else policy.budget.currency
-    fits = not study.way_out.bounded or (currency == "rho" and (balance is None or total <= balance))
-    return SiteBalance(hospital.name, balance, str(currency), fits)
+def find_forbidden(study: Study, questions: Plan, policy: Policy) -> tuple[str, ...]:
+    """What the study needs and a hospital's policy does not allow, in sentences."""
+    kinds = dict.fromkeys(question.kind for question in questions.questions)
+    if not study.way_out.by_site:
+        kinds |= dict.fromkeys(kind for kind in KINDS if kind.startswith("mask."))
+    modes = [study.release]
+    if not study.way_out.bounded and any(question.cost is not None for question in questions.questions):
+        modes.append("private")
+    return (
+        *(f"its policy releases nothing as {mode!r}" for mode in modes if mode not in policy.modes),
+        *(f"its policy answers no {kind!r}" for kind in kinds if kind not in policy.kinds),
+    )
+
+
+def read_balance(policy: Policy, ledger: Path | None) -> Balance:
+    """What a hospital has left: by its ledger if there is one already, under the budget of its policy."""
+    if ledger is not None and ledger.exists():
+        with Ledger.open_readonly(ledger) as book:
+            return book.balance(policy.allowance)
+    budget = policy.budget
+    with Ledger(
+        currency=None if budget is None else budget.currency,
+        delta=None if budget is None else budget.exact_delta,
+        allowance=policy.allowance,
+    ) as book:
+        return book.balance()

@@ -26,16 +26,18 @@ if TYPE_CHECKING:
     from concilium.study.study import Study
 
 # All files that a run may leave; `tree.svg` only where the model is one picture.
-RESULTS = ("model.json", "metrics.json", "card.json", "tree.svg", "report.html")
+RESULTS = ("model.json", "metrics.json", "card.json", "terms.json", "tree.svg", "report.html")
 
 
 @dataclass(frozen=True)
 class StudyResults:
-    """A study's fitted model with its figures; `files` are those written, by name: none where no folder was given."""
+    """A study's fitted model with its figures, and the terms that hospitals agreed to, byte for byte (their hash is the
+    study's id on the card); `files` are those written, by name: none where no folder was given."""
 
     study: Study
     model: Method[Any]
     metrics: dict[str, Any]
+    terms: bytes
     files: Mapping[str, Path] = field(default_factory=dict)
 
     @property
@@ -61,6 +63,7 @@ def write_results(results: StudyResults, folder: Path) -> None:
     results.model.save(folder / "model.json")
     write_json(folder / "metrics.json", results.metrics)
     write_json(folder / "card.json", results.card.to_dict())
+    write_whole(folder / "terms.json", results.terms)
     if set(pictures := results.model.pictures(whole=True)) == {"tree"}:
         write_whole(folder / "tree.svg", pictures["tree"].encode())
     write_whole(folder / "report.html", results.report().encode())

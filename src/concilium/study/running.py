@@ -7,12 +7,14 @@ import functools
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from concilium.errors import ConciliumError, HouseError, RunStopped, StudyError
+from concilium.errors import ConciliumError, HouseError, RunStopped, StudyError, StudyPending
 from concilium.evaluation.leave_out import FoldResult, calibrate_all, measure_model, summarise
+from concilium.federation.journal import Journal
+from concilium.federation.terms import name_study
 from concilium.privacy.accounting import warn_of_delta
 from concilium.records.table import Records
 from concilium.study.evaluating import compare_ways, hold_back, leave_out, widen
@@ -38,13 +40,20 @@ def run_study(
     if resume:
         raise StudyError("a run is resumed by the folder its results go to; give 'out' as well")
     with tempfile.TemporaryDirectory() as folder:
-        return conduct(study, WorkInProgress(Path(folder)), tell, warn)
+        try:
+            return conduct(study, WorkInProgress(Path(folder)), tell, warn)
+        except StudyPending as pending:
+            raise HouseError(
+                f"study {pending.study[:12]} waits for {', '.join(pending.sites)} to agree, and a run without a folder "
+                "is forgotten: run it to a folder, or have it wait"
+            ) from None
 
 
 def run_to_folder(study: Study, out: Path, resume: bool, tell: Tell, warn: Tell) -> StudyResults:
     """Conduct a study and put its results in place; whatever goes wrong, no half of them is left behind.
 
-    Work in progress is kept for a run that can go on: one that was interrupted, or whose house stopped.
+    Work in progress is kept for a run that can go on: one that was interrupted, whose house stopped, or that waits
+    for people to agree.
     """
     work = WorkInProgress.beside(out, resume)
     rounds = 0
@@ -60,6 +69,10 @@ def run_to_folder(study: Study, out: Path, resume: bool, tell: Tell, warn: Tell)
         write_results(results, work.folder / "results")
         files = publish(work.folder / "results", out)
         keep = False
+    except StudyPending as pending:
+        require_ledgers(study, pending.sites)
+        keep = True
+        raise
     except HouseError as error:
         # Only a house that stops for a lost site will ask it again; any other end would come out the same.
         stops = study.house.on_loss == "stop" or not study.way_out.by_site
@@ -79,6 +92,17 @@ def run_to_folder(study: Study, out: Path, resume: bool, tell: Tell, warn: Tell)
         if not keep:
             work.discard()
     return dataclasses.replace(results, files=files)
+
+
+def require_ledgers(study: Study, waiting: Iterable[str]) -> None:
+    """Where people decide, there must be a ledger that outlives the run."""
+    keepers = {hospital.name for hospital in study.hospitals if hospital.ledger}
+    for name in waiting:
+        if name not in keepers:
+            raise StudyError(
+                f"{study.path}: the policy of {name!r} has a person decide on this study, and there is no ledger to do "
+                "that in: give the [[site]] a ledger, or let [agree] of its policy cover the study"
+            )
 
 
 def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> StudyResults:
@@ -115,7 +139,16 @@ def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> S
     if study.evaluate is not None and study.evaluate.compare:
         on_round(f"comparing with local{', pooled and donor' if classes else ' and pooled'} models")
         metrics["comparison"] = compare_ways(study, tables, results, classes, positive)
-    return StudyResults(study, model, metrics)
+    return StudyResults(study, model, metrics, find_terms(work.journal("model"), model.card.study))
+
+
+def find_terms(journal: Path, study: str) -> bytes:
+    """The terms of a study as they were proposed, byte for byte."""
+    notes = Journal(journal)
+    try:
+        return next(note for note in notes.list_notes() if name_study(note) == study)
+    finally:
+        notes.close()
 
 
 def warn_of_deltas(study: Study, tables: Mapping[str, Records], warn: Tell) -> None:

@@ -23,6 +23,9 @@ Text = Annotated[str, Meta(min_length=1, description="text")]
 Amount = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0")]
 Share = Annotated[float, Meta(gt=0, lt=1, description="a number between 0 and 1")]
 LeaveOut = Annotated[str, Meta(pattern="^(site|band:[1-9][0-9]*)$", description='"site" or, say, "band:10"')]
+Purpose = Annotated[str, Meta(max_length=2000, description="a text of at most 2000 characters")]
+Days = Annotated[int, Meta(ge=1, le=366, description="a whole number from 1 to 366")]
+Patience = Annotated[float, Meta(ge=0, le=1e9, description="a number of seconds from 0")]
 Names = Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of columns")]
 Kind = Literal["code", "number"]
 Listed = Annotated[
@@ -44,6 +47,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     query: Annotated[str, Meta(description="text")] = ""
     attributes: Names | None = None
     positive: Annotated[str | int | float | bool, Meta(description="a value of the target")] | None = None
+    purpose: Purpose = ""
 
 
 class Privacy(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +78,13 @@ class Hospital(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HouseRules(msgspec.Struct, frozen=True, kw_only=True):
-    """[house]: how long the clearing house waits, and what a lost hospital means."""
+    """[house]: who asks, how long it waits, and what a lost hospital means."""
 
     timeout: Amount = 60.0
     on_loss: Literal["continue", "stop"] = "continue"
+    identity: Text | None = None
+    days: Days = 30
+    patience: Patience = 0.0
 
 
 class Evaluate(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from concilium.errors import RecordsError, StudyError, nearest
 from concilium.federation.cohort import identifies
+from concilium.federation.held_out import SIMULATION_KEY
 from concilium.federation.house import House
 from concilium.federation.site import Site
 from concilium.policy.policy import Policy
@@ -36,8 +38,8 @@ def read_tables(study: Study) -> dict[str, Records]:
         tables[hospital.name] = read_table(source, hospital.table, reading)
         require_target(study, tables[hospital.name], f"site {hospital.name!r}, {source}", reading)
         if hospital.ledger and reading != study.schema:
-            # A ledger goes on from study to study: it is bound to the table as [schema] alone would have it read.
-            tables[hospital.name].digest = read_table(source, hospital.table, study.schema).digest
+            # A ledger of an earlier version is bound to the table as [schema] alone would have it read.
+            tables[hospital.name].former_reading = partial(read_table, source, hospital.table, study.schema)
     require_columns(study, list(tables.values()))
     return tables
 
@@ -149,6 +151,7 @@ def open_sites(study: Study, tables: Mapping[str, Records], spare: Path | None =
             records,
             policy=policy,
             ledger=ledgers.get(name) or (spare / f"{number}.ledger" if spare else None),
+            division_key=None if name in ledgers else SIMULATION_KEY,
         )
         if name in ledgers:
             sites[name].ledger.verify()  # a book that was tampered with is not written on
@@ -160,7 +163,7 @@ def keep_patients(study: Study, sites: Mapping[str, Site], tables: Mapping[str, 
     for name, site in sites.items():
         refuse_identifier(study, name, tables[name], site.policy)
     return {
-        name: Site(name, tables[name], site.policy, site.ledger, site.identity)
+        name: Site(name, tables[name], site.policy, site.ledger, site.identity, site.division_key)
         for name, site in sites.items()
     }
 
@@ -190,4 +193,8 @@ def open_house(
         # Beside the study, so that the next run notices a ledger that was put back to an older copy.
         memory=study.path.with_suffix(".house.json") if any(h.ledger for h in study.hospitals) else None,
         on_round=on_round,
+        identity=None if study.house.identity is None else study.locate(study.house.identity),
+        purpose=study.aim,
+        days=study.house.days,
+        patience=study.house.patience,
     )

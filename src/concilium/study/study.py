@@ -120,6 +120,7 @@ class Study(About, frozen=True, kw_only=True):
         out: str | Path | None = None,
         *,
         resume: bool = False,
+        wait: float | None = None,
         on_progress: Callable[[str], None] | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> StudyResults:
@@ -127,13 +128,18 @@ class Study(About, frozen=True, kw_only=True):
 
         out           the folder for model.json, metrics.json, card.json, report.html (and tree.svg); without it, no
                       results are written (ledgers that hospitals name are, whatever `out` is)
-        resume        go on from the last finished round of a run to the same folder that was interrupted
+        resume        go on from the last finished round of a run to the same folder that was interrupted, or that ended
+                      with StudyPending, in the very terms that were proposed
+        wait          so many seconds where a person of a hospital must agree first; without it, as [house] says
         on_progress   is called with a line of text as the run goes on
         warn          is called with what to be warned of; without it, that is a warning of Python
         """
         from concilium.study.running import run_study
 
-        return run_study(self, None if out is None else Path(out), resume, on_progress, warn)
+        study = self
+        if wait is not None:
+            study = msgspec.structs.replace(self, house=msgspec.structs.replace(self.house, patience=wait))
+        return run_study(study, None if out is None else Path(out), resume, on_progress, warn)
 
     def _check(self) -> None:
         """What no single key can tell: keys that need, exclude or contradict each other."""
@@ -146,6 +152,10 @@ class Study(About, frozen=True, kw_only=True):
         if self.split is not None and self.split.by == self.target:
             raise StudyError(f"{self.path}: [sites] by = {self.split.by!r} is the target itself")
         _refuse_namesakes(self.path, self.hospitals)
+        if not self.aim.isprintable():
+            raise StudyError(
+                f"{self.path}: [study] purpose must be words that can be printed; got {self.aim!r}"
+            )
         if self.release not in RELEASES:
             options = ", ".join(f'"{name}"' for name in RELEASES)
             raise StudyError(
@@ -234,6 +244,11 @@ class Study(About, frozen=True, kw_only=True):
                 "hospital minus the sum without it is that hospital's whole answer; use holdout, or release "
                 '= "exact" or "private"'
             )
+
+    @property
+    def aim(self) -> str:
+        """What hospitals are told that the study is for: its purpose on one line, its name where it has none."""
+        return " ".join((self.purpose or self.name).split())
 
     def locate(self, place: str) -> str:
         """A path of the study file as seen from here; a database address stays as it is."""

@@ -49,7 +49,7 @@ class WorkInProgress:
 
     def bind(self, study: Study, tables: Iterable[Records]) -> None:
         """Tie the work to this study and these records, so that only the same can resume it."""
-        lines = [study.digest, *(table.digest for table in tables)]
+        lines = [study.digest, *(table.digest_in_order for table in tables)]
         mark = hashlib.sha256("\n".join(lines).encode()).hexdigest()
         path = self.folder / "study.sha256"
         if path.exists() and path.read_text() != mark:

@@ -7,8 +7,8 @@ and no count. Under `exact` the house sees the counts of every other site.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -16,7 +16,8 @@ import numpy as np
 from concilium.federation.attributes import present
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import EXACT, Gathered, Reply
-from concilium.federation.schema import list_classes
+from concilium.federation.schema import MOST_LISTED, list_classes
+from concilium.federation.work import READ_CATEGORY, READING, Workload
 from concilium.trees.layout import LEAST_PATIENTS, Sample, is_positive
 
 TOO_FEW = f"fewer than {LEAST_PATIENTS} patients to learn from"
@@ -51,8 +52,17 @@ class AskClassCounts(Gathered[ClassCounts], frozen=True, kw_only=True):
 
     sample: Sample
 
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        return {"positive": self.sample.positive, "negatives": self.sample.negatives}
+
     def check(self, release: str) -> None:
         self.sample.check()
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        return self.sample.estimate(patients) + Workload(
+            READ_CATEGORY * patients, READING * patients + 16 * min(patients, MOST_LISTED)
+        )
 
     def compute(self, cohort: Cohort) -> ClassCounts:
         positives = int(is_positive(cohort, self.target, self.sample.positive).sum())

@@ -6,6 +6,7 @@ A region is told the values of all its sites, and tells each of them that site's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute, OwnValues
@@ -14,11 +15,18 @@ from concilium.federation.questions import Summed
 from concilium.federation.schema import AskSchema, ConditionalSchema, SchemaSeen, place_own
 from concilium.records.columns import Value, label
 
+if TYPE_CHECKING:
+    from concilium.federation.method import Method
+
 
 class Conditional(Summed, frozen=True, kw_only=True):
     """A question that goes with a conditional schema: what the house makes of the sites' own metadata."""
 
     attributes: tuple[Attribute, ...]
+
+    @property
+    def named(self) -> Sequence[Attribute]:
+        return self.attributes
 
     def read_template(self, template: bytes) -> ConditionalSchema:
         """What this site is told of the schema; MessageError unless it fits the question."""
@@ -32,13 +40,9 @@ class Conditional(Summed, frozen=True, kw_only=True):
         if any(attribute.values for attribute in self.attributes):
             raise MessageError("each site is told its own values only")
 
-    def asked_before(self) -> AskSchema:
-        return AskSchema(
-            query=self.query,
-            target=self.target,
-            bins={attribute.name: list(attribute.edges) for attribute in self.attributes if attribute.edges},
-            attributes=[attribute.name for attribute in self.attributes],
-        )
+    def asked_before(self, study: Method[Any]) -> AskSchema:
+        asked = {name: value for name, value in study.get_params().items() if name in ("bins", "attributes")}
+        return AskSchema(query=study.query, target=study.target, **asked)
 
     def tell_on(self, template: bytes, replies: Mapping[str, SchemaSeen]) -> dict[str, bytes]:
         conditional = self.read_template(template)

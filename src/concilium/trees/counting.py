@@ -8,6 +8,7 @@ so that the keys are read once for the four.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import numba
 import numpy as np
@@ -53,21 +54,23 @@ def _fill(
     columns: Sequence[Codes], sizes: Sequence[int], rows: NDArray[np.int32] | None, keys: Codes, width: int
 ) -> list[Table]:
     """The tables over the given rows, or over all rows in order where None."""
-    tables = [np.zeros((size, width), dtype=np.uint32) for size in sizes]
-    by_type: dict[np.dtype[np.unsignedinteger], list[int]] = {}
+    ends = list(accumulate((size * width for size in sizes), initial=0))
+    block = np.zeros(ends[-1], dtype=np.uint32)
+    tables = [block[start:end] for start, end in pairwise(ends)]
+    by_size: dict[int, list[int]] = {}  # which is their type, since codes are unsigned
     for index, column in enumerate(columns):
-        by_type.setdefault(column.dtype, []).append(index)
-    for indices in by_type.values():
+        by_size.setdefault(column.itemsize, []).append(index)
+    for indices in by_size.values():
         for start in range(0, len(indices), TOGETHER):
             group = indices[start : start + TOGETHER]
-            codes = tuple(columns[index] for index in group)
-            into = tuple(tables[index].reshape(-1) for index in group)
+            codes = tuple([columns[index] for index in group])
+            into = tuple([tables[index] for index in group])
             if len(group) == TOGETHER:
                 _add_four(codes, rows, keys, width, into)
             else:
                 for one, table in zip(codes, into, strict=True):
                     _add(one, rows, keys, width, table)
-    return tables
+    return [table.reshape(-1, width) for table in tables]
 
 
 # Without rows the compiler leaves the look-up of a row out.

@@ -7,20 +7,22 @@ side). Under `exact` the house sees it per site; the sum over sites is the UGCM.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.attributes import Attribute, recode
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
 from concilium.federation.held_out import Part
 from concilium.federation.questions import PLAIN
+from concilium.federation.work import Workload, estimate_columns
 from concilium.trees.conditional import Conditional
 from concilium.trees.site_columns import find_columns
 from concilium.trees.site_tables import SiteTables
-from concilium.trees.splits import Split, cells_of_node, check_classes, check_tables
+from concilium.trees.splits import Split, cells_of_node, check_classes, check_tables, estimate_tables
 
 
 class AskCrosstables(Conditional, frozen=True, kw_only=True):
@@ -51,6 +53,10 @@ class AskCrosstables(Conditional, frozen=True, kw_only=True):
         return len(self.nodes), cells_of_node(self.attributes, self.counting), self.classes.size
 
     @property
+    def named(self) -> Sequence[Attribute]:
+        return (*self.attributes, self.classes)
+
+    @property
     def division(self) -> Part | None:
         return self.part
 
@@ -70,12 +76,18 @@ class AskCrosstables(Conditional, frozen=True, kw_only=True):
             alternatives=release == "exact",
         )
 
+    def estimate(self, patients: int, columns: int) -> Workload:
+        classes = estimate_columns((self.classes,), patients)
+        return classes + estimate_tables(
+            self.attributes, self.counting, self.classes.size, self.tree, self.nodes, patients
+        )
+
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
-        own = self.read_template(template) if self.classes.hidden else None
+        columns = find_columns(cohort, self, template if self.classes.hidden else None)
         return SiteTables(
             cohort,
-            find_columns(cohort, self.attributes, None if own is None else own.attributes),
-            recode(self.classes, cohort.view, None if own is None else own.classes),
+            columns,
+            columns.find_target(self.classes, cohort.view),
             self.classes.size,
             self.tree,
             self.nodes,

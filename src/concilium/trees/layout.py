@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError, RecordsError
 from concilium.federation.cohort import Cohort
-from concilium.federation.held_out import mix
+from concilium.federation.work import Workload
 from concilium.records.columns import Coded, Value, label
+from concilium.records.row_hashes import mix
 
 MOST_NEGATIVES = 1_000_000
 # Statistics of fewer can be traced back to people, so that such a site opts out.
@@ -45,6 +46,10 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise MessageError(f"an expert takes 1 to {MOST_NEGATIVES} negatives for each positive")
         if not 0 <= self.expert <= MOST_NEGATIVES:
             raise MessageError(f"experts are numbered 0 to {MOST_NEGATIVES}")
+
+    def estimate(self, patients: int) -> Workload:
+        """What choosing them takes."""
+        return Workload(250 * patients, 96 * patients)
 
     def choose(self, cohort: Cohort, query: str, target: str) -> Cohort:
         """The patients of the cohort that the expert learns from, in table order."""

@@ -10,7 +10,7 @@ remembered from one question to the next.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import ClassVar
 
@@ -23,8 +23,17 @@ from concilium.federation.cohort import Cohort
 from concilium.federation.held_out import Part
 from concilium.federation.histograms import count_cells
 from concilium.federation.questions import Noisy
+from concilium.federation.work import CALL, Workload, estimate_columns
 from concilium.trees.routing import route
-from concilium.trees.splits import Split, cells_of_node, check_classes, check_tables, find_branchings
+from concilium.trees.site_columns import fold
+from concilium.trees.splits import (
+    Split,
+    cells_of_node,
+    check_classes,
+    check_tables,
+    estimate_routing,
+    find_branchings,
+)
 
 MOST_NOISY_CELLS = 1 << 18
 
@@ -50,6 +59,10 @@ class AskNoisyCrosstables(Noisy, frozen=True, kw_only=True):
         return Fraction(1 + len(self.counted))
 
     @property
+    def named(self) -> Sequence[Attribute]:
+        return (*self.attributes, self.classes)
+
+    @property
     def division(self) -> Part | None:
         return self.part
 
@@ -66,19 +79,35 @@ class AskNoisyCrosstables(Noisy, frozen=True, kw_only=True):
             self.attributes, self.counted, self.classes.size, self.tree, self.nodes, most=MOST_NOISY_CELLS
         )
 
+    def estimate(self, patients: int, columns: int) -> Workload:
+        counted = [self.attributes[index] for index in self.counted]
+        tables = Workload(
+            16 * len(counted) * patients + 2 * CALL * len(self.nodes) * len(counted), 32 * patients
+        )
+        classes = estimate_columns((self.classes,), patients, each_by_itself=True)
+        return (
+            estimate_columns(self.attributes, patients, each_by_itself=True)
+            + classes
+            + tables
+            + estimate_routing(self.tree, patients)
+            + Workload(16 * self.numbers, 32 * self.numbers)
+        )
+
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
         codes, cells = recode(self.classes, cohort.view)
         named = cohort.rows[cells[codes[cohort.rows]] != NOWHERE]
         columns = [recode(attribute, cohort.view) for attribute in self.attributes]
-        resting = route(named, find_branchings(self.tree, columns))
+        folded = [fold(column, a.size) for column, a in zip(columns, self.attributes, strict=True)]
+        resting = route(named, find_branchings(self.tree, folded))
         counts = np.zeros(self.shape, dtype=np.int64)
         for table, node in zip(counts, self.nodes, strict=True):
-            here = replace(cohort, rows=resting.get(node, named[:0]))
-            classes = cells[codes[here.rows]].astype(np.int64)
+            here = resting.get(node, named[:0])
+            classes = cells[codes[here]].astype(np.int64)
             table[0] = np.bincount(classes, minlength=self.classes.size)
             start = 1
             for index in self.counted:
-                end = start + self.attributes[index].size
-                table[start:end] = count_cells(self.attributes[index], here, classes, self.classes.size)
+                size = self.attributes[index].size
+                end = start + size
+                table[start:end] = count_cells(folded[index], size, here, classes, self.classes.size)
                 start = end
         return counts

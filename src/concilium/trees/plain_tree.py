@@ -33,6 +33,9 @@ def plan(tree: DecisionTree) -> Plan:
     """What a fit asks; none of it is bounded."""
     tables = "counts of all attributes, once per level of the tree"
     questions = [PLAN_SCHEMA, PlannedQuestion("tree.crosstables", None, tables)]
+    if tree.cutoffs is not None:
+        note = f"histograms of {len(tree.bins)} attributes, for cutoffs"
+        questions.insert(1, PlannedQuestion("histograms", None, note))
     if tree.prune is not None:
         questions.append(PlannedQuestion("tree.crosstables", None, HELD_OUT))
     return Plan("rho", tuple(questions))

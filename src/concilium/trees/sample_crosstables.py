@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import EXACT
+from concilium.federation.work import Workload
 from concilium.trees.conditional import Conditional
 from concilium.trees.layout import Sample, positive_codes
 from concilium.trees.site_columns import find_columns
 from concilium.trees.site_tables import SiteTables
-from concilium.trees.splits import Split, cells_of_node, check_tables
+from concilium.trees.splits import Split, cells_of_node, check_tables, estimate_tables
 
 
 class AskSampleCrosstables(Conditional, frozen=True, kw_only=True):
@@ -28,6 +30,10 @@ class AskSampleCrosstables(Conditional, frozen=True, kw_only=True):
     sample: Sample
     tree: list[Split]
     nodes: list[int]
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        return {"positive": self.sample.positive, "negatives": self.sample.negatives}
 
     @property
     def counting(self) -> list[int]:
@@ -43,12 +49,15 @@ class AskSampleCrosstables(Conditional, frozen=True, kw_only=True):
         self.check_hidden()
         check_tables(self.attributes, self.counting, 2, self.tree, self.nodes)
 
+    def estimate(self, patients: int, columns: int) -> Workload:
+        tables = estimate_tables(self.attributes, self.counting, 2, self.tree, self.nodes, patients)
+        return self.sample.estimate(patients) + tables
+
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
-        own = self.read_template(template)
         target = cohort.view.coded(self.target)
         return SiteTables(
             self.sample.choose(cohort, self.query, self.target),
-            find_columns(cohort, self.attributes, own.attributes),
+            find_columns(cohort, self, template),
             (target.codes, positive_codes(target, self.sample.positive).astype(np.int32)),
             2,
             self.tree,

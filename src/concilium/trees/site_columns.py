@@ -14,10 +14,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute, OwnValues, recode
+from concilium.federation.attributes import Attribute, recode
 from concilium.federation.cohort import Cohort, View
+from concilium.federation.schema import ConditionalSchema
+from concilium.trees.conditional import Conditional
 from concilium.trees.routing import STAYS, route_on
-from concilium.trees.splits import SiteColumn, Split, cells_of_node, find_branchings
+from concilium.trees.splits import SiteColumn, Split, find_branchings
 
 LAST_ASKED: WeakKeyDictionary[View, AskedColumns] = WeakKeyDictionary()
 
@@ -29,14 +31,24 @@ class AskedColumns:
     attributes: Sequence[Attribute]
     asked: bytes
     columns: list[SiteColumn]
+    own: ConditionalSchema | None = None
+    _target: tuple[bytes, SiteColumn] | None = None
     _routed: tuple[NDArray[np.int32], Sequence[Split], dict[int, NDArray[np.int32]]] | None = None
-    _cells: tuple[list[int], NDArray[np.intp], NDArray[np.intp], bool] | None = None
+    _cells: tuple[list[int], NDArray[np.intp], NDArray[np.intp], bool, int] | None = None
 
     @cached_property
     def folded(self) -> list[SiteColumn]:
         """The same columns for counting: one with more codes than the question has cells for has one code per cell, so
         that a table is never larger than the answer, however many values the site's patients have."""
         return [fold(column, a.size) for column, a in zip(self.columns, self.attributes, strict=True)]
+
+    def find_target(self, classes: Attribute, view: View) -> SiteColumn:
+        """The column of the target, by its classes."""
+        asked = msgspec.msgpack.encode(classes)
+        if self._target is None or self._target[0] != asked:
+            own = None if self.own is None else self.own.classes
+            self._target = asked, recode(classes, view, own)
+        return self._target[1]
 
     def route(self, rows: NDArray[np.int32], tree: Sequence[Split]) -> dict[int, NDArray[np.int32]]:
         """Rows by the node of the tree where they come to rest, going on from the last tree where this grew from it."""
@@ -46,7 +58,7 @@ class AskedColumns:
             before, grown, resting = last
             if before is rows and grown == tree[: len(grown)]:
                 start, splits = resting, tree[len(grown) :]
-        resting = route_on(start, find_branchings(splits, self.columns))
+        resting = route_on(start, find_branchings(splits, self.folded))
         self._routed = rows, list(tree), resting
         return resting
 
@@ -54,19 +66,20 @@ class AskedColumns:
         self, tables: Sequence[NDArray[np.uint32]], counted: list[int], width: int
     ) -> NDArray[np.uint32]:
         """Counts by code, [code, key], as one table by cell, [cell, key]; cell 0 is left empty."""
-        cells = np.zeros((cells_of_node(self.attributes, counted), width), dtype=np.uint32)
-        if tables:
-            code, cell, shared = self._find_cells(counted)
-            by_code = np.concatenate(tables)[code]
-            if shared:
-                np.add.at(cells, cell, by_code)
-            else:
-                cells[cell] = by_code
+        if not tables:
+            return np.zeros((1, width), dtype=np.uint32)
+        code, cell, shared, size = self._find_cells(counted)
+        cells = np.zeros((size, width), dtype=np.uint32)
+        by_code = np.concatenate(tables)[code]
+        if shared:
+            np.add.at(cells, cell, by_code)
+        else:
+            cells[cell] = by_code
         return cells
 
-    def _find_cells(self, counted: list[int]) -> tuple[NDArray[np.intp], NDArray[np.intp], bool]:
-        """Which codes of the counted columns, one after the other, have a cell, the cell of each, and whether codes
-        share one."""
+    def _find_cells(self, counted: list[int]) -> tuple[NDArray[np.intp], NDArray[np.intp], bool, int]:
+        """Which codes of the counted columns, one after the other, have a cell, the cell of each, whether codes share
+        one, and how many cells there are."""
         last = self._cells
         if last is None or last[0] != counted:
             own = [self.folded[index][1] for index in counted]
@@ -74,26 +87,27 @@ class AskedColumns:
             place = np.concatenate(own).astype(np.intp)
             code = np.flatnonzero(place != STAYS)
             cell = np.repeat(first[:-1], [len(one) for one in own]) + place
-            last = self._cells = counted, code, cell[code], len(np.unique(cell[code])) < len(code)
+            shared = len(np.unique(cell[code])) < len(code)
+            last = self._cells = counted, code, cell[code], shared, int(first[-1])
         return last[1:]
 
 
-def find_columns(
-    cohort: Cohort, attributes: Sequence[Attribute], own: Sequence[OwnValues] | None = None
-) -> AskedColumns:
-    """The columns of these attributes at this site, which is told its `own` values of those that are hidden.
+def find_columns(cohort: Cohort, question: Conditional, template: bytes | None) -> AskedColumns:
+    """The columns of a question's attributes at this site; its template says which values it has of those that are
+    hidden (None where none are).
 
-    All questions of one study name the same attributes, so the last answer is remembered for every view.
+    All questions of one study name the same attributes and tell the site the same, so the last answer is remembered
+    for every view.
     """
-    asked = msgspec.msgpack.encode(
-        (attributes, own)
-    )  # as written: Python takes 1 for true, but they are two values
+    # As written: Python takes 1 for true, but they are two values.
+    asked = msgspec.msgpack.encode((question.attributes, template))
     last = LAST_ASKED.get(cohort.view)
     if last is not None and last.asked == asked:
         return last
-    values = [None] * len(attributes) if own is None else own
-    columns = [recode(a, cohort.view, one) for a, one in zip(attributes, values, strict=True)]
-    last = LAST_ASKED[cohort.view] = AskedColumns(attributes, asked, columns)
+    own = None if template is None else question.read_template(template)
+    values = [None] * len(question.attributes) if own is None else own.attributes
+    columns = [recode(a, cohort.view, one) for a, one in zip(question.attributes, values, strict=True)]
+    last = LAST_ASKED[cohort.view] = AskedColumns(question.attributes, asked, columns, own)
     return last
 
 

@@ -93,18 +93,18 @@ class SiteTables:
         if not self.tree:
             rows, node = everyone, np.zeros(len(everyone), dtype=np.int64)
         elif has_alternatives(self.tree):
-            resting = route_alternatives(everyone, self.tree, self.columns.columns)
+            resting = route_alternatives(everyone, self.tree, self.columns.folded)
             rows = np.concatenate([resting[end] for end in asked])
             node = np.repeat(list(asked.values()), [len(resting[end]) for end in asked])
         else:
             resting = self.columns.route(everyone, self.tree)
             position = np.full(len(self.cohort.view.records), STAYS, dtype=np.int32)
             for end, place in asked.items():
-                position[resting.get(end, everyone[:0])] = place
-            rows = np.flatnonzero(position != STAYS).astype(np.int32)
-            node = position[rows].astype(np.int64)
+                position.put(resting.get(end, everyone[:0]), place)
+            rows = (position != STAYS).nonzero()[0].astype(np.int32)
+            node = position.take(rows).astype(np.int64)
         codes, cells = self.target
-        row_class = cells[codes[rows]]
+        row_class = cells.take(codes.take(rows))
         named = row_class != STAYS
         if not named.all():
             # Who is of a class that the question does not name is left out: a refusal would tell that somebody is.

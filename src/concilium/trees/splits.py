@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute, check_attributes
+from concilium.federation.work import CALL, Workload, estimate_columns
 from concilium.trees.routing import STAYS, Branching
 
 # What one small message may make a site compute and send: a house asks for a larger level in parts.
@@ -97,6 +98,55 @@ def distinct(children: Iterable[int]) -> list[int]:
 def has_alternatives(tree: Sequence[Split]) -> bool:
     """Whether a node is split more than once."""
     return len({split.node for split in tree}) != len(tree)
+
+
+def count_visits(tree: Sequence[Split]) -> tuple[int, int]:
+    """At how many splits a patient can come by, and in how many leaves end: where nodes are split more than once, a
+    patient goes down each of the splits."""
+    visits: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for split in reversed(tree):  # parents come first in it
+        below = set(split.children)
+        visits[split.node] = (
+            visits.get(split.node, 0) + 1 + max((visits.get(child, 0) for child in below), default=0)
+        )
+        ends[split.node] = ends.get(split.node, 0) + max((ends.get(child, 1) for child in below), default=1)
+    return visits.get(0, 0), ends.get(0, 1)
+
+
+def estimate_routing(tree: Sequence[Split], patients: int) -> Workload:
+    """To send patients down a tree."""
+    visits, ends = count_visits(tree)
+    cells = sum(len(split.children) for split in tree)
+    return Workload(
+        30 * visits * patients + CALL * (4 * len(tree) + cells),
+        (56 + 16 * ends) * patients + 300 * len(tree) + 16 * cells,
+    )
+
+
+def estimate_tables(
+    attributes: Sequence[Attribute],
+    counted: Sequence[int],
+    classes: int,
+    tree: Sequence[Split],
+    nodes: Sequence[int],
+    patients: int,
+) -> Workload:
+    """To count what `check_tables` allows, with what a site looks at to leave small counts out."""
+    _, ends = count_visits(tree)
+    numbers = len(nodes) * cells_of_node(attributes, counted) * classes
+    everywhere = 1 + sum(len(set(split.children)) + 1 for split in tree)
+    looked_at = min(MOST_CELLS, everywhere * classes * sum(attribute.size for attribute in attributes))
+    return (
+        estimate_columns(attributes, patients)
+        + estimate_routing(tree, patients)
+        + Workload(
+            (4 * ends * len(counted) + 4 * len(attributes) + 60) * patients
+            + CALL * (1 + len(tree)) * (1 + len(attributes))
+            + 16 * (numbers + looked_at),
+            (16 * ends + 64) * patients + 24 * (numbers + looked_at),
+        )
+    )
 
 
 def find_branchings(tree: Sequence[Split], columns: Sequence[SiteColumn]) -> dict[int, Branching]:

@@ -150,9 +150,14 @@ class DecisionTree(TreeMethod[TreeBody]):
         pruned, cut = self.prune is not None, self.cutoffs is not None
         return TreeBudget(self.rho, depth, cutoffs=cut, prune=pruned)
 
+    @property
+    def percent_held_out(self) -> int | None:
+        return None if self.prune is None else round(100 * self.prune)
+
     def part(self, *, held: bool) -> Part | None:
         """Those of the patients who are held out for pruning, or the others; everyone without pruning."""
-        return None if self.prune is None else Part(percent=round(100 * self.prune), held=held)
+        percent = self.percent_held_out
+        return None if percent is None else Part(percent=percent, held=held)
 
     @property
     def attributes_(self) -> list[str]:

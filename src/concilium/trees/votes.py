@@ -11,8 +11,8 @@ many ensembles as bands.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -22,11 +22,12 @@ from concilium.errors import MessageError
 from concilium.federation.attributes import check_attributes
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import EXACT
+from concilium.federation.work import CALL, READ_CATEGORY, Workload, estimate_columns
 from concilium.trees.conditional import Conditional
 from concilium.trees.layout import is_positive
 from concilium.trees.routing import route
 from concilium.trees.site_columns import find_columns
-from concilium.trees.splits import Split, check_tree, find_branchings
+from concilium.trees.splits import Split, check_tree, estimate_routing, find_branchings
 
 Rule = Literal["balanced", "majority"]
 # Each goes over all patients; an ensemble stops long before.
@@ -62,6 +63,10 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
     experts: list[Voter]
 
     @property
+    def fixed(self) -> Mapping[str, Any]:
+        return {"positive": self.positive}
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return 2, 2
 
@@ -77,9 +82,18 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
             if len(votes) != len(expert.positive) or not votes <= check_tree(expert.tree, self.attributes):
                 raise MessageError("an expert votes at a node that its tree does not have, or twice at one")
 
+    def estimate(self, patients: int, columns: int) -> Workload:
+        work = estimate_columns(self.attributes, patients) + Workload(READ_CATEGORY * patients, 32 * patients)
+        routing = [estimate_routing(expert.tree, patients) for expert in self.experts]
+        votes = sum(CALL * (1 + len(expert.positive)) for expert in self.experts)
+        votes += 8 * len(self.experts) * patients
+        return work + Workload(
+            sum(one.operations for one in routing) + votes, max((one.memory for one in routing), default=0)
+        )
+
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
         """The counts of this site, [class, vote], negative first."""
-        columns = find_columns(cohort, self.attributes, self.read_template(template).attributes).columns
+        columns = find_columns(cohort, self, template).folded
         votes = np.zeros(len(cohort.view.records), dtype=np.int32)
         for expert in self.experts:
             resting = route(cohort.rows, find_branchings(expert.tree, columns))

@@ -35,19 +35,16 @@ class Exact(Release):
 
     def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
         cohort = desk.view.select(question.query, question.target)
-        desk.check_patients(envelope, cohort)
         if question.division is not None:
-            cohort = question.division.choose(
-                cohort, question.query, question.target, desk.policy.minimum_patients
-            )
+            cohort = question.division.choose(cohort, desk.policy.minimum_patients)
         if isinstance(question, Gathered):
             reply = question.compute(cohort)
-            return tell_plainly(desk, envelope, cohort, reply.numbers, reply, tell_cap=True)
+            return tell_plainly(desk, envelope, question, reply.numbers, reply, tell_cap=True)
         if not isinstance(question, Summed):
             raise MessageError(f"a question of kind {question.kind!r} has no exact answer")
         words = question.compute(cohort, envelope.template)
         body = write_sum(words, question.binary_places)
-        return tell_plainly(desk, envelope, cohort, words.size, body, tell_cap=True)
+        return tell_plainly(desk, envelope, question, words.size, body, tell_cap=True)
 
     def add_up(
         self, run: Run, question: Summed, templates: Mapping[str, bytes] | None = None

@@ -3,7 +3,9 @@
 Who is protected: a hospital's own numbers, from the house and up to `policy.colluders` other sites; no patient. A
 statistic leaves in two steps: covered (its vector under masks, which tells nothing and is not charged) and opened (the
 seed of the site's own mask, charged in the same transaction, once all participants have committed to their vectors).
-Nothing before the opening depends on whether there are enough patients. The protocol is in privacy/membership.py.
+Whether
+there are enough patients is decided when the study begins (studies.py), and by nothing after. The protocol is in
+privacy/membership.py.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from concilium.errors import MaskError, MessageError
 from concilium.federation.cohort import Cohort
 from concilium.federation.desk import Desk
-from concilium.federation.masking import Covered, Open, Opened
+from concilium.federation.masking import Covered, Join, Open, Opened
 from concilium.federation.messages import Envelope
 from concilium.federation.questions import Gathered, Statistic, Step, Summed, open_question
 from concilium.federation.releases.release import Release, check_cap, tell_plainly
@@ -42,22 +44,27 @@ class Masked(Release):
             return self._cover(desk, envelope, question)
         if not isinstance(question, Gathered):
             raise MessageError(f"a question of kind {question.kind!r} has no answer under masks")
-        cohort = desk.view.select(question.query, question.target).telling_all(desk.policy.branch_floor)
-        desk.check_patients(envelope, cohort)
+        # A number of the house's choosing here would be felt along until it told the count behind it.
+        cohort = desk.view.select(question.query, question.target).telling_all(
+            desk.policy.branch_floor, desk.policy.support
+        )
         reply = question.compute(cohort)
-        return tell_plainly(desk, envelope, cohort, reply.numbers, reply, tell_cap=False)
+        return tell_plainly(desk, envelope, question, reply.numbers, reply, tell_cap=False)
 
     def step(self, desk: Desk, envelope: Envelope, question: Step) -> bytes:
         if isinstance(question, Open):
             return self._open(desk, envelope, question)
-        return desk.reply(envelope, desk.memberships.set_up(envelope.study, question))
+        study = envelope.study
+        if isinstance(question, Join):
+            return desk.reply(envelope, desk.memberships.join(study, desk.studies.at(study).manifest))
+        return desk.reply(envelope, desk.memberships.set_up(study, question))
 
     def select(self, desk: Desk, question: Summed) -> Cohort:
         """The patients asked about, whether or not there are enough."""
         cohort = desk.view.select(question.query, question.target).telling_all(desk.policy.branch_floor)
         if question.division is None:
             return cohort
-        return question.division.choose(cohort, question.query, question.target, desk.policy.minimum_patients)
+        return question.division.choose(cohort, desk.policy.minimum_patients)
 
     def price(self, desk: Desk, study: str, question: Summed) -> Fraction | None:
         """What opening costs: None has no bound."""
@@ -78,10 +85,6 @@ class Masked(Release):
             )
         return words
 
-    def check_opening(self, desk: Desk, asked: Envelope, question: Summed) -> None:
-        """Whether there are enough patients, which is told when a sum is opened and charged, and not before."""
-        desk.check_patients(asked, desk.view.select(question.query, question.target))
-
     def _cover(self, desk: Desk, envelope: Envelope, question: Summed) -> bytes:
         """The statistic under masks, stored before it is sent; one that was asked for before is not computed again."""
         memberships, study = desk.memberships, envelope.study
@@ -101,9 +104,9 @@ class Masked(Release):
         if not isinstance(question, Summed):
             raise MessageError("only sums are opened")
         memberships, study = desk.memberships, envelope.study
+        desk.studies.check(study, question, envelope.release)
         price = self.price(desk, study, question)
         numbers = memberships.count_numbers(study, step, self.comparable)
-        self.check_opening(desk, asked, question)
 
         def let_out() -> Opened:
             if price is None:

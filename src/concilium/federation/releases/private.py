@@ -15,11 +15,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import BudgetError, MessageError
+from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
-from concilium.federation.desk import Desk, Refused
+from concilium.federation.desk import Desk
 from concilium.federation.messages import Envelope
 from concilium.federation.questions import Noisy, Statistic, Summed
+from concilium.federation.refused import Refused
 from concilium.federation.releases.masked import Masked
 from concilium.privacy.shares import draw_gaussian_share, price_gaussian_shares
 
@@ -40,7 +41,7 @@ class Private(Masked):
         cohort = desk.view.each_by_itself.select(question.query, question.target).telling_all()
         if question.division is None:
             return cohort
-        return question.division.choose(cohort, question.query, question.target, 0)
+        return question.division.choose(cohort, 0)
 
     def price(self, desk: Desk, study: str, question: Summed) -> Fraction:
         """rho, from the question and the manifest alone; refused where the ledger has no room for it."""
@@ -68,9 +69,6 @@ class Private(Masked):
         held: NDArray[np.int64] = np.clip(words + noise, -manifest.largest, manifest.largest)
         return held
 
-    def check_opening(self, desk: Desk, asked: Envelope, question: Summed) -> None:
-        """Nothing that depends on patients."""
-
 
 def as_noisy(question: Statistic) -> Noisy:
     if not isinstance(question, Noisy):
@@ -87,6 +85,4 @@ def check_budget(desk: Desk, price: Fraction) -> None:
             f"this hospital's budget is in {ledger.currency}, for pure mechanisms; the noise of this question "
             "is Gaussian and costs rho",
         )
-    left = ledger.remaining()
-    if left is not None and not ledger.fits(price, "rho"):
-        raise BudgetError(ledger.currency, price, ledger.spent(), left)
+    ledger.check_room(price, "rho")

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from concilium.closed_lists import RELEASES
 from concilium.errors import MessageError
 from concilium.federation.card import ReleaseCard
-from concilium.federation.cohort import Cohort
-from concilium.federation.desk import Desk, Refused
+from concilium.federation.desk import Desk
 from concilium.federation.messages import Envelope
-from concilium.federation.questions import Statistic, Step, Summed
+from concilium.federation.questions import Gathered, Statistic, Step, Summed
+from concilium.federation.refused import Refused
 
 if TYPE_CHECKING:
     from concilium.federation.run import Run
@@ -61,17 +61,17 @@ class Release(ABC):
 
 
 def tell_plainly(
-    desk: Desk, envelope: Envelope, cohort: Cohort, numbers: int, body: msgspec.Struct, *, tell_cap: bool
+    desk: Desk, envelope: Envelope, question: Statistic, numbers: int, body: msgspec.Struct, *, tell_cap: bool
 ) -> bytes:
-    """A statistic charged and plain, unless its patients are too close to those of an earlier answer."""
+    """A statistic charged and plain; a study asks what is gathered once."""
 
     def let_out() -> msgspec.Struct:
+        if isinstance(question, Gathered):
+            desk.studies.ask_in_plain(envelope)
         check_cap(desk, numbers, tell_cap=tell_cap)
-        desk.admit(cohort)
         return body
 
-    with desk.deciding(envelope):
-        return desk.charge(envelope, numbers, None, let_out)
+    return desk.charge(envelope, numbers, None, let_out)
 
 
 def check_cap(desk: Desk, numbers: int, *, tell_cap: bool) -> None:

@@ -1,0 +1,179 @@
+"""`concilium studies`: what was proposed to a hospital, as a page to decide on, and the decision."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from concilium.cli.ledger import ShowByDefault, existing
+from concilium.cli.output import escape_controls, say, say_json, say_table
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from concilium.federation.committee import StudyOverview
+    from concilium.policy.policy import Policy
+
+
+class ListByDefault(ShowByDefault):
+    """`studies LEDGER` is `studies list LEDGER`."""
+
+    default = "list"
+
+
+app = typer.Typer(cls=ListByDefault, no_args_is_help=True, rich_markup_mode=None)
+
+File = Annotated[
+    Path, typer.Argument(metavar="LEDGER", help="The hospital's ledger file.", show_default=False)
+]
+Study = Annotated[
+    str, typer.Argument(metavar="ID", help="The study's id, or how it begins.", show_default=False)
+]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option("--policy", metavar="FILE", help="The hospital's policy, which names houses."),
+]
+Who = Annotated[str, typer.Option("--who", metavar="NAME", help="Who decided; it is entered.")]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why; it is entered.")]
+IdentityFile = Annotated[
+    Path | None,
+    typer.Option("--identity", metavar="FILE", help="The hospital's identity; LEDGER.identity without it."),
+]
+Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+@app.callback()
+def studies() -> None:
+    """What houses propose to a hospital, and what it decides. `studies LEDGER` is short for `studies list LEDGER`.
+
+    \b
+    Example:
+      concilium studies north.ledger
+    """
+
+
+@app.command("list", short_help="List what was proposed, how it stands, and what it cost.")
+def list_all(file: File, policy: PolicyFile = None, as_json: Json = False) -> None:
+    """List the studies that were proposed to a hospital: how each stands, and what it has cost so far.
+
+    \b
+    Example:
+      concilium studies list north.ledger --policy north.toml
+    """
+    from concilium.federation.committee import list_studies
+    from concilium.privacy.ledger import Ledger
+
+    with Ledger.open_readonly(file) as book:
+        proposed, delta, site = list_studies(book, read_policy(policy)), book.delta, book.settings.site
+    if as_json:
+        say_json({"ledger": str(file), "site": site, "studies": [study.to_dict() for study in proposed]})
+        return
+    if not proposed:
+        say(f"{file}: no study was proposed yet")
+        return
+    say_table(
+        ["study", "status", "asks", "release", "house", "price (rho)", "cost so far", "until"],
+        [list_study(study, delta) for study in proposed],
+    )
+    waiting = [study for study in proposed if study.status == "waiting"]
+    for study in waiting:
+        say(f"to decide: {shlex.join(['concilium', 'studies', 'show', str(file), study.short_id])}")
+
+
+@app.command(short_help="One study as a page to decide on.")
+def show(file: File, study: Study, policy: PolicyFile = None, as_json: Json = False) -> None:
+    """Show one study as a page to decide on: who asks what, what leaves, the worst case, and what is left after it.
+
+    \b
+    Example:
+      concilium studies show north.ledger 3f2a9c --policy north.toml
+    """
+    from concilium.federation.committee import find_study, write_page
+    from concilium.privacy.ledger import Ledger
+
+    rules = read_policy(policy)
+    with Ledger.open_readonly(file) as book:
+        proposed = find_study(book, study, rules)
+        if as_json:
+            balance = book.balance()
+            left = {"left": balance.left, "left_of_month": balance.month_left}
+            amounts = {name: None if amount is None else str(amount) for name, amount in left.items()}
+            say_json({**proposed.to_dict(), "currency": balance.currency, **amounts})
+        else:
+            say(write_page(proposed, book, rules))
+
+
+@app.command(short_help="Agree to a study.")
+def agree(file: File, study: Study, who: Who, why: Why, identity: IdentityFile = None) -> None:
+    """Agree to a study: the site answers its questions from now on. It is signed, and entered in the ledger.
+
+    \b
+    Example:
+      concilium studies agree north.ledger 3f2a9c --who "Dr. Meyer" --why "ethics vote 12/26"
+    """
+    decide(file, study, "agreed", who, why, identity)
+
+
+@app.command(short_help="Refuse a study.")
+def refuse(file: File, study: Study, who: Who, why: Why, identity: IdentityFile = None) -> None:
+    """Refuse a study; the house is told why. It is signed, and entered in the ledger.
+
+    \b
+    Example:
+      concilium studies refuse north.ledger 3f2a9c --who "Dr. Meyer" --why "the purpose is too wide"
+    """
+    decide(file, study, "refused", who, why, identity)
+
+
+@app.command(short_help="End a study that was agreed to.")
+def end(file: File, study: Study, who: Who, why: Why, identity: IdentityFile = None) -> None:
+    """End a study that was agreed to: nothing more is answered in it, and it is never taken up again.
+
+    What was answered stays answered. It is signed, and entered in the ledger; the house is told why.
+
+    \b
+    Example:
+      concilium studies end north.ledger 3f2a9c --who "Dr. Meyer" --why "consent was withdrawn"
+    """
+    decide(file, study, "ended", who, why, identity)
+
+
+def decide(file: Path, study: str, status: str, who: str, why: str, identity: Path | None) -> None:
+    from concilium.federation.committee import decide_on_study
+    from concilium.privacy.identity import Identity
+    from concilium.privacy.ledger import Ledger
+
+    path = existing(file)
+    own = Identity.load(identity if identity is not None else f"{path}.identity")
+    with Ledger(path) as book:
+        decided = decide_on_study(book, study, status, who, why, own)
+    say(escape_controls(f"{file}: study {decided.short_id} is {status} by {who}: {why}"))
+
+
+def read_policy(path: Path | None) -> Policy | None:
+    from concilium.policy.policy import Policy
+
+    return None if path is None else Policy.read(path)
+
+
+def list_study(study: StudyOverview, delta: Fraction) -> list[str]:
+    """A study as a line of the table."""
+    from concilium.federation.committee import describe_cost
+    from concilium.privacy.accounting import float_above, say_epsilon
+
+    terms = study.opened
+    price = study.record.price
+    cells = [
+        study.short_id,
+        study.status,
+        "not readable" if terms is None else f"{terms.terms.method}: {terms.method.target}",
+        "–" if terms is None else terms.method.release,
+        study.house_name or f"{study.house[:9]}…",
+        "–" if price is None else say_epsilon(float_above(price)),
+        describe_cost(study, delta),
+        "–" if terms is None else terms.terms.ends,
+    ]
+    return [escape_controls(cell) for cell in cells]

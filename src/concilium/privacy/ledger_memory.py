@@ -1,0 +1,198 @@
+"""What a ledger remembers beside its chain: whom plain answers were about, with whom masked sums were opened, and how
+far the ledgers of other hospitals had come.
+
+Who is protected: patients and hospitals, from two answers of which one is subtracted from the other (the rules are in
+federation/disclosure.py and federation/masking.py). What is remembered inside a charge is on disk with its entry, or
+not at all. None of it is bound to one state of the table: patients are remembered by a lasting number each, which goes
+with what the table says of them (or with their id) and not with their row, so that a table in another order, read in
+another way, or with other patients more or fewer is compared as far as it holds the same patients.
+
+Those numbers are kept with 64 bits of each patient's hash (records/row_hashes.py), enciphered under a key that is drawn
+for the ledger: who has a patient's row and not the file cannot tell whether two hospitals know the same patient. Who
+has the file and a row can tell whether the patient was among those of the table, as from any list of patients; the file
+is for its owner only.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from concilium.errors import LedgerError
+from concilium.privacy.ledger_chain import Head
+from concilium.privacy.ledger_file import LedgerFile, require_text
+from concilium.privacy.randomness import draw_bytes
+
+_TABLES = {
+    "patient_key": "CREATE TABLE IF NOT EXISTS patient_key (key BLOB NOT NULL, columns TEXT NOT NULL)",
+    "patient_names": """CREATE TABLE IF NOT EXISTS patient_names (
+    first INTEGER PRIMARY KEY, token BLOB NOT NULL, names BLOB NOT NULL)""",
+    "remembered_population": """CREATE TABLE IF NOT EXISTS remembered_population (
+    number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, patients BLOB NOT NULL)""",
+    "mask_circle": """CREATE TABLE IF NOT EXISTS mask_circle (
+    records TEXT NOT NULL, names TEXT NOT NULL, PRIMARY KEY (records, names)) WITHOUT ROWID""",
+    "peer_head": """CREATE TABLE IF NOT EXISTS peer_head (
+    fingerprint TEXT PRIMARY KEY, count INTEGER NOT NULL, hash TEXT NOT NULL) WITHOUT ROWID""",
+}
+_BY_ROW = "disclosure_population"
+"""Where version 0.1 remembered populations, by the rows of one table in its order."""
+KEY_BYTES = 16
+
+
+PATIENT_TABLES = tuple(_TABLES[name] for name in ("patient_key", "patient_names", "remembered_population"))
+
+
+@dataclass(frozen=True)
+class PatientMemory:
+    """Under which key and by which columns (None: by their id) patients are told apart, and whom answers were about:
+    number, digest and patients of each population, as they were given."""
+
+    key: bytes
+    columns: tuple[str, ...] | None
+    populations: list[tuple[int, bytes, bytes]]
+
+
+class LedgerMemory:
+    """What a ledger remembers; inside the `seal` of a charge it is part of that transaction."""
+
+    _file: LedgerFile
+
+    def recall_patients(self, after: int = 0) -> PatientMemory | None:
+        """What was remembered of patients, with the populations since that number; None where nothing was yet."""
+        rows = self._recollect(
+            "patient_key",
+            "SELECT key, columns, number, digest, patients FROM patient_key"
+            " LEFT JOIN remembered_population ON number > ? ORDER BY number",
+            (after,),
+        )
+        if not rows:
+            return None
+        try:
+            columns = json.loads(rows[0][1])
+        except ValueError:
+            self._file.damaged("how it tells patients apart cannot be read")
+        populations = [(number, digest, patients) for _, _, number, digest, patients in rows if number]
+        return PatientMemory(rows[0][0], None if columns is None else tuple(columns), populations)
+
+    def begin_patients(self, columns: tuple[str, ...] | None) -> PatientMemory:
+        """Settle by what patients are told apart, and draw the key."""
+        key = draw_bytes(KEY_BYTES)
+        with self._file.joining(to_write=True):
+            if not self._file.has_table("patient_key"):
+                for table in PATIENT_TABLES:
+                    self._file.run(table)
+            self._file.run("INSERT INTO patient_key VALUES (?, ?)", (key, json.dumps(columns)))
+        return PatientMemory(key, columns, [])
+
+    def remember_population(self, digest: bytes, patients: bytes) -> None:
+        """Keep whom a plain answer was about, once; inside `seal`, if and only if the charge stands."""
+        statement = "INSERT OR IGNORE INTO remembered_population (digest, patients) VALUES (?, ?)"
+        with self._file.joining(to_write=True):
+            self._file.run(statement, (digest, patients))
+
+    def patient_blocks(self) -> list[tuple[int, bytes]]:
+        """The blocks in which patients were given their numbers: the first number of each, and what tells it from
+        another that was entered in its place after a charge had failed."""
+        with self._file.joining():
+            return list(self._file.rows("SELECT first, token FROM patient_names ORDER BY first"))
+
+    def patient_names(self) -> bytes:
+        """The names of all patients with a number, 8 bytes each, in the order of their numbers."""
+        query = "SELECT names FROM patient_names ORDER BY first"
+        return b"".join(names for (names,) in self._recollect("patient_names", query))
+
+    def remember_names(self, first: int, names: bytes) -> bytes:
+        """Give patients numbers, from `first` on; what tells this block from others is returned."""
+        token = draw_bytes(8)
+        with self._file.joining(to_write=True):
+            self._file.run("INSERT INTO patient_names VALUES (?, ?, ?)", (first, token, names))
+        return token
+
+    def populations_by_row(self) -> list[tuple[str, bytes]]:
+        """What version 0.1 remembered: the former digest of the table, and the patients by their rows in it."""
+        return self._recollect(_BY_ROW, f"SELECT records, patients FROM {_BY_ROW} ORDER BY number")
+
+    def drop_by_row(self, records: str) -> None:
+        """Drop what version 0.1 remembered of these records, now that it is remembered by lasting numbers."""
+        with self._file.joining(to_write=True):
+            self._file.run(f"DELETE FROM {_BY_ROW} WHERE records = ?", (records,))
+
+    def circles(self) -> list[tuple[str, ...]]:
+        """The circles of hospitals that masked sums were opened with, whatever the records were."""
+        try:
+            rows = self._recollect("mask_circle", "SELECT DISTINCT names FROM mask_circle")
+            return [tuple(json.loads(names)) for (names,) in rows]
+        except (ValueError, TypeError):
+            self._file.damaged("a circle of hospitals in it cannot be read")
+
+    def remember_circle(self, records: str, names: tuple[str, ...]) -> None:
+        """Keep with whom a masked sum was opened, once for each state of the records; inside `seal`, if and only if the
+        charge stands."""
+        statement = "INSERT OR IGNORE INTO mask_circle VALUES (?, ?)"
+        self._remember("mask_circle", statement, (records, json.dumps(names)))
+
+    def remember_peer_head(self, fingerprint: str, head: Head) -> str | None:
+        """Remember how far another hospital's ledger has come, by its identity; what is wrong with it, or None.
+
+        Protected: that hospital's patients, from a ledger of theirs that is put back together with the head file beside
+        it: every hospital that it took part with remembers, and no house is trusted. A head that is behind what is
+        remembered, or has another hash at the same count, is a problem and is not remembered; one that is ahead is
+        taken at its word, since only the peer has its chain.
+        """
+        if not isinstance(head.count, int) or isinstance(head.count, bool) or not 0 <= head.count < 2**63:
+            raise LedgerError(f"the ledger of {fingerprint} cannot be at entry {head.count!r}")
+        query = "SELECT count, hash FROM peer_head WHERE fingerprint = ?"
+        before = self._recollect("peer_head", query, (require_text(fingerprint, "fingerprint"),))
+        for count, link in before:
+            if head.count < count:
+                was = f"was at {count} before: a restored backup"
+                return f"the ledger of {fingerprint} is at entry {head.count} and {was}"
+            if head.count == count:
+                if head.hash != link:
+                    return f"the ledger of {fingerprint} has another entry {count} than before: it is another ledger"
+                return None
+        values = (fingerprint, head.count, require_text(head.hash, "hash"))
+        self._remember("peer_head", "INSERT OR REPLACE INTO peer_head VALUES (?, ?, ?)", values)
+        return None
+
+    def peer_heads(self) -> dict[str, Head]:
+        """How far other hospitals' ledgers had come, by their identities."""
+        rows = self._recollect("peer_head", "SELECT fingerprint, count, hash FROM peer_head")
+        return {fingerprint: Head(count, link) for fingerprint, count, link in rows}
+
+    def forget_peer(self, fingerprint: str) -> None:
+        """Take another hospital's ledger as it is from now on: it accepted a restored one, and said so to people."""
+        if self.peer_heads():
+            with self._file.joining(to_write=True):
+                self._file.run("DELETE FROM peer_head WHERE fingerprint = ?", (fingerprint,))
+
+    def _forget_patients(self) -> int:
+        """Forget whom answers were about; how many there were."""
+        count = 0
+        for table in ("remembered_population", _BY_ROW):
+            count += sum(number for (number,) in self._recollect(table, f"SELECT count(*) FROM {table}"))
+        with self._file.joining(to_write=True):
+            for table in ("remembered_population", "patient_names", "patient_key", _BY_ROW):
+                if self._file.has_table(table):
+                    self._file.run(f"DELETE FROM {table}")
+        return count
+
+    def _refuse_to_forget(self, records: str | None) -> None:
+        """What version 0.1 remembered by rows is lost with the table whose rows they are."""
+        count = sum(of == records for of, _ in self.populations_by_row())
+        if count:
+            raise LedgerError(
+                f"{self._file.path} remembers the patients of {count} answers by the rows of the table that it is "
+                "bound to, as version 0.1 did, and could not compare them with another table: open the site once with "
+                "the table as it was, which remembers them in a lasting way, or have them forgotten, with a reason"
+            )
+
+    def _recollect(self, table: str, query: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._file.joining():
+            return list(self._file.rows(query, values)) if self._file.has_table(table) else []
+
+    def _remember(self, table: str, statement: str, values: tuple[object, ...]) -> None:
+        with self._file.joining(to_write=True):
+            self._file.run(_TABLES[table])
+            self._file.run(statement, values)

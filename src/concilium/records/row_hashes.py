@@ -1,0 +1,157 @@
+"""What a hospital's rows are, as numbers: the same for one table in any order, from any source, however it is read.
+
+Claim. Rows that hold other cells have other hashes, and tables of other rows other digests: by accident with a chance
+of about 2^-64 for each pair of rows. The mix is made for speed and is no cryptographic one, so whoever writes a
+hospital's table could build rows that collide; a ledger takes the hospital's word for its table anyway. A hash tells
+nobody outside anything, since none leaves: a digest goes into the hospital's own ledger, and hashes of single patients
+only under that ledger's key (privacy/ledger_memory.py).
+
+A cell is hashed as it reads by itself (grammar.py), so that `1`, `1.0` and a number 1 are one cell, whether the schema
+calls the column a number, a code or nothing. Where the reading lost something of a cell (`007` in a column of numbers,
+a text that only this hospital names as missing) the column keeps its raw texts beside, and those are hashed. One cell
+are: all of DEFAULT_MISSING and no cell at all; whole numbers of 2^53 and more that are one float; the spellings of
+infinity. A column's cells are hashed with its name, and added up: the order of columns does not matter, and a missing
+cell adds nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.records.columns import Coded, Column, Value, label
+from concilium.records.grammar import BLANKS, DEFAULT_MISSING, is_infinite, is_number, read_text
+
+Hashes: TypeAlias = NDArray[np.uint64]
+"""Two numbers of 64 bits for every row: [2, row]."""
+
+ROWS_AT_ONCE = 1 << 15  # stays in the processor's cache
+FEW_VALUES = 4096  # columns with no more distinct values than this are remembered: sites have many alike
+APART = np.uint64(0xD1342543DE82EF95)
+
+
+def hash_rows(columns: Mapping[str, Column], rows: int) -> Hashes:
+    """The hash of each row; the order in which the columns are given does not matter."""
+    hashes = np.zeros((rows, 2), dtype=np.uint64)
+    for name, column in columns.items():
+        raw = column.raw if column.raw is not None else column
+        if isinstance(raw, Coded):
+            few = len(raw.values) <= FEW_VALUES
+            cells = (_remember_values if few else _hash_values)(name, _type_of(raw.values), raw.values)
+            hashes += np.take(cells, raw.codes, axis=0)
+        else:
+            for start in range(0, rows, ROWS_AT_ONCE):
+                part = slice(start, start + ROWS_AT_ONCE)
+                hashes[part] += _hash_numbers(name, raw.numbers[part])
+    return np.ascontiguousarray(hashes.T)
+
+
+def digest_rows(names: Sequence[str], hashes: Hashes) -> str:
+    """SHA-256 over the names of the columns and the hashes of all rows, each sorted, so that no order matters."""
+    hasher = hashlib.sha256(f"concilium/records@2 {hashes.shape[1]} {len(names)}\n".encode())
+    for name in sorted(names):
+        text = name.encode("utf-8", "surrogatepass")
+        hasher.update(len(text).to_bytes(8, "little") + text)
+    hasher.update(np.sort(hashes, axis=1).astype("<u8", copy=False).tobytes())
+    return hasher.hexdigest()
+
+
+def tell_apart(hashes: Hashes) -> Hashes:
+    """The same with rows that are equal numbered, in their order, so that no two rows have one hash."""
+    before = count_before(hashes)
+    return hashes if before is None else np.stack([hashes[0] + before * APART, hashes[1]])
+
+
+def count_before(hashes: Hashes) -> NDArray[np.uint64] | None:
+    """How many rows before each are equal to it; None where no two rows are."""
+    order = np.argsort(hashes[0], kind="stable")  # stable: equal rows stay in order
+    first = hashes[0][order]
+    if not np.any(first[1:] == first[:-1]):
+        return None
+    order = np.lexsort((hashes[1], hashes[0]))
+    ordered = hashes[:, order]
+    begins = np.ones(len(order), dtype=np.bool_)
+    begins[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+    places = np.arange(len(order))
+    before = np.empty(len(order), dtype=np.uint64)
+    before[order] = places - np.maximum.accumulate(np.where(begins, places, 0))
+    return before
+
+
+def hash_labels(labels: Sequence[str]) -> Hashes:
+    """The hashes of patients who are known by an id."""
+    return np.ascontiguousarray(_hash_texts(labels).T)
+
+
+def mix(numbers: NDArray[np.uint64], key: int | NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's output function on numbers and a key: it scatters, and never maps two numbers to one."""
+    mixed = numbers * np.uint64(0x9E3779B97F4A7C15) + (np.uint64(key) if isinstance(key, int) else key)
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def _type_of(values: tuple[Value, ...]) -> type:
+    """All values of a column are of one type; 1 and True are equal for a dictionary, and not for us."""
+    return type(values[0]) if values else str
+
+
+def _hash_values(name: str, kind: type, values: tuple[Value, ...]) -> NDArray[np.uint64]:
+    """The cells of a column's values, after that of a missing one: [value, 2]."""
+    sizes = np.full(len(values) + 1, np.nan)
+    if issubclass(kind, bool | str):
+        texts: list[str] = []
+        places: list[int] = []
+        for place, value in enumerate(values, start=1):
+            cell = _read_cell(value) if isinstance(value, str) else label(value)
+            if isinstance(cell, str):
+                texts.append(cell)
+                places.append(place)
+            elif cell is not None:
+                sizes[place] = cell
+        cells = _hash_numbers(name, sizes)
+        cells[places] = mix(_hash_texts(texts), _find_keys(name))
+        return cells
+    sizes[1:] = values
+    return _hash_numbers(name, sizes)
+
+
+_remember_values = lru_cache(maxsize=1024)(_hash_values)
+
+
+def _read_cell(text: str) -> str | float | None:
+    """A cell as it reads by itself, if missing texts are those that are missing everywhere."""
+    bare = text.strip(BLANKS)
+    if bare in DEFAULT_MISSING:
+        return None
+    value = read_text(text)
+    if not isinstance(value, str):
+        return label(value) if isinstance(value, bool) else float(value)
+    return float(bare) if is_number(bare) or is_infinite(bare) else value
+
+
+def _hash_numbers(name: str, numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
+    bits = (numbers + 0.0).view(np.uint64)  # -0.0 and 0.0 are one number
+    cells = mix(bits[:, None], _find_keys(name))
+    cells[np.isnan(numbers)] = 0
+    return cells
+
+
+def _hash_texts(texts: Sequence[str]) -> NDArray[np.uint64]:
+    """Two numbers for each text: [text, 2]."""
+    blake = hashlib.blake2b
+    hashed = b"".join([blake(t.encode("utf-8", "surrogatepass"), digest_size=16).digest() for t in texts])
+    return np.frombuffer(hashed, dtype="<u8").astype(np.uint64).reshape(-1, 2)
+
+
+@lru_cache(maxsize=4096)
+def _find_keys(name: str) -> NDArray[np.uint64]:
+    return _hash_texts([f"column {name}"])
