@@ -248,3 +248,22 @@ def test_the_memory_of_one_table_is_asked_about_its_parts():
         stored = [BitMap.deserialize(one) for _, _, one in ledger.recall_patients().populations]
         assert [len(one) for one in stored] == [40, 20, 20]
         assert not stored[1] & stored[2]
+
+
+def test_what_was_undone_is_not_taken_for_compared():
+    """A study that is refused takes back what it remembered: the next population in its place is compared anew."""
+    table = cc.Records.from_rows([{"age": 20 + row, "y": "np"[row % 2]} for row in range(30)])
+    with Ledger(":memory:") as ledger:
+        populations = Populations(ledger, cc.Patients(table=table), 4)
+
+        def admit(*groups):
+            with ledger.remembering():
+                return [populations.admit(Population(np.arange(*group))) for group in groups]
+
+        assert admit((0, 30)) == [True]
+        with suppress(ZeroDivisionError), ledger.remembering():
+            assert populations.admit(Population(np.arange(10, 20)))
+            assert populations.admit(Population(np.arange(0, 10)))
+            raise ZeroDivisionError
+        assert admit((0, 11)) == [True]
+        assert admit((0, 10)) == [False]  # one patient fewer than those before

@@ -120,41 +120,25 @@ class Populations:
     def __init__(self, ledger: Ledger, patients: Patients, least: int) -> None:
         self._ledger, self._least = ledger, least
         self._numbers = LastingNumbers(ledger, patients)
-        self._key: bytes | None = None
-        # Up to which remembered population each was found to be fine, and whether it is among them: a study asks about
-        # one again and again. What was read is committed, and is taken out only together with the key.
-        self._checked: dict[bytes, tuple[int, bool]] = {}
         self._adopt(patients)
 
     def admit(self, population: Population) -> bool:
         """Remember a population; False if it, or its difference to an earlier one either way, is of 1 to k - 1 people.
 
-        Called inside the transaction of the charge: it is remembered if and only if the answer is let out.
+        Called inside the transaction in which a study begins: it is remembered if and only if that stands. Nothing is
+        kept here of what was compared, for the transaction may be undone.
         """
         if 0 < len(population) < self._least:
             return False
-        checked, stored = self._checked.get(population.digest, (0, False))
-        memory = self._ledger.recall_patients(checked)
-        if memory is None or memory.key != self._key:
-            self._checked.clear()
-            former, checked, stored = checked, 0, False
-            if memory is None:
-                memory = self._ledger.begin_patients(self._numbers.columns)
-            elif former:
-                memory = self._ledger.recall_patients() or memory
-            self._key = memory.key
-        if stored and not memory.populations:
-            return True
+        memory = self._ledger.recall_patients() or self._ledger.begin_patients(self._numbers.columns)
         patients = BitMap(self._numbers.find(memory)[population.rows])
         content = patients.serialize()
         own = hashlib.sha256(content).digest()
-        for number, digest, before in memory.populations:
+        for _, _, before in memory.populations:
             if not self._differ_safely(patients, BitMap.deserialize(before)):
                 return False
-            checked, stored = number, stored or digest == own
-        if not stored:
+        if own not in {digest for _, digest, _ in memory.populations}:
             self._ledger.remember_population(own, content)
-        self._checked[population.digest] = checked, stored
         return True
 
     def count_known(self) -> tuple[int, int]:

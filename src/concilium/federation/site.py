@@ -134,7 +134,7 @@ class Site:
             if not isinstance(question, Statistic):
                 raise MessageError(f"nothing is answered to a question of kind {envelope.kind!r}")
             self._desk.meter.admit(envelope, question, release)  # not too much work?
-            # Enough patients? Constrain, compute, protect, charge, answer: as the release says.
+            # Select, compute, protect, charge, answer: as the release says.
             return release.answer(self._desk, envelope, question)
         except Refused as refusal:
             return self._refuse(envelope, refusal.rule, refusal.reason, **refusal.receipt)
@@ -187,7 +187,7 @@ class Site:
     def _refuse(self, envelope: Envelope | None, rule: str, reason: str, **receipt: str) -> bytes:
         kind, study, question = (envelope.kind, envelope.study, envelope.id) if envelope else ("", "", "")
         log.info("site %s refused %r of study %r: %s", self.name, kind, study, rule)
-        if envelope is not None and rule != LASTING_RULE:  # which is noted when it is decided (desk.py)
+        if envelope is not None and rule != LASTING_RULE:  # which is noted when it is decided (studies.py)
             try:
                 self.ledger.refuse(study, kind, question, rule)
             except ConciliumError:

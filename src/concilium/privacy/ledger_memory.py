@@ -58,13 +58,12 @@ class LedgerMemory:
 
     _file: LedgerFile
 
-    def recall_patients(self, after: int = 0) -> PatientMemory | None:
-        """What was remembered of patients, with the populations since that number; None where nothing was yet."""
+    def recall_patients(self) -> PatientMemory | None:
+        """What was remembered of patients, with all populations; None where nothing was yet."""
         rows = self._recollect(
             "patient_key",
             "SELECT key, columns, number, digest, patients FROM patient_key"
-            " LEFT JOIN remembered_population ON number > ? ORDER BY number",
-            (after,),
+            " LEFT JOIN remembered_population ORDER BY number",
         )
         if not rows:
             return None

@@ -1,8 +1,9 @@
 """A ledger's log of refusals, and its count of those that depended on patients.
 
 Neither is part of the chain: nothing was released. Protected by the count: patients in small groups, from houses that
-feel their way along the limits (federation/desk.py); it is on disk before the refusal leaves, kept apart from the log,
-where nothing that is refused later can push it out, and begins anew with a month and not with a clock that is put back.
+feel their way along the limits (federation/studies.py); it is on disk before the refusal leaves, kept apart from the
+log, where nothing that is refused later can push it out, and begins anew with a month and not with a clock that is put
+back.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from concilium.privacy.ledger_file import LedgerFile, require_text
 
 MOST_NOTES = 10_000
 LASTING_RULE = "patients"
-"""The rule whose refusals depend on patients: they are counted by month (federation/desk.py)."""
+"""The rule whose refusals depend on patients: they are counted by month (federation/studies.py)."""
 
 # By what was asked, under whatever name: a question counts once in a month.
 _REFUSED = """CREATE TABLE IF NOT EXISTS refused_for_patients (
@@ -82,7 +83,7 @@ class RefusalLog:
     def count_refused(self) -> tuple[int, str]:
         """To how many different questions the lasting rule said no this month, and the day that ends the month."""
         with self._file.reading():
-            if not self._has_refused():  # asked with every question, and nearly always the answer
+            if not self._has_refused():  # nearly always the answer
                 return 0, ""
             month = self._find_month()
             (count,) = self._file.get("SELECT count(*) FROM refused_for_patients WHERE month = ?", (month,))
