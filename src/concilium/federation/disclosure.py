@@ -12,6 +12,7 @@ the tracker attack of Denning, Denning and Schwartz, "The Tracker", 1979.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -131,7 +132,7 @@ class Populations:
         if 0 < len(population) < self._least:
             return False
         memory = self._ledger.recall_patients() or self._ledger.begin_patients(self._numbers.columns)
-        patients = BitMap(self._numbers.find(memory)[population.rows])
+        patients = BitMap(array("I", self._numbers.find(memory)[population.rows].tobytes()))
         content = patients.serialize()
         own = hashlib.sha256(content).digest()
         for _, _, before in memory.populations:

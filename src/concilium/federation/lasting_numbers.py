@@ -15,7 +15,7 @@ from concilium.errors import LedgerError
 from concilium.privacy.ledger import Ledger
 from concilium.privacy.ledger_memory import PatientMemory
 from concilium.records.patients import Patients
-from concilium.records.row_hashes import Hashes
+from concilium.records.row_hashes import Hashes, are_distinct
 
 Names = NDArray[np.uint64]
 
@@ -44,7 +44,7 @@ class LastingNumbers:
             if is_new.any():
                 # Each once, should two patients have one name; in the order of rows, which makes for short bitmaps.
                 new = names[is_new]
-                fresh = new[np.sort(np.unique(new, return_index=True)[1])]
+                fresh = new if are_distinct(new) else new[np.sort(np.unique(new, return_index=True)[1])]
                 token = self._ledger.remember_names(len(known), fresh.astype("<u8").tobytes())
                 numbers, _ = look_up(names, np.concatenate([known, fresh]) if blocks else fresh)
                 blocks = [*blocks, (len(known), token)]

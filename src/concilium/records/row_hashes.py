@@ -69,11 +69,9 @@ def tell_apart(hashes: Hashes) -> Hashes:
 
 def count_before(hashes: Hashes) -> NDArray[np.uint64] | None:
     """How many rows before each are equal to it; None where no two rows are."""
-    order = np.argsort(hashes[0], kind="stable")  # stable: equal rows stay in order
-    first = hashes[0][order]
-    if not np.any(first[1:] == first[:-1]):
+    if are_distinct(hashes[0]):
         return None
-    order = np.lexsort((hashes[1], hashes[0]))
+    order = np.lexsort((hashes[1], hashes[0]))  # stable: equal rows stay in order
     ordered = hashes[:, order]
     begins = np.ones(len(order), dtype=np.bool_)
     begins[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
@@ -81,6 +79,12 @@ def count_before(hashes: Hashes) -> NDArray[np.uint64] | None:
     before = np.empty(len(order), dtype=np.uint64)
     before[order] = places - np.maximum.accumulate(np.where(begins, places, 0))
     return before
+
+
+def are_distinct(numbers: NDArray[np.uint64]) -> bool:
+    """Whether no number is there twice."""
+    ordered = np.sort(numbers)
+    return not np.any(ordered[1:] == ordered[:-1])
 
 
 def hash_labels(labels: Sequence[str]) -> Hashes:
