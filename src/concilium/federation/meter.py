@@ -59,6 +59,7 @@ class Meter:
                 "as it may come to have"
             )
         self._limits, self._ledger, self._memberships = limits, ledger, memberships
+        self._most_memory = limits.memory
         self._rounded, self._columns = 1 << max(0, patients - 1).bit_length(), columns
         self._lock = threading.Lock()
         self._day = -1
@@ -80,16 +81,15 @@ class Meter:
         return ASSUMED_PATIENTS if release.bounded else self._rounded
 
     def _spend(self, work: Workload, patients: int) -> None:
-        limits = self._limits
-        limit = limits.operations_per_question
+        limit = self._limits.operations_per_question
         most = max(LEAST_LIMIT, OF_EACH_PATIENT * patients) if limit is None else int(limit)
-        if work.memory > limits.memory:
+        if work.memory > self._most_memory:
             raise Refused(
                 "work",
                 f"this question may take {say_bytes(work.memory)} of memory, and this hospital allows "
-                f"{say_bytes(limits.memory)} for one question: {ASK_LESS}",
+                f"{say_bytes(self._most_memory)} for one question: {ASK_LESS}",
                 asked=f"{work.memory} bytes",
-                would_fit=f"{limits.memory} bytes",
+                would_fit=f"{self._most_memory} bytes",
             )
         if work.operations > most:
             raise Refused(
