@@ -70,6 +70,8 @@ class StudyBook:
     @property
     def version(self) -> int:
         """Another number whenever another process has written the file, or a person decided in this one."""
+        if self._file.in_memory:
+            return self._decisions
         with self._file.reading():
             return int(self._file.get("PRAGMA data_version")[0]) + self._decisions
 

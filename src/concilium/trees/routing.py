@@ -51,10 +51,16 @@ def partition(
 ) -> list[tuple[int, NDArray[np.int32]]]:
     """Rows by where they go, each part in order. A few targets are looked for one by one, many sorted out at once:
     otherwise a wide split would cost a pass over the rows for each of its children."""
-    wanted = sorted(set(targets.tolist()))
+    wanted = sorted(set(targets.tolist()), reverse=True)
     if len(wanted) <= FEW_TARGETS:
-        # Indices rather than masks: numpy picks rows by a mask several times as slowly.
-        return [(target, rows.take((goes == target).nonzero()[0])) for target in wanted]
+        parts, left = [], len(rows)
+        for target in wanted:
+            # Indices rather than masks: numpy picks rows by a mask several times as slowly.
+            part = rows.take((goes == target).nonzero()[0]) if left else rows[:0]
+            parts.append((target, part))
+            left -= len(part)
+        return parts
+    wanted.reverse()
     order = np.argsort(goes, kind="stable")
     ends = np.searchsorted(goes[order], wanted, side="right")
     return list(zip(wanted, np.split(rows[order], ends[:-1]), strict=True))
