@@ -15,7 +15,7 @@ import pytest
 import concilium as cc
 from agreed import deliver
 from concilium.closed_lists import KINDS, load
-from concilium.errors import MessageError, PolicyError
+from concilium.errors import HouseError, MessageError, PolicyError
 from concilium.federation import meter
 from concilium.federation.arrays import pack
 from concilium.federation.attributes import Attribute
@@ -202,6 +202,16 @@ def test_a_histogram_of_20_kb_does_not_draw_noise_for_half_a_minute():
     assert len(encode(question)) < 20_000
     with pytest.raises(MessageError, match="at most 262144 numbers"):
         question.check("private")
+
+
+def test_whom_a_study_is_about_is_not_looked_for_where_that_is_too_much_work():
+    """The terms of a study may hold a long query, and its patients are found before the first question."""
+    query = " or ".join(f"age > {year}" for year in range(200))
+    site = small_site(operations_per_question=2e5)
+    with pytest.raises(HouseError, match="operations, and this hospital allows 2e"):
+        cc.DecisionTree("y", query=query).fit(cc.House([site]))
+    assert site.ledger.studies.list() == []
+    assert site.ledger.recall_patients() is None
 
 
 def test_memory_is_refused_before_it_is_taken():

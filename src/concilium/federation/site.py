@@ -100,6 +100,7 @@ class Site:
         )
         populations = Populations(self.ledger, patients, self.policy.minimum_patients)
         memberships = Memberships(name, self.identity, self.policy, self.ledger, patients.digest)
+        meter = Meter(self.policy.work, self.ledger, memberships, len(patients), len(table.names))
         self._desk = Desk(
             name=name,
             identity=self.identity,
@@ -107,9 +108,9 @@ class Site:
             ledger=self.ledger,
             view=view,
             patients=len(patients),
-            studies=Studies(name, self.identity, self.policy, self.ledger, view, populations),
+            studies=Studies(name, self.identity, self.policy, self.ledger, view, populations, meter),
             memberships=memberships,
-            meter=Meter(self.policy.work, self.ledger, memberships, len(patients), len(table.names)),
+            meter=meter,
         )
 
     def answer(self, message: bytes) -> bytes:

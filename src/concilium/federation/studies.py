@@ -21,6 +21,7 @@ from concilium.federation.cohort import View
 from concilium.federation.disclosure import Populations
 from concilium.federation.held_out import Part
 from concilium.federation.messages import Envelope
+from concilium.federation.meter import Meter
 from concilium.federation.questions import Question
 from concilium.federation.refused import Refused
 from concilium.federation.terms import (
@@ -73,9 +74,10 @@ class Studies:
         ledger: Ledger,
         view: View,
         populations: Populations,
+        meter: Meter,
     ) -> None:
         self._site, self._identity, self._policy, self._ledger = site, identity, policy, ledger
-        self._view, self._populations = view, populations
+        self._view, self._populations, self._meter = view, populations, meter
         self._book = ledger.studies
         self._introduced: frozenset[str] = frozenset()
         self._running: dict[str, RunningStudy] = {}
@@ -249,6 +251,7 @@ class Studies:
             refused, until = self._ledger.count_refused()
             if refused >= self._policy.refusals_per_month:
                 raise Refused("ended", NO_MORE.format(until=until))
+            self._meter.admit_selection(opened.method.query, opened.method.way_out)
         try:
             with self._book.writing():
                 if not bounded:
