@@ -6,6 +6,7 @@ import io
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -224,3 +225,14 @@ def test_reading_quickly_and_carefully_agree(rows: list[list[str]], end: str) ->
 )
 def test_the_delimiter_is_told_from_the_first_records(tmp_path: Path, content: str, delimiter: str) -> None:
     assert look(write(tmp_path, content.encode())).delimiter == delimiter
+
+
+def test_many_markers_of_missing_leave_every_patient_in_their_row(tmp_path: Path) -> None:
+    """With five of them DuckDB would look them up by a join, and a join does not keep the order of rows."""
+    rows = 300_000
+    path = tmp_path / "many.csv"
+    path.write_text("row,age\n" + "".join(f"{row},{row % 5000}.5\n" for row in range(rows)))
+    markers = ("-1", "-2", "-3", "-4", "-5", "-6", "-7")
+    records = Records.read(path, missing=markers, schema={"row": "number", "age": "number"})
+    assert np.array_equal(records["row"].numbers, np.arange(rows))
+    assert np.array_equal(records["age"].numbers, np.arange(rows) % 5000 + 0.5)
