@@ -140,7 +140,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = list(known)
     if len(name) > 100 or len(names) > 2000:
         return ""  # whoever asks with that makes no typing mistake
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    in_other_letters = [other for other in names if other.casefold() == name.casefold()]
+    close = in_other_letters or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

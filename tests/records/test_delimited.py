@@ -17,6 +17,7 @@ from concilium.records.delimited import Layout, look, read_carefully, read_quick
 from concilium.records.table import DEFAULT_MISSING, Coded, Numbers, Records
 
 MISSING = frozenset(DEFAULT_MISSING)
+NOTHING_STATED = {"a": None, "b": None}
 
 
 def write(folder: Path, content: bytes, name: str = "patients.csv") -> Path:
@@ -199,16 +200,16 @@ def test_reading_quickly_and_carefully_agree(rows: list[list[str]], end: str) ->
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), content.encode())
         layout = Layout(path, ",", ("a", "b"), 1)
-        quick = read_quickly(layout, {}, MISSING)
+        quick = read_quickly(layout, NOTHING_STATED, MISSING)
         parsed = [row for row in csv.reader(io.StringIO(content, newline="")) if row][1:]
         ragged = any(len(row) < 2 or any(row[2:]) for row in parsed)
         if ragged or not parsed:
             assert quick is None
             with pytest.raises(RecordsError, match=r"expected 2 fields|no patients"):
-                read_carefully(layout, {}, MISSING)
+                read_carefully(layout, NOTHING_STATED, MISSING)
         else:
             assert quick is not None
-            assert Records(quick).digest == Records(read_carefully(layout, {}, MISSING)).digest
+            assert Records(quick).digest == Records(read_carefully(layout, NOTHING_STATED, MISSING)).digest
             assert len(Records(quick)) == len(parsed)
 
 

@@ -16,6 +16,7 @@ import duckdb
 import pytest
 
 from concilium.errors import RecordsError
+from concilium.records.series import Series
 from concilium.records.table import Coded, Numbers, Records
 
 psycopg = pytest.importorskip("psycopg")
@@ -240,3 +241,19 @@ def test_a_server_that_does_not_let_us_in_is_named_without_the_password(filled: 
             assert "opensesame" not in str(refusal.value)
             assert "\n" not in str(refusal.value)
             assert refusal.value.__suppress_context__
+
+
+def test_series_of_a_server(filled: Server) -> None:
+    with psycopg.connect(filled.url()) as connection:
+        connection.execute(
+            """
+            CREATE TABLE clinic.visits (stay_id int, charttime timestamp, item text, valuenum numeric, ward text);
+            INSERT INTO clinic.visits VALUES
+                (7, '2130-01-02 10:20', 'HR', 80, 'a'), (7, '2130-01-02 12:19', 'HR', 91.5, 'a'),
+                (3, '2131-05-06 07:00', 'Temp', 37.5, 'b'), (3, '2131-05-06 08:00', 'HR', NULL, 'b')
+            """
+        )
+    series = Series.read(filled.url(), table="clinic.visits")
+    assert (list(series.ids), series.lengths.tolist()) == ([3, 7], [2, 2])
+    assert series["HR"][:, 1].tolist() == [80.0, 91.5]
+    assert series["Temp"][0].tolist()[0] == 37.5

@@ -42,6 +42,13 @@ from concilium.records.grammar import (
 Kind: TypeAlias = Literal["code", "number"]
 KINDS: tuple[Kind, ...] = ("code", "number")
 
+ReadingKind: TypeAlias = Kind | Literal["time"]
+"""As what a column is read. Where times are asked for, a source that can gives `Moments`, and one that cannot reads the
+column as if nothing was stated."""
+Chooser: TypeAlias = Callable[[Sequence[str], str], Mapping[str, ReadingKind | None]]
+"""From the columns of a source and its name to those that are read, each with its kind where that is stated."""
+Schema: TypeAlias = Mapping[str, str] | Chooser | None
+
 MOST_CATEGORIES = 256  # whole numbers with more distinct values than this are measurements
 PROBE = 10_000  # rows looked at before the whole column is
 DENSE = 1 << 20  # whole numbers within so short a range are counted, not sorted
@@ -84,6 +91,21 @@ def check_schema(schema: Mapping[str, str] | None, names: Sequence[str], source:
                 f'"code" or a "number"{nearest(str(word), KINDS)}'
             )
     return kinds
+
+
+def plan_reading(schema: Schema, names: Sequence[str], source: str) -> dict[str, ReadingKind | None]:
+    """The columns to read, in the order of the source, each with its kind where that is stated."""
+    check_names(names, source)
+    if callable(schema):
+        chosen = schema(names, source)
+        return {name: chosen[name] for name in names if name in chosen}
+    kinds = check_schema(schema, names, source)
+    return {name: kinds.get(name) for name in names}
+
+
+def stated_kind(kind: ReadingKind | None) -> Kind | None:
+    """The kind as far as it says how a cell is read."""
+    return None if kind == "time" else kind
 
 
 def check_names(names: Sequence[str], source: str) -> None:

@@ -96,6 +96,14 @@ class Numbers:
         return len(self.numbers)
 
 
+@dataclass(frozen=True, eq=False)
+class Moments(Numbers):
+    """Dates with times, in microseconds since 1970 (in UTC where `zoned`): what a source may give where times are asked
+    for, because so many texts are slow to read."""
+
+    zoned: bool = False
+
+
 Column: TypeAlias = Coded | Numbers
 
 

@@ -22,7 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
-from concilium.records.coding import Kind, Numbering, Place, check_names, check_schema, code_texts
+from concilium.records.coding import (
+    Numbering,
+    Place,
+    ReadingKind,
+    Schema,
+    check_names,
+    code_texts,
+    plan_reading,
+    stated_kind,
+)
 from concilium.records.columns import Column
 from concilium.records.relation import Relation, in_one_sentence, literal, plain_path, scratch_database
 
@@ -47,28 +56,27 @@ class Layout:
         return f"line {line}"
 
 
-def read_delimited(
-    path: Path, schema: Mapping[str, str] | None, missing: frozenset[str]
-) -> dict[str, Column]:
+def read_delimited(path: Path, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of a text file; what its texts stand for is guessed unless the schema states it."""
     layout = look(path)
     check_names(layout.names, f"{path}, line {layout.line}")
-    kinds = check_schema(schema, layout.names, str(path))
+    kinds = plan_reading(schema, layout.names, str(path))
     columns = read_quickly(layout, kinds, missing) if layout.line == 1 else None
     return columns or read_carefully(layout, kinds, missing)
 
 
 def read_quickly(
-    layout: Layout, kinds: Mapping[str, Kind], missing: frozenset[str]
+    layout: Layout, kinds: Mapping[str, ReadingKind | None], missing: frozenset[str]
 ) -> dict[str, Column] | None:
-    """All columns by DuckDB; None where it stops, so that the careful reading finds out why."""
+    """These columns by DuckDB; None where it stops, so that the careful reading finds out why."""
     import duckdb
 
     cells = ", ".join(f"'cell{place}': 'VARCHAR'" for place in range(len(layout.names)))
+    chosen = {name: f"cell{layout.names.index(name)}" for name in kinds}
     with scratch_database() as (connection, folder):
         try:
             connection.execute(
-                f"CREATE TEMP TABLE cells AS SELECT * FROM read_csv("
+                f"CREATE TEMP TABLE cells AS SELECT {', '.join(chosen.values())} FROM read_csv("
                 f"{literal(str(plain_path(layout.path, folder)))}, auto_detect = false, header = true,"
                 f" delim = {literal(layout.delimiter)}, quote = '\"', escape = '\"', comment = '', nullstr = '',"
                 f" strict_mode = true, null_padding = false, ignore_errors = false, hive_partitioning = false,"
@@ -81,33 +89,35 @@ def read_quickly(
             return None
         with in_one_sentence(f"{layout.path} cannot be read"):
             return {
-                name: relation.guessed(
-                    f"cell{place}", kinds.get(name), Place(str(layout.path), name, layout.row)
-                )
-                for place, name in enumerate(layout.names)
+                name: relation.guessed(cell, kinds[name], Place(str(layout.path), name, layout.row))
+                for name, cell in chosen.items()
             }
 
 
-def read_carefully(layout: Layout, kinds: Mapping[str, Kind], missing: frozenset[str]) -> dict[str, Column]:
-    """All columns by Python's csv module, or the first fault of the file with its line."""
-    numberings = [Numbering() for _ in layout.names]
-    parts: list[list[NDArray[np.uint32]]] = [[] for _ in layout.names]
+def read_carefully(
+    layout: Layout, kinds: Mapping[str, ReadingKind | None], missing: frozenset[str]
+) -> dict[str, Column]:
+    """These columns by Python's csv module, or the first fault of the file with its line."""
+    places = [layout.names.index(name) for name in kinds]
+    numberings = [Numbering() for _ in kinds]
+    parts: list[list[NDArray[np.uint32]]] = [[] for _ in kinds]
     fields = (fields for _, fields in rows(layout))
     while block := list(itertools.islice(fields, ROWS)):
-        for numbering, part, cells in zip(numberings, parts, zip(*block, strict=True), strict=True):
-            part.append(numbering.code(cells))
+        columns = list(zip(*block, strict=True))
+        for numbering, part, place in zip(numberings, parts, places, strict=True):
+            part.append(numbering.code(columns[place]))
     if not parts[0]:
         raise RecordsError(f"{layout.path} holds no patients: there is a header line and nothing after it")
     return {
         name: code_texts(
             np.concatenate(part),
             [str(text) for text in numbering.distinct],
-            kinds.get(name),
+            stated_kind(kind),
             Place(str(layout.path), name, layout.row),
             missing,
             guess=True,
         )
-        for name, numbering, part in zip(layout.names, numberings, parts, strict=True)
+        for (name, kind), numbering, part in zip(kinds.items(), numberings, parts, strict=True)
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,35 +10,39 @@ from concilium.errors import RecordsError
 from concilium.records.coding import (
     Kind,
     Place,
-    check_names,
-    check_schema,
+    ReadingKind,
+    Schema,
     code_dictionary,
     code_natural,
     code_numbers,
     code_values,
     natural_value,
+    plan_reading,
+    stated_kind,
     unify,
 )
-from concilium.records.columns import EXACT, Column
+from concilium.records.columns import EXACT, Column, Moments
 
 SOURCE = "the DataFrame"
 
 
-def read_frame(frame: Any, schema: Mapping[str, str] | None, missing: frozenset[str]) -> dict[str, Column]:
+def read_frame(frame: Any, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of a DataFrame; its index is not a column."""
     names = [str(name) for name in frame.columns]
-    check_names(names, SOURCE)
-    kinds = check_schema(schema, names, SOURCE)
+    kinds = plan_reading(schema, names, SOURCE)
     if not len(frame):
         raise RecordsError(f"{SOURCE} holds no patients")
     return {
-        name: _code(frame.iloc[:, place], kinds.get(name), Place(SOURCE, name), missing)
-        for place, name in enumerate(names)
+        name: _code(frame.iloc[:, names.index(name)], kind, Place(SOURCE, name), missing)
+        for name, kind in kinds.items()
     }
 
 
-def _code(series: Any, kind: Kind | None, place: Place, missing: frozenset[str]) -> Column:
+def _code(series: Any, reading: ReadingKind | None, place: Place, missing: frozenset[str]) -> Column:
     form = series.dtype.kind
+    if reading == "time" and form == "M":
+        return _code_moments(series)
+    kind = stated_kind(reading)
     if hasattr(series.dtype, "categories"):
         return _code_distinct(series.cat.codes.to_numpy(), series.cat.categories, kind, place, missing)
     if form == "b":
@@ -52,6 +55,15 @@ def _code(series: Any, kind: Kind | None, place: Place, missing: frozenset[str])
         codes, distinct = series.factorize()
         return _code_distinct(codes, distinct, kind, place, missing)
     return code_values(series.astype(object).tolist(), kind, place, missing)
+
+
+def _code_moments(series: Any) -> Moments:
+    zoned = getattr(series.dtype, "tz", None) is not None
+    if zoned:
+        series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+    moments = series.to_numpy(dtype="datetime64[us]")
+    missing = np.isnat(moments)
+    return Moments(np.where(missing, np.nan, moments.astype(np.int64).astype(np.float64)), zoned=zoned)
 
 
 def _large(series: Any) -> bool:

@@ -32,6 +32,9 @@ LOSING = r"(?:\+|-?0[0-9]).*"
 """A number of a column that is stated as one, of which the number keeps too little to tell the text."""
 STATED_NUMBER = rf"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|{INFINITE})"
 MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
+CLOCK = r"(?:[01][0-9]|2[0-3]):[0-9]{2}(?::[0-9]{2}(?:\.(?:[0-9]{3}|[0-9]{6}))?)?"
+PLAIN_MOMENT = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[ T]{CLOCK})?"
+"""A date, or a moment without a zone, that all that read moments read alike."""
 
 is_whole = re.compile(WHOLE).fullmatch
 is_number = re.compile(NUMBER).fullmatch

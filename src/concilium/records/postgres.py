@@ -6,7 +6,7 @@ columns from here as from a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -19,11 +19,12 @@ from concilium.records.coding import (
     Kind,
     Numbering,
     Place,
-    check_names,
-    check_schema,
+    Schema,
     code_natural,
     code_numbers,
     code_texts,
+    plan_reading,
+    stated_kind,
 )
 from concilium.records.columns import EXACT, Column
 from concilium.records.database import find_table
@@ -50,9 +51,7 @@ TABLES = """
 """
 
 
-def read_postgres(
-    url: str, table: str | None, schema: Mapping[str, str] | None, missing: frozenset[str]
-) -> dict[str, Column]:
+def read_postgres(url: str, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of a table or view behind a postgresql:// address."""
     try:
         import psycopg
@@ -107,15 +106,16 @@ def _why(fault: str) -> str:
 
 
 def _read_table(
-    connection: Any, table: Any, source: str, schema: Mapping[str, str] | None, missing: frozenset[str]
+    connection: Any, table: Any, source: str, schema: Schema, missing: frozenset[str]
 ) -> dict[str, Column]:
     from psycopg import sql
 
     description = connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(table)).description
-    names = [column.name for column in description]
-    check_names(names, source)
-    kinds = check_schema(schema, names, source)
-    types = [_type(connection, table, column, kinds.get(column.name)) for column in description]
+    plan = plan_reading(schema, [column.name for column in description], source)
+    kinds = {name: stated_kind(kind) for name, kind in plan.items()}
+    description = [column for column in description if column.name in kinds]
+    names = list(kinds)
+    types = [_type(connection, table, column, kinds[column.name]) for column in description]
     selection = sql.SQL(", ").join(
         sql.SQL(CASTS[kind]).format(sql.Identifier(name)) for kind, name in zip(types, names, strict=True)
     )
@@ -135,7 +135,7 @@ def _read_table(
         codes, values, stated, place = (
             np.concatenate(part),
             numbering.distinct,
-            kinds.get(name),
+            kinds[name],
             Place(source, name),
         )
         if kind == "number":
@@ -147,7 +147,8 @@ def _read_table(
             values = [tidy_moment(str(text)) for text in values] if kind == "moment" else values
             columns[name] = code_natural(codes, values, stated, place, missing)
     # Whether a numeric is read with all its digits is found out from all of its cells, where it is not stated.
-    guessed = {column.name for column in description if column.type_code == NUMERIC} - set(kinds)
+    guessed = {column.name for column in description if column.type_code == NUMERIC}
+    guessed -= {name for name, kind in kinds.items() if kind is not None}
     return {name: replace(column, by_itself=name not in guessed) for name, column in columns.items()}
 
 

@@ -7,7 +7,7 @@ one per patient. DuckDB never reaches for the network: extensions are neither in
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,16 +22,26 @@ from concilium.records.coding import (
     Kind,
     Numbering,
     Place,
-    check_names,
-    check_schema,
+    ReadingKind,
+    Schema,
     code_dictionary,
     code_numbers,
     code_texts,
+    plan_reading,
     reads_as_number,
+    stated_kind,
 )
-from concilium.records.columns import EXACT, Column, keep_raw
+from concilium.records.columns import EXACT, Column, Moments, keep_raw
 from concilium.records.database import find_table
-from concilium.records.grammar import BLANKS, DEFAULT_MISSING, LOSING, STATED_NUMBER, WHOLE, tidy_moment
+from concilium.records.grammar import (
+    BLANKS,
+    DEFAULT_MISSING,
+    LOSING,
+    PLAIN_MOMENT,
+    STATED_NUMBER,
+    WHOLE,
+    tidy_moment,
+)
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -116,24 +126,28 @@ class Relation:
         row = self.connection.execute(f"SELECT {expression} FROM {self.table}").fetchone()
         return row[0] if row else None
 
-    def columns(self, schema: Mapping[str, str] | None) -> dict[str, Column]:
+    def columns(self, schema: Schema) -> dict[str, Column]:
         """All columns of a typed table: NULL is missing, the types say what is a number. They leave no guess: each cell
         has a label of its own, whatever the others hold."""
         rows = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table}").fetchall()
-        names = [str(row[0]) for row in rows]
-        check_names(names, self.source)
-        kinds = check_schema(schema, names, self.source)
+        types = {str(row[0]): str(row[1]) for row in rows}
+        kinds = plan_reading(schema, [str(row[0]) for row in rows], self.source)
         if not self.ask("count(*)"):
             raise RecordsError(f"{self.source} holds no patients")
         return {
             name: replace(
-                self._typed(identifier(name), str(row[1]), kinds.get(name), Place(self.source, name)),
+                self._typed(identifier(name), types[name], kind, Place(self.source, name)),
                 by_itself=True,
             )
-            for name, row in zip(names, rows, strict=True)
+            for name, kind in kinds.items()
         }
 
-    def _typed(self, cell: str, kind_of_cell: str, kind: Kind | None, place: Place) -> Column:
+    def _typed(self, cell: str, kind_of_cell: str, reading: ReadingKind | None, place: Place) -> Column:
+        if reading == "time" and (kind_of_cell == "DATE" or kind_of_cell.startswith("TIMESTAMP")):
+            moments = self._moments(cell, f"{cell} IS NOT NULL", zoned=kind_of_cell.endswith("TIME ZONE"))
+            if moments is not None:
+                return moments
+        kind = stated_kind(reading)
         if kind_of_cell == "BOOLEAN":
             codes = self.fetch(f"CASE WHEN {cell} THEN 2 WHEN NOT {cell} THEN 1 ELSE 0 END::UTINYINT")
             return code_dictionary(codes, (False, True), kind, place)
@@ -148,9 +162,18 @@ class Relation:
             texts = [tidy_moment(text) for text in texts]
         return code_texts(codes, texts, kind, place, self.missing)
 
-    def guessed(self, cell: str, kind: Kind | None, place: Place) -> Column:
+    def guessed(self, cell: str, reading: ReadingKind | None, place: Place) -> Column:
         """A column of a text file: what its texts stand for is guessed unless stated."""
         text = f"coalesce({cell}, '')"
+        if reading == "time":
+            tokens = ", ".join(map(literal, sorted(self.missing)))
+            present = f"trim({text}, {literal(BLANKS)}) NOT IN ({tokens})" if tokens else "true"
+            plain = f"regexp_full_match({text}, {_padded(PLAIN_MOMENT)})"
+            if self.ask(f"bool_and({plain} OR NOT ({present}))"):
+                moments = self._moments(f"TRY_CAST(trim({text}, {literal(BLANKS)}) AS TIMESTAMP)", present)
+                if moments is not None:
+                    return moments
+        kind = stated_kind(reading)
         distinct = self.ask(f"count(DISTINCT {text})")
         if distinct > FEW_TEXTS and kind != "code" and self._all_numbers(text, kind):
             numbers = code_numbers(self.fetch(f"coalesce({self._number(text)}, 'nan'::DOUBLE)"), kind)
@@ -161,6 +184,15 @@ class Relation:
             return replace(numbers, raw=keep_raw(codes, texts))
         codes, texts = self.code_in_database(text, distinct)
         return code_texts(codes, texts, kind, place, self.missing, guess=True)
+
+    def _moments(self, moment: str, present: str, zoned: bool = False) -> Moments | None:
+        """Times in microseconds; None where some cell is present and yet no moment that has a number."""
+        number = f"epoch_us({moment}::{'TIMESTAMPTZ' if zoned else 'TIMESTAMP'})::DOUBLE"
+        if self.ask(f"coalesce(bool_or(({present}) AND {number} IS NULL), false)"):
+            return None
+        return Moments(
+            self.fetch(f"coalesce(CASE WHEN {present} THEN {number} END, 'nan'::DOUBLE)"), zoned=zoned
+        )
 
     def _say_losing(self, text: str, kind: Kind | None) -> str:
         """As a condition, that the number of a text is too little to tell the text (as `code_texts` has it)."""
@@ -214,7 +246,7 @@ def _padded(pattern: str) -> str:
     return literal(f"[{BLANKS}]*(?:{pattern})[{BLANKS}]*")
 
 
-def read_parquet(path: Path, schema: Mapping[str, str] | None, missing: frozenset[str]) -> dict[str, Column]:
+def read_parquet(path: Path, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of a Parquet file."""
     with (
         scratch_database() as (connection, folder),
@@ -224,9 +256,7 @@ def read_parquet(path: Path, schema: Mapping[str, str] | None, missing: frozense
         return Relation(connection, table, str(path), missing).columns(schema)
 
 
-def read_duckdb(
-    path: Path, table: str | None, schema: Mapping[str, str] | None, missing: frozenset[str]
-) -> dict[str, Column]:
+def read_duckdb(path: Path, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of a table or view of a DuckDB file, which is opened read-only."""
     with scratch_database() as (connection, folder):
         with in_one_sentence(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from concilium.errors import RecordsError, nearest
+from concilium.records.coding import Schema
 from concilium.records.columns import Column
 from concilium.records.grammar import BLANKS, DEFAULT_MISSING
 
@@ -19,9 +20,9 @@ SERVERS = ("postgresql", "postgres")
 
 
 def read_columns(
-    source: Any, table: str | None, schema: Mapping[str, str] | None, missing: Iterable[str] | None
+    source: Any, table: str | None, schema: Schema, missing: Iterable[str] | None
 ) -> dict[str, Column]:
-    """The columns of any source; `Records.read` says what the arguments mean."""
+    """The columns of any source; `Records.read` says what the arguments mean. The schema may also choose columns."""
     tokens = _tokens(missing if missing is not None else ())
     if is_frame(source):
         from concilium.records.frame import read_frame
@@ -57,6 +58,15 @@ def read_columns(
     return read_parquet(path, schema, tokens)
 
 
+def name_row(source: Any, row: int) -> str:
+    """How people find a row, counted from 0, in a source: in a text file by its line."""
+    if isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(TEXT_FILES):
+        from concilium.records.delimited import look
+
+        return look(Path(source)).row(row)
+    return f"row {row + 1}"
+
+
 def is_frame(source: object) -> bool:
     """Whether this is a pandas DataFrame; whoever holds one has imported pandas already."""
     pandas = sys.modules.get("pandas")
@@ -67,9 +77,7 @@ def _tokens(missing: Iterable[str]) -> frozenset[str]:
     return frozenset(token.strip(BLANKS) for token in ((missing,) if isinstance(missing, str) else missing))
 
 
-def _read_server(
-    url: str, table: str | None, schema: Mapping[str, str] | None, missing: frozenset[str]
-) -> dict[str, Column]:
+def _read_server(url: str, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     scheme = url.partition("://")[0].lower()
     if scheme not in SERVERS:
         raise RecordsError(

@@ -1,0 +1,179 @@
+"""When each row of a table of measurements was, counted from where that patient's time begins.
+
+A time is a number, or a date with or without a time zone; a column holds one of these. Where a patient's time begins
+depends on that patient alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import RecordsError, nearest
+from concilium.records.coding import Place, code_values
+from concilium.records.columns import Coded, Moments, Numbers, Value, label
+from concilium.records.grammar import BLANKS, read_number
+from concilium.records.series_columns import Measurements, tell_unit
+from concilium.records.time_grid import HOURS, MICROSECOND
+
+FIRST = "first"  # as an origin: a patient's own first row
+SHOWN = 3  # patients that an error names
+NUMBER, NAIVE, ZONED, NO_TIME = range(4)
+TIME_KINDS = ("numbers", "dates without a time zone", "dates with a time zone", "no times")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Times:
+    """The times of all rows, NaN where missing; `unit` is the hours of one, `kind` what they are (None: missing)."""
+
+    numbers: NDArray[np.float64]
+    unit: Fraction
+    kind: int | None
+
+    @property
+    def dated(self) -> bool:
+        return self.kind in (NAIVE, ZONED)
+
+
+def read_times(measurements: Measurements, time_unit: str | None) -> Times:
+    """The column of times: numbers in this unit, or dates."""
+    name = measurements.roles.time
+    numbers, kind = _read_moments(measurements, name)
+    dated = kind in (NAIVE, ZONED)
+    if dated and time_unit is not None:
+        raise RecordsError(
+            f"{measurements.name}: column {name!r} holds dates, so time_unit has no meaning; leave it out"
+        )
+    unit = time_unit or tell_unit(name)
+    if unit not in HOURS:
+        raise RecordsError(f"time_unit {unit!r} is none of {', '.join(HOURS)}{nearest(str(unit), HOURS)}")
+    return Times(numbers, MICROSECOND if dated else HOURS[unit], kind)
+
+
+def _read_moments(measurements: Measurements, name: str) -> tuple[NDArray[np.float64], int | None]:
+    """A column of times, dates in microseconds, and what they are."""
+    column = measurements.columns[name]
+    if isinstance(column, Moments):
+        numbers, present = column.numbers, [ZONED if column.zoned else NAIVE]
+    elif isinstance(column, Numbers):
+        numbers, present = column.numbers, [NUMBER]
+    else:
+        read = [_read_moment(value) for value in column.values]
+        numbers = np.array([np.nan, *(number for number, _ in read)])[column.codes]
+        kinds = np.array([NUMBER, *(kind for _, kind in read)], dtype=np.uint8)
+        used = np.bincount(column.codes, minlength=len(kinds)) > 0
+        used[0] = False
+        present = np.unique(kinds[used]).tolist()
+        if NO_TIME in present:
+            faulty = kinds[column.codes] == NO_TIME
+            text = column.values[int(column.codes[np.argmax(faulty)]) - 1]
+            raise measurements.refuse(
+                f"column {name!r} holds {text!r}, which is no time,",
+                faulty,
+                "; write numbers, or dates such as 2024-05-01 13:30",
+            )
+    if len(present) > 1:
+        raise RecordsError(
+            f"{measurements.name}: column {name!r} holds {' and '.join(TIME_KINDS[kind] for kind in present)}; "
+            f"write all its times in one way"
+        )
+    if np.isinf(numbers).any():
+        raise measurements.refuse(f"column {name!r} holds an infinite time", np.isinf(numbers))
+    return numbers, present[0] if present else None
+
+
+def _read_moment(value: Value) -> tuple[float, int]:
+    """The number or the microseconds of one time, by itself, and what it is."""
+    if isinstance(value, bool):
+        return np.nan, NO_TIME
+    if not isinstance(value, str):
+        return float(value), NUMBER
+    number = read_number(value)
+    if number is not None:
+        return number, NUMBER
+    try:
+        moment = datetime.fromisoformat(value.strip(BLANKS))
+    except ValueError:
+        return np.nan, NO_TIME
+    zoned = moment.tzinfo is not None
+    span = (moment if zoned else moment.replace(tzinfo=UTC)) - EPOCH
+    microseconds = (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+    return float(microseconds), ZONED if zoned else NAIVE
+
+
+def find_origins(
+    measurements: Measurements,
+    patient_of: NDArray[np.int64],
+    patients: int,
+    times: Times,
+    origin: str | Mapping[Any, Any] | None,
+) -> NDArray[np.float64]:
+    """When each patient's time begins; one more entry at the end for rows of patients who are not asked for."""
+    if origin is None and not times.dated:
+        return np.zeros(patients + 1)
+    if origin is None or origin == FIRST:
+        firsts = np.full(patients + 1, np.inf)
+        np.fmin.at(firsts, patient_of, times.numbers)
+        return np.where(np.isinf(firsts), 0.0, firsts)
+    if isinstance(origin, Mapping):
+        return _read_origins(measurements, patient_of, patients, times, origin)
+    starts, kind = _read_moments(measurements, origin)
+    _check_alike(measurements, times.kind, kind)
+    low, high = np.full(patients + 1, np.inf), np.full(patients + 1, -np.inf)
+    np.fmin.at(low, patient_of, starts)
+    np.fmax.at(high, patient_of, starts)
+    differing = (low < high)[patient_of] & (patient_of >= 0)
+    if differing.any():
+        raise measurements.refuse(
+            f"column {origin!r} must hold one time for each patient, but it differs for the patients",
+            differing,
+        )
+    lacking = np.isinf(low)[patient_of] & (patient_of >= 0)
+    if lacking.any():
+        raise measurements.refuse(f"column {origin!r} holds no time for the patients", lacking)
+    low[-1] = 0.0
+    return np.where(np.isinf(low), 0.0, low)
+
+
+def _read_origins(
+    measurements: Measurements,
+    patient_of: NDArray[np.int64],
+    patients: int,
+    times: Times,
+    origin: Mapping[Any, Any],
+) -> NDArray[np.float64]:
+    column = measurements.columns[measurements.roles.patient]
+    assert isinstance(column, Coded)
+    origin_of = {label(patient): start for patient, start in origin.items()}
+    origins = np.zeros(patients + 1)
+    rows, firsts = np.unique(patient_of, return_index=True)
+    firsts_of_rows = [
+        (row, first) for row, first in zip(rows.tolist(), firsts.tolist(), strict=True) if row >= 0
+    ]
+    names = [label(column.values[int(column.codes[first]) - 1]) for _, first in firsts_of_rows]
+    absent = [name for name in names if origin_of.get(name) is None]
+    if absent:
+        raise RecordsError(
+            f"origin has no time for {len(absent)} of {len(names)} patients ({', '.join(map(repr, absent[:SHOWN]))})"
+        )
+    starts = code_values([origin_of[name] for name in names], None, Place("origin", "time"))
+    own = Measurements(None, "origin", measurements.roles, {"time": starts})
+    numbers, kind = _read_moments(own, "time")
+    _check_alike(measurements, times.kind, kind)
+    origins[[row for row, _ in firsts_of_rows]] = numbers
+    return origins
+
+
+def _check_alike(measurements: Measurements, kind: int | None, kind_of_origins: int | None) -> None:
+    if kind is not None and kind_of_origins is not None and kind != kind_of_origins:
+        raise RecordsError(
+            f"{measurements.name}: the times are {TIME_KINDS[kind]}, but the origins are "
+            f"{TIME_KINDS[kind_of_origins]}; write both in one way"
+        )
