@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from concilium.privacy.ledger import Ledger as Ledger
     from concilium.records.patients import Patients as Patients
     from concilium.records.query import Query as Query
+    from concilium.records.series import Series as Series
     from concilium.records.table import Records as Records
     from concilium.rulefit.rulefit import RuleFit as RuleFit
     from concilium.study.study import Study as Study
+    from concilium.temporal import stl as stl
     from concilium.trees.naive_bayes import NaiveBayes as NaiveBayes
     from concilium.trees.tree import DecisionTree as DecisionTree
     from concilium.trees.voting import VotingTrees as VotingTrees
@@ -42,21 +44,27 @@ _PLACES = {
     "Records": "concilium.records.table",
     "Region": "concilium.federation.region",
     "RuleFit": "concilium.rulefit.rulefit",
+    "Series": "concilium.records.series",
     "Site": "concilium.federation.site",
     "Study": "concilium.study.study",
     "VotingTrees": "concilium.trees.voting",
     "load": "concilium.federation.model_file",
 }
-_PACKAGES = ("errors", "policy", "privacy")
+_MODULES = {
+    "errors": "concilium.errors",
+    "policy": "concilium.policy",
+    "privacy": "concilium.privacy",
+    "stl": "concilium.temporal.stl",
+}
 
-__all__ = sorted([*_PLACES, *_PACKAGES, "__version__"])
+__all__ = sorted([*_PLACES, *_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
     if name in _PLACES:
         value = getattr(importlib.import_module(_PLACES[name]), name)
-    elif name in _PACKAGES:
-        value = importlib.import_module(f"concilium.{name}")
+    elif name in _MODULES:
+        value = importlib.import_module(_MODULES[name])
     else:
         raise AttributeError(f"module 'concilium' has no attribute {name!r}")
     globals()[name] = value

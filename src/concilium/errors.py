@@ -3,6 +3,7 @@
 ConciliumError
 ├── RecordsError      a table that cannot be read or does not fit what was asked of it
 ├── QueryError        a query (or a predicate of a policy) that does not parse or names something unknown
+├── FormulaError      a temporal formula that does not parse, or does not fit the series it is asked about
 ├── PolicyError       a policy file that is wrong
 ├── StudyError        a study file that is wrong, or a method's parameter out of range
 │   └── CannotResume  work in progress that is of another study or of other records
@@ -42,6 +43,20 @@ class QueryError(ConciliumError):
         self.problem, self.text, self.line, self.column = problem, text, line, column
         shown = text.splitlines()[line - 1] if text.splitlines() else ""
         super().__init__(f"{problem} (line {line}, column {column})\n  {shown}\n  {' ' * (column - 1)}^")
+
+
+class FormulaError(ConciliumError):
+    """A temporal formula that does not parse, or does not fit the series it is asked about."""
+
+    def __init__(self, problem: str, text: str, line: int = 1, column: int = 1) -> None:
+        self.problem, self.text, self.line, self.column = problem, text, line, column
+        lines = text.splitlines()
+        shown, caret = lines[line - 1] if line <= len(lines) else "", column - 1
+        if len(shown) > 100:  # the neighbourhood is enough to see where it is
+            start = max(0, caret - 50)
+            shown, caret = shown[start : start + 100], caret - start
+        pointer = f" (line {line}, column {column})\n  {shown}\n  {' ' * caret}^" if shown else ""
+        super().__init__(f"{problem}{pointer}")
 
 
 class PolicyError(ConciliumError):

@@ -1,0 +1,287 @@
+"""Templates: formulas with holes, what can fill them, and which rules they match.
+
+A template matches a rule if its holes can be filled so that the filled template has the rule's canonical form, with
+nothing of what was filled in dropped or merged on the way (`? and ?` is not every formula, though `f and f` is f). Of
+`and` and `or` the order does not count, and a hole there takes one part or several: `? and x > 1` matches
+`x > 1 and y < 2 and z < 3`. This is the "syntactic match" of rule discovery, decided exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from concilium.errors import FormulaError
+from concilium.temporal.canonical import canonical
+from concilium.temporal.formula import (
+    RELATIONS,
+    Always,
+    Conjunction,
+    Disjunction,
+    Eventually,
+    Formula,
+    Implication,
+    Limit,
+    Negation,
+    OpenFormula,
+    Until,
+)
+from concilium.temporal.parsing import parse, point_at
+from concilium.temporal.printing import hole_places, show
+from concilium.temporal.windows import (
+    ANY_WINDOW,
+    HOLE,
+    Bound,
+    Hole,
+    Window,
+    check_bound,
+    check_window,
+    read_bound,
+)
+
+
+class OpenPlace(NamedTuple):
+    """What may fill a hole (formula, variable, relation, number, interval or bound), and where in the text it is."""
+
+    kind: str
+    place: int
+
+
+def holes(template: Formula) -> tuple[OpenPlace, ...]:
+    """The holes in the order written."""
+    return tuple(map(OpenPlace, _kinds(template), hole_places(template)))
+
+
+def fill(template: Formula, values: Sequence[Any]) -> Formula:
+    """The template with one value for each hole, in the order written; "?" leaves a hole as it is."""
+    if len(values) != template.open_places:
+        raise FormulaError(
+            f"there are {template.open_places} holes to fill and {len(values)} values", show(template)
+        )
+    return _fill(template, _Filling(template, values))
+
+
+def fill_hole(template: Formula, index: int, value: Any) -> Formula:
+    """The template with one hole filled."""
+    if not 0 <= index < template.open_places:
+        raise FormulaError(
+            f"there is no hole {index}; they are numbered from 0, and there are {template.open_places}",
+            show(template),
+        )
+    values: list[Any] = [HOLE] * template.open_places
+    values[index] = value
+    return fill(template, values)
+
+
+def matches(template: Formula, rule: Formula) -> bool:
+    """Whether the holes can be filled so that the template is the rule; a rule has no holes itself."""
+    if rule.open_places:
+        raise FormulaError("a rule to be matched has no holes", show(rule))
+    return match_canonical(canonical(template), canonical(rule))
+
+
+def match_canonical(template: Formula, rule: Formula) -> bool:
+    """`matches` of two formulas that are canonical already, as a search over many keeps them."""
+    if isinstance(template, OpenFormula):
+        return True
+    if not template.open_places:
+        return template == rule
+    if type(template) is not type(rule) or template.size > rule.size:
+        return False
+    match template, rule:
+        case Limit(), Limit():
+            return all(
+                _fits(one, other) for one, other in zip(template._values(), rule._values(), strict=True)
+            )
+        case (Conjunction(wanted), Conjunction(parts)) | (Disjunction(wanted), Disjunction(parts)):
+            return _match_parts(wanted, parts)
+        case (
+            (Always(window), Always(other))
+            | (Eventually(window), Eventually(other))
+            | (Until(window=window), Until(window=other))
+        ):
+            return _fits_window(window, other) and _match_children(template, rule)
+        case (Negation(), Negation()) | (Implication(), Implication()):
+            return _match_children(template, rule)
+    return False
+
+
+def _match_children(template: Formula, rule: Formula) -> bool:
+    return all(
+        match_canonical(one, other) for one, other in zip(template.children, rule.children, strict=True)
+    )
+
+
+def _match_parts(wanted: Sequence[Formula], parts: Sequence[Formula]) -> bool:
+    """Parts of the template to different parts of the rule; each bare hole takes one or more of those left over."""
+    closed = {part for part in wanted if not part.open_places}
+    free = sum(isinstance(part, OpenFormula) for part in wanted)
+    rest = [part for part in parts if part not in closed]
+    if len(parts) - len(rest) != len(closed):
+        return False
+    partial = [part for part in wanted if part.open_places and not isinstance(part, OpenFormula)]
+    left_over = len(rest) - len(partial)
+    if left_over < free or (left_over and not free):
+        return False
+    edges = [[place for place, part in enumerate(rest) if match_canonical(one, part)] for one in partial]
+    return _assign(edges, len(rest))
+
+
+def _assign(edges: Sequence[Sequence[int]], places: int) -> bool:
+    """Whether each row can have a place of its own among those it may take (augmenting paths)."""
+    owners: list[int | None] = [None] * places
+
+    def settle(row: int, tried: set[int]) -> bool:
+        for place in edges[row]:
+            if place not in tried:
+                tried.add(place)
+                owner = owners[place]
+                if owner is None or settle(owner, tried):
+                    owners[place] = row
+                    return True
+        return False
+
+    return all(settle(row, set()) for row in range(len(edges)))
+
+
+def _fits(one: Any, other: Any) -> bool:
+    return isinstance(one, Hole) or bool(one == other)
+
+
+def _fits_window(one: Window | None, other: Window | None) -> bool:
+    if one is None or other is None or one.whole_hole:
+        return one == other or (one is not None and one.whole_hole)
+    return _fits(one.low, other.low) and _fits(one.high, other.high)
+
+
+def _kinds(template: Formula) -> Iterator[str]:
+    match template:
+        case OpenFormula():
+            yield "formula"
+        case Limit(variable, relation, number):
+            for kind, value in (("variable", variable), ("relation", relation), ("number", number)):
+                if value is HOLE:
+                    yield kind
+        case Until(left, window, right):
+            yield from _kinds(left)
+            yield from _window_kinds(window)
+            yield from _kinds(right)
+        case _:
+            yield from _window_kinds(getattr(template, "window", None))
+            for child in template.children:
+                yield from _kinds(child)
+
+
+def _window_kinds(window: Window | None) -> Iterator[str]:
+    if window is not None:
+        yield from ["interval"] if window.whole_hole else ["bound"] * window.holes
+
+
+class _Filling:
+    """The values still to be filled in, and the template for errors."""
+
+    def __init__(self, template: Formula, values: Sequence[Any]) -> None:
+        self.template, self.values, self.index = template, values, 0
+
+    def take(self, check: Any) -> Any:
+        """The next value as `check` reads it; an error points at its hole."""
+        value = self.values[self.index]
+        self.index += 1
+        if value is HOLE or (isinstance(value, str) and value.strip() == "?"):
+            return HOLE
+        try:
+            return check(value)
+        except ValueError as error:
+            raise self.error(str(error)) from None
+
+    def error(self, problem: str) -> FormulaError:
+        """The error, pointing at the hole that was filled last."""
+        return point_at(problem, show(self.template), hole_places(self.template)[self.index - 1])
+
+
+def _fill(template: Formula, filling: _Filling) -> Formula:
+    if not template.open_places:
+        return template
+    match template:
+        case OpenFormula():
+            value = filling.take(_read_formula)
+            return template if value is HOLE else value
+        case Limit(variable, relation, number):
+            return Limit(
+                filling.take(_read_variable) if variable is HOLE else variable,
+                filling.take(_read_relation) if relation is HOLE else relation,
+                filling.take(_read_number) if number is HOLE else number,
+            )
+        case Negation(inner):
+            return Negation(_fill(inner, filling))
+        case Conjunction(parts) | Disjunction(parts):
+            return type(template)(_fill(part, filling) for part in parts)
+        case Implication(premise, result):
+            return Implication(_fill(premise, filling), _fill(result, filling))
+        case Always(window, inner) | Eventually(window, inner):
+            window = _fill_window(window, filling)
+            return type(template)(window, _fill(inner, filling))
+        case Until(left, window, right):
+            left = _fill(left, filling)
+            window = _fill_window(window, filling)
+            return Until(left, window, _fill(right, filling))
+    raise TypeError(f"{type(template).__name__} is no formula")
+
+
+def _fill_window(window: Window | None, filling: _Filling) -> Window | None:
+    if window is None or not window.holes:
+        return window
+    if window.whole_hole:
+        value = filling.take(_read_window)
+        return ANY_WINDOW if value is HOLE else value
+    low = filling.take(_read_bound) if window.low is HOLE else window.low
+    high = filling.take(_read_bound) if window.high is HOLE else window.high
+    try:
+        return check_window(low, high)
+    except ValueError as error:
+        raise filling.error(f"the interval {error}") from None
+
+
+def _read_formula(value: Any) -> Formula:
+    if isinstance(value, str):
+        return parse(value)
+    if not isinstance(value, Formula):
+        raise ValueError(f"{value!r} is no formula")
+    return value
+
+
+def _read_variable(value: Any) -> str:
+    if not (isinstance(value, str) and value):
+        raise ValueError(f"{value!r} is no name of a variable")
+    return value
+
+
+def _read_relation(value: Any) -> str:
+    if value not in RELATIONS:
+        raise ValueError(f"{value!r} is none of {' '.join(RELATIONS)}")
+    return str(value)
+
+
+def _read_number(value: Any) -> float:
+    if isinstance(value, bool | str):
+        raise ValueError(f"{value!r} is no number")
+    try:
+        return float(value)
+    except TypeError:
+        raise ValueError(f"{value!r} is no number") from None
+
+
+def _read_bound(value: Any) -> Bound:
+    return read_bound(value) if isinstance(value, str) else check_bound(value)
+
+
+def _read_window(value: Any) -> Window | None:
+    if value is None:
+        return None
+    try:
+        low, high = value[:2] if isinstance(value, Window) else value
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{value!r} is no interval; it is two bounds, or None for the rest of the stay"
+        ) from None
+    return check_window(_read_bound(low), _read_bound(high))
