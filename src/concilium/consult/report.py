@@ -51,6 +51,33 @@ def render_report(
 
     `pictures` are the model as SVG of our own drawing, by name, and go into the page as they are.
     """
+    numeric = "range" in metrics
+    patients = [site["patients"] for site in card["sites"] if site["patients"] is not None]
+    return (
+        make_environment()
+        .get_template("report.html.jinja")
+        .render(
+            metrics=metrics,
+            card=card,
+            drawing=drawing,
+            pictures={name: markupsafe.Markup(picture) for name, picture in (pictures or {}).items()},
+            method=load(METHODS[metrics["method"]]).description,
+            query=query,
+            figures=NUMBER_FIGURES if numeric else FIGURES,
+            numeric=numeric,
+            calibration=markupsafe.Markup(draw_calibration(metrics["calibration"], metrics["target"]))
+            if metrics.get("calibration")
+            else None,
+            patients=sum(patients),
+            releases=releases_by_site(card),
+            long_list=LONG_LIST,
+            long_table=LONG_TABLE,
+        )
+    )
+
+
+def make_environment() -> jinja2.Environment:
+    """Where the templates of reports are found, and how they write numbers."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -59,25 +86,7 @@ def render_report(
         lstrip_blocks=True,
     )
     environment.filters |= {"figure": figure, "thousands": thousands, "amount": say_number}
-    numeric = "range" in metrics
-    patients = [site["patients"] for site in card["sites"] if site["patients"] is not None]
-    return environment.get_template("report.html.jinja").render(
-        metrics=metrics,
-        card=card,
-        drawing=drawing,
-        pictures={name: markupsafe.Markup(picture) for name, picture in (pictures or {}).items()},
-        method=load(METHODS[metrics["method"]]).description,
-        query=query,
-        figures=NUMBER_FIGURES if numeric else FIGURES,
-        numeric=numeric,
-        calibration=markupsafe.Markup(draw_calibration(metrics["calibration"], metrics["target"]))
-        if metrics.get("calibration")
-        else None,
-        patients=sum(patients),
-        releases=releases_by_site(card),
-        long_list=LONG_LIST,
-        long_table=LONG_TABLE,
-    )
+    return environment
 
 
 def releases_by_site(card: Mapping[str, Any]) -> list[dict[str, Any]]:

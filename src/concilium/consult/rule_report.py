@@ -1,0 +1,64 @@
+"""A vote of temporal rules as one page of HTML that stands alone, with courses that fulfil and break each rule."""
+
+from __future__ import annotations
+
+import markupsafe
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.consult.report import FIGURES, make_environment
+from concilium.evaluation.rule_judgement import judge_vote
+from concilium.temporal.labelled_windows import LabelledWindows
+from concilium.temporal.rule_vote import RuleVote, cast_votes
+from concilium.temporal.trajectories import draw_trajectories
+
+MOST_PICTURES = 5
+
+
+def render_rule_report(
+    vote: RuleVote,
+    windows: LabelledWindows,
+    title: str,
+    *,
+    unseen: bool = True,
+    pictures: int = MOST_PICTURES,
+) -> str:
+    """The page of a vote on these windows, which it was not learned from (`unseen`), with pictures of the rules that
+    weigh most; `pictures=0` leaves out all courses of single patients."""
+    votes, positive = cast_votes(vote.rules, windows.series), windows.labels
+    order = np.argsort([-abs(weight) for weight in vote.weights], kind="stable")
+    rows = [
+        {
+            "text": str(vote.rules[place]),
+            "weight": vote.weights[place],
+            "positive": _share(votes[positive, place] > 0),
+            "negative": _share(votes[~positive, place] > 0),
+            "unknown": _share(votes[:, place] == 0),
+        }
+        for place in order
+    ]
+    return (
+        make_environment()
+        .get_template("rule_report.html.jinja")
+        .render(
+            title=title,
+            rules=rows,
+            bias=vote.bias,
+            figures=judge_vote(vote, windows),
+            headings=FIGURES,
+            windows=len(windows),
+            patients=len(np.unique(windows.owners)),
+            positive=int(positive.sum()),
+            unseen=unseen,
+            steps=windows.series.points,
+            step=windows.series.step,
+            pictures=[
+                markupsafe.Markup(draw_trajectories(vote.rules[place], windows.series))
+                for place in order[:pictures]
+            ],
+        )
+    )
+
+
+def _share(flags: NDArray[np.bool_]) -> float | None:
+    return float(flags.mean()) if len(flags) else None

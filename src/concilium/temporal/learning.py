@@ -1,0 +1,238 @@
+"""Learning rules from labelled windows: an evolutionary search over formulas (docs/temporal-rules.md).
+
+Structure by crossing and mutating syntax trees (breeding.py), numbers by trying all public limits of one place at a
+time; what is looked for is separation of robustness (after Nenzi et al. 2018, with a squashed robustness, so that the
+place of a limit matters and not only its variable). Whoever has windows of one class only gets a description instead
+(describing.py). The search is deterministic under its seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import StudyError
+from concilium.records.columns import label
+from concilium.records.series import Series
+from concilium.temporal.breeding import Breeder
+from concilium.temporal.describing import describe_windows
+from concilium.temporal.evaluation import robustness_all
+from concilium.temporal.formula import Formula
+from concilium.temporal.labelled_windows import LabelledWindows
+from concilium.temporal.search_space import SearchSpace
+
+SOFTNESS = 0.1
+"""The robustness, in units of a variable's width, that counts half as much as any amount more."""
+CONTESTANTS = 3
+REFINED = 4
+PATIENTS_AT_ONCE = 50
+MOST_COMPARED = 1000
+SAME = 0.99
+"""Rules whose windows correlate more than this are one rule in two forms, of which the better is given out."""
+
+
+@dataclass(frozen=True)
+class LearnedRule:
+    """A rule, and how well it tells positive windows from negative ones: 1 is perfect, 0 is chance; of a description,
+    how much of the public limits it rules out."""
+
+    formula: Formula
+    fitness: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleLearner:
+    """`RuleLearner(space=SearchSpace.from_ranges(["HR", "Temp"], steps=6)).learn(windows)`.
+
+    At most `rules` for a patient (or a cohort), canonical, no two the same, nor two that hold in the same windows.
+    A search has so many `generations` of a `population`, and stops when `patience` of them brought nothing
+    better. `penalty` is what an operator or a limit costs, `least` how good a rule must be to be given out at all.
+    """
+
+    space: SearchSpace
+    rules: int = 10
+    population: int = 40
+    generations: int = 15
+    patience: int = 3
+    penalty: float = 0.01
+    least: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("rules", 1), ("population", 4), ("generations", 1), ("patience", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise StudyError(f"{name} must be a whole number from {least}; got {value!r}")
+        if not 0 <= self.penalty < 1 or not 0 <= self.least < 1:
+            raise StudyError(f"penalty and least are from 0 to 1; got {self.penalty!r} and {self.least!r}")
+
+    def learn(self, windows: LabelledWindows) -> list[LearnedRule]:
+        """The rules of a cohort, the best first."""
+        return self._learn(windows, "cohort")
+
+    def learn_each(
+        self,
+        windows: LabelledWindows,
+        processes: int = 1,
+        progress: Callable[[int], None] | None = None,
+    ) -> dict[int, list[LearnedRule]]:
+        """The rules of each patient, from that patient's windows alone, by `owners`.
+
+        A patient's rules depend on nobody else: the limits are public, and the seed goes with the patient's id. With
+        more than one of `processes`, the program that calls this must be importable (`if __name__ == "__main__"`).
+        """
+        order = np.argsort(windows.owners, kind="stable")
+        begins = np.flatnonzero(np.diff(windows.owners[order], prepend=-1))
+        patients = np.split(order, begins[1:])
+        chunks = [
+            patients[start : start + PATIENTS_AT_ONCE] for start in range(0, len(patients), PATIENTS_AT_ONCE)
+        ]
+        works = ((self, windows.take(np.concatenate(chunk))) for chunk in chunks)
+        learned: dict[int, list[LearnedRule]] = {}
+        for part in _spread(works, processes):
+            learned.update(part)
+            if progress is not None:
+                progress(len(part))
+        return learned
+
+    def _learn(self, windows: LabelledWindows, name: str) -> list[LearnedRule]:
+        positive = windows.labels
+        if positive.all() or not positive.any():
+            described = describe_windows(self.space, windows.series, self.rules)
+            return [LearnedRule(formula, tightness) for formula, tightness in described]
+        seed = hashlib.sha256(f"{self.seed}\n{name}".encode("utf-8", "surrogatepass")).digest()
+        return _Evolution(self, self.space.scale(windows.series), positive, Random(seed)).run()
+
+
+class _Evolution:
+    """One search. Everything that was ever looked at is kept, by its canonical form."""
+
+    def __init__(
+        self, learner: RuleLearner, series: Series, positive: NDArray[np.bool_], random: Random
+    ) -> None:
+        self._learner, self._series, self._random = learner, series, random
+        self._breeder = Breeder(learner.space, random)
+        # + 1/positives and - 1/negatives: the mean of one class against that of the other.
+        count = int(positive.sum())
+        self._weights = np.where(positive, 0.5 / count, -0.5 / (len(positive) - count)).astype(np.float32)
+        self._fitness: dict[Formula, float] = {}
+        self._refined: set[Formula] = set()
+
+    def run(self) -> list[LearnedRule]:
+        learner = self._learner
+        living = self._judge(self._breeder.draw() for _ in range(2 * learner.population))
+        best, since = -1.0, 0
+        for _ in range(learner.generations):
+            living = self._select(living)
+            if self._fitness[living[0]] > best + 1e-6:
+                best, since = self._fitness[living[0]], 0
+            else:
+                since += 1
+            if since >= learner.patience:
+                break
+            young = [self._beget(living) for _ in range(learner.population)]
+            refined = [
+                variant for formula in self._find_unrefined(living) for variant in self._breeder.vary(formula)
+            ]
+            living = [*living, *self._judge([*young, *refined])]
+        return self._choose()
+
+    def _beget(self, living: Sequence[Formula]) -> Formula:
+        one = self._pick(living)
+        if self._random.random() < 0.5:
+            return self._breeder.cross(one, self._pick(living))
+        return self._breeder.mutate(one)
+
+    def _pick(self, living: Sequence[Formula]) -> Formula:
+        """The best of some; they are in order."""
+        return living[min(self._random.randrange(len(living)) for _ in range(CONTESTANTS))]
+
+    def _find_unrefined(self, living: Sequence[Formula]) -> list[Formula]:
+        """The best whose numbers and intervals were not all tried before."""
+        new = [formula for formula in living if formula not in self._refined][:REFINED]
+        self._refined.update(new)
+        return new
+
+    def _select(self, formulas: Sequence[Formula]) -> list[Formula]:
+        return self._rank(dict.fromkeys(formulas))[: self._learner.population]
+
+    def _judge(self, formulas: Iterable[Formula]) -> list[Formula]:
+        """The canonical forms, with the fitness of those that are new entered."""
+        forms = [formula.canonical() for formula in formulas]
+        new = [form for form in dict.fromkeys(forms) if form not in self._fitness]
+        if new:
+            for form, separation in zip(new, self._separate(new), strict=True):
+                self._fitness[form] = separation - self._learner.penalty * (form.size - 2)
+        return forms
+
+    def _separate(self, formulas: list[Formula]) -> list[float]:
+        robustness = robustness_all(formulas, self._series, absent=True)
+        squashed = robustness / (np.abs(robustness) + np.float32(SOFTNESS))
+        np.nan_to_num(squashed, copy=False, nan=0.0, posinf=1.0, neginf=-1.0)
+        separations: list[float] = (squashed @ self._weights).tolist()
+        return separations
+
+    def _choose(self) -> list[LearnedRule]:
+        """One rule after the other: the best, less what it repeats of those before it."""
+        learner = self._learner
+        good = [form for form, fitness in self._fitness.items() if fitness >= learner.least]
+        good = self._rank(good)[:MOST_COMPARED]
+        chosen = pick_unlike(
+            np.array([self._fitness[form] for form in good]),
+            robustness_all(good, self._series, absent=True) > 0,
+            learner.rules,
+        )
+        return [
+            LearnedRule(
+                learner.space.unscale_formula(good[place]).canonical(), round(self._fitness[good[place]], 6)
+            )
+            for place in chosen
+        ]
+
+    def _rank(self, formulas: Iterable[Formula]) -> list[Formula]:
+        return sorted(formulas, key=lambda one: (-self._fitness[one], one.size))
+
+
+def pick_unlike(fitness: NDArray[np.float64], held: NDArray[np.bool_], most: int) -> list[int]:
+    """At most so many of the rules, best first: each time the one whose fitness is highest after what it shares with
+    one picked before, as the square of the correlation of where they hold ([rule, window]), is taken off."""
+    centred = held - held.mean(axis=1, keepdims=True, dtype=np.float32)
+    size = np.linalg.norm(centred, axis=1, keepdims=True)
+    unit = np.divide(centred, size, out=np.zeros_like(centred), where=size > 0)
+    shared = np.zeros(len(fitness), dtype=np.float32)
+    picked: list[int] = []
+    left = np.flatnonzero(size[:, 0] > 0)
+    while len(left) and len(picked) < most:
+        best = left[np.argmax(fitness[left] * (1 - shared[left]))]
+        picked.append(int(best))
+        shared = np.maximum(shared, (unit @ unit[best]) ** 2)
+        left = left[shared[left] < SAME]
+    return picked
+
+
+def _spread(
+    works: Iterable[tuple[RuleLearner, LabelledWindows]], processes: int
+) -> Iterable[dict[int, list[LearnedRule]]]:
+    if processes <= 1:
+        yield from map(_learn_some, works)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_learn_some, works)
+
+
+def _learn_some(work: tuple[RuleLearner, LabelledWindows]) -> dict[int, list[LearnedRule]]:
+    learner, windows = work
+    begins = np.flatnonzero(np.diff(windows.owners, prepend=-1))
+    learned = {}
+    for first, last in zip(begins, [*begins[1:], len(windows)], strict=True):
+        own = windows.take(np.arange(first, last))
+        name = own.series.ids[0]
+        learned[int(own.owners[0])] = learner._learn(own, "" if name is None else label(name))
+    return learned
