@@ -72,6 +72,7 @@ class Ledger(LedgerMemory, RefusalLog):
 
     _file: LedgerFile
     _seen: Head
+    _settings: tuple[Head, LedgerSettings] | None = None
     _head_file: HeadFile | None = None
     _entered: Head | None = None
     _is_setting: bool = False
@@ -183,7 +184,7 @@ class Ledger(LedgerMemory, RefusalLog):
             answer = chain.find_answer(self._file, question, digest)
             if answer is not None:
                 return answer
-            settings = chain.read_settings(self._file)
+            settings = self._read_settings(tail.head)
             if self._records is not None and settings.records != self._records:
                 raise LedgerError(f"{self.path} was bound to other records while in use; open the site again")
             price = _enterable(price, tail.spent)
@@ -205,6 +206,7 @@ class Ledger(LedgerMemory, RefusalLog):
                 raise TypeError(f"seal must return the answer as bytes; got {type(answer).__name__}")
             chain.store(self._file, head, answer)
             self._entered = head
+        self._settings = head, settings
         return answer
 
     def recall(self, question: str, digest: str) -> bytes | None:
@@ -303,9 +305,12 @@ class Ledger(LedgerMemory, RefusalLog):
             return chain.read_tail(self._file).head
 
     def holds(self, head: Head) -> bool:
-        """Whether that head is in our chain; where not, this file is older than, or not, the one it came from."""
+        """Whether that head is in our chain; where not, this file is older than, or not, the one it came from.
+
+        The one that was entered last here is: that it still is in the file is looked at before each charge.
+        """
         with self._file.reading():
-            return chain.holds(self._file, head)
+            return head == self._seen or chain.holds(self._file, head)
 
     def verify(self) -> int:
         """Check the whole file and return how many entries it has; the first thing wrong raises LedgerError.
@@ -458,6 +463,12 @@ class Ledger(LedgerMemory, RefusalLog):
                     self._head_file.replace(self._seen)
                 elif self._head_file is not None:
                     self._head_file.write(self._seen, at_once=self._is_setting)
+
+    def _read_settings(self, head: Head) -> LedgerSettings:
+        """The settings of a chain that ends so; they are entries themselves, so that the same end has the same."""
+        if self._settings is None or self._settings[0] != head:
+            self._settings = head, chain.read_settings(self._file)
+        return self._settings[1]
 
     def _find_balance(self, settings: LedgerSettings, tail: Tail) -> Balance:
         month = max(chain.now(), tail.time)[:7]  # that of an entry made now

@@ -360,29 +360,33 @@ class Series:
             ranges[name] = (low, high)
         return ranges
 
-    def cut(self, ends: ArrayLike, length: int | str) -> Series:
+    def cut(self, ends: ArrayLike, length: int | str, rows: NDArray[np.integer] | None = None) -> Series:
         """For each patient the `length` steps (or a time such as "12h") before step `ends[i]`.
 
-        A window that begins before the stay begins with it, so that it is shorter; `ends` are from 1 to the length of
-        the stay. Time 0 of the result is the first step of each window.
+        With `rows`, windows of these patients (row numbers, several of one patient too). A window that begins before
+        the stay begins with it, so that it is shorter; `ends` are from 1 to the length of the stay. Time 0 of the
+        result is the first step of each window.
         """
         stops = np.asarray(ends)
-        if stops.shape != (len(self),) or not np.issubdtype(stops.dtype, np.integer):
-            raise RecordsError(f"ends are whole numbers of steps, one for each of the {len(self)} patients")
-        faulty = np.flatnonzero((stops < 1) | (stops > self.lengths))
+        owners = np.arange(len(self)) if rows is None else number_rows(rows, len(self))
+        if stops.shape != owners.shape or not np.issubdtype(stops.dtype, np.integer):
+            raise RecordsError(f"ends are whole numbers of steps, one for each of the {len(owners)} patients")
+        longest = self.lengths[owners]
+        faulty = np.flatnonzero((stops < 1) | (stops > longest))
         if faulty.size:
-            row = int(faulty[0])
+            window = int(faulty[0])
             raise RecordsError(
-                f"the window of patient {self.ids[row]!r} ends at step {stops[row]}, but it must end from 1 to "
-                f"{self.lengths[row]}, the length of the stay"
+                f"the window of patient {self.ids[owners[window]]!r} ends at step {stops[window]}, but it must end "
+                f"from 1 to {longest[window]}, the length of the stay"
             )
         steps = count_steps(length, self.step, "length")
         if steps < 1:
             raise RecordsError(f"a window is at least one step of {self.step} long; got {length!r}")
         lengths = np.minimum(stops, steps).astype(np.int32)
-        cells = _number_cells(self.starts[:-1] + stops - lengths, lengths)
+        cells = _number_cells(self.starts[:-1][owners] + stops - lengths, lengths)
         stays = {name: values[cells] for name, values in self.stays.items()}
-        return Series.from_stays(stays, lengths, step=self.step, ids=self.ids, points=steps, notes=self.notes)
+        ids = self.ids if rows is None else [self.ids[row] for row in owners.tolist()]
+        return Series.from_stays(stays, lengths, step=self.step, ids=ids, points=steps, notes=self.notes)
 
     def describe(self) -> SeriesDescription:
         """What was measured and what looks odd, for the hospital's own eyes: a table when printed."""

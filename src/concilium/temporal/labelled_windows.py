@@ -63,4 +63,4 @@ def cut_windows(
         raise RecordsError(f"an outcome is 0 or 1, or missing; got {labels[odd][0]}")
     known = ~np.isnan(labels)
     owners, ends, labels = owners[known], ends[known], labels[known]
-    return LabelledWindows(series.take(owners).cut(ends, steps), labels == 1, owners)
+    return LabelledWindows(series.cut(ends, steps, owners), labels == 1, owners)
