@@ -12,7 +12,7 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -22,7 +22,7 @@ from concilium.errors import MessageError
 from concilium.federation import terms as agreed_terms
 from concilium.federation.masking import Join, Joined, Meet
 from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, decode, encode, open_reply
-from concilium.federation.method import Method, QueryText, ReleaseName, Target
+from concilium.federation.method import Method, QueryText, ReleaseName
 from concilium.federation.questions import Noisy, Question, Statistic, open_question
 from concilium.federation.terms import (
     Agreed,
@@ -34,6 +34,7 @@ from concilium.federation.terms import (
     prove,
     sign_terms,
 )
+from concilium.parameters import Parameter
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.privacy.identity import Identity
 
@@ -50,7 +51,7 @@ class Anything(Method[Any]):
     called: ClassVar[str] = "a test"
     description: ClassVar[str] = "nothing"
 
-    target: Target
+    target: Annotated[str, Parameter("text", str, "what must be known of each patient, or nothing", "study")]
     query: QueryText = ""
     release: ReleaseName = "exact"
 

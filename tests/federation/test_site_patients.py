@@ -88,10 +88,52 @@ def test_what_is_neither_is_said(data):
         cc.Site("a", data)
 
 
-def test_a_site_needs_a_table_to_select_its_patients_by(tmp_path):
-    with pytest.raises(StudyError, match="'a' needs a table of its patients"):
-        cc.Site("a", cc.Patients(series=NOTES), ledger=tmp_path / "a.ledger")
-    assert list(tmp_path.iterdir()) == []
+def test_a_site_without_a_table_is_asked_about_everyone_it_has(monkeypatch):
+    monkeypatch.setitem(closed_lists.KINDS, AskLengths.kind, f"{__name__}:AskLengths")
+    series = cc.Series({"HR": np.ones((4, 5))}, lengths=[1, 2, 3, 4, 4])
+    for data in (series, cc.Patients(series=series)):
+        site = cc.Site("a", data, cc.Policy(kinds=tuple(closed_lists.KINDS)))
+        assert repr(site) == "Site('a', 5 patients)"
+        assert count_steps(site, AskLengths(query="", target="")) == 14
+        refusal = ask(site, schema_message("question-2"))
+        assert isinstance(refusal, Refusal)
+        for query in ("age > 3", "here = 1"):
+            reply = ask(site, encode(wrap(AskLengths.kind, AskLengths(query=query, target=""), name=query)))
+            assert isinstance(reply, Refusal)
+
+
+def test_one_query_on_the_table_selects_for_every_part(monkeypatch):
+    monkeypatch.setitem(closed_lists.KINDS, AskLengths.kind, f"{__name__}:AskLengths")
+    series = cc.Series({"HR": np.ones((7, 6))}, lengths=[1, 2, 3, 4, 5, 6], ids=[0, 1, 2, 3, 4, 5])
+    policy = cc.Policy(kinds=tuple(closed_lists.KINDS), minimum_patients=1)
+    site = cc.Site("a", cc.Patients(table=TABLE, series=series, by="patient"), policy)
+    women = sum(number + 1 for number in IDS if number % 2 == 0)
+    assert count_steps(site, AskLengths(query="sex = 'f'", target="y")) == women
+    assert count_steps(site, AskLengths(query="", target="")) == 21
+
+
+class AskLengths(Summed, frozen=True, kw_only=True):
+    """How many steps the stays of the patients have together."""
+
+    kind: ClassVar[str] = "test.lengths"
+    releases: ClassVar[frozenset[str]] = PLAIN
+    reads: ClassVar[frozenset[str]] = frozenset({"series"})
+
+    @property
+    def shape(self):
+        return (1,)
+
+    def estimate(self, patients, columns):
+        return Workload(patients, patients)
+
+    def compute(self, cohort, template):
+        return np.array([cohort.take_part("series").lengths.sum()], dtype=np.int64)
+
+
+def count_steps(site, question):
+    reply = ask(site, encode(wrap(question.kind, question, name=f"question {question.query}")))
+    assert isinstance(reply, Answer), reply
+    return int(read_sum(reply.body, question).item())
 
 
 @pytest.mark.parametrize("policy", [cc.Policy(), cc.Policy(allow=("patient",))])

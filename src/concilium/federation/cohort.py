@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ from concilium.policy.constrain import Constrained, constrain
 from concilium.policy.policy import Policy
 from concilium.privacy.randomness import draw_bytes
 from concilium.records.expression import predicates
+from concilium.records.patients import PatientPart
 from concilium.records.query import Query
 from concilium.records.table import Coded, Column, Numbers, Records
 
@@ -30,6 +33,7 @@ IDENTIFIER_SHARE = 0.9
 # Ages of a dozen patients may all differ; whole numbers of half a hundred that all differ number the patients.
 IDENTIFIER_NUMBERS = 50
 REMEMBERED_SELECTIONS = 4
+NO_PARTS: Mapping[str, PatientPart] = MappingProxyType({})
 # A column of numbers that is asked about as a category may have as many labels as there are patients.
 REMEMBERED_LABELS = 1 << 14
 
@@ -67,11 +71,17 @@ class Cohort:
         """Whether the cohort is the whole table, so that columns need no indexing."""
         return len(self.rows) == len(self.view.records)
 
+    def take_part(self, name: str) -> PatientPart:
+        """What the hospital holds of these patients beside its table, such as their series."""
+        part = self.view.parts[name]
+        return part if len(self.population) == len(part) else part.take(self.population.rows.astype(np.intp))
+
 
 class View:
     """A site's records as the outside may know them: `patients` are those who are left, by their rows in the
     hospital's table, and `hidden` says which columns are left out and why (never sent). `by` is the column of patients'
-    ids, if there is one. `division_key` decides who is held out (held_out.py)."""
+    ids, if there is one. `division_key` decides who is held out (held_out.py). `parts` are what is held of the same
+    patients beside the table."""
 
     def __init__(
         self,
@@ -83,7 +93,9 @@ class View:
         division_key: bytes | None = None,
         by_itself: frozenset[str] | None = None,
         constrained: Constrained | None = None,
+        parts: Mapping[str, Records | PatientPart] = NO_PARTS,
     ) -> None:
+        self.parts = {name: part for name, part in parts.items() if not isinstance(part, Records)}
         self._by_itself, self._policy, self._by = by_itself is not None, policy, by
         # A view that is nobody's divides its patients in a way that nobody else can know either.
         self.division_key = draw_bytes(32) if division_key is None else division_key
@@ -133,6 +145,7 @@ class View:
             division_key=self.division_key,
             by_itself=self._own_labels,
             constrained=left,
+            parts=self.parts,
         )
 
     def _constrain(self, records: Records, policy: Policy, secret: bytes | None) -> Constrained:
@@ -157,7 +170,9 @@ class View:
             asked = Query.parse(query)
             self._refuse_guessed(target, *sorted(asked.attributes))
             records = read_as_asked(self.records, asked) if self._by_itself else self.records
-            mask = asked.mask(records) & present(self.records, target)
+            mask = asked.mask(records)
+            if target:  # what is not in the table needs none
+                mask = mask & present(self.records, target)
             rows = np.flatnonzero(mask).astype(np.int32)
             found = rows, Population(self.patients[rows])
             with self._lock:

@@ -37,7 +37,7 @@ from concilium.federation.terms import Propose
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, statement
 from concilium.privacy.ledger import LASTING_RULE, Head, Ledger
-from concilium.records.patients import Patients
+from concilium.records.patients import PatientPart, Patients
 from concilium.records.table import Records
 
 log = logging.getLogger(__name__)
@@ -52,16 +52,16 @@ LEDGER_SAYS_NO = (
 class Site:
     """`Site("cleveland", records, policy=Policy.read("policy.toml"), ledger="cleveland.ledger")`.
 
-    It holds one population: a table of patients, or `Patients` with a table and more parts. Without a ledger file the
-    ledger is kept in memory: fine for a simulation, gone with the process. The site's identity is kept beside the
-    ledger (`cleveland.ledger.identity`) unless another file is named. From it follows who is held out (held_out.py),
-    unless a simulation, which is to come out the same again, gives the key itself.
+    It holds one population: a table of patients, another part alone, or `Patients` with several parts. Without a ledger
+    file the ledger is kept in memory: fine for a simulation, gone with the process. The site's identity is kept beside
+    the ledger (`cleveland.ledger.identity`) unless another file is named. From it follows who is held out
+    (held_out.py), unless a simulation, which is to come out the same again, gives the key itself.
     """
 
     def __init__(
         self,
         name: str,
-        data: Records | Patients,
+        data: Records | Patients | PatientPart,
         policy: Policy | None = None,
         ledger: str | Path | Ledger | None = None,
         identity: str | Path | Identity | None = None,
@@ -69,16 +69,14 @@ class Site:
     ) -> None:
         if not isinstance(name, str) or not 1 <= len(name) <= 100 or not name.isprintable():
             raise StudyError(f"a site's name must have 1 to 100 printable characters; got {name!r}")
-        if not isinstance(data, Records | Patients):
+        patients = Patients.of(data)
+        if patients is None:
             raise StudyError(
                 f"site {name!r} takes Records, such as Records.read(...), or Patients; got {type(data).__name__}"
             )
         if policy is not None and not isinstance(policy, Policy):
             raise StudyError(f"site {name!r} takes a Policy, such as Policy.read(...); got {policy!r}")
-        patients = data if isinstance(data, Patients) else Patients(table=data)
-        table = patients.table
-        if table is None:
-            raise StudyError(f"site {name!r} needs a table of its patients, by which queries select them")
+        table = patients.selectable
         self.name = name
         self.policy = policy if policy is not None else Policy()
         self.policy.check(table.names)  # before any file is made
@@ -97,6 +95,7 @@ class Site:
             self._derive_secret("concilium/constraints-secret@1"),
             patients.by,
             division_key=self.division_key,
+            parts=patients.parts,
         )
         populations = Populations(self.ledger, patients, self.policy.minimum_patients)
         memberships = Memberships(name, self.identity, self.policy, self.ledger, patients.digest)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
-from concilium.records.columns import EXACT, Numbers, Value, label
+from concilium.records.columns import EXACT, Coded, Numbers, Value, label
 from concilium.records.row_hashes import Hashes, hash_labels
 from concilium.records.table import Records, number_rows
 
@@ -30,7 +30,8 @@ class PatientPart(Protocol):
     """What a hospital holds of its patients beside the table.
 
     `ids` names the patients in the part's own order, each once; `digest` is hex text over ids and content in that
-    order; `take` gives the part for these rows in this order.
+    order; `take` gives the part for these rows in this order. A type whose parts may be all that a hospital holds says
+    which part it is, `part = "series"`.
     """
 
     @property
@@ -77,6 +78,22 @@ class Patients:
 
     def __repr__(self) -> str:
         return f"Patients({len(self)} patients: {', '.join(self.reads)})"
+
+    @classmethod
+    def of(cls, data: object) -> Patients | None:
+        """Patients of a table, or of another part that says which one it is, alone; None where this is neither."""
+        if isinstance(data, Patients):
+            return data
+        name = "table" if isinstance(data, Records) else getattr(type(data), "part", None)
+        parts: dict[str, Any] = {name: data} if name in PARTS else {}
+        return cls(**parts) if parts else None
+
+    @cached_property
+    def selectable(self) -> Records:
+        """The table by which queries select patients; without one, a list of them that says nothing of anybody."""
+        if self.table is not None:
+            return self.table
+        return Records({"patient": Coded(np.ones(len(self), dtype=np.uint8), ("here",), stated=True)})
 
     @property
     def parts(self) -> Mapping[str, Records | PatientPart]:

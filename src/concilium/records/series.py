@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -59,6 +59,8 @@ class Series:
     it: up to the last row in which anything was measured, at least one), `ids` the patients (without it: 1, 2, ...).
     `series["HR"]` is such an array again; `series.blocks()` gives all variables in pieces that fit in memory.
     """
+
+    part: ClassVar[str] = "series"
 
     def __init__(
         self,
