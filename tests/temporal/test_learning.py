@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concilium.errors import StudyError
+from concilium.errors import RecordsError, StudyError
 from concilium.records.series import Series
 from concilium.temporal.breeding import LARGEST, Breeder, is_state
 from concilium.temporal.describing import describe_windows
-from concilium.temporal.evaluation import robustness_all
+from concilium.temporal.evaluation import satisfied_all
 from concilium.temporal.formula import Always, Eventually, Until
 from concilium.temporal.labelled_windows import LabelledWindows
-from concilium.temporal.learning import SOFTNESS, RuleLearner, pick_unlike
+from concilium.temporal.learning import SAME, SOFTNESS, RuleLearner, pick_unlike
 from concilium.temporal.parsing import parse
 from concilium.temporal.search_space import SearchSpace
 
@@ -75,7 +75,7 @@ def test_rules_are_few_canonical_small_and_different(seed, most):
     for formula in formulas:
         for name in formula.variables:
             assert name in SPACE.limits
-    held = robustness_all(formulas, windows.series) > 0
+    held = satisfied_all(formulas, windows.series).filled(False)
     assert len({holds.tobytes() for holds in held}) == len(formulas)
 
 
@@ -209,9 +209,103 @@ def test_rules_that_repeat_others_come_late_or_not_at_all():
     assert pick_unlike(np.array([]), np.zeros((0, 6), bool), 3) == []
 
 
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(2, 30))
+@settings(max_examples=40)
+def test_picking_is_that_of_a_loop_with_correlations(seed, rules, windows):
+    draw = np.random.default_rng(seed)
+    held = draw.random((rules, windows)) < draw.random((rules, 1))
+    fitness = draw.random(rules)
+    expected = []
+    left = [rule for rule in range(rules) if 0 < held[rule].sum() < windows]
+    while left:
+
+        def worth(rule):
+            alike = [np.corrcoef(held[rule], held[other])[0, 1] ** 2 for other in expected]
+            return fitness[rule] * (1 - max(alike, default=0)), max(alike, default=0)
+
+        left = [rule for rule in left if worth(rule)[1] < SAME]
+        if left:
+            expected.append(max(left, key=lambda rule: worth(rule)[0]))
+            left.remove(expected[-1])
+    assert pick_unlike(fitness, held, rules) == expected
+
+
+def test_values_at_a_limit_count_as_the_rule_says():
+    """Whole numbers that are limits themselves: that a rule holds is its truth, and not a robustness above zero."""
+    draw = np.random.default_rng(5)
+    series = Series({"HR": draw.choice([80.0, 90.0, 100.0], (2, 300))})
+    windows = label_by("G[0,1] HR >= 90", series, wrong=0.05)
+    space = SearchSpace({"HR": (80.0, 85.0, 90.0, 95.0, 100.0)}, 2)
+    rules = [rule.formula for rule in RuleLearner(space=space).learn(windows)]
+    held = satisfied_all(rules, series).filled(False)
+    assert len({holds.tobytes() for holds in held}) == len(rules)
+    assert any((holds == parse("G[0,1] HR >= 90").satisfied(series)).all() for holds in held)
+
+
+def test_many_windows_are_looked_at_in_parts(monkeypatch):
+    windows = label_by("F[0,5] HR >= 110", draw_series(90, 8), wrong=0.1)
+    learner = RuleLearner(space=SPACE, generations=3)
+    whole = learner.learn(windows)
+    monkeypatch.setattr("concilium.temporal.learning.MOST_CELLS", 90 * 7)
+    parts = learner.learn(windows)
+    assert [rule.formula for rule in parts] == [rule.formula for rule in whole]
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"rules": 0}, {"population": 1}, {"patience": True}, {"penalty": 1.0}, {"least": -1}]
+    "wrong",
+    [
+        {"rules": 0},
+        {"population": 1},
+        {"patience": True},
+        {"penalty": 1.0},
+        {"penalty": "small"},
+        {"least": -1},
+        {"seed": "one"},
+    ],
 )
 def test_settings_out_of_range(wrong):
     with pytest.raises(StudyError, match=r"must be a whole number|from 0 to 1"):
         RuleLearner(space=SPACE, **wrong)
+
+
+def test_windows_that_do_not_fit_the_space():
+    windows = label_by("F[0,5] HR >= 110", draw_series(20, 9))
+    for labels in (windows.labels, np.ones(20, bool)):  # also where they are only described
+        labelled = LabelledWindows(windows.series, labels, windows.owners)
+        for learn in ("learn", "learn_each"):
+            with pytest.raises(RecordsError, match="no variable 'Lactate'"):
+                getattr(RuleLearner(space=SearchSpace.from_ranges(["HR", "Lactate"], 6)), learn)(labelled)
+            with pytest.raises(StudyError, match="windows of 5 steps, and these have 6"):
+                getattr(RuleLearner(space=SearchSpace.from_ranges(["HR"], 5)), learn)(labelled)
+
+
+def test_no_windows_have_no_rules():
+    windows = label_by("F[0,5] HR >= 110", draw_series(5, 9)).take(np.zeros(5, bool))
+    learner = RuleLearner(space=SPACE)
+    with pytest.raises(StudyError, match="no windows to learn from"):
+        learner.learn(windows)
+    assert learner.learn_each(windows) == {}
+    with pytest.raises(StudyError, match="processes must be a whole number"):
+        learner.learn_each(windows, processes=0)
+
+
+@pytest.mark.parametrize("positive", [[True, False], [True, True]])
+def test_what_was_never_measured_has_no_rules(positive):
+    draw = draw_series(20, 10)
+    nothing = np.full_like(draw.stays["HR"], np.nan)
+    labels = np.tile(positive, 10)
+    learner = RuleLearner(space=SPACE, generations=2, least=0)
+    one = LabelledWindows(draw.with_stays({**draw.stays, "HR": nothing}), labels, np.arange(20))
+    assert all("HR" not in rule.formula.variables for rule in learner.learn(one))
+    none = LabelledWindows(draw.with_stays(dict.fromkeys(SPACE.names, nothing)), labels, np.arange(20))
+    assert learner.learn(none) == []
+
+
+def test_a_description_names_the_shortest_time_in_which_something_happens():
+    series = Series({"HR": [[80.0], [80.0], [80.0], [120.0], [80.0], [80.0]]})
+    (rises,) = (
+        formula
+        for formula, _ in describe_windows(SearchSpace({"HR": (90.0, 110.0)}, 6), series, 9)
+        if isinstance(formula, Eventually) and formula.inner.relation == ">="
+    )
+    assert str(rises) == "F[3,5] HR >= 110"

@@ -10,6 +10,7 @@ from concilium.errors import ModelError
 from concilium.evaluation.rule_judgement import judge_vote
 from concilium.records.series import Series
 from concilium.temporal.labelled_windows import LabelledWindows
+from concilium.temporal.learning import LearnedRule
 from concilium.temporal.parsing import parse
 from concilium.temporal.rule_vote import RuleVote, cast_votes
 
@@ -73,3 +74,20 @@ def test_bad_votes():
         RuleVote.fit([], windows)
     with pytest.raises(ModelError, match="of one kind"):
         RuleVote.fit(RULES, LabelledWindows(windows.series, np.ones(20, bool), windows.owners))
+    for strength in (0, -1.0, float("nan")):
+        with pytest.raises(ModelError, match="above zero"):
+            RuleVote.fit(RULES, windows, strength)
+    with pytest.raises(ModelError, match="2 rules and 1 weights"):
+        RuleVote(tuple(RULES), (1.0,), 0.0)
+
+
+def test_rules_vote_as_they_were_learned():
+    windows = draw_windows(300, 6)
+    learned = [LearnedRule(rule, 0.5) for rule in RULES]
+    one, other = RuleVote.fit(learned, windows), RuleVote.fit(RULES, windows)
+    assert (one.rules, one.weights, one.bias) == (other.rules, other.weights, other.bias)
+
+
+def test_weights_of_any_size_are_judged():
+    windows = draw_windows(300, 7)
+    assert judge_vote(RuleVote(tuple(RULES), (1e6, 1.0), 0.0), windows)["auc"] is not None

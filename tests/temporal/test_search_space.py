@@ -58,6 +58,12 @@ def test_scaling_changes_no_comparison_and_comes_back():
         ({"HR": (2.0, 1.0)}, 3, None, "must rise"),
         ({"HR": (1.0, 2.0)}, 0, None, "at least one step"),
         ({"HR": (1.0, 2.0)}, 3, {"HR": 0.0}, "above zero"),
+        ({"HR": 90}, 3, None, "finite numbers"),
+        ({"HR": ("high",)}, 3, None, "finite numbers"),
+        ({"HR": (1e39,)}, 3, None, "fit 32 bits"),
+        ({"HR": (1e9, 1e9 + 1)}, 3, None, "must rise, as numbers of 32 bits"),
+        ({"HR": (1.0, 2.0)}, "6h", None, "whole number of steps"),
+        ({"HR": (1.0, 2.0)}, 3, {"hr": 5.0}, "width of 'hr', but no limits; did you mean 'HR'"),
     ],
 )
 def test_bad_spaces(limits, steps, widths, problem):

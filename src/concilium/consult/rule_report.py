@@ -1,4 +1,7 @@
-"""A vote of temporal rules as one page of HTML that stands alone, with courses that fulfil and break each rule."""
+"""A vote of temporal rules as one page of HTML that stands alone, with courses that fulfil and break each rule.
+
+docs/methods.md, section 6.6.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.consult.report import FIGURES, make_environment
+from concilium.errors import ModelError
 from concilium.evaluation.rule_judgement import judge_vote
 from concilium.temporal.labelled_windows import LabelledWindows
 from concilium.temporal.rule_vote import RuleVote, cast_votes
@@ -25,6 +29,10 @@ def render_rule_report(
 ) -> str:
     """The page of a vote on these windows, which it was not learned from (`unseen`), with pictures of the rules that
     weigh most; `pictures=0` leaves out all courses of single patients."""
+    if isinstance(pictures, bool) or not isinstance(pictures, int) or pictures < 0:
+        raise ModelError(f"pictures is a whole number from 0; got {pictures!r}")
+    if not len(windows):
+        raise ModelError("there are no windows to judge the vote on")
     votes, positive = cast_votes(vote.rules, windows.series), windows.labels
     order = np.argsort([-abs(weight) for weight in vote.weights], kind="stable")
     rows = [

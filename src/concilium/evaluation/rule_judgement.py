@@ -1,4 +1,4 @@
-"""How well a vote of temporal rules does on windows that it has not seen."""
+"""How well a vote of temporal rules does on windows that it has not seen (docs/methods.md, section 6.6)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def judge_vote(vote: RuleVote, windows: LabelledWindows) -> Figures:
     """Balanced accuracy, F1 and more on these windows; for an honest figure, windows of patients whom neither the rules
     nor their weights were learned from."""
     score = vote.score(windows.series)
-    chance = 1 / (1 + np.exp(-score))
+    chance = 1 / (1 + np.exp(-np.clip(score, -500, 500)))
     return measure(
         windows.labels.tolist(),
         (score > 0).tolist(),

@@ -1,4 +1,4 @@
-"""How formulas vary in a search: drawn, crossed and mutated as typed syntax trees.
+"""How formulas vary in a search: drawn, crossed and mutated as typed syntax trees (docs/methods.md, section 6.4).
 
 Two types of parts: a *state* says something of one moment (limits, joined by and and or), a *course* something of a
 window (G, F and U of states, joined by and, or and ->). A part is only ever exchanged for one of its type, so that

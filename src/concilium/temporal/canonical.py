@@ -1,6 +1,6 @@
 """One formula for all that mean the same: not only alike, but equal in truth and robustness on every series.
 
-The rules, each an equality of both semantics for every series and missing value (docs/temporal-logic.md):
+The rules, each an equality of both semantics for every series and missing value (docs/methods.md, section 6.2):
 
 - `not not f` is f; not moves inwards through and, or, G and F (each becomes its mirror image), and turns a relation;
   before U, -> and a proposition it stays.

@@ -1,4 +1,7 @@
-"""Describing windows that all have the same outcome: the tightest formulas that hold in every one of them."""
+"""Describing windows that all have the same outcome: the tightest formulas that hold in every one of them.
+
+docs/methods.md, section 6.5.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,14 @@ from concilium.temporal.search_space import SearchSpace
 
 
 def describe_windows(space: SearchSpace, series: Series, most: int) -> list[tuple[Formula, float]]:
-    """At most so many formulas with what they rule out of the public limits, the tightest first.
+    """At most so many formulas, the tightest first, each with how tight it is: of all that `>=` and `<` can say of its
+    variable and the public limits, the share that it says, which is at most a half.
 
     Of each variable: between which limits it always is, and what it rises above and falls below at some time, each in
     the interval where that says most. Where a variable was not measured throughout, nothing is said of it.
     """
     described: list[tuple[Formula, float]] = []
     for name in space.names:
-        if name not in series:
-            continue
         values = series[name]
         numbers = np.array(space.limits[name], dtype=np.float32)
         best: dict[str, tuple[float, int, Formula]] = {}
@@ -30,7 +32,8 @@ def describe_windows(space: SearchSpace, series: Series, most: int) -> list[tupl
             for kind, formula, tightness in _describe_course(
                 name, numbers, part, (first, last), space.limits[name]
             ):
-                rank = tightness, last - first
+                # As tight as another, always says more of a long interval, at some time of a short one.
+                rank = tightness, last - first if kind == "always" else first - last
                 if kind not in best or rank > best[kind][:2]:
                     best[kind] = (*rank, formula)
         described += [(formula, round(tightness, 6)) for tightness, _, formula in best.values()]

@@ -1,8 +1,8 @@
-"""Formulas on the series of a cohort: truth with three values, robustness with its bounds (docs/temporal-logic.md).
+"""Formulas on the series of a cohort: truth with three values, robustness with its bounds.
 
 A value that is missing, or lies after the end of a stay, can be anything: a formula is true or false where that does
 not matter and unknown where it does; its robustness lies between two bounds and is a number where they agree. Nothing
-is guessed, and a patient's values depend on no other patient's.
+is guessed, and a patient's values depend on no other patient's (docs/methods.md, section 6.1).
 """
 
 from __future__ import annotations

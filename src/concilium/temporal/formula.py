@@ -1,4 +1,4 @@
-"""Formulas of signal temporal logic as values (docs/temporal-logic.md).
+"""Formulas of signal temporal logic as values (docs/methods.md, section 6.1).
 
 A formula is immutable, and its hash, size and depth are computed once, when it is made: a search makes millions. What
 is done with one is in its own file: reading (`parsing`), writing (`printing`), the canonical form (`canonical`),

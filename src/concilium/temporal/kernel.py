@@ -3,7 +3,8 @@
 A part is rows [time, patient], one after the other. In the robust semantics it has a least and a greatest value, and
 only the one where they are equal (`exact`); the boolean semantics is the same arithmetic on -1, 0 (unknown) and 1.
 Everything is unknown after the end of a stay and of the grid. Intervals are minima of minima, by doubling; U in an
-interval is F in that interval together with the unbounded U (Donzé, Ferrère, Maler 2013), which is one pass backwards.
+interval is F in that interval together with the unbounded U (Donzé, Ferrère, Maler 2013), which is one pass backwards
+(docs/methods.md, section 6.1).
 """
 
 from __future__ import annotations

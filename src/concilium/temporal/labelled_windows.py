@@ -1,4 +1,4 @@
-"""Windows of patients' stays, each with the outcome that it is to tell."""
+"""Windows of patients' stays, each with the outcome that it is to tell (docs/methods.md, section 6.3)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ class LabelledWindows:
     labels: NDArray[np.bool_]
     owners: NDArray[np.intp]
 
+    def __post_init__(self) -> None:
+        labels, owners = np.asarray(self.labels), np.asarray(self.owners)
+        shape = (len(self.series),)
+        if labels.shape != shape or labels.dtype != np.bool_:
+            raise RecordsError(f"labels are true or false, one for each of the {len(self.series)} windows")
+        if owners.shape != shape or not np.issubdtype(owners.dtype, np.integer) or (owners < 0).any():
+            raise RecordsError(
+                f"owners are whole numbers from 0, one for each of the {len(self.series)} windows"
+            )
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "owners", owners)
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -35,13 +47,16 @@ def cut_windows(
 
     `outcome` names the variable of 0 and 1 whose value in a window's last step is its label, and which is left out of
     the windows; or it has a label for each patient, which all windows of the patient get. Windows whose label is
-    missing are left out, as are stays that are shorter than a window.
+    missing are left out, as are stays that are shorter than a window; where nothing is left, that is an error.
     """
     steps, stride = count_steps(length, series.step, "length"), count_steps(every, series.step, "every")
     if steps < 1 or stride < 1:
         raise RecordsError(
             f"windows have at least one step and are at least one apart; got {length!r}, {every!r}"
         )
+    longest = int(series.lengths.max(initial=0))
+    if longest < steps:
+        raise RecordsError(f"no stay is as long as a window of {steps} steps; the longest has {longest}")
     counts = np.where(series.lengths >= steps, (series.lengths - steps) // stride + 1, 0)
     owners = np.repeat(np.arange(len(series)), counts)
     nth = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -54,13 +69,18 @@ def cut_windows(
             raise RecordsError(f"there is no variable beside the outcome {outcome!r}")
         series = series.choose(others)
     else:
-        each = np.asarray(outcome, dtype=np.float32)
+        try:
+            each = np.asarray(outcome, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise RecordsError(f"an outcome is 0 or 1, or missing (NaN): {error}") from None
         if each.shape != (len(series),):
             raise RecordsError(f"the outcome has one label for each of the {len(series)} patients")
         labels = each[owners]
     odd = ~np.isnan(labels) & (labels != 0) & (labels != 1)
     if odd.any():
         raise RecordsError(f"an outcome is 0 or 1, or missing; got {labels[odd][0]}")
-    known = ~np.isnan(labels)
-    owners, ends, labels = owners[known], ends[known], labels[known]
+    labelled = ~np.isnan(labels)
+    if not labelled.any():
+        raise RecordsError("the outcome is missing in every window")
+    owners, ends, labels = owners[labelled], ends[labelled], labels[labelled]
     return LabelledWindows(series.cut(ends, steps, owners), labels == 1, owners)

@@ -1,4 +1,4 @@
-"""Learning rules from labelled windows: an evolutionary search over formulas (docs/temporal-rules.md).
+"""Learning rules from labelled windows: an evolutionary search over formulas (docs/methods.md, section 6.4).
 
 Structure by crossing and mutating syntax trees (breeding.py), numbers by trying all public limits of one place at a
 time; what is looked for is separation of robustness (after Nenzi et al. 2018, with a squashed robustness, so that the
@@ -9,8 +9,9 @@ place of a limit matters and not only its variable). Whoever has windows of one 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from random import Random
@@ -23,7 +24,7 @@ from concilium.records.columns import label
 from concilium.records.series import Series
 from concilium.temporal.breeding import Breeder
 from concilium.temporal.describing import describe_windows
-from concilium.temporal.evaluation import robustness_all
+from concilium.temporal.evaluation import robustness_all, satisfied_all
 from concilium.temporal.formula import Formula
 from concilium.temporal.labelled_windows import LabelledWindows
 from concilium.temporal.search_space import SearchSpace
@@ -34,6 +35,8 @@ CONTESTANTS = 3
 REFINED = 4
 PATIENTS_AT_ONCE = 50
 MOST_COMPARED = 1000
+MOST_CELLS = 1 << 24
+"""Formulas times windows that are evaluated at once: 64 megabytes."""
 SAME = 0.99
 """Rules whose windows correlate more than this are one rule in two forms, of which the better is given out."""
 
@@ -41,7 +44,7 @@ SAME = 0.99
 @dataclass(frozen=True)
 class LearnedRule:
     """A rule, and how well it tells positive windows from negative ones: 1 is perfect, 0 is chance; of a description,
-    how much of the public limits it rules out."""
+    how tight it is, at most a half."""
 
     formula: Formula
     fitness: float
@@ -70,11 +73,18 @@ class RuleLearner:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise StudyError(f"{name} must be a whole number from {least}; got {value!r}")
-        if not 0 <= self.penalty < 1 or not 0 <= self.least < 1:
-            raise StudyError(f"penalty and least are from 0 to 1; got {self.penalty!r} and {self.least!r}")
+        for name in ("penalty", "least"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value < 1:
+                raise StudyError(f"{name} is a number from 0 to 1, and below 1; got {value!r}")
+        if not isinstance(self.seed, int):
+            raise StudyError(f"seed must be a whole number; got {self.seed!r}")
 
     def learn(self, windows: LabelledWindows) -> list[LearnedRule]:
         """The rules of a cohort, the best first."""
+        self._check(windows)
+        if not len(windows):
+            raise StudyError("there are no windows to learn from")
         return self._learn(windows, "cohort")
 
     def learn_each(
@@ -85,9 +95,15 @@ class RuleLearner:
     ) -> dict[int, list[LearnedRule]]:
         """The rules of each patient, from that patient's windows alone, by `owners`.
 
-        A patient's rules depend on nobody else: the limits are public, and the seed goes with the patient's id. With
-        more than one of `processes`, the program that calls this must be importable (`if __name__ == "__main__"`).
+        A patient's rules depend on nobody else: the limits are public, and the seed goes with the patient's id (without
+        ids that is the patient's place in the series). With more than one of `processes`, the program that calls this
+        must be importable (`if __name__ == "__main__"`).
         """
+        if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
+            raise StudyError(f"processes must be a whole number from 1; got {processes!r}")
+        self._check(windows)
+        if not len(windows):
+            return {}
         order = np.argsort(windows.owners, kind="stable")
         begins = np.flatnonzero(np.diff(windows.owners[order], prepend=-1))
         patients = np.split(order, begins[1:])
@@ -101,6 +117,13 @@ class RuleLearner:
             if progress is not None:
                 progress(len(part))
         return learned
+
+    def _check(self, windows: LabelledWindows) -> None:
+        windows.series.check(self.space.names)
+        if windows.series.points != self.space.steps:
+            raise StudyError(
+                f"the search space is of windows of {self.space.steps} steps, and these have {windows.series.points}"
+            )
 
     def _learn(self, windows: LabelledWindows, name: str) -> list[LearnedRule]:
         positive = windows.labels
@@ -173,11 +196,28 @@ class _Evolution:
         return forms
 
     def _separate(self, formulas: list[Formula]) -> list[float]:
-        robustness = robustness_all(formulas, self._series, absent=True)
-        squashed = robustness / (np.abs(robustness) + np.float32(SOFTNESS))
-        np.nan_to_num(squashed, copy=False, nan=0.0, posinf=1.0, neginf=-1.0)
-        separations: list[float] = (squashed @ self._weights).tolist()
+        separations: list[float] = []
+        for some in self._share_out(formulas):
+            robustness = robustness_all(some, self._series, absent=True)
+            squashed = robustness / (np.abs(robustness) + np.float32(SOFTNESS))
+            np.nan_to_num(squashed, copy=False, nan=0.0, posinf=1.0, neginf=-1.0)
+            separations += (squashed @ self._weights).tolist()
         return separations
+
+    def _find_where_they_hold(self, formulas: list[Formula]) -> NDArray[np.bool_]:
+        """[formula, window], unknown taken as not."""
+        held = np.zeros((len(formulas), len(self._series)), dtype=np.bool_)
+        start = 0
+        for some in self._share_out(formulas):
+            held[start : start + len(some)] = satisfied_all(some, self._series, absent=True).filled(False)
+            start += len(some)
+        return held
+
+    def _share_out(self, formulas: list[Formula]) -> Iterator[list[Formula]]:
+        """In parts that fit in memory, however many the windows are."""
+        most = max(1, MOST_CELLS // len(self._series))
+        for start in range(0, len(formulas), most):
+            yield formulas[start : start + most]
 
     def _choose(self) -> list[LearnedRule]:
         """One rule after the other: the best, less what it repeats of those before it."""
@@ -186,7 +226,7 @@ class _Evolution:
         good = self._rank(good)[:MOST_COMPARED]
         chosen = pick_unlike(
             np.array([self._fitness[form] for form in good]),
-            robustness_all(good, self._series, absent=True) > 0,
+            self._find_where_they_hold(good),
             learner.rules,
         )
         return [
@@ -203,16 +243,18 @@ class _Evolution:
 def pick_unlike(fitness: NDArray[np.float64], held: NDArray[np.bool_], most: int) -> list[int]:
     """At most so many of the rules, best first: each time the one whose fitness is highest after what it shares with
     one picked before, as the square of the correlation of where they hold ([rule, window]), is taken off."""
-    centred = held - held.mean(axis=1, keepdims=True, dtype=np.float32)
-    size = np.linalg.norm(centred, axis=1, keepdims=True)
-    unit = np.divide(centred, size, out=np.zeros_like(centred), where=size > 0)
-    shared = np.zeros(len(fitness), dtype=np.float32)
+    windows = held.shape[1]
+    count = held.sum(axis=1).astype(np.float64)
+    spread = count * (windows - count)  # the variance, times the windows squared; zero where always or never
+    shared = np.zeros(len(fitness))
     picked: list[int] = []
-    left = np.flatnonzero(size[:, 0] > 0)
+    left = np.flatnonzero(spread > 0)
     while len(left) and len(picked) < most:
         best = left[np.argmax(fitness[left] * (1 - shared[left]))]
         picked.append(int(best))
-        shared = np.maximum(shared, (unit @ unit[best]) ** 2)
+        both = (held[left] & held[best]).sum(axis=1)
+        covariance = windows * both - count[left] * count[best]
+        shared[left] = np.maximum(shared[left], covariance**2 / (spread[left] * spread[best]))
         left = left[shared[left] < SAME]
     return picked
 
@@ -224,7 +266,13 @@ def _spread(
         yield from map(_learn_some, works)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_learn_some, works)
+        try:
+            yield from pool.map(_learn_some, works)
+        except BrokenProcessPool:
+            raise StudyError(
+                "a process that learned rules ended before its time: out of memory, or the program that called it is "
+                'not importable; call it under `if __name__ == "__main__":`, or with processes=1'
+            ) from None
 
 
 def _learn_some(work: tuple[RuleLearner, LabelledWindows]) -> dict[int, list[LearnedRule]]:

@@ -1,4 +1,7 @@
-"""A weighted vote of rules: how much each one counts is learned from training patients, and from nobody else."""
+"""A weighted vote of rules: how much each one counts is learned from training patients, and from nobody else.
+
+docs/methods.md, section 6.6.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from concilium.records.series import Series
 from concilium.temporal.evaluation import satisfied_all
 from concilium.temporal.formula import Formula
 from concilium.temporal.labelled_windows import LabelledWindows
+from concilium.temporal.learning import LearnedRule
 
 Floats = NDArray[np.float64]
 
@@ -29,21 +33,30 @@ class RuleVote:
     weights: tuple[float, ...]
     bias: float
 
+    def __post_init__(self) -> None:
+        if len(self.rules) != len(self.weights):
+            raise ModelError(f"there are {len(self.rules)} rules and {len(self.weights)} weights")
+
     @classmethod
-    def fit(cls, rules: Sequence[Formula], windows: LabelledWindows, strength: float = 10.0) -> RuleVote:
+    def fit(
+        cls, rules: Sequence[Formula | LearnedRule], windows: LabelledWindows, strength: float = 10.0
+    ) -> RuleVote:
         """Weights by logistic regression on the votes, both classes counting the same, held back by a ridge of this
         strength: rules that say the same share their weight. No rule votes against what it says: those that would
         are left out."""
         if not rules:
             raise ModelError("a vote needs at least one rule")
+        if not (np.isfinite(strength) and strength > 0):
+            raise ModelError(f"the strength of the ridge is a number above zero; got {strength!r}")
         if windows.labels.all() or not windows.labels.any():
             raise ModelError("a vote is learned from positive and negative windows; these are of one kind")
-        votes = cast_votes(rules, windows.series)
-        kept = np.arange(len(rules))
+        formulas = [rule.formula if isinstance(rule, LearnedRule) else rule for rule in rules]
+        votes = cast_votes(formulas, windows.series)
+        kept = np.arange(len(formulas))
         while True:
             weights, bias = _fit_ridge(votes[:, kept], windows.labels, strength)
             if (weights >= 0).all():
-                return cls(tuple(rules[place] for place in kept.tolist()), tuple(weights.tolist()), bias)
+                return cls(tuple(formulas[place] for place in kept.tolist()), tuple(weights.tolist()), bias)
             kept = kept[weights > 0]
 
     def score(self, series: Series) -> Floats:

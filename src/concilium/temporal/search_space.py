@@ -1,4 +1,4 @@
-"""Where rules are looked for: public limits of each variable, and intervals of a window.
+"""Where rules are looked for: public limits of each variable, intervals of a window (docs/methods.md, section 6.4).
 
 Claim. Protected: a patient whose rules are shared, from whoever knows other patients' rules. The limits come from
 public clinical ranges (or are stated by hand), never from other patients' values, so that a patient's rules depend on
@@ -18,7 +18,7 @@ import numpy as np
 from concilium.errors import StudyError, nearest
 from concilium.records.clinical_ranges import CLINICAL_RANGES, ClinicalRange
 from concilium.records.series import Series
-from concilium.temporal.formula import Formula, Limit
+from concilium.temporal.formula import LARGEST_NUMBER, Formula, Limit
 from concilium.temporal.rebuilding import rebuild
 
 PARTS = 4  # of a reference range, one limit for each
@@ -40,16 +40,13 @@ class SearchSpace:
     def __post_init__(self) -> None:
         if not self.limits:
             raise StudyError("a search needs at least one variable with limits")
-        for name, numbers in self.limits.items():
-            if not numbers or not all(math.isfinite(number) for number in numbers):
-                raise StudyError(
-                    f"the limits of {name!r} must be finite numbers, at least one; got {numbers!r}"
-                )
-            if any(second <= first for first, second in pairwise(numbers)):
-                raise StudyError(f"the limits of {name!r} must rise; got {numbers!r}")
-        if self.steps < 1:
-            raise StudyError(f"a window has at least one step; got {self.steps}")
-        object.__setattr__(self, "limits", dict(self.limits))
+        limits = {name: _read_limits(name, numbers) for name, numbers in self.limits.items()}
+        object.__setattr__(self, "limits", limits)
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+            raise StudyError(f"a window has a whole number of steps, at least one step; got {self.steps!r}")
+        odd = [name for name in self.widths or {} if name not in limits]
+        if odd:
+            raise StudyError(f"there is a width of {odd[0]!r}, but no limits{nearest(odd[0], limits)}")
         widths = {name: self._find_width(name) for name in self.limits}
         object.__setattr__(self, "widths", widths)
 
@@ -119,6 +116,20 @@ class SearchSpace:
         if not (math.isfinite(width) and width > 0):
             raise StudyError(f"the width of {name!r} must be a number above zero; got {width!r}")
         return float(width)
+
+
+def _read_limits(name: str, numbers: Iterable[float]) -> tuple[float, ...]:
+    try:
+        limits = tuple(float(number) for number in numbers)
+    except (TypeError, ValueError):
+        limits = ()
+    if not limits or not all(abs(number) <= LARGEST_NUMBER for number in limits):
+        raise StudyError(
+            f"the limits of {name!r} must be finite numbers, at least one, that fit 32 bits; got {numbers!r}"
+        )
+    if any(np.float32(second) <= np.float32(first) for first, second in pairwise(limits)):
+        raise StudyError(f"the limits of {name!r} must rise, as numbers of 32 bits; got {numbers!r}")
+    return limits
 
 
 def place_limits(clinical: ClinicalRange) -> tuple[float, ...]:

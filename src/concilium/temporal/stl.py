@@ -1,4 +1,12 @@
-"""Signal temporal logic, `cc.stl`: read a formula, evaluate it on the series of a whole cohort, match templates."""
+"""Signal temporal logic, `cc.stl`: read a formula, evaluate it on the series of a whole cohort, match templates, learn.
+
+What learns rules is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from concilium.temporal.evaluation import bounds_all, robustness_all, satisfied_all
 from concilium.temporal.formula import (
@@ -18,6 +26,25 @@ from concilium.temporal.formula import (
 from concilium.temporal.parsing import parse
 from concilium.temporal.windows import HOLE, Duration, Window
 
+if TYPE_CHECKING:
+    from concilium.temporal.labelled_windows import LabelledWindows as LabelledWindows
+    from concilium.temporal.labelled_windows import cut_windows as cut_windows
+    from concilium.temporal.learning import LearnedRule as LearnedRule
+    from concilium.temporal.learning import RuleLearner as RuleLearner
+    from concilium.temporal.rule_vote import RuleVote as RuleVote
+    from concilium.temporal.search_space import SearchSpace as SearchSpace
+    from concilium.temporal.trajectories import draw_trajectories as draw_trajectories
+
+_PLACES = {
+    "LabelledWindows": "concilium.temporal.labelled_windows",
+    "LearnedRule": "concilium.temporal.learning",
+    "RuleLearner": "concilium.temporal.learning",
+    "RuleVote": "concilium.temporal.rule_vote",
+    "SearchSpace": "concilium.temporal.search_space",
+    "cut_windows": "concilium.temporal.labelled_windows",
+    "draw_trajectories": "concilium.temporal.trajectories",
+}
+
 __all__ = [
     "HOLE",
     "Always",
@@ -28,14 +55,33 @@ __all__ = [
     "Eventually",
     "Formula",
     "Implication",
+    "LabelledWindows",
+    "LearnedRule",
     "Limit",
     "Negation",
     "OpenFormula",
     "Proposition",
+    "RuleLearner",
+    "RuleVote",
+    "SearchSpace",
     "Until",
     "Window",
     "bounds_all",
+    "cut_windows",
+    "draw_trajectories",
     "parse",
     "robustness_all",
     "satisfied_all",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PLACES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

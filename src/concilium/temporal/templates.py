@@ -1,4 +1,4 @@
-"""Templates: formulas with holes, what can fill them, and which rules they match.
+"""Templates: formulas with holes, what can fill them, and which rules they match (docs/methods.md, section 6.2).
 
 A template matches a rule if its holes can be filled so that the filled template has the rule's canonical form, with
 nothing of what was filled in dropped or merged on the way (`? and ?` is not every formula, though `f and f` is f). Of

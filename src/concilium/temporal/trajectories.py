@@ -1,10 +1,12 @@
 """Courses of single patients that fulfil a rule and that break it, as a picture (Figure 2 of DP-RuL).
 
-It shows values of single patients: it is for the hospital that holds them, and for public data.
+It shows values of single patients: it is for the hospital that holds them, and for public data (docs/methods.md,
+section 6.6).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from concilium.errors import ModelError
 from concilium.federation.pictures import COLOURS, INK, SOFT, draw_frame, element_text
 from concilium.records.series import Series
+from concilium.temporal.evaluation import robustness_all, satisfied_all
 from concilium.temporal.formula import Always, Eventually, Formula, Limit, Until
 from concilium.temporal.windows import Bound, Duration
 
@@ -22,16 +25,19 @@ MOST = 25
 
 
 def draw_trajectories(rule: Formula, series: Series, most: int = MOST) -> str:
-    """The picture of a rule: at most so many windows that fulfil it and as many that break it, from the clearest to the
-    closest, a panel for each of its variables with the limits it is compared with."""
+    """The picture of a rule: at most so many windows that fulfil it and as many that break it, some of them clearly and
+    some narrowly, a panel for each of its variables with the limits it is compared with. Windows in which it is unknown
+    are not drawn."""
     names = sorted(rule.variables)
     if not names:
         raise ModelError("a rule without variables cannot be drawn")
     series.check(names)
-    robustness = rule.robustness(series)
+    robustness = robustness_all([rule], series, absent=True)[0]
+    truth = satisfied_all([rule], series, absent=True)[0]
+    fulfil, break_it = truth.filled(False), ~truth.filled(True)
     groups = [
-        (BREAKS, _spread_out(robustness, robustness < 0, most), int((robustness < 0).sum()), "break it"),
-        (FULFILS, _spread_out(robustness, robustness >= 0, most), int((robustness >= 0).sum()), "fulfil it"),
+        (BREAKS, _spread_out(robustness, break_it, most), int(break_it.sum()), "break it"),
+        (FULFILS, _spread_out(robustness, fulfil, most), int(fulfil.sum()), "fulfil it"),
     ]
     parts = []
     for place, (colour, rows, count, words) in enumerate(reversed(groups)):
@@ -39,7 +45,7 @@ def draw_trajectories(rule: Formula, series: Series, most: int = MOST) -> str:
         parts.append(f'<line x1="{x}" y1="30" x2="{x + 22}" y2="30" stroke="{colour}" stroke-width="3"/>')
         shown = f"{count:,} {words}" + (f", {len(rows)} shown" if len(rows) < count else "")
         parts.append(f'<text x="{x + 28}" y="34" fill="{SOFT}">{element_text(shown)}</text>')
-    last = max(int(series.lengths.max()) - 1, 1)
+    last = int(series.lengths.max(initial=1)) - 1
     for number, name in enumerate(names):
         top = TOP + number * (PANEL + GAP)
         parts += _draw_panel(rule, series, name, groups, last, top)
@@ -76,7 +82,7 @@ def _draw_panel(
         }
     )
     numbers = [number for number, _ in limits]
-    present = values[~np.isnan(values)]
+    present = values[np.isfinite(values)]
     low = min([*numbers, *([float(present.min())] if present.size else [])], default=0.0)
     high = max([*numbers, *([float(present.max())] if present.size else [])], default=1.0)
     spare = (high - low or 1.0) * 0.06
@@ -84,7 +90,7 @@ def _draw_panel(
     right, bottom = WIDTH - RIGHT, top + PANEL
 
     def across(step: float) -> float:
-        return LEFT + (right - LEFT) * step / last
+        return LEFT + (right - LEFT) * step / max(last, 1)
 
     def up(value: float) -> float:
         return bottom - PANEL * (value - low) / (high - low)
@@ -93,7 +99,8 @@ def _draw_panel(
         f'<rect x="{LEFT}" y="{top}" width="{right - LEFT}" height="{PANEL}" fill="#fbfcfd" stroke="#d8dee5"/>'
     ]
     for first, until in _find_intervals(rule, name, last, series.step_hours):
-        x, width = across(first), max(across(until) - across(first), 3.0)
+        width = max(across(until) - across(first), 3.0)
+        x = min(across(first), right - width)
         parts.append(
             f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{PANEL}" fill="#0b5c6b" opacity="0.06"/>'
         )
@@ -135,7 +142,7 @@ def _draw_line(
     """One patient's course, with a gap where nothing was measured and a dot where a value stands alone."""
     strokes, pen = [], "M"
     for step, value in enumerate(values.tolist()):
-        if value != value:
+        if not math.isfinite(value):
             pen = "M"
             continue
         strokes.append(f"{pen}{across(step):.1f} {up(value):.1f}" + ("h0.01" if pen == "M" else ""))
