@@ -209,3 +209,10 @@ def test_many_parts_are_matched_without_trying_all_orders():
     template = parse(" and ".join(["? > ?"] * 59 + ["x3 > ?"]))
     assert template.matches(rule)
     assert not parse(" and ".join(["? > ?"] * 58 + ["x3 > ?"] * 2)).matches(rule)
+
+
+def test_a_rule_may_be_its_text():
+    assert parse("G[?] HR >= ?").matches("G[0,6] HR >= 90")
+    assert not parse("G[?] HR >= ?").matches("F[0,6] HR >= 90")
+    with pytest.raises(cc.errors.FormulaError, match="no holes"):
+        parse("G[?] HR >= ?").matches("G[0,6] HR >= ?")

@@ -142,8 +142,9 @@ class Formula:
 
         return fill_hole(self, index, value)
 
-    def matches(self, rule: Formula) -> bool:
-        """Whether the holes of this template can be filled so that it is the rule, whatever the order of and and or."""
+    def matches(self, rule: Formula | str) -> bool:
+        """Whether the holes of this template can be filled so that it is the rule (or its text), whatever the order of
+        and and or."""
         from concilium.temporal.templates import matches
 
         return matches(self, rule)

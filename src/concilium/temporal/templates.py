@@ -73,8 +73,10 @@ def fill_hole(template: Formula, index: int, value: Any) -> Formula:
     return fill(template, values)
 
 
-def matches(template: Formula, rule: Formula) -> bool:
+def matches(template: Formula, rule: Formula | str) -> bool:
     """Whether the holes can be filled so that the template is the rule; a rule has no holes itself."""
+    if isinstance(rule, str):
+        rule = parse(rule)
     if rule.open_places:
         raise FormulaError("a rule to be matched has no holes", show(rule))
     return match_canonical(canonical(template), canonical(rule))
