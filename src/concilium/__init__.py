@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from concilium.rulefit.rulefit import RuleFit as RuleFit
     from concilium.study.study import Study as Study
     from concilium.temporal import stl as stl
+    from concilium.temporal.rule_sets import RuleSets as RuleSets
     from concilium.trees.naive_bayes import NaiveBayes as NaiveBayes
     from concilium.trees.tree import DecisionTree as DecisionTree
     from concilium.trees.voting import VotingTrees as VotingTrees
@@ -44,6 +45,7 @@ _PLACES = {
     "Records": "concilium.records.table",
     "Region": "concilium.federation.region",
     "RuleFit": "concilium.rulefit.rulefit",
+    "RuleSets": "concilium.temporal.rule_sets",
     "Series": "concilium.records.series",
     "Site": "concilium.federation.site",
     "Study": "concilium.study.study",

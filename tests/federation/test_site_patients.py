@@ -95,8 +95,6 @@ def test_a_site_without_a_table_is_asked_about_everyone_it_has(monkeypatch):
         site = cc.Site("a", data, cc.Policy(kinds=tuple(closed_lists.KINDS)))
         assert repr(site) == "Site('a', 5 patients)"
         assert count_steps(site, AskLengths(query="", target="")) == 14
-        refusal = ask(site, schema_message("question-2"))
-        assert isinstance(refusal, Refusal)
         for query in ("age > 3", "here = 1"):
             reply = ask(site, encode(wrap(AskLengths.kind, AskLengths(query=query, target=""), name=query)))
             assert isinstance(reply, Refusal)
@@ -110,6 +108,13 @@ def test_one_query_on_the_table_selects_for_every_part(monkeypatch):
     women = sum(number + 1 for number in IDS if number % 2 == 0)
     assert count_steps(site, AskLengths(query="sex = 'f'", target="y")) == women
     assert count_steps(site, AskLengths(query="", target="")) == 21
+
+
+def test_a_site_may_hold_rule_sets_alone():
+    site = cc.Site("a", cc.RuleSets([["G[0,6] HR >= 90"], [], ["HR < 50", "F[0,3] Temp > 38"]]))
+    assert repr(site) == "Site('a', 3 patients)"
+    refusal = ask(site, schema_message())
+    assert isinstance(refusal, Refusal)
 
 
 class AskLengths(Summed, frozen=True, kw_only=True):

@@ -1,0 +1,368 @@
+"""Rule discovery by noisy sums: all templates of a level at once, breadth first, then the parameters (docs/methods.md).
+
+A search is a generator: it yields questions, is sent noisy counts of clients, and returns what it came to. It sees
+nothing else, so whatever it does with the counts costs no more privacy.
+
+Claim. Protected: each client (all its rules at once), from the house and from whoever sees the result. Cost: rho of
+zero-concentrated differential privacy in all, a share of it for each question, the shares stated before the first
+question and exact; a question that would not be asked (nothing is left to ask about) is not paid for. Assumption: the
+counts carry discrete Gaussian noise of at least `question.variance`, and one client adds at most 1 to n and to at most
+`question.most` of the counts (template_index.py), so that it moves the vector by at most
+sqrt(question.squared_sensitivity) in L2, however many templates are asked about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import StudyError
+from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, sigma_squared_for
+from concilium.temporal.formula import Formula
+from concilium.temporal.rule_grammar import Bins, IntervalBins, RuleGrammar
+from concilium.temporal.rule_levels import LEVELS, STRUCTURE
+
+MOST_ENTRIES = 100
+"""R: how many counts of one question a client may be in, unless the study says otherwise."""
+MOST_TEMPLATES = 20_000
+"""Templates of one question; more are not made, those of the most frequent parents come first."""
+LEVEL_WEIGHTS = (1, 2, 6)
+PARAMETER_SHARE = Fraction(1, 4)
+ACCEPTED = Fraction(21, 20)
+"""A structure is accepted from 1.05 times the threshold on."""
+FALSE_RULES = 0.5
+"""How many structures that nobody has may be accepted on average, whatever the noise."""
+LEAST_SEPARATION = 1.0
+"""The threshold in standard deviations of the noise below which a study cannot work."""
+NORMAL_95 = NormalDist().inv_cdf(0.975)
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LevelQuestion:
+    """How many clients match each template, and how many clients there are: one count for each, n last."""
+
+    templates: tuple[Formula, ...]
+    rho: Fraction
+    most: int
+
+    @property
+    def squared_sensitivity(self) -> int:
+        """One client, added or removed: 1 in each count that it is in, and 1 in n."""
+        return min(self.most, len(self.templates)) + 1
+
+    @property
+    def variance(self) -> Fraction:
+        """Of the noise that makes this cost rho."""
+        return sigma_squared_for(self.rho, self.squared_sensitivity)
+
+
+@dataclass(frozen=True)
+class ParameterQuestion:
+    """How many clients have each bin of each parameter of each structure, in one vector in that order."""
+
+    structures: tuple[Formula, ...]
+    bins: tuple[tuple[Bins, ...], ...]
+    rho: Fraction
+    most: int
+
+    @property
+    def size(self) -> int:
+        """How many counts there are."""
+        return sum(len(each) for own in self.bins for each in own)
+
+    @property
+    def squared_sensitivity(self) -> int:
+        """One client, added or removed: 1 in each count that it is in."""
+        return min(self.most, self.size)
+
+    @property
+    def variance(self) -> Fraction:
+        """Of the noise that makes this cost rho."""
+        return sigma_squared_for(self.rho, self.squared_sensitivity)
+
+
+SearchQuestion = LevelQuestion | ParameterQuestion
+
+
+@dataclass(frozen=True)
+class ParameterEstimate:
+    """What clients have at one open place of a rule: noisy counts over public bins, and what is read from them.
+
+    Of a number `chosen` is the bin of the quantile that was asked for, of an interval the most frequent one;
+    `candidates` are all bins that it could be at 95 %, given the noise.
+    """
+
+    bins: Bins
+    counts: tuple[int, ...]
+    deviation: float
+    chosen: int
+    candidates: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DiscoveredRule:
+    """A structure that enough clients have, with the share of clients and its 95 % interval, and its parameters.
+
+    `formula` is the structure with the chosen parameters filled in; without parameters it is the structure.
+    """
+
+    structure: Formula
+    formula: Formula
+    count: float
+    prevalence: float
+    interval: tuple[float, float]
+    parameters: tuple[ParameterEstimate, ...] = ()
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.formula}  ({self.prevalence:.1%}, {low:.1%} to {high:.1%})"
+
+
+@dataclass(frozen=True)
+class LevelReport:
+    """One question of a search: templates asked about and kept, those never made for want of room, noise and cost."""
+
+    level: int
+    asked: int
+    kept: int
+    left_out: int
+    deviation: float
+    rho: Fraction
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The rules, the most frequent first; n as estimated; what was asked; and what was spent of the budget."""
+
+    rules: tuple[DiscoveredRule, ...]
+    clients: float
+    clients_deviation: float
+    levels: tuple[LevelReport, ...]
+    spent: Fraction
+
+
+@dataclass(frozen=True)
+class LevelSearch:
+    """The breadth-first search: what is public about it before the first question.
+
+    Rules that at least a `threshold` of the clients have are looked for with a budget of `rho`; each client is in at
+    most `most` counts of a question. `quantile` says which number stands for those that clients have.
+    """
+
+    grammar: RuleGrammar
+    threshold: Fraction
+    rho: Fraction
+    most: int = MOST_ENTRIES
+    quantile: float = 0.5
+    parameters: bool = True
+    most_templates: int = MOST_TEMPLATES
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < 1:
+            raise StudyError(
+                f"the threshold is a share of the clients, between 0 and 1; got {self.threshold}"
+            )
+        if self.rho <= 0:
+            raise StudyError(f"a search needs a budget above zero; got {self.rho}")
+        if self.most < 1 or self.most_templates < 1:
+            raise StudyError("a client is in at least one count, and a question has at least one template")
+        if not 0 < self.quantile < 1:
+            raise StudyError(f"the quantile lies between 0 and 1; got {self.quantile}")
+
+    @property
+    def shares(self) -> tuple[Fraction, ...]:
+        """The budget of each level, and of the parameters; together rho exactly."""
+        for_levels = 1 - PARAMETER_SHARE if self.parameters else Fraction(1)
+        levels = [self.rho * for_levels * Fraction(weight, sum(LEVEL_WEIGHTS)) for weight in LEVEL_WEIGHTS]
+        return (*levels, self.rho * (1 - for_levels))
+
+    @property
+    def final_variance(self) -> Fraction:
+        """Of the noise on the counts that decide, if there are as many structures as a client may have."""
+        return sigma_squared_for(self.shares[STRUCTURE - 1], self.most + 1)
+
+    def find_separation(self, clients: int) -> float:
+        """The threshold of so many clients, in standard deviations of the noise on the counts that decide."""
+        return float(self.threshold * clients) / math.sqrt(self.final_variance)
+
+    def check_feasible(self, clients: int, delta: Fraction) -> None:
+        """That so many clients (stated, never counted) can show a rule at this budget; else what would do."""
+        if self.find_separation(clients) >= LEAST_SEPARATION:
+            return
+        deviation = math.sqrt(self.final_variance)
+        enough = math.ceil(LEAST_SEPARATION * deviation / float(self.threshold))
+        wanted = (self.threshold * clients / Fraction(LEAST_SEPARATION)) ** 2
+        rho = self.rho * self.final_variance / wanted
+        raise StudyError(
+            f"this study cannot work: {float(self.threshold):.3g} of {clients} clients are "
+            f"{float(self.threshold * clients):.4g}, less than the noise on each count ({deviation:.4g}); "
+            f"it would with {enough} clients, or with epsilon = {say_epsilon(epsilon_from_rho(rho, delta))}"
+        )
+
+    def run(self) -> Generator[SearchQuestion, Counts, Discovery]:
+        """The questions, one after the other; each is answered by a vector of noisy counts."""
+        reports: list[LevelReport] = []
+        sizes: list[tuple[float, float]] = []
+        frontier: Sequence[Formula] = self.grammar.skeletons[: self.most_templates]
+        left_out = len(self.grammar.skeletons) - len(frontier)
+        counts: NDArray[np.float64] = np.zeros(0)
+        deviation = 0.0
+        for level in LEVELS:
+            question = LevelQuestion(tuple(frontier), self.shares[level - 1], self.most)
+            answer = check_answer((yield question), len(frontier) + 1)
+            deviation = math.sqrt(question.variance)
+            sizes.append((float(answer[-1]), deviation))
+            counts = answer[:-1].astype(np.float64)
+            clients, _ = pool(sizes)
+            least = self.find_least(level, len(frontier), clients, deviation)
+            kept = np.flatnonzero(counts >= least) if clients > 0 else np.zeros(0, dtype=np.intp)
+            kept = kept[np.argsort(-counts[kept], kind="stable")]
+            reports.append(
+                LevelReport(level, len(frontier), len(kept), left_out, deviation, self.shares[level - 1])
+            )
+            survivors, counts = [frontier[place] for place in kept.tolist()], counts[kept]
+            if not survivors or level == STRUCTURE:
+                break
+            frontier, left_out = self.expand(survivors, level + 1)
+        clients, spread = pool(sizes)
+        rules: list[DiscoveredRule] = []
+        if len(counts):
+            rules = [
+                make_rule(form, count, deviation, clients, spread)
+                for form, count in zip(survivors, counts.tolist(), strict=True)
+            ]
+        if rules and self.parameters:
+            bins = tuple(self.grammar.find_bins(rule.structure) for rule in rules)
+            asked = ParameterQuestion(tuple(survivors), bins, self.shares[-1], self.most)
+            answer = check_answer((yield asked), asked.size)
+            spread = math.sqrt(asked.variance)
+            reports.append(LevelReport(STRUCTURE + 1, asked.size, asked.size, 0, spread, self.shares[-1]))
+            rules = fill_parameters(rules, bins, answer, [spread] * len(rules), self.quantile)
+        spent = sum((report.rho for report in reports), Fraction(0))
+        return Discovery(tuple(rules), *pool(sizes), tuple(reports), spent)
+
+    def find_least(self, level: int, asked: int, clients: float, deviation: float) -> float:
+        """The noisy count from which a template is kept, or a structure accepted.
+
+        That is a deviation below the threshold, and 1.05 times the threshold. Where the noise is as large as the
+        threshold, it is the noise that decides: of templates that nobody has, one in six is kept, and of all that
+        were asked about `FALSE_RULES` are accepted on average.
+        """
+        wanted = float(self.threshold) * clients
+        if level < STRUCTURE:
+            return max(wanted - deviation, deviation)
+        return max(
+            float(ACCEPTED) * wanted, NormalDist().inv_cdf(1 - FALSE_RULES / max(asked, 2)) * deviation
+        )
+
+    def expand(self, survivors: Sequence[Formula], level: int) -> tuple[list[Formula], int]:
+        """The children of templates, the most frequent parents first, as many as there is room for; and how many
+        parents were left out."""
+        frontier: list[Formula] = []
+        left_out = 0
+        for parent in survivors:
+            room = self.most_templates - len(frontier)
+            if self.grammar.count_children(parent, level) > room:
+                left_out += 1
+            else:
+                frontier += self.grammar.expand(parent, level)
+        return frontier, left_out
+
+
+def check_answer(answer: Counts, size: int) -> Counts:
+    """The counts, if there are as many as were asked for."""
+    if np.shape(answer) != (size,):
+        raise StudyError(f"{size} counts were asked for; the answer is of shape {np.shape(answer)}")
+    return np.asarray(answer)
+
+
+def pool(sizes: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Several estimates of one number with their deviations, as one: each counts by the inverse of its variance."""
+    weight = sum(1 / deviation**2 for _, deviation in sizes)
+    return sum(value / deviation**2 for value, deviation in sizes) / weight, math.sqrt(1 / weight)
+
+
+def make_rule(
+    structure: Formula, count: float, deviation: float, clients: float, clients_deviation: float
+) -> DiscoveredRule:
+    """A rule with its share of the clients, and the interval that the noise on both numbers leaves."""
+    share = count / clients
+    margin = NORMAL_95 * math.hypot(deviation, share * clients_deviation) / clients
+    interval = (min(max(share - margin, 0.0), 1.0), min(max(share + margin, 0.0), 1.0))
+    return DiscoveredRule(structure, structure, count, min(max(share, 0.0), 1.0), interval)
+
+
+def fill_parameters(
+    rules: Sequence[DiscoveredRule],
+    bins: Sequence[Sequence[Bins]],
+    answer: Counts,
+    deviations: Sequence[float],
+    quantile: float,
+) -> list[DiscoveredRule]:
+    """The rules with the parameters that the counts of all bins, one after the other, tell of; the counts of each rule
+    have a deviation of their own."""
+    complete = []
+    first = 0
+    for rule, own, deviation in zip(rules, bins, deviations, strict=True):
+        edges = [first, *(first := first + len(each) for each in own)]
+        estimates = tuple(
+            estimate_parameter(each, answer[begin:end], deviation, quantile)
+            for each, (begin, end) in zip(own, pairwise(edges), strict=True)
+        )
+        formula = rule.structure.fill(*(estimate.bins.choose(estimate.chosen) for estimate in estimates))
+        complete.append(
+            DiscoveredRule(
+                rule.structure, formula.canonical(), rule.count, rule.prevalence, rule.interval, estimates
+            )
+        )
+    return complete
+
+
+def estimate_parameter(bins: Bins, counts: Counts, deviation: float, quantile: float) -> ParameterEstimate:
+    """A quantile of numbers, or the most frequent interval, with the bins that it could be at 95 %."""
+    chosen, candidates = (
+        find_mode(counts, deviation)
+        if isinstance(bins, IntervalBins)
+        else find_quantile(counts, deviation, quantile)
+    )
+    return ParameterEstimate(bins, tuple(counts.tolist()), deviation, chosen, candidates)
+
+
+def find_quantile(counts: Counts, deviation: float, quantile: float) -> tuple[int, tuple[int, ...]]:
+    """The bin in which a quantile lies, and those in which it could: never clipped, so that no bin is favoured.
+
+    The quantile lies in bin j or before where (1 - q) * (count up to j) >= q * (count after j); the noise on that
+    difference is known exactly, and each end of the interval is missed with at most 2.5 %.
+    """
+    size = len(counts)
+    before = np.arange(1, size + 1)
+    below = np.cumsum(counts, dtype=np.float64)
+    difference = (1 - quantile) * below - quantile * (below[-1] - below)
+    margin = NORMAL_95 * deviation * np.sqrt((1 - quantile) ** 2 * before + quantile**2 * (size - before))
+    last = size - 1
+    chosen = _first(difference >= 0, last)
+    low = min(_first(difference + margin >= 0, last), chosen)
+    unsure = np.flatnonzero(difference - margin < 0)
+    high = max(min(int(unsure[-1]) + 1 if len(unsure) else 0, last), chosen)
+    return chosen, tuple(range(low, high + 1))
+
+
+def find_mode(counts: Counts, deviation: float) -> tuple[int, tuple[int, ...]]:
+    """The most frequent of the named bins (the last one is "another"), and those that it could be."""
+    named = counts[:-1]
+    chosen = int(np.argmax(named))
+    near = named >= named[chosen] - NORMAL_95 * math.sqrt(2) * deviation
+    return chosen, tuple(np.flatnonzero(near).tolist())
+
+
+def _first(truths: NDArray[np.bool_], otherwise: int) -> int:
+    return int(np.argmax(truths)) if truths.any() else otherwise

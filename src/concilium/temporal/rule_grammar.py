@@ -1,0 +1,281 @@
+"""The public grammar that a discovery searches: which templates there are at all, whatever the clients hold.
+
+A *state* is limits joined by and and or; a *course* is G, F or U of states; courses are joined by and, or and ->. That
+is what the local learner breeds (breeding.py), up to so many limits and so large. From the skeletons, all of them at
+once, each template is expanded into its children on the next level: variables, then relations. The parameters of a
+structure have public bins. Claim: everything here is computed from what the study states and nothing from a client,
+so it costs no privacy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import StudyError
+from concilium.temporal.breeding import LARGEST, RELATIONS
+from concilium.temporal.canonical import order
+from concilium.temporal.formula import (
+    Always,
+    Conjunction,
+    Disjunction,
+    Eventually,
+    Formula,
+    Implication,
+    Limit,
+    Until,
+    make_window,
+)
+from concilium.temporal.rule_levels import SKELETON, STRUCTURE, VARIABLES, abstract, find_level
+from concilium.temporal.search_space import SearchSpace
+from concilium.temporal.windows import ANY_WINDOW, HOLE, Window
+
+OPERATORS = ("G", "F", "U", "and", "or", "->")
+MOST_LIMITS = 3
+"""Limits of a rule, unless the study says otherwise: of what the learner finds, one rule in a hundred has more."""
+
+_LIMIT = Limit(HOLE, HOLE, HOLE)
+
+
+@dataclass(frozen=True)
+class NumberBins:
+    """Where a number lies among public edges: below the first, from each edge up to the next, from the last on."""
+
+    edges: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.edges) + 1
+
+    def place(self, values: Iterable[Any]) -> NDArray[np.intp]:
+        """The bin of each number."""
+        numbers = np.array([float(value) for value in values], dtype=np.float64)
+        return np.searchsorted(np.array(self.edges), numbers, side="right")
+
+    def choose(self, place: int) -> float:
+        """The edge that stands for a bin: where it begins, which is exact for rules whose numbers are the edges."""
+        return self.edges[max(place - 1, 0)]
+
+    def describe(self, place: int) -> str:
+        """A bin in words."""
+        if place == 0:
+            return f"below {self.edges[0]:g}"
+        if place == len(self.edges):
+            return f"{self.edges[-1]:g} or more"
+        return f"{self.edges[place - 1]:g} to {self.edges[place]:g}"
+
+
+@dataclass(frozen=True)
+class IntervalBins:
+    """Which public interval it is, or another one."""
+
+    intervals: tuple[Window | None, ...]
+
+    def __len__(self) -> int:
+        return len(self.intervals) + 1
+
+    def place(self, values: Iterable[Any]) -> NDArray[np.intp]:
+        """The bin of each interval."""
+        places = {interval: place for place, interval in enumerate(self.intervals)}
+        return np.array([places.get(value, len(places)) for value in values], dtype=np.intp)
+
+    def choose(self, place: int) -> Window | None:
+        """The interval of a bin; of "another one" nobody knows which, so it stays open."""
+        return self.intervals[place] if place < len(self.intervals) else ANY_WINDOW
+
+    def describe(self, place: int) -> str:
+        """A bin in words."""
+        if place == len(self.intervals):
+            return "another interval"
+        interval = self.intervals[place]
+        return "the rest of the stay" if interval is None else str(interval)
+
+
+Bins = NumberBins | IntervalBins
+
+
+@dataclass(frozen=True, eq=False)
+class RuleGrammar:
+    """`RuleGrammar({"HR": (60, 80, 100), ...}, intervals=[(0, 5)])`: variables with the public edges of their limits.
+
+    `relations` and `operators` are those that rules may have; a rule has at most so many `limits`, and so many
+    operators and limits together as `largest`.
+    """
+
+    edges: Mapping[str, tuple[float, ...]]
+    intervals: tuple[Window | None, ...]
+    relations: tuple[str, ...] = RELATIONS
+    operators: tuple[str, ...] = OPERATORS
+    limits: int = MOST_LIMITS
+    largest: int = LARGEST
+
+    def __post_init__(self) -> None:
+        edges = {name: tuple(map(float, numbers)) for name, numbers in self.edges.items()}
+        if not edges or not all(edges.values()):
+            raise StudyError("a grammar needs variables, each with at least one public limit")
+        for name, numbers in edges.items():
+            if not all(one < other for one, other in itertools.pairwise(numbers)):
+                raise StudyError(f"the limits of {name!r} must rise; got {numbers!r}")
+        unknown = [name for name in self.operators if name not in OPERATORS]
+        if unknown or not {"G", "F", "U"} & set(self.operators):
+            raise StudyError(
+                f"operators are of {' '.join(OPERATORS)}, among them G, F or U; got {self.operators!r}"
+            )
+        if not self.relations or self.limits < 1 or self.largest < 2:
+            raise StudyError("a grammar has at least one relation and one limit, and a size of at least 2")
+        object.__setattr__(self, "edges", edges)
+        object.__setattr__(self, "intervals", tuple(map(make_window, self.intervals)))
+
+    @classmethod
+    def from_space(cls, space: SearchSpace, limits: int = MOST_LIMITS) -> RuleGrammar:
+        """What the local learner can find in a space, with at most so many limits in a rule."""
+        return cls(space.limits, tuple(Window(*interval) for interval in space.intervals), limits=limits)
+
+    @cached_property
+    def skeletons(self) -> tuple[Formula, ...]:
+        """All templates of the first level, the smallest first."""
+        states = self._join({1: [_LIMIT]}, implies=False)
+        courses: dict[int, list[Formula]] = {count: [] for count in range(1, self.limits + 1)}
+        for count, parts in states.items():
+            for kind, name in ((Always, "G"), (Eventually, "F")):
+                if name in self.operators:
+                    courses[count] += [kind(ANY_WINDOW, part) for part in parts]
+        if "U" in self.operators:
+            for one, other in itertools.product(states, states):
+                if one + other <= self.limits:
+                    courses[one + other] += [
+                        Until(left, ANY_WINDOW, right) for left in states[one] for right in states[other]
+                    ]
+        joined = self._join(courses, implies="->" in self.operators)
+        every = [form for parts in joined.values() for form in parts if form.size <= self.largest]
+        return tuple(sorted(every, key=lambda form: (form.size, order(form))))
+
+    @cached_property
+    def _skeleton_set(self) -> frozenset[Formula]:
+        return frozenset(self.skeletons)
+
+    def _join(self, atoms: Mapping[int, list[Formula]], implies: bool) -> dict[int, list[Formula]]:
+        """The atoms, by their number of limits, and all ways to join them: and and or flat and in one order."""
+        every: dict[int, list[Formula]] = {}
+        for count in range(1, self.limits + 1):
+            made = list(atoms.get(count, ()))
+            for kind, name in ((Conjunction, "and"), (Disjunction, "or")):
+                if name in self.operators:
+                    for parts in _divide(every, count, kind):
+                        if sum(part.size for part in parts) < self.largest:
+                            made.append(kind(sorted(parts, key=order)))
+            if implies:
+                for first in range(1, count):
+                    made += [
+                        Implication(one, other) for one in every[first] for other in every[count - first]
+                    ]
+            every[count] = [form for form in made if form.size <= self.largest]
+        return every
+
+    def expand(self, template: Formula, level: int | None = None) -> list[Formula]:
+        """All children of a template on the next level, or its descendants on a given one, each once."""
+        own = find_level([template])
+        if own is None or own == STRUCTURE:
+            raise StudyError(f"{template} is no skeleton and no template of variables, so it has no children")
+        wanted = own + 1 if level is None else level
+        if wanted <= own:
+            return [template] if wanted == own else []
+        return list(_fill_limits(template, lambda limit: self._fill_limit(limit, wanted)))
+
+    def count_children(self, template: Formula, level: int) -> int:
+        """How many templates `expand` would give, without making them; an upper bound where parts are alike."""
+        limits = [part for part in template.walk() if isinstance(part, Limit)]
+        count = 1
+        for limit in limits:
+            count *= len(self._fill_limit(limit, level))
+        return count
+
+    def _fill_limit(self, limit: Limit, level: int) -> list[Formula]:
+        names = list(self.edges) if isinstance(limit.variable, type(HOLE)) else [limit.variable]
+        relations = self.relations if level >= STRUCTURE else (HOLE,)
+        if level < VARIABLES:
+            return [limit]
+        return [Limit(name, relation, HOLE) for name in names for relation in relations]
+
+    def produces(self, rule: Formula) -> bool:
+        """Whether a search can ever come to the structure of this rule."""
+        for part in rule.canonical().walk():
+            if isinstance(part, Limit) and not (
+                part.variable in self.edges and part.relation in self.relations
+            ):
+                return False
+        return abstract(rule, SKELETON) in self._skeleton_set
+
+    def find_bins(self, structure: Formula) -> tuple[Bins, ...]:
+        """The public bins of each parameter that a structure leaves open, in the order written."""
+        return tuple(self._find_bins(structure))
+
+    def _find_bins(self, template: Formula) -> Iterator[Bins]:
+        match template:
+            case Limit(variable):
+                assert isinstance(variable, str)
+                yield NumberBins(self.edges[variable])
+            case Until(left, _, right):
+                yield from self._find_bins(left)
+                yield IntervalBins(self.intervals)
+                yield from self._find_bins(right)
+            case _:
+                if isinstance(template, Always | Eventually):
+                    yield IntervalBins(self.intervals)
+                for child in template.children:
+                    yield from self._find_bins(child)
+
+
+def _divide(
+    every: Mapping[int, list[Formula]], count: int, kind: type[Conjunction] | type[Disjunction]
+) -> Iterator[tuple[Formula, ...]]:
+    """Two formulas or more that have so many limits together, none of them of this kind itself, in any one order."""
+    pool = [
+        (limits, form)
+        for limits in range(1, count)
+        for form in every.get(limits, ())
+        if not isinstance(form, kind)
+    ]
+
+    def extend(first: int, left: int) -> Iterator[tuple[Formula, ...]]:
+        if left == 0:
+            yield ()
+        for place in range(first, len(pool)):
+            limits, form = pool[place]
+            if limits > left:
+                return
+            for rest in extend(place, left - limits):
+                yield (form, *rest)
+
+    yield from extend(0, count)
+
+
+def _fill_limits(template: Formula, choose: Callable[[Limit], list[Formula]]) -> Iterator[Formula]:
+    """All ways to fill the limits of a canonical template, canonical themselves and each once."""
+    match template:
+        case Limit():
+            yield from choose(template)
+        case Conjunction(parts) | Disjunction(parts):
+            groups = [
+                list(itertools.combinations_with_replacement(list(_fill_limits(part, choose)), times))
+                for part, times in Counter(parts).items()
+            ]
+            for chosen in itertools.product(*groups):
+                yield type(template)(sorted(itertools.chain.from_iterable(chosen), key=order))
+        case Always(window, inner) | Eventually(window, inner):
+            for form in _fill_limits(inner, choose):
+                yield type(template)(window, form)
+        case Until(left, window, right):
+            for one, other in itertools.product(_fill_limits(left, choose), _fill_limits(right, choose)):
+                yield Until(one, window, other)
+        case Implication(premise, result):
+            for one, other in itertools.product(_fill_limits(premise, choose), _fill_limits(result, choose)):
+                yield Implication(one, other)
+        case _:
+            yield template

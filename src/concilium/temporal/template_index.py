@@ -1,0 +1,385 @@
+"""An inverted index of rule sets: which clients have a rule that a template matches, exactly as `template.matches`.
+
+Rules are grouped by their skeleton. Against a skeleton a template is worked out once, as the ways in which its parts
+can be placed; each way says which variables, relations, numbers and bounds a rule must have at which place, and that
+is checked for all rules of the skeleton at once. Templates of a level (rule_levels.py) need not even that: every rule
+has one, so thousands are counted in one pass.
+
+Claim. `count` and `list_templates` with `most` let one client, whatever its rules, into at most so many of the counts
+asked for: which ones depends on the question and on that client's own rules alone, so that a client added or removed
+moves the vector of counts by at most sqrt(most) in L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.temporal.client_counting import list_entries, mark_clients
+from concilium.temporal.formula import (
+    Always,
+    Conjunction,
+    Constant,
+    Disjunction,
+    Eventually,
+    Formula,
+    Implication,
+    Limit,
+    Negation,
+    OpenFormula,
+    Proposition,
+    Until,
+)
+from concilium.temporal.rule_grammar import Bins, RuleGrammar
+from concilium.temporal.rule_levels import LEVELS, SKELETON, STRUCTURE, VARIABLES, arrange, find_level
+from concilium.temporal.rule_sets import RuleSets
+from concilium.temporal.templates import match_canonical
+from concilium.temporal.windows import Hole, Window
+
+MOST_PLACINGS = 64
+"""More ways than this to place a template in one skeleton, and its rules are matched one by one."""
+MOST_TRIES = 1000
+
+Condition = tuple[int, int]  # a column of a skeleton's rules, and the code that it must have
+Placing = tuple[Condition, ...]
+
+
+@dataclass(frozen=True)
+class ClientTemplates:
+    """The templates of a question that each client matches: client c has `templates[starts[c]:starts[c + 1]]`."""
+
+    starts: NDArray[np.int64]
+    templates: NDArray[np.int32]
+
+
+@dataclass
+class _SkeletonRules:
+    """The rules of one skeleton: their numbers among the distinct ones, and what they say at each place, as codes."""
+
+    skeleton: Formula
+    numbers: list[int] = field(default_factory=list)
+    rows: list[tuple[int, ...]] = field(default_factory=list)
+
+    @cached_property
+    def rules(self) -> NDArray[np.int64]:
+        return np.array(self.numbers, dtype=np.int64)
+
+    @cached_property
+    def columns(self) -> NDArray[np.int32]:
+        """[column, rule]"""
+        return np.ascontiguousarray(np.array(self.rows, dtype=np.int32).T)
+
+
+class _TooManyPlacings(Exception):
+    """A template that can be placed in a skeleton in very many ways."""
+
+
+class TemplateIndex:
+    """`TemplateIndex(rule_sets).match(template)`: whether each client has a rule that the template matches."""
+
+    def __init__(self, rule_sets: RuleSets) -> None:
+        self.rule_sets = rule_sets
+        self._codes: dict[Any, int] = {}
+        groups: dict[Formula, _SkeletonRules] = {}
+        for number, rule in enumerate(rule_sets.rules):
+            skeleton, values = arrange(rule, SKELETON)
+            group = groups.get(skeleton)
+            if group is None:
+                group = groups[skeleton] = _SkeletonRules(skeleton)
+            group.numbers.append(number)
+            group.rows.append(tuple(self._encode(values)))
+        self._groups: dict[type[Formula], list[_SkeletonRules]] = {}
+        for skeleton, group in groups.items():
+            self._groups.setdefault(type(skeleton), []).append(group)
+
+    def _encode(self, values: Iterable[Any]) -> Iterator[int]:
+        """One code for a variable, a relation or a number; three for an interval: whether there is one, its bounds."""
+        for value in values:
+            if value is None:
+                yield from (0, -1, -1)
+            elif isinstance(value, Window):
+                yield from (1, self._enter(value.low), self._enter(value.high))
+            else:
+                yield self._enter(value)
+
+    def _enter(self, value: Any) -> int:
+        return self._codes.setdefault((type(value), value), len(self._codes))
+
+    def _look_up(self, value: Any) -> int:
+        """The code of a value; of one that no rule has, a code that no rule has."""
+        return self._codes.get((type(value), value), -2)
+
+    @cached_property
+    def _holders(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """For each rule where its clients begin, and the clients, one rule after the other."""
+        rule_sets = self.rule_sets
+        owners = np.repeat(np.arange(len(rule_sets), dtype=np.int32), rule_sets.counts)
+        counts = np.bincount(rule_sets.members, minlength=len(rule_sets.rules))
+        starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        return starts, owners[np.argsort(rule_sets.members, kind="stable")]
+
+    @cached_property
+    def _levels(self) -> Mapping[int, tuple[dict[Formula, int], NDArray[np.int32]]]:
+        """For each level the templates that occur, and the one of each distinct rule."""
+        levels: dict[int, tuple[dict[Formula, int], NDArray[np.int32]]] = {}
+        structures: dict[Formula, int] = {}
+        of_rule = [
+            structures.setdefault(arrange(rule, STRUCTURE)[0], len(structures))
+            for rule in self.rule_sets.rules
+        ]
+        finest = np.array(of_rule, dtype=np.int32)
+        levels[STRUCTURE] = structures, finest
+        for level in (VARIABLES, SKELETON):
+            templates: dict[Formula, int] = {}
+            of_structure = [
+                templates.setdefault(arrange(form, level)[0], len(templates)) for form in structures
+            ]
+            levels[level] = templates, np.array(of_structure, dtype=np.int32)[finest]
+        return levels
+
+    def find_templates(self, level: int) -> tuple[Formula, ...]:
+        """The templates of a level that occur among the rules. For the holder's own eyes: it is exact."""
+        assert level in LEVELS
+        return tuple(self._levels[level][0])
+
+    def find_reached(self, grammar: RuleGrammar) -> NDArray[np.bool_]:
+        """Whether each client has a rule that a search of the grammar can come to. For the holder's own eyes."""
+        present, of_rule = self._levels[STRUCTURE]
+        produced = np.array([grammar.produces(form) for form in present], dtype=np.bool_)
+        marks = np.zeros(len(self.rule_sets), dtype=np.bool_)
+        if len(present):
+            mark_clients(produced[of_rule], *self._holders, marks)
+        return marks
+
+    def match(self, template: Formula) -> NDArray[np.bool_]:
+        """Whether each client has a rule that the template matches."""
+        marks = np.zeros(len(self.rule_sets), dtype=np.bool_)
+        mark_clients(self.match_rules(template), *self._holders, marks)
+        return marks
+
+    def match_rules(self, template: Formula) -> NDArray[np.bool_]:
+        """Whether the template matches each of the distinct rules."""
+        wanted = template.canonical()
+        matched = np.zeros(len(self.rule_sets.rules), dtype=np.bool_)
+        if isinstance(wanted, OpenFormula):
+            return ~matched
+        for group in self._groups.get(type(wanted), ()):
+            if wanted.size > group.skeleton.size:
+                continue
+            try:
+                placings = self._place(wanted, group.skeleton, 0)
+            except _TooManyPlacings:
+                matched[group.rules] = [
+                    match_canonical(wanted, self.rule_sets.rules[number]) for number in group.numbers
+                ]
+                continue
+            for placing in placings:
+                if not placing:
+                    matched[group.rules] = True
+                    break
+                (column, code), *others = placing
+                fitting = group.columns[column] == code
+                for column, code in others:
+                    fitting &= group.columns[column] == code
+                matched[group.rules[fitting]] = True
+        return matched
+
+    def count(self, templates: Sequence[Formula], most: int | None = None) -> NDArray[np.int64]:
+        """How many clients match each template; with `most`, each client counts for at most so many of them."""
+        entries = self.list_templates(templates, most)
+        return np.bincount(entries.templates, minlength=len(templates)).astype(np.int64)
+
+    def list_templates(self, templates: Sequence[Formula], most: int | None = None) -> ClientTemplates:
+        """Which of the templates each client matches, by their place in the question, each once.
+
+        In the order of the client's rules, and with `most` the first so many.
+        """
+        wanted = [template.canonical() for template in templates]
+        places: dict[Formula, list[int]] = {}
+        for place, template in enumerate(wanted):
+            places.setdefault(template, []).append(place)
+        level = find_level(wanted)
+        if level is None:
+            rows, columns = self._match_each(places)
+        else:
+            present, of_rule = self._levels[level]
+            numbers = np.full(len(present), -1, dtype=np.int64)
+            for template, (place, *_) in places.items():
+                if template in present:
+                    numbers[present[template]] = place
+            asked = numbers[of_rule] if len(present) else np.zeros(0, dtype=np.int64)
+            rows = np.flatnonzero(asked >= 0)
+            columns = asked[rows]
+            for again, place in ((each[0], more) for each in places.values() for more in each[1:]):
+                same = np.flatnonzero(asked == again)
+                rows, columns = (
+                    np.concatenate((rows, same)),
+                    np.concatenate((columns, np.full(len(same), place))),
+                )
+        return self._list(rows, columns, len(wanted), most)
+
+    def _match_each(self, places: Mapping[Formula, list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        rows, columns = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        for template, each in places.items():
+            matched = np.flatnonzero(self.match_rules(template))
+            for place in each:
+                rows.append(matched)
+                columns.append(np.full(len(matched), place, dtype=np.int64))
+        return np.concatenate(rows), np.concatenate(columns)
+
+    def list_parameters(
+        self, structures: Sequence[Formula], bins: Sequence[Sequence[Bins]], most: int | None = None
+    ) -> ClientTemplates:
+        """In which bin each parameter of each structure lies for each client: one column for each bin, structure by
+        structure and parameter by parameter. With `most`, a client has at most so many columns.
+
+        A client with several rules of one structure has the bins of all of them, each once.
+        """
+        present, of_rule = self._levels[STRUCTURE]
+        rows, columns = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        offset = 0
+        for structure, own in zip(structures, bins, strict=True):
+            number = present.get(structure.canonical())
+            held = np.flatnonzero(of_rule == number) if number is not None else np.zeros(0, dtype=np.int64)
+            values = [arrange(self.rule_sets.rules[rule], STRUCTURE)[1] for rule in held.tolist()]
+            for parameter, each in enumerate(own):
+                if values:
+                    rows.append(held)
+                    columns.append(offset + each.place(row[parameter] for row in values))
+                offset += len(each)
+        return self._list(np.concatenate(rows), np.concatenate(columns), offset, most)
+
+    def count_parameters(
+        self, structures: Sequence[Formula], bins: Sequence[Sequence[Bins]], most: int | None = None
+    ) -> NDArray[np.int64]:
+        """How many clients have each bin of each parameter of each structure, in one vector, as `list_parameters`."""
+        entries = self.list_parameters(structures, bins, most)
+        size = sum(len(each) for own in bins for each in own)
+        return np.bincount(entries.templates, minlength=size).astype(np.int64)
+
+    def _list(
+        self, rows: NDArray[np.int64], columns: NDArray[np.int64], size: int, most: int | None
+    ) -> ClientTemplates:
+        """What each client gets where rule `rows[i]` has column `columns[i]`."""
+        rule_sets = self.rule_sets
+        order = np.lexsort((columns, rows))
+        counts = np.bincount(rows, minlength=len(rule_sets.rules))
+        entry_starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        entries = columns[order].astype(np.int32)
+        room = int(counts[rule_sets.members].sum()) if len(rule_sets.members) else 0
+        chosen = np.empty(room, dtype=np.int32)
+        begins = np.zeros(len(rule_sets) + 1, dtype=np.int64)
+        limit = room if most is None else most
+        length = list_entries(
+            rule_sets.starts, rule_sets.members, entry_starts, entries, size, limit, begins, chosen
+        )
+        return ClientTemplates(begins, chosen[:length])
+
+    def _place(self, template: Formula, skeleton: Formula, first: int) -> list[Placing]:
+        """The ways to place a canonical template in a skeleton whose columns begin at `first`; each once."""
+        match template, skeleton:
+            case OpenFormula(), _:
+                return [()]
+            case Limit(variable, relation, number), Limit():
+                wanted = enumerate((variable, relation, number), start=first)
+                return [
+                    tuple(
+                        (column, self._look_up(value))
+                        for column, value in wanted
+                        if not isinstance(value, Hole)
+                    )
+                ]
+            case ((Proposition() | Constant()), _):
+                return [()] if template == skeleton else []
+            case (Conjunction(wanted_parts), Conjunction(parts)) | (
+                Disjunction(wanted_parts),
+                Disjunction(parts),
+            ):
+                return self._place_parts(wanted_parts, parts, first)
+            case (Always(window, inner), Always(inner=other)) | (
+                Eventually(window, inner),
+                Eventually(inner=other),
+            ):
+                return _combine([[self._place_window(window, first)], self._place(inner, other, first + 3)])
+            case Until(left, window, right), Until(one, _, other):
+                between = first + _count_columns(one)
+                return _combine(
+                    [
+                        self._place(left, one, first),
+                        [self._place_window(window, between)],
+                        self._place(right, other, between + 3),
+                    ]
+                )
+            case Implication(premise, result), Implication(one, other):
+                return _combine(
+                    [
+                        self._place(premise, one, first),
+                        self._place(result, other, first + _count_columns(one)),
+                    ]
+                )
+            case Negation(inner), Negation(other):
+                return self._place(inner, other, first)
+        return []
+
+    def _place_window(self, window: Window | None, first: int) -> Placing:
+        if window is None:
+            return ((first, 0),)
+        if window.whole_hole:
+            return ()
+        bounds = enumerate((window.low, window.high), start=first + 1)
+        return (
+            (first, 1),
+            *((column, self._look_up(bound)) for column, bound in bounds if not isinstance(bound, Hole)),
+        )
+
+    def _place_parts(self, wanted: Sequence[Formula], parts: Sequence[Formula], first: int) -> list[Placing]:
+        """Each part of the template in a part of its own; each bare hole takes one or more of those left over."""
+        shown = [part for part in wanted if not isinstance(part, OpenFormula)]
+        free, left_over = len(wanted) - len(shown), len(parts) - len(shown)
+        if left_over < free or (left_over and not free):
+            return []
+        firsts = [first]
+        for part in parts:
+            firsts.append(firsts[-1] + _count_columns(part))
+        choices = [
+            [self._place(one, part, begin) for part, begin in zip(parts, firsts, strict=False)]
+            for one in shown
+        ]
+        placings: dict[Placing, None] = {}
+        tries = 0
+
+        def settle(row: int, taken: int, conditions: Placing) -> None:
+            nonlocal tries
+            tries += 1
+            if tries > MOST_TRIES or len(placings) > MOST_PLACINGS:
+                raise _TooManyPlacings
+            if row == len(shown):
+                placings[tuple(sorted(conditions))] = None
+                return
+            for place, ways in enumerate(choices[row]):
+                if not taken >> place & 1:
+                    for way in ways:
+                        settle(row + 1, taken | 1 << place, conditions + way)
+
+        settle(0, 0, ())
+        return list(placings)
+
+
+def _combine(each: Sequence[list[Placing]]) -> list[Placing]:
+    """All combinations of the ways to place several parts."""
+    placings: list[Placing] = [()]
+    for ways in each:
+        placings = [one + other for one in placings for other in ways]
+    if len(placings) > MOST_PLACINGS:
+        raise _TooManyPlacings
+    return placings
+
+
+def _count_columns(skeleton: Formula) -> int:
+    """How many columns the rules of a skeleton have: three for a limit, and three for an interval."""
+    return 3 * sum(isinstance(part, Limit | Always | Eventually | Until) for part in skeleton.walk())
