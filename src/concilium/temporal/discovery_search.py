@@ -1,4 +1,4 @@
-"""Rule discovery by noisy sums: all templates of a level at once, breadth first, then the parameters (docs/methods.md).
+"""Rule discovery by noisy sums: all templates of a level at once, breadth first, then the parameters.
 
 A search is a generator: it yields questions, is sent noisy counts of clients, and returns what it came to. It sees
 nothing else, so whatever it does with the counts costs no more privacy.
@@ -9,6 +9,8 @@ question and exact; a question that would not be asked (nothing is left to ask a
 counts carry discrete Gaussian noise of at least `question.variance`, and one client adds at most 1 to n and to at most
 `question.most` of the counts (template_index.py), so that it moves the vector by at most
 sqrt(question.squared_sensitivity) in L2, however many templates are asked about.
+
+docs/methods.md, section 6.8.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ most once, so it is reported with probability q, or q + (p - q)/L if it is on th
 1 + (e^e' - 1)/L = e^e. Assumption: the operating system's generator. e' is rounded down and the chance of a random
 answer up, so the ratio never exceeds e^e.
 (Amplification by sampling as in Wang, Li, Jha: Locally differentially private frequent itemset mining, 2018.)
+
+docs/methods.md, section 6.9.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rule discovery from one randomised report of each client, in three groups of clients (docs/methods.md).
+"""Rule discovery from one randomised report of each client, in three groups of clients.
 
 The first group is asked for skeletons, the second for the structures of those that were frequent enough, the third for
 the parameters of the structures that were accepted. Reports are noisy: where few clients report, only what very many
@@ -6,6 +6,8 @@ of them have is seen, and the search says from which share on.
 
 Claim. Protected: each client, from everybody (local_reports.py). Cost: pure epsilon, once, because each client is in
 one group and reports once. Assumption: groups depend on ids and public text only, never on rules.
+
+docs/methods.md, section 6.9.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ are independent of each other. It is not a client: a client with k rules is expo
 one patient are not independent. Cost: pure epsilon, the largest sum over a path from the root to a leaf: a rule has one
 template on each level, so it can change the answers on its own path only. Assumption: each answer is flipped with
 probability 1/(1 + e^b), by itself (privacy/bits.py). The label `UNIT` goes with every result.
+
+docs/methods.md, section 6.10.
 """
 
 from __future__ import annotations

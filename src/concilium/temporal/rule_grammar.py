@@ -5,6 +5,8 @@ is what the local learner breeds (breeding.py), up to so many limits and so larg
 once, each template is expanded into its children on the next level: variables, then relations. The parameters of a
 structure have public bins. Claim: everything here is computed from what the study states and nothing from a client,
 so it costs no privacy.
+
+docs/methods.md, section 6.7.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ Every rule has exactly one template on each level, which matches it, so the temp
 a client with at most R rules matches at most R templates of a level, however many are asked. Sensitivities rest on
 that (discovery_search.py). The parameters left open by a structure are the last level, one distribution for each
 (rule_grammar.py).
+
+docs/methods.md, section 6.7.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The distinct rules are kept once, canonical, and each client as row numbers among them, in the client's own order and
 each once. A client may have no rules. A client's rules depend on that client alone (the learner sees to it); nothing
 here looks across clients except that equal rules are stored once.
+
+docs/methods.md, section 6.7.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ has one, so thousands are counted in one pass.
 Claim. `count` and `list_templates` with `most` let one client, whatever its rules, into at most so many of the counts
 asked for: which ones depends on the question and on that client's own rules alone, so that a client added or removed
 moves the vector of counts by at most sqrt(most) in L2.
+
+docs/methods.md, section 6.7.
 """
 
 from __future__ import annotations
