@@ -34,6 +34,7 @@ SOFTNESS = 0.1
 CONTESTANTS = 3
 REFINED = 4
 PATIENTS_AT_ONCE = 50
+DIGITS = 9
 MOST_COMPARED = 1000
 MOST_CELLS = 1 << 24
 """Formulas times windows that are evaluated at once: 64 megabytes."""
@@ -144,7 +145,7 @@ class _Evolution:
         self._breeder = Breeder(learner.space, random)
         # + 1/positives and - 1/negatives: the mean of one class against that of the other.
         count = int(positive.sum())
-        self._weights = np.where(positive, 0.5 / count, -0.5 / (len(positive) - count)).astype(np.float32)
+        self._weights = np.where(positive, 0.5 / count, -0.5 / (len(positive) - count))
         self._fitness: dict[Formula, float] = {}
         self._refined: set[Formula] = set()
 
@@ -201,7 +202,8 @@ class _Evolution:
             robustness = robustness_all(some, self._series, absent=True)
             squashed = robustness / (np.abs(robustness) + np.float32(SOFTNESS))
             np.nan_to_num(squashed, copy=False, nan=0.0, posinf=1.0, neginf=-1.0)
-            separations += (squashed @ self._weights).tolist()
+            # Rounded, so that no processor's order of adding up decides between two formulas.
+            separations += (squashed.astype(np.float64) @ self._weights).round(DIGITS).tolist()
         return separations
 
     def _find_where_they_hold(self, formulas: list[Formula]) -> NDArray[np.bool_]:
