@@ -316,9 +316,19 @@ def test_a_changed_ledger_gives_no_agreement(folder: Path, waiting: str) -> None
     with sqlite3.connect(path) as database:
         database.execute("UPDATE study SET terms = ?, status = 'agreed', who = 'me', why = 'so'", (terms,))
     database.close()
+    page = " ".join(call("studies", "show", path, waiting).stdout.split())
+    assert "The file says agreed by me, but this hospital's identity did not sign that" in page
+    listed = json.loads(call("studies", path, "--json").stdout)["studies"]
+    assert [(study["status"], "did not sign" in study["problem"]) for study in listed] == [("waiting", True)]
+    hidden = path.with_name("north.ledger.identity").rename(folder / "elsewhere")
+    assert "Whether the hospital signed that" in call("studies", "show", path, waiting).stdout
+    found = call("studies", "show", path, waiting, "--identity", hidden).stdout
+    assert "did not sign that" in " ".join(found.split())
+    hidden.rename(path.with_name("north.ledger.identity"))
     assert "waits for north and coast" in run(folder, "--resume").stderr
     decide(folder, "agree", ("north", "coast"), waiting)
     assert run(folder, "--resume").exit_code == 0
+    assert "did not sign" not in call("studies", "show", path, waiting).stdout
 
 
 def test_decisions_that_cannot_be_are_one_sentence(folder: Path, waiting: str) -> None:

@@ -56,7 +56,9 @@ def studies() -> None:
 
 
 @app.command("list", short_help="List what was proposed, how it stands, and what it cost.")
-def list_all(file: File, policy: PolicyFile = None, as_json: Json = False) -> None:
+def list_all(
+    file: File, policy: PolicyFile = None, identity: IdentityFile = None, as_json: Json = False
+) -> None:
     """List the studies that were proposed to a hospital: how each stands, and what it has cost so far.
 
     \b
@@ -67,7 +69,8 @@ def list_all(file: File, policy: PolicyFile = None, as_json: Json = False) -> No
     from concilium.privacy.ledger import Ledger
 
     with Ledger.open_readonly(file) as book:
-        proposed, delta, site = list_studies(book, read_policy(policy)), book.delta, book.settings.site
+        proposed = list_studies(book, read_policy(policy), find_public(file, identity))
+        delta, site = book.delta, book.settings.site
     if as_json:
         say_json({"ledger": str(file), "site": site, "studies": [study.to_dict() for study in proposed]})
         return
@@ -84,7 +87,13 @@ def list_all(file: File, policy: PolicyFile = None, as_json: Json = False) -> No
 
 
 @app.command(short_help="One study as a page to decide on.")
-def show(file: File, study: Study, policy: PolicyFile = None, as_json: Json = False) -> None:
+def show(
+    file: File,
+    study: Study,
+    policy: PolicyFile = None,
+    identity: IdentityFile = None,
+    as_json: Json = False,
+) -> None:
     """Show one study as a page to decide on: who asks what, what leaves, the worst case, and what is left after it.
 
     \b
@@ -96,7 +105,7 @@ def show(file: File, study: Study, policy: PolicyFile = None, as_json: Json = Fa
 
     rules = read_policy(policy)
     with Ledger.open_readonly(file) as book:
-        proposed = find_study(book, study, rules)
+        proposed = find_study(book, study, rules, find_public(file, identity))
         if as_json:
             balance = book.balance()
             left = {"left": balance.left, "left_of_month": balance.month_left}
@@ -151,6 +160,19 @@ def decide(file: Path, study: str, status: str, who: str, why: str, identity: Pa
     with Ledger(path) as book:
         decided = decide_on_study(book, study, status, who, why, own)
     say(escape_controls(f"{file}: study {decided.short_id} is {status} by {who}: {why}"))
+
+
+def find_public(file: Path, identity: Path | None) -> bytes | None:
+    """The hospital's key, by which its decisions are told from others'; None where who looks may not read it."""
+    from concilium.errors import MaskError
+    from concilium.privacy.identity import Identity
+
+    try:
+        return Identity.load(f"{file}.identity" if identity is None else identity).public
+    except MaskError:
+        if identity is not None:
+            raise
+        return None
 
 
 def read_policy(path: Path | None) -> Policy | None:

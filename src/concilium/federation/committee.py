@@ -29,6 +29,7 @@ from concilium.privacy.ledger import Ledger
 from concilium.privacy.study_book import AGREED, ENDED, POLICY, WAITING, StudyRecord
 
 RUNNING = "running"
+NOT_SIGNED = "this hospital's identity did not sign that, so it counts as not decided"
 SHORT_ID = 12
 WIDE = 98
 LABELS = 16
@@ -38,7 +39,9 @@ HARDLY_A_BOUND, NO_BOUND = 5.0, 20.0
 @dataclass(frozen=True)
 class StudyOverview:
     """A study that was proposed to a hospital. `opened` is None where its terms are not as a house signed them, and
-    `problem` then says so; `numbers` without a bound left in its `answers`; `house_name` is pinned in the policy."""
+    `problem` then says so; `numbers` without a bound left in its `answers`; `house_name` is pinned in the policy;
+    `forged` says that the decision in the file was not signed by the hospital (None: nobody looked), so that it counts
+    as not made."""
 
     record: StudyRecord
     opened: OpenedTerms | None
@@ -46,6 +49,7 @@ class StudyOverview:
     answers: int
     numbers: int
     house_name: str | None
+    forged: bool | None = None
 
     @property
     def id(self) -> str:
@@ -58,7 +62,7 @@ class StudyOverview:
     @property
     def status(self) -> str:
         """waiting, agreed, running (agreed, and answers were given), refused or ended (by a person, or by its date)."""
-        status = self.record.status
+        status = WAITING if self.forged else self.record.status
         if status in (WAITING, AGREED) and self.opened is not None and is_over(self.opened):
             return ENDED
         return RUNNING if status == AGREED and self.answers else status
@@ -85,19 +89,24 @@ class StudyOverview:
             "unlimited_numbers": self.numbers,
             "release": None if opened is None else opened.method.release,
             "terms": None if opened is None else json.loads(opened.encoded),
-            "problem": self.problem or None,
+            "problem": self.problem or (NOT_SIGNED if self.forged else None),
         }
 
 
-def list_studies(ledger: Ledger, policy: Policy | None = None) -> list[StudyOverview]:
-    """All studies of a hospital's ledger, in the order in which they were proposed."""
+def list_studies(
+    ledger: Ledger, policy: Policy | None = None, public: bytes | None = None
+) -> list[StudyOverview]:
+    """All studies of a hospital's ledger, in the order in which they were proposed. `public` is the hospital's key, to
+    see whether decisions are its own."""
     answers = ledger.studies.count_answers()
-    return [look_at(record, answers, policy) for record in ledger.studies.list()]
+    return [look_at(record, answers, policy, public) for record in ledger.studies.list()]
 
 
-def find_study(ledger: Ledger, beginning: str, policy: Policy | None = None) -> StudyOverview:
+def find_study(
+    ledger: Ledger, beginning: str, policy: Policy | None = None, public: bytes | None = None
+) -> StudyOverview:
     """The one study whose id begins so; LedgerError where there is none, or more than one."""
-    return look_at(ledger.studies.get(beginning), ledger.studies.count_answers(), policy)
+    return look_at(ledger.studies.get(beginning), ledger.studies.count_answers(), policy, public)
 
 
 def decide_on_study(
@@ -122,10 +131,12 @@ def decide_on_study(
             "would not count there, so name the identity file of that hospital"
         )
     ledger.studies.decide(study.id, status, who.strip(), why.strip(), identity)
-    return find_study(ledger, study.id)
+    return find_study(ledger, study.id, public=identity.public)
 
 
-def look_at(record: StudyRecord, answers: dict[str, tuple[int, int]], policy: Policy | None) -> StudyOverview:
+def look_at(
+    record: StudyRecord, answers: dict[str, tuple[int, int]], policy: Policy | None, public: bytes | None
+) -> StudyOverview:
     opened, problem, name = None, "", None
     try:
         if name_study(record.terms) != record.id:
@@ -134,9 +145,10 @@ def look_at(record: StudyRecord, answers: dict[str, tuple[int, int]], policy: Po
     except MessageError as error:
         problem = str(error)
     if opened is not None and policy is not None:
-        public = opened.terms.house
-        name = next((name for name, pin in policy.houses.items() if has_fingerprint(public, pin)), None)
-    return StudyOverview(record, opened, problem, *answers.get(record.id, (0, 0)), name)
+        house = opened.terms.house
+        name = next((name for name, pin in policy.houses.items() if has_fingerprint(house, pin)), None)
+    forged = None if public is None else not record.counts_for(public)
+    return StudyOverview(record, opened, problem, *answers.get(record.id, (0, 0)), name, forged)
 
 
 def is_over(opened: OpenedTerms) -> bool:
@@ -382,18 +394,23 @@ def describe_policy(study: StudyOverview, opened: OpenedTerms, ledger: Ledger, p
 
 def describe_decision(study: StudyOverview, path: str) -> list[str]:
     record = study.record
-    if record.status == WAITING:
+    if record.status == WAITING or study.forged:
         if study.status == ENDED:
             return ["None was made before its last day."]
         about = f"{shlex.quote(path)} {study.short_id} --who NAME --why TEXT"
+        claimed = f"The file says {record.status} by {quote(record.who)}, but {NOT_SIGNED}. "
         return [
-            "None yet; either is signed, and entered in the ledger:",
+            f"{claimed if study.forged else ''}None yet; either is signed, and entered in the ledger:",
             f"concilium studies agree {about}",
             f"concilium studies refuse {about}",
         ]
     when = "" if record.decided is None else f" on {record.decided:%Y-%m-%d %H:%M} UTC"
     who = "the hospital's policy" if record.who == POLICY else quote(record.who)
-    return [f"{record.status.capitalize()} by {who}{when}: {quote(record.why)}."]
+    unchecked = study.forged is None and record.who != POLICY
+    lines = [f"{record.status.capitalize()} by {who}{when}: {quote(record.why)}."]
+    return lines + (
+        ["Whether the hospital signed that is shown where its identity can be read."] if unchecked else []
+    )
 
 
 def say_days_left(opened: OpenedTerms) -> str:
