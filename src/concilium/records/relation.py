@@ -264,11 +264,17 @@ def read_duckdb(path: Path, table: str | None, schema: Schema, missing: frozense
         ):
             file = literal(str(plain_path(path, folder)))
             connection.execute(f"ATTACH {file} AS hospital (READ_ONLY, TYPE duckdb)")
-            tables = connection.execute(
-                "SELECT table_schema, table_name FROM information_schema.tables"
+            listed = connection.execute(
+                "SELECT table_schema, table_name, table_type FROM information_schema.tables"
                 " WHERE table_catalog = 'hospital' ORDER BY ALL"
             ).fetchall()
+            tables = [(schema_name, name) for schema_name, name, _ in listed]
+            views = {(schema_name, name) for schema_name, name, kind in listed if kind == "VIEW"}
         full_name = find_table(table, tables, "main", str(path))
         with in_one_sentence(f"{path}: table {full_name[1]!r} cannot be read"):
             reference = ".".join(identifier(part) for part in ("hospital", *full_name))
+            if full_name in views:
+                # A query may return its rows in another order each time, and columns are read one by one.
+                connection.execute(f"CREATE TEMP TABLE patients AS SELECT * FROM {reference}")
+                reference = "patients"
             return Relation(connection, reference, f"{path}, table {full_name[1]!r}", missing).columns(schema)
