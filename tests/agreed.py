@@ -17,13 +17,14 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from concilium.closed_lists import KINDS, METHODS, load
+from concilium.closed_lists import KINDS, METHODS, RELEASES, load
 from concilium.errors import MessageError
 from concilium.federation import terms as agreed_terms
 from concilium.federation.masking import Join, Joined, Meet
 from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, decode, encode, open_reply
 from concilium.federation.method import Method, QueryText, ReleaseName
-from concilium.federation.questions import Noisy, Question, Statistic, open_question
+from concilium.federation.questions import Noisy, Question, Reported, Statistic, open_question
+from concilium.federation.releases import find_release
 from concilium.federation.terms import (
     Agreed,
     Draft,
@@ -50,6 +51,7 @@ class Anything(Method[Any]):
     method: ClassVar[str] = "anything"
     called: ClassVar[str] = "a test"
     description: ClassVar[str] = "nothing"
+    releases: ClassVar[tuple[str, ...]] = tuple(RELEASES)
 
     target: Annotated[str, Parameter("text", str, "what must be known of each patient, or nothing", "study")]
     query: QueryText = ""
@@ -61,7 +63,10 @@ class Anything(Method[Any]):
         }
         return Plan(
             "rho",
-            tuple(PlannedQuestion(k, PRICE if issubclass(f, Noisy) else None) for k, f in statistics.items()),
+            tuple(
+                PlannedQuestion(k, PRICE if issubclass(f, Noisy | Reported) else None)
+                for k, f in statistics.items()
+            ),
         )
 
     def find_objection(self, question: Statistic) -> str | None:
@@ -99,8 +104,11 @@ class Asker:
         **changes: Any,
     ) -> None:
         self.identity = identity
-        asked = {"query": query, "target": target, "release": release, **(parameters or {})}
-        masked = release != "exact"
+        declared = load(agreed_terms.METHODS[method]).parameters() if method in agreed_terms.METHODS else {}
+        about = {"query": query, "target": target, "release": release}
+        asked = {name: value for name, value in about.items() if not declared or name in declared}
+        asked |= parameters or {}
+        masked = not find_release(release).by_site
         keys = {site.name: site.identity.public if masked else b"" for site in sites}
         self.release = release
         self.terms = Terms(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from concilium.rulefit.rulefit import RuleFit as RuleFit
     from concilium.study.study import Study as Study
     from concilium.temporal import stl as stl
+    from concilium.temporal.rule_discovery import RuleDiscovery as RuleDiscovery
     from concilium.temporal.rule_sets import RuleSets as RuleSets
     from concilium.trees.naive_bayes import NaiveBayes as NaiveBayes
     from concilium.trees.tree import DecisionTree as DecisionTree
@@ -44,6 +45,7 @@ _PLACES = {
     "Query": "concilium.records.query",
     "Records": "concilium.records.table",
     "Region": "concilium.federation.region",
+    "RuleDiscovery": "concilium.temporal.rule_discovery",
     "RuleFit": "concilium.rulefit.rulefit",
     "RuleSets": "concilium.temporal.rule_sets",
     "Series": "concilium.records.series",

@@ -26,12 +26,18 @@ KINDS = {
     "mask.meet": "concilium.federation.masking:Meet",
     "mask.open": "concilium.federation.masking:Open",
     "mask.end": "concilium.federation.masking:End",
+    "patients.count": "concilium.federation.patient_count:AskPatientCount",
     "rulefit.schema": "concilium.rulefit.schema:AskRuleSchema",
     "rulefit.rules": "concilium.rulefit.generation:AskRules",
     "rulefit.fit": "concilium.rulefit.fitting:AskFit",
     "rulefit.gradient": "concilium.rulefit.gradient:AskGradient",
     "rulefit.dual": "concilium.rulefit.fedda:AskDual",
     "rulefit.rates": "concilium.rulefit.rates:AskRates",
+    "rules.bits": "concilium.temporal.rule_bits:AskRuleBits",
+    "rules.codes": "concilium.temporal.rule_codes:AskRuleCodes",
+    "rules.counts": "concilium.temporal.rule_counts:AskRuleCounts",
+    "rules.outcomes": "concilium.temporal.rule_outcomes:AskRuleOutcomes",
+    "rules.reports": "concilium.temporal.rule_reports:AskRuleReports",
     "study.propose": "concilium.federation.terms:Propose",
     "tree.schema": "concilium.federation.schema:AskSchema",
     "tree.crosstables": "concilium.trees.crosstables:AskCrosstables",
@@ -45,6 +51,7 @@ RELEASES = {
     "exact": ListedRelease("concilium.federation.releases.exact:Exact", bounded=False),
     "masked": ListedRelease("concilium.federation.releases.masked:Masked", bounded=False),
     "private": ListedRelease("concilium.federation.releases.private:Private", bounded=True),
+    "local": ListedRelease("concilium.federation.releases.local:Local", bounded=True),
 }
 
 METHODS = {
@@ -52,6 +59,7 @@ METHODS = {
     "voting-trees": "concilium.trees.voting:VotingTrees",
     "rulefit": "concilium.rulefit.rulefit:RuleFit",
     "naive-bayes": "concilium.trees.naive_bayes:NaiveBayes",
+    "discovery": "concilium.temporal.rule_discovery:RuleDiscovery",
 }
 
 

@@ -5,9 +5,11 @@ more than what the hospital charges for, and whatever else is visible (refusals,
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -27,6 +29,7 @@ from concilium.federation.messages import Answer
 from concilium.federation.questions import Noisy
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.records.columns import label
+from contract.patients import make_series
 
 # As people and programs write cells: alike, odd, quoted, with blanks, in other alphabets.
 CELLS = [
@@ -89,6 +92,7 @@ SAID = {
     "bins": {"size": [0.0, 0.75, 1.0, 6.0]},
     "values": {"flag": [True, False], "code": ["1", ".5", "a", "é"], "y": ["TRUE", "FALSE"]},
     "positive": True,
+    "threshold": 0.2,
 }
 SCHEMA = {"size": "number", "flag": "code", "code": "code", "y": "code"}
 QUERIES = [
@@ -114,8 +118,32 @@ def fixed_noise() -> Iterator[None]:
 
 
 def write(path: Path, rows: list[tuple[str, ...]]) -> Path:
-    path.write_text("\n".join(",".join(row) for row in [COLUMNS, *rows]) + "\n", encoding="utf-8", newline="")
+    lines = [(*COLUMNS, "id"), *((*row, name) for row, name in zip(rows, name_rows(rows), strict=True))]
+    path.write_text("\n".join(map(",".join, lines)) + "\n", encoding="utf-8", newline="")
     return path
+
+
+def name_rows(rows: list[tuple[str, ...]]) -> list[str]:
+    """An id for each patient, by what the row says and how many before say the same: whoever comes or goes."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    names = []
+    for row in rows:
+        names.append(f"p{hashlib.sha256(repr(row).encode()).hexdigest()[:12]}n{seen[row]}")
+        seen[row] += 1
+    return names
+
+
+def read_size(row: tuple[str, ...]) -> float | None:
+    try:
+        return min(max(float(row[0].strip().strip('"')), 0.0), 1.0)
+    except ValueError:
+        return 1.0
+
+
+def list_rules(row: tuple[str, ...]) -> list[str]:
+    size = read_size(row)
+    rules = [] if size is None else ["size >= 1" if size >= 1 else "size < 1"]
+    return [*rules, "G size < 6"]
 
 
 def draw_row(dice: random.Random) -> tuple[str, ...]:
@@ -127,32 +155,39 @@ OTHERS = {name: [draw_row(random.Random(f"{name} {i}")) for i in range(20)] for 
 
 
 @cache
-def read_others(folder: Path) -> dict[str, cc.Records]:
-    paths = {name: write(folder / f"{name}.csv", rows) for name, rows in OTHERS.items()}
-    return {name: cc.Records.read(path, schema=SCHEMA) for name, path in paths.items()}
+def read_others(folder: Path) -> dict[str, cc.Patients]:
+    return {name: read(folder / f"{name}.csv", rows, SCHEMA) for name, rows in OTHERS.items()}
+
+
+def read(path: Path, rows: list[tuple[str, ...]], schema: dict[str, str]) -> cc.Patients:
+    """A hospital's table from its text, with the rules and series of the same patients."""
+    table = cc.Records.read(write(path, rows), schema=schema | ({"id": "code"} if schema else {}))
+    ids = name_rows(rows)
+    measured = [{"size": read_size(row), "y": row[3]} for row in rows]
+    series = make_series(measured, ["size"], "y", "TRUE", ids)
+    return cc.Patients(table=table, rules=cc.RuleSets(map(list_rules, rows), ids), series=series, by="id")
 
 
 def open_others(folder: Path) -> list[cc.Site]:
     """The hospitals beside the one that is looked at, without any memory: they stay as they are."""
-    return [make_site(name, records) for name, records in read_others(folder).items()]
+    return [make_site(name, patients) for name, patients in read_others(folder).items()]
 
 
-def open_site(name: str, path: Path, schema: dict[str, str]) -> cc.Site:
-    return make_site(name, cc.Records.read(path, schema=schema))
+def open_site(name: str, path: Path, rows: list[tuple[str, ...]], schema: dict[str, str]) -> cc.Site:
+    return make_site(name, read(path, rows, schema))
 
 
-def make_site(name: str, records: cc.Records) -> cc.Site:
+def make_site(name: str, patients: cc.Patients) -> cc.Site:
     """A hospital with these patients; who is held out is the same in all of them."""
-    return cc.Site(name, records, POLICY, division_key=b"the key of these tests")
+    return cc.Site(name, patients, POLICY, division_key=b"the key of these tests")
 
 
 @cache
 def list_questions(place: int, folder: Path) -> list[Noisy]:
     """What the study at this place asks under `private`: of each kind its first two questions, and its last."""
     name, release, more = STUDIES[place]
-    north = open_site(
-        "north", write(folder / "begin.csv", [draw_row(random.Random(i)) for i in range(40)]), SCHEMA
-    )
+    rows = [draw_row(random.Random(i)) for i in range(40)]
+    north = open_site("north", folder / f"begin-{place}.csv", rows, SCHEMA)
     asked = run(name, release, {**SAID, **more}, [north, *open_others(folder)]).at("north")
     by_kind: dict[str, list[Noisy]] = {}
     for exchange in asked:
@@ -239,8 +274,7 @@ def test_one_patient_moves_a_sum_by_what_is_charged_and_nothing_else(folder, pla
     schema, (others, patients) = draw_schema(dice), draw_neighbour(dice, rows)
     try:
         one, other = (
-            open_site("north", write(folder / f"{next(FILES)}.csv", listed), schema)
-            for listed in (rows, others)
+            open_site("north", folder / f"{next(FILES)}.csv", listed, schema) for listed in (rows, others)
         )
     except RecordsError:  # such a table does not open, and its hospital says nothing to anybody
         return
@@ -279,7 +313,7 @@ def test_the_harness_sees_what_a_column_that_is_guessed_would_do(folder, monkeyp
     rows = [("1", "TRUE", "a", "TRUE"), ("2", "FALSE", "a", "FALSE")] * 20
     sums = []
     for listed in (rows, [*rows, ("1", "unknown", "a", "TRUE")]):
-        north = open_site("north", write(folder / f"{next(FILES)}.csv", listed), {"size": "number"})
+        north = open_site("north", folder / f"{next(FILES)}.csv", listed, {"size": "number"})
         name, release, more = STUDIES[place]
         questions = list_questions(place, folder)
         sums.append(ask(north, folder, make_small(name, release, **SAID, **more), questions)[1])

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
+
 import concilium as cc
 from concilium.closed_lists import METHODS, load
+from concilium.federation.cohort import View
+from concilium.temporal.discovery_parameters import TRUST
 
 SITES = ("north", "south", "east", "west")
 BINS = {"age": [30.0, 45.0, 60.0, 75.0], "pressure": [100.0, 120.0, 140.0]}
@@ -13,6 +17,9 @@ VALUES = {"sex": ["f", "m"], "ward": ["a", "b", "c"], "y": ["no", "yes"]}
 SCHEMA = {"age": "number", "pressure": "number", "sex": "code", "ward": "code", "y": "code"}
 # What a study says, whatever the method; a method is given what it declares.
 STUDY = {"target": "y", "positive": "yes", "bins": BINS, "values": VALUES, "epsilon": 4.0}
+# The same for methods that learn from what rules patients have (those of `list_rules`).
+STUDY |= {"outcome": "y", "threshold": 0.5, "limits": 1, "most_rules": 5, "horizon": 1}
+BUDGET = cc.Policy(budget=cc.Budget("20"))
 
 
 def make_rows(count, seed):
@@ -38,8 +45,47 @@ ROWS = {name: make_rows(60 + 20 * place, place) for place, name in enumerate(SIT
 EVERYONE = [row for rows in ROWS.values() for row in rows]
 
 
+def list_rules(row):
+    """The rules of a patient, which follow from the row as its series of one step would have them."""
+    rules = []
+    for name, edges in BINS.items():
+        if name in row and row[name] is not None:
+            edge = edges[len(edges) // 2]
+            rules.append(f"{name} >= {edge}" if row[name] >= edge else f"{name} < {edge}")
+    return [*rules, "G pressure >= 100"]  # which is common to all
+
+
+def make_series(rows, names, target, positive, ids=None):
+    """Courses of three steps, the same in all of them, but that the outcome is there in the last one only."""
+
+    def measure(value):
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if plain and abs(value) < 1e30 else np.nan
+
+    courses = {name: np.tile([measure(row.get(name)) for row in rows], (3, 1)) for name in names}
+    outcome = np.zeros((3, len(rows)))
+    outcome[2] = [row.get(target) == positive for row in rows]
+    return cc.Series({**courses, target: outcome}, ids=ids)
+
+
+def hold(rows, schema=SCHEMA):
+    """Patients with a table, and with the rules and series of the same patients."""
+    table = cc.Records.from_rows([{**row, "id": place} for place, row in enumerate(rows)], schema=schema)
+    if not rows:
+        return table
+    ids = range(len(rows))
+    series = make_series(rows, BINS, "y", "yes", ids)
+    return cc.Patients(table=table, rules=cc.RuleSets(map(list_rules, rows), ids), series=series, by="id")
+
+
+def look_at(rows, policy=None, schema=SCHEMA):
+    """The same patients as questions see them."""
+    held = hold(rows, schema)
+    return View(held.table, policy or cc.Policy(), by="id", parts=held.parts)
+
+
 def open_site(name, rows, **options):
-    return cc.Site(name, cc.Records.from_rows(rows, schema=SCHEMA), **options)
+    return cc.Site(name, hold(rows), **{"policy": BUDGET, **options})
 
 
 def open_sites(rows=None, **options):
@@ -58,7 +104,13 @@ def make(method, release=None, **more):
     # Statements of a private study mean nothing to the others.
     if release != "private":
         given.pop("values", None)
-    return method(**given, **({} if release is None else {"release": release}))
+    if release is not None and "release" in declared:
+        given["release"] = release
+    elif release is not None:
+        given["trust"] = next(trust for trust, way_out in TRUST.items() if way_out == release)
+        if release == "local":
+            given |= {"threshold": 0.1, "epsilon": 12.0}  # so few patients need that
+    return method(**given)
 
 
 def cases():
@@ -71,4 +123,5 @@ VARIANTS = [
     *((name, release, {}) for name, release in cases()),
     ("rulefit", "exact", {"solver": "fedda", "penalty": 0.01}),
     ("voting-trees", "exact", {"imbalance": 1, "max_depth": 2}),
+    ("discovery", "private", {"window": "3h", "limits": 2}),
 ]

@@ -276,6 +276,7 @@ TERMS = {
         "voting-trees": {"positive": 1, "imbalance": "1/2"},
         "rulefit": {"positive": 1, "bins": {"age": [40.0]}},
         "naive-bayes": {"bins": {"age": [40.0]}},
+        "discovery": {"outcome": "y", "bins": {"age": [40.0]}, "window": "2h", "trust": "rule"},
     }.items()
 }
 PLACES = [

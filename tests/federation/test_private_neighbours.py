@@ -27,8 +27,12 @@ from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
+from concilium.temporal.rule_counts import AskRuleCounts
+from concilium.temporal.rule_outcomes import AskRuleOutcomes
+from concilium.temporal.rule_part import RulePart
 from concilium.trees.noisy_crosstables import AskNoisyCrosstables
 from concilium.trees.splits import Split
+from contract.patients import make_series
 
 # Values that are alike, odd, or of several kinds in one column.
 POOL = {
@@ -203,15 +207,54 @@ def draw_gradient(dice: Random) -> AskGradient:
     )
 
 
+RULES = ["real >= 0.5", "real < 0.5", "G real < 5.0", "F[0,2] real >= 1.0", "G[0,1] whole >= 2.0"]
+TASK = cc.RuleDiscovery("truth", bins={"real": [0, 0.5, 1, 5], "whole": [2]}, limits=1, horizon=2).task
+LEARNED = cc.RuleDiscovery("truth", bins={"real": [0, 0.5, 1, 5]}, window="2h", limits=1, most_rules=3).task
+ABOUT = {"structures": "G[?] ? ? ?", "variables": "F[?] ? ? ?", "parameters": "real < ?"}
+
+
+def draw_rule_counts(dice: Random) -> AskRuleCounts:
+    task = dice.choice([TASK, TASK, LEARNED])
+    stage = dice.choice(["clients", "names", "skeletons", *ABOUT])
+    about = (ABOUT[stage],) if stage in ABOUT else ()
+    part = RulePart(task, stage, dice.choice([(), ("real",)]), about)
+    return AskRuleCounts(
+        query=draw_query(dice), target="", part=part, most=dice.randrange(1, 4), variance="9"
+    )
+
+
+def draw_rule_outcomes(dice: Random) -> AskRuleOutcomes:
+    rules = tuple({"G[0,1] real >= 1", "F[0,1] real < 5", "real >= 0.5"} - {dice.choice(["", "real >= 0.5"])})
+    return AskRuleOutcomes(query=draw_query(dice), target="", task=LEARNED, rules=rules, variance="9")
+
+
+def list_rules(row: dict) -> list[str]:
+    """A few that follow from what the row says."""
+    return [rule for place, rule in enumerate(RULES) if Random(f"{row} {place}").random() < 0.5]
+
+
 DRAWN = {
+    "rules.counts": draw_rule_counts,
+    "rules.outcomes": draw_rule_outcomes,
     "histograms.noisy": draw_histograms,
     "tree.noisy": draw_crosstables,
     "rulefit.gradient": draw_gradient,
 }
 
 
-def look(records: cc.Records, policy: cc.Policy) -> View:
-    return View(records, policy, b"a secret of these tests", division_key=b"the key of these tests")
+def look(rows: list[dict], schema: dict[str, str], policy: cc.Policy) -> View:
+    table = cc.Records.from_rows(rows or [dict.fromkeys(POOL)], schema=schema)
+    parts = {
+        "rules": cc.RuleSets(map(list_rules, rows)),
+        "series": make_series(rows, ["real"], "truth", True),
+    }
+    return View(
+        table if rows else table.take([]),
+        policy,
+        b"a secret of these tests",
+        division_key=b"the key of these tests",
+        parts=parts,
+    )
 
 
 def answer(view: View, question: Noisy) -> np.ndarray | str:
@@ -246,7 +289,7 @@ def test_most_of_what_is_drawn_is_looked_at_and_counted(kind):
     for _ in range(200):
         question = draw_checked(dice, kind)
         if question is not None:
-            view = look(cc.Records.from_rows(draw_rows(dice, 30), schema=draw_schema(dice)), cc.Policy())
+            view = look(draw_rows(dice, 30), draw_schema(dice), cc.Policy())
             seen.append(isinstance(answer(view, question), np.ndarray))
     assert len(seen) > 100
     assert sum(seen) > len(seen) / 2
@@ -263,11 +306,9 @@ def test_one_patient_changes_no_more_than_is_charged_for(kind, seed):
     rows = draw_rows(dice, dice.choice([1, 2, 5, 12, 30]))
     schema = draw_schema(dice)
     policy, leave_out = dice.choice(POLICIES), dice.randrange(len(rows))
-    table = cc.Records.from_rows(rows, schema=schema)
     left = [row for index, row in enumerate(rows) if index != leave_out]
     # Read anew without the patient, so that how a column is read may differ as well.
-    neighbour = cc.Records.from_rows(left, schema=schema) if left else table.take([])
-    one, other = answer(look(table, policy), question), answer(look(neighbour, policy), question)
+    one, other = (answer(look(own, schema, policy), question) for own in (rows, left))
     if isinstance(one, str) or isinstance(other, str):
         assert one == other
         return
@@ -286,15 +327,15 @@ def test_what_was_asked_before_changes_nothing(kind, seed):
     question = draw_checked(dice, kind)
     if question is None:
         return
-    table = cc.Records.from_rows(draw_rows(dice, dice.choice([2, 12, 30])), schema=draw_schema(dice))
+    rows, schema = draw_rows(dice, dice.choice([2, 12, 30])), draw_schema(dice)
     policy = dice.choice(POLICIES)
-    used = look(table, policy)
+    used = look(rows, schema, policy)
     for before in asked:
         answer(used, before)
     first, again, fresh = (
         answer(used, question),
         answer(used, question),
-        answer(look(table, policy), question),
+        answer(look(rows, schema, policy), question),
     )
     np.testing.assert_array_equal(first, fresh)
     np.testing.assert_array_equal(again, fresh)

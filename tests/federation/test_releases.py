@@ -53,9 +53,10 @@ def test_every_listed_release_is_one(name):
     assert isinstance(release.comparable, bool)
 
 
-def test_only_what_adds_noise_is_bounded_and_only_exact_shows_each_site():
-    assert [name for name in RELEASES if find_release(name).bounded] == ["private"]
-    assert [name for name in RELEASES if find_release(name).by_site] == ["exact"]
+def test_only_what_adds_noise_is_bounded_and_what_is_not_masked_shows_each_site():
+    assert [name for name in RELEASES if find_release(name).bounded] == ["private", "local"]
+    assert [name for name in RELEASES if find_release(name).by_site] == ["exact", "local"]
+    assert [name for name in RELEASES if find_release(name).begins_anew] == ["exact"]
     assert [name for name in RELEASES if not find_release(name).comparable] == ["masked"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concilium.closed_lists import METHODS
+from concilium.closed_lists import METHODS, load
 from concilium.errors import StudyError
 from concilium.records.table import Records
 from concilium.study import Study
@@ -133,12 +133,14 @@ WRONG_KEYS = [
     (
         'method = "tree"',
         'method = "tre"',
-        "[study] there is no method 'tre'; did you mean 'tree'? (available: tree, voting-trees, rulefit, naive-bayes)",
+        "[study] there is no method 'tre'; did you mean 'tree'? "
+        "(available: tree, voting-trees, rulefit, naive-bayes, discovery)",
     ),
     (
         'method = "tree"',
-        'method = "discovery"',
-        "[study] method 'discovery' is not in this version (available: tree, voting-trees, rulefit, naive-bayes)",
+        'method = "experts"',
+        "[study] method 'experts' is not in this version "
+        "(available: tree, voting-trees, rulefit, naive-bayes, discovery)",
     ),
 ]
 
@@ -151,7 +153,7 @@ def test_a_wrong_key_is_named_with_its_section(tmp_path: Path, good: str, bad: s
 WRONG_SECTIONS = [
     (
         '[privacy]\nrelease = "exakt"',
-        '[privacy] release must be one of "exact", "masked", "private"; got "exakt"',
+        '[privacy] release must be one of "exact", "masked", "private", "local"; got "exakt"',
     ),
     ("[privacy]\nepsilon = 0", "[privacy] epsilon must be a number above 0; got 0"),
     ("[privacy]\nepsilon = nan", "[privacy] epsilon must be a number above 0; got nan"),
@@ -263,18 +265,22 @@ def complaint_or_none(path: Path) -> str | None:
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_study_does_not_say_is_as_the_method_declares_it(tmp_path: Path, method: str) -> None:
     text = SMALLEST.replace('"tree"', f'"{method}"').replace("[sites]", "positive = 1\n[sites]")
+    if load(METHODS[method]).reads_courses:
+        text = text.replace("target =", "outcome =").split("[sites]")[0] + COURSES
     study = Study.read(write(tmp_path, text))
     opened = study.open_method()
     assert type(opened) is study.method_type
     assert opened.method == method
     for one in opened.parameters().values():
-        if one.name not in ("target", "positive", "delta"):
+        if one.name not in ("target", "outcome", "positive", "delta"):
             assert getattr(opened, one.name) == one.kept_default, one.name
 
 
 def test_methods_that_exist_are_not_announced_for_later() -> None:
     assert not set(METHODS) & set(LATER)
 
+
+COURSES = '[sites]\nrules = "rules.csv"\ngateways = 3\n'
 
 VOTING = SMALLEST.replace('"tree"', '"voting-trees"')
 RARE = VOTING.replace("[sites]", 'positive = "yes"\n[sites]')

@@ -13,12 +13,12 @@ from scipy import stats
 
 import concilium as cc
 from concilium.errors import StudyError
-from concilium.temporal.local_reports import ReportChannel, amplify, split_clients
+from concilium.privacy.local_reports import ListedAnswers, ReportChannel, amplify, split_clients
 from concilium.temporal.local_search import GROUPS, BinQuestion, LocalSearch
 from concilium.temporal.rule_grammar import RuleGrammar
 from concilium.temporal.rule_levels import structure
 from concilium.temporal.rule_sets import RuleSets
-from concilium.temporal.template_index import ClientTemplates, TemplateIndex
+from concilium.temporal.template_index import TemplateIndex
 
 parse = cc.stl.parse
 GRAMMAR = RuleGrammar({"HR": (60, 80, 100), "Temp": (36, 38), "MAP": (65,)}, [(0, 2), (0, 5)], limits=2)
@@ -33,7 +33,7 @@ def lists(templates):
 
 def clients_of(each):
     starts = np.cumsum([0, *map(len, each)])
-    return ClientTemplates(starts, np.array([place for own in each for place in own], dtype=np.int32))
+    return ListedAnswers(starts, np.array([place for own in each for place in own], dtype=np.int32))
 
 
 @pytest.mark.parametrize("epsilon", [Fraction(1, 10), Fraction(1), Fraction(4), Fraction(8)])

@@ -16,7 +16,7 @@ from concilium.errors import ModelError, nearest
 if TYPE_CHECKING:
     from concilium.records.table import Value
 
-Patient = dict[str, "Value | None"]
+Patient = dict[str, "Value | list[Value | None] | None"]
 
 
 def consult(
@@ -40,6 +40,7 @@ def consult(
     Examples:
       concilium consult results/model.json patient.json
       concilium consult results/model.json age=63 sex=f "blood pressure=high"
+      concilium consult results/model.json HR=88,95,102 Temp=37.9,38.4,38.8
       cat patient.json | concilium consult results/model.json - --json
     """
     import msgspec
@@ -47,7 +48,7 @@ def consult(
     from concilium.federation.model_file import load
 
     method = load(model)
-    patients = read_patients(patient)
+    patients = read_patients(patient, courses=method.reads_courses)
     refuse_misspelt(patients, set(method.attributes_))
     explanations = [method.explain(row) for row in patients]
     if as_json:
@@ -69,15 +70,16 @@ def refuse_misspelt(patients: list[Patient], attributes: set[str]) -> None:
                 raise ModelError(f"the model does not ask about {name!r}{hint}")
 
 
-def read_patients(arguments: list[str]) -> list[Patient]:
-    """The patients that the command line names: at least one, or ModelError."""
+def read_patients(arguments: list[str], *, courses: bool = False) -> list[Patient]:
+    """The patients that the command line names: at least one, or ModelError. With `courses`, a value may be a list of
+    numbers in order."""
     first = arguments[0]
     if len(arguments) == 1 and first == "-":
-        return read_text(sys.stdin.read())
+        return read_text(sys.stdin.read(), courses)
     if len(arguments) == 1 and Path(first).is_file():
-        return read_file(Path(first))
+        return read_file(Path(first), courses)
     if all("=" in argument for argument in arguments):
-        return [read_pairs(arguments)]
+        return [read_pairs(arguments, courses)]
     wrong = next(argument for argument in arguments if "=" not in argument)
     raise ModelError(
         f"{wrong!r} is neither a file nor attribute=value; give a JSON or csv file, - for standard input, "
@@ -85,11 +87,11 @@ def read_patients(arguments: list[str]) -> list[Patient]:
     )
 
 
-def read_file(path: Path) -> list[Patient]:
+def read_file(path: Path, courses: bool = False) -> list[Patient]:
     """Patients of a JSON file (one object or a list of them) or of a table (one row each)."""
     if path.suffix == ".json":
         try:
-            return read_json(path.read_text(encoding="utf-8"), str(path))
+            return read_json(path.read_text(encoding="utf-8"), str(path), courses)
         except UnicodeDecodeError as error:
             raise ModelError(f"{path}: is not UTF-8 text (byte {error.start})") from None
         except OSError as error:
@@ -97,17 +99,17 @@ def read_file(path: Path) -> list[Patient]:
     return read_table(path, str(path))
 
 
-def read_text(text: str) -> list[Patient]:
+def read_text(text: str, courses: bool = False) -> list[Patient]:
     """Patients from standard input: JSON if it looks like it, else csv."""
     if text.lstrip()[:1] in ("{", "["):
-        return read_json(text, "standard input")
+        return read_json(text, "standard input", courses)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "patients.csv"
         path.write_text(text, encoding="utf-8")
         return read_table(path, "standard input")
 
 
-def read_json(text: str, where: str) -> list[Patient]:
+def read_json(text: str, where: str, courses: bool = False) -> list[Patient]:
     def refuse(constant: str) -> None:
         raise ModelError(f"{where}: {constant} is not a value; leave out what is not known, or write null")
 
@@ -126,7 +128,7 @@ def read_json(text: str, where: str) -> list[Patient]:
                 f'{where}: a patient is an object such as {{"age": 63}}; got {json.dumps(patient)[:60]}'
             )
         for name, value in patient.items():
-            if isinstance(value, list | dict):
+            if isinstance(value, dict if courses else list | dict):
                 raise ModelError(f"{where}: {name!r} must be text, a number, true, false or null")
     return patients
 
@@ -146,7 +148,7 @@ def read_table(path: Path, where: str) -> list[Patient]:
     return [{name: values[row] for name, values in columns.items()} for row in range(len(records))]
 
 
-def read_pairs(pairs: list[str]) -> Patient:
+def read_pairs(pairs: list[str], courses: bool = False) -> Patient:
     """attribute=value pairs; a number is a number only as people write one (007 stays text)."""
     patient: Patient = {}
     for pair in pairs:
@@ -155,7 +157,7 @@ def read_pairs(pairs: list[str]) -> Patient:
             raise ModelError(f"{pair!r} names no attribute; write attribute=value, such as age=63")
         if name in patient:
             raise ModelError(f"{name!r} is given twice")
-        patient[name] = read_value(text)
+        patient[name] = [read_value(one) for one in text.split(",")] if courses else read_value(text)
     return patient
 
 

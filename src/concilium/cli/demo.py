@@ -1,9 +1,10 @@
 """`concilium demo`: the whole way on real patients, embedded in one process.
 
-Patients come with the package SurvSet (extra `demo`), nothing is vendored. Four studies: all 67 federally funded
-haemodialysis centres of Rio de Janeiro State (Sá Carvalho et al., Int. J. Qual. Health Care 15, 2003), where the
-centres are real; and three of intensive-care patients of the right heart catheterisation study (Connors et al., JAMA
-276, 1996), whose hospitals are not in the public data, so that patients are dealt to twenty made-up ones.
+Patients come with the package SurvSet (extra `demo`), nothing is vendored. Four studies are of real patients: all 67
+federally funded haemodialysis centres of Rio de Janeiro State (Sá Carvalho et al., Int. J. Qual. Health Care 15, 2003),
+where the centres are real; and three of intensive-care patients of the right heart catheterisation study (Connors et
+al., JAMA 276, 1996), whose hospitals are not in the public data, so that patients are dealt to twenty made-up ones. The
+fifth has made-up patients: three wards with hourly measurements (demo_ward.py).
 """
 
 from __future__ import annotations
@@ -127,8 +128,40 @@ trees = 100
 holdout = 0.3
 """
 
+COURSES = """\
+# What do patients have in common in the hours before sepsis? Each hospital learns rules of each of its patients from
+# hourly measurements; sums of how many patients have which rule leave it, under masks and with noise.
+[study]
+name = "the hours before sepsis"
+method = "discovery"
+outcome = "sepsis"
+
+[privacy]
+epsilon = 4.0
+
+[series]
+patient = "patient"
+time = "hour"
+
+[bins]
+HR = [60, 70, 80, 90, 100, 110, 120]
+Resp = [12, 16, 20, 24, 28]
+Temp = [36, 37, 37.5, 38, 38.5]
+MAP = [55, 65, 75, 85, 95]
+
+[discovery]
+window = "6h"
+threshold = 0.05
+limits = 2
+most_rules = 20
+
+[evaluate]
+holdout = 0.3
+"""
+
 HOSPITALS = 20
 RULES_SHOWN = 6
+WARDS, PATIENTS_OF_A_WARD = ("north", "south", "west"), 400
 
 MEASURED = {
     "age": ("num_age", [50, 65, 75]),
@@ -178,7 +211,7 @@ def demo(
         Path, typer.Option("--out", metavar="DIR", help="The folder for everything the demo writes.")
     ] = Path("concilium-demo"),
 ) -> None:
-    """Run four studies on real patients, explain one prediction, and write it all to a folder.
+    """Run four studies on real patients and one on made-up ones, explain a prediction, and write all to a folder.
 
     \b
     Example:
@@ -194,6 +227,8 @@ def demo(
     run_early_death(patients, out / "early-death")
     say()
     run_rules(patients, out / "rules", tree)
+    say()
+    run_courses(out / "courses")
     say()
     say(f"Everything is in {out}. Open {out / 'intensive-care' / 'results' / 'report.html'}, or go on with:")
     say("  " + shlex.join(["concilium", "run", str(out / "dialysis" / "study.toml"), "--out", "again"]))
@@ -320,6 +355,28 @@ def run_rules(patients: DataFrame, folder: Path, tree: dict[str, Any]) -> None:
     say("\n".join(results.model.text().splitlines()[: RULES_SHOWN + 1]))
 
 
+def run_courses(folder: Path) -> None:
+    """What patients have in common, from measurements over time, privately."""
+    from concilium.cli.demo_ward import make_ward
+
+    wards = {name: make_ward(PATIENTS_OF_A_WARD, seed) for seed, name in enumerate(WARDS, start=1)}
+    study = write_study(folder, COURSES, wards, part="series")
+    say(
+        f"5. {len(wards) * PATIENTS_OF_A_WARD} made-up patients on {len(wards)} wards, measured every hour: which "
+        "temporal rules do many have, and what do these say of sepsis? Every patient is protected at epsilon = 4."
+    )
+    with show_progress(quiet=False) as tell:
+        results = run_study(study, folder / "results", resume=False, tell=tell)
+    say_figures({"patients held back": results.metrics})
+    lines = results.model.text().splitlines()
+    say("\n".join([lines[0], *lines[2 : RULES_SHOWN + 2]]))
+    discovery = results.metrics["discovery"]
+    say(
+        f"Of the {discovery['truth']} forms of rules that 5% have, {discovery['coverage']:.0%} were found; of the "
+        f"{discovery['rules']} found, {discovery['precision']:.0%} are among them."
+    )
+
+
 def say_figures(rows: dict[str, dict[str, Any]]) -> None:
     """What several models are worth, one below the other."""
     say_table(
@@ -364,6 +421,7 @@ def write_study(
     *,
     sites: bool = True,
     ledgers: bool = False,
+    part: str = "records",
     file: str = "study.toml",
 ) -> Study:
     """A study file beside its csv files: one per hospital, or (without `sites`) those that the text names."""
@@ -375,7 +433,7 @@ def write_study(
             stem = name.replace(" ", "-")
             table.to_csv(folder / f"{stem}.csv", index=False)
             if sites:
-                text += f'\n[[site]]\nname = "{name}"\nrecords = "{stem}.csv"\n'
+                text += f'\n[[site]]\nname = "{name}"\n{part} = "{stem}.csv"\n'
             if ledgers:
                 text += f'ledger = "{stem}.ledger"\n'
         path = folder / file

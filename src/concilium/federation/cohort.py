@@ -71,6 +71,11 @@ class Cohort:
         """Whether the cohort is the whole table, so that columns need no indexing."""
         return len(self.rows) == len(self.view.records)
 
+    def take(self, chosen: NDArray[np.intp]) -> Cohort:
+        """Some of the patients, by their places in the cohort."""
+        rows = self.rows[chosen]
+        return replace(self, rows=rows, population=Population(self.view.patients[rows]))
+
     def take_part(self, name: str) -> PatientPart:
         """What the hospital holds of these patients beside its table, such as their series."""
         part = self.view.parts[name]

@@ -224,7 +224,8 @@ def describe_subject(opened: OpenedTerms, policy: Policy | None) -> Iterator[str
     if opened.terms.models > 1:
         yield f"{opened.terms.models} models: hospitals are left out in turn, to measure how good they are."
     who = f"those for whom {quote(method.query)}" if method.query else "everyone"
-    yield f"Patients: {who}, if {quote(method.target)} is known."
+    known = f", if {quote(method.must_know)} is known" if method.must_know else ""
+    yield f"Patients: {who}{known}."
     attributes: Sequence[str] | None = getattr(method, "attributes", None)
     withheld = () if policy is None else policy.withhold
     if attributes is None:
@@ -250,6 +251,8 @@ def describe_questions(opened: OpenedTerms) -> Iterator[str]:
 
 
 def say_way_out(opened: OpenedTerms, question: PlannedQuestion) -> str:
+    if question.cost is not None and opened.method.way_out.by_site:
+        return f"randomised by each patient, rho {say_epsilon(float_above(question.cost))}"
     if question.cost is not None:
         return f"a sum over all hospitals with noise, rho {say_epsilon(float_above(question.cost))}"
     plain = opened.method.way_out.by_site or issubclass(load(KINDS[question.kind]), Gathered)
@@ -285,6 +288,11 @@ def describe_worst_case(opened: OpenedTerms, ledger: Ledger) -> list[str]:
     """What can come of it for patients, whatever the house does with what it gets."""
     release, others = opened.method.way_out, max(0, len(opened.terms.participants) - 1)
     colluders = opened.terms.colluders or 0
+    if release.by_site and release.bounded:
+        return [
+            say_factor("the reports", opened.price or opened.method.plan().total, ledger.delta),
+            "That holds whoever sides with whom, for what is true of a patient; that the patient is there is seen.",
+        ]
     if release.by_site:
         return [
             "The house sees the numbers of this hospital as they are: treat this as handing over these tables. A count "

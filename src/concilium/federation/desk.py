@@ -19,6 +19,7 @@ from concilium.federation.meter import Meter
 from concilium.federation.refused import Refused
 from concilium.federation.studies import Studies
 from concilium.policy.policy import Policy
+from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.identity import Identity
 from concilium.privacy.ledger import Head, Ledger
 
@@ -47,6 +48,25 @@ class Desk:
         """Enter the release of so many numbers and let it out: `let_out` runs inside the transaction, which is on disk
         before the answer is returned, and where it raises nothing is charged. A price of None has no bound; no study
         costs more than its terms say."""
+        return self._charge(envelope, numbers, price, price, "rho", let_out)
+
+    def charge_epsilon(
+        self, envelope: Envelope, numbers: int, epsilon: Fraction, let_out: Callable[[], msgspec.Struct]
+    ) -> bytes:
+        """The same for what costs pure epsilon, or nothing more than the study has paid already (zero)."""
+        rho = rho_from_pure(epsilon) if epsilon else Fraction(0)
+        return self._charge(envelope, numbers, rho, epsilon, "epsilon", let_out)
+
+    def _charge(
+        self,
+        envelope: Envelope,
+        numbers: int,
+        price: Fraction | None,
+        cost: Fraction | None,
+        currency: str,
+        let_out: Callable[[], msgspec.Struct],
+    ) -> bytes:
+        """`price` in rho, for the study and the card, is `cost` in a currency for the ledger."""
         charge = Charge(envelope.release, None, numbers)
         if price is not None:
             charge = Charge(envelope.release, str(price), numbers, self.ledger.budget is not None)
@@ -62,8 +82,9 @@ class Desk:
             study=envelope.study,
             kind=envelope.kind,
             mode=envelope.release,
-            cost=price,
-            currency=None if price is None else "rho",
+            cost=cost or None,
+            currency=currency if cost else None,
+            paid=cost == 0,
             numbers=numbers,
             seal=seal,
         )

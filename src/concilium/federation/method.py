@@ -159,6 +159,8 @@ class Method(ABC, Generic[B]):
     against_rest      whether it tells the positive class from all others together
     compares          whether every hospital can learn it alone, so that ways of learning can be put side by side
     predicts_numbers  whether it predicts a number where `bins` gives the target's range
+    reads_courses     whether it learns from series or rules of patients and judges their courses, not rows
+    answers_at_random    whether even its exact answers are drawn at random, so that no two models are the same
     differs_from_pooled  why an exact or masked model is not that of the pooled table; empty where it is
     """
 
@@ -170,6 +172,8 @@ class Method(ABC, Generic[B]):
     against_rest: ClassVar[bool] = False
     compares: ClassVar[bool] = True
     predicts_numbers: ClassVar[bool] = False
+    reads_courses: ClassVar[bool] = False
+    answers_at_random: ClassVar[bool] = False
     differs_from_pooled: ClassVar[str] = ""
 
     target: str
@@ -216,6 +220,11 @@ class Method(ABC, Generic[B]):
     def converse(self, partners: Partners) -> Conversation[Learned[B]]:
         """Everything that a fit asks, and what it makes of the answers."""
 
+    @property
+    def must_know(self) -> str:
+        """The column of the table that must be known of a patient: the target; empty where there is none."""
+        return self.target
+
     def draft(self, *, models: int = 1) -> Draft:
         """What hospitals are asked to agree to, for a house to propose: all of this, and its price at most."""
         price = self.plan().total * models
@@ -238,7 +247,7 @@ class Method(ABC, Generic[B]):
     def find_objection(self, question: Statistic) -> str | None:
         """Why this is no question of a study with these parameters, None where it may be one: sites hold every question
         to it (terms.py)."""
-        if question.query != self.query or question.target != self.target:
+        if question.query != self.query or question.target != self.must_know:
             return "it is about other patients, or another target, than the study's"
         if question.division is not None and question.division.percent != self.percent_held_out:
             return "it holds out another share of the patients"
@@ -328,7 +337,8 @@ class Method(ABC, Generic[B]):
         stored = cls.parameters_in(body)
         for one in cls.parameters().values():
             setattr(fitted, one.name, stored.get(one.name, one.kept_default))
-        fitted.release = card.release
+        if "release" in cls.parameters():
+            fitted.release = card.release
         fitted._body, fitted._card, fitted._settled = body, card, True
         return fitted
 

@@ -1,8 +1,9 @@
 """What a house may ask: every kind declares itself, and there is no other way to ask a site anything.
 
 A kind is a msgspec struct that says its name, the releases it may have, what it reads, what it computes from a cohort,
-and how a region answers it for its sites. What is *gathered* comes back site by site, what is *summed* is added up, and
-of what is *noisy* the site itself works out the price. `closed_lists.KINDS` lists them all.
+and how a region answers it for its sites. What is *gathered* comes back site by site, what is *summed* is added up, of
+what is *noisy* the site itself works out the price, and what is *reported* each patient randomises.
+`closed_lists.KINDS` lists them all.
 """
 
 from __future__ import annotations
@@ -24,16 +25,20 @@ from concilium.federation.cohort import Cohort
 from concilium.federation.held_out import Part
 from concilium.federation.messages import Envelope, decode
 from concilium.federation.work import Workload
+from concilium.privacy.local_reports import ListedAnswers, ReportChannel, split_clients
+from concilium.records.columns import Value
 
 if TYPE_CHECKING:
     from concilium.federation.method import Method
 
 MOST_CHARACTERS = 1000
+MOST_DIGITS = 200  # of an exact number
 MOST_REMEMBERED = 1 << 16  # bytes of a question
 
 EXACT = frozenset({"exact"})
 PLAIN = frozenset({"exact", "masked"})
 PRIVATE = frozenset({"private"})
+LOCAL = frozenset({"local"})
 
 
 class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +65,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     releases: ClassVar[frozenset[str]]
     merges: ClassVar[bool] = False
 
+    @property
+    def patience(self) -> float:
+        """Seconds that a site may need to answer, where that is more than a house would wait."""
+        return 0.0
+
     def check(self, release: str) -> None:
         """MessageError unless the question is consistent in itself, of bearable size, and fit for this release."""
 
@@ -76,10 +86,13 @@ class Step(Question, frozen=True, kw_only=True):
 class Statistic(Question, frozen=True, kw_only=True):
     """A question about patients: a query selects them, and `target` must be known for each."""
 
-    reads: ClassVar[frozenset[str]] = frozenset({"table"})
-
     query: str
     target: str
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The parts of a hospital's patients that it is about (records/patients.py)."""
+        return frozenset({"table"})
 
     @property
     def division(self) -> Part | None:
@@ -89,6 +102,12 @@ class Statistic(Question, frozen=True, kw_only=True):
     def estimate(self, patients: int, columns: int) -> Workload:
         """What computing it takes at most in a table of so many patients and columns, whoever matches (work.py)."""
         raise NotImplementedError
+
+    @property
+    def once(self) -> tuple[str, str] | None:
+        """Where its answer is drawn at random without a price: what all such questions of a study have in common, and
+        what this one is about, which a study asks once, so that a house cannot average the noise away."""
+        return None
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -187,14 +206,78 @@ class Noisy(Summed, frozen=True, kw_only=True):
         raise NotImplementedError
 
     def check(self, release: str) -> None:
-        try:
-            fine = (
-                len(self.variance) <= 200 and "e" not in self.variance.lower() and Fraction(self.variance) > 0
-            )
-        except (ValueError, ZeroDivisionError):
-            fine = False
-        if not fine:
+        if not is_positive(self.variance):
             raise MessageError("a private question says the variance of its noise, such as '81/2'")
+
+
+class Reported(Summed, frozen=True, kw_only=True):
+    """A question that is released as `local` only: each patient of one group reports one answer, randomised by itself
+    (privacy/local_reports.py), at this epsilon, and what is added up are reports.
+
+    Groups are parts of the patients by their ids and the study alone. A study asks each of them once, so that a patient
+    reports once in it. There is no query: how many match would be told exactly.
+    """
+
+    releases: ClassVar[frozenset[str]] = LOCAL
+
+    epsilon: str
+    group: int
+
+    @property
+    def shares(self) -> tuple[Fraction, ...]:
+        """Of the patients that each group has, about."""
+        raise NotImplementedError
+
+    @property
+    def channel(self) -> ReportChannel:
+        """How an answer is drawn from those that are true of a patient, and randomised."""
+        raise NotImplementedError
+
+    @property
+    def price(self) -> Fraction:
+        """The epsilon of one report."""
+        return Fraction(self.epsilon)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.channel.answers,)
+
+    def list_ids(self, cohort: Cohort) -> Sequence[Value | None]:
+        """Who the patients are, for the site alone: what decides their groups."""
+        raise NotImplementedError
+
+    def list_answers(self, cohort: Cohort) -> ListedAnswers:
+        """The answers that are true of each patient."""
+        raise NotImplementedError
+
+    def choose(self, cohort: Cohort, study: str) -> Cohort:
+        """The patients of the group in a study."""
+        groups = split_clients(self.list_ids(cohort), self.shares, study)
+        return cohort.take(np.flatnonzero(groups == self.group))
+
+    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+        """How often each answer is reported, each patient's report drawn and randomised by itself before that."""
+        channel = self.channel
+        return channel.count_reports(channel.draw(self.list_answers(cohort)))
+
+    def check(self, release: str) -> None:
+        if not is_positive(self.epsilon):
+            raise MessageError("a question for reports says their epsilon, such as '1/2'")
+        if not 0 <= self.group < len(self.shares):
+            raise MessageError(f"there are {len(self.shares)} groups of patients; got {self.group}")
+        if self.query or self.target:
+            raise MessageError(
+                "everybody is asked for a report: how many match a query would be told exactly"
+            )
+
+
+def is_positive(number: str) -> bool:
+    """Whether this is an exact number above zero, such as '81/2'; '1e999999999', which would fill the memory, is not
+    even looked at."""
+    try:
+        return len(number) <= MOST_DIGITS and "e" not in number.lower() and Fraction(number) > 0
+    except (ValueError, ZeroDivisionError):
+        return False
 
 
 def cannot_be_united(kind: str) -> NoReturn:

@@ -110,7 +110,8 @@ class Region:
         try:
             envelope = open_envelope(message)
             question = open_question(envelope)
-            if not find_release(envelope.release).by_site or not isinstance(question, Statistic | Propose):
+            release = find_release(envelope.release)
+            if release.bounded or not release.by_site or not isinstance(question, Statistic | Propose):
                 raise Refused("mode", EXACT_ONLY.format(release=envelope.release))
             if isinstance(question, Propose):
                 return self._pass_on(envelope, question)

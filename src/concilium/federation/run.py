@@ -115,7 +115,7 @@ class Run:
             self._propose(opened)
             if self.release.by_site or len(self.sites) == len(opened.names):
                 self._opened = opened
-                self.fixed = not self.release.by_site
+                self.fixed = not self.release.begins_anew
         return self._opened
 
     def _compose(self) -> OpenedTerms:
@@ -293,7 +293,7 @@ class Run:
             site: self._envelope(site, kind, body, body_digest, templates.get(site, b""), release)
             for site in sites
         }
-        replies = self._exchange(envelopes, live)
+        replies = self._exchange(envelopes, live, max(self.house.timeout, question.patience))
         bodies, refused, lost = {}, [], []
         for site, envelope in envelopes.items():
             reply = self._read(envelope, site, replies[site])
@@ -392,7 +392,9 @@ class Run:
             proof=b"" if key is None else prove(key, name, digest, seen),
         )
 
-    def _exchange(self, envelopes: Mapping[str, Envelope], live: bool) -> dict[str, bytes | str]:
+    def _exchange(
+        self, envelopes: Mapping[str, Envelope], live: bool, timeout: float
+    ) -> dict[str, bytes | str]:
         """What each site sent (or why nothing came): from the journal where the round was finished before."""
         replies: dict[str, bytes | str] = {}
         messages = {}
@@ -407,7 +409,7 @@ class Run:
             else:
                 replies[site] = kept
         if messages:
-            for site, reply in self.house.transport.ask(messages, self.house.timeout).items():
+            for site, reply in self.house.transport.ask(messages, timeout).items():
                 replies[site] = str(reply) if isinstance(reply, Silence) else reply
         self.bytes += sum(len(reply) for reply in replies.values() if isinstance(reply, bytes))
         if self.journal is not None and messages and not live:
@@ -483,11 +485,8 @@ class Run:
         if not bodies:
             raise HouseError(f"no site answered: {together(gone)}")
         if gone and self._stops:
-            why = (
-                "; a masked study cannot go on without it, so resume it when all are back"
-                if self.fixed
-                else ""
-            )
+            study = "a study of reports" if self.release.by_site else "a masked study"
+            why = f"; {study} cannot go on without it, so resume it when all are back" if self.fixed else ""
             raise HouseError(f"stopped {self.where}: {together(gone)}{why}")
         self.sites = [site for site in self.sites if site in bodies]
         begun, self._begun = self._begun, True

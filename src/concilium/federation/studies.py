@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from concilium.federation.method import Method
 
 REMEMBERED_STUDIES = 1000
+REPORTS = "reports"  # of groups of patients, as the ledger notes them
 
 # One text for all of it: which of them it was would tell something about the patients.
 TOO_FEW = "too few patients match this study, or too few tell it apart from what was asked before"
@@ -138,6 +139,28 @@ class Studies:
         most = self.at(envelope.study).most_gathered
         if not self._book.ask(envelope.study, envelope.kind, envelope.content, most):
             raise Refused("agreed", f"not agreed: a study asks a question of kind {envelope.kind!r} once")
+
+    def ask_once(self, envelope: Envelope, settings: str, content: str) -> None:
+        """Inside a charge: Refused where a study asks once more what is answered at random, or by other settings."""
+        study, kind = envelope.study, envelope.kind
+        if not self._book.ask(study, f"{kind} settings", settings, 1):
+            raise Refused("agreed", f"not agreed: all questions of kind {kind!r} have the same settings")
+        if not self._book.ask_once(study, kind, content):
+            raise Refused("agreed", f"not agreed: a study asks each question of kind {kind!r} once")
+
+    def have_reported(self, study: str, epsilon: str) -> bool:
+        """Whether a group of patients has reported in a study already, at the epsilon that all its groups report at."""
+        reported = self._book.find_asked(study, REPORTS)
+        if any(one.split(" ", 1)[1] != epsilon for one in reported):
+            raise Refused("agreed", "not agreed: all groups of a study report at one epsilon")
+        return bool(reported)
+
+    def report(self, envelope: Envelope, group: int, epsilon: str, *, paid: bool) -> None:
+        """Inside a charge: note that a group reports; Refused where it has, or where its price was taken for paid."""
+        if paid != self.have_reported(envelope.study, epsilon) and paid:
+            raise Refused("agreed", "not agreed: no report of this study was paid for")
+        if not self._book.ask_once(envelope.study, REPORTS, f"{group} {epsilon}"):
+            raise Refused("agreed", "not agreed: a group of patients reports once in a study")
 
     def _recall(self, study: str) -> RunningStudy:
         with self._deciding:
@@ -276,7 +299,7 @@ class Studies:
         """Refused where a study's patients, or those of a part that it tells apart, are too few, or too close to those
         of a study before. Inside the transaction in which it is entered."""
         method, least = opened.method, self._policy.minimum_patients
-        cohort = self._view.select(method.query, method.target)
+        cohort = self._view.select(method.query, method.must_know)
         if len(cohort) < least:
             raise Refused(LASTING_RULE, TOO_FEW)
         agree = self._policy.agree
@@ -304,6 +327,6 @@ def check_dates(ends: str) -> None:
 
 def name_population(method: Method[Any]) -> str:
     """Whom a study is about, under whatever name: the same patients count once among the refusals of a month."""
-    about = (method.query, method.target, str(method.percent_held_out))
+    about = (method.query, method.must_know, str(method.percent_held_out))
     parts = [text.encode() for text in about]
     return hashlib.sha256(statement("concilium/population@1", *parts)).hexdigest()

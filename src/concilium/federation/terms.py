@@ -182,7 +182,7 @@ class OpenedTerms:
         Once; but where the house sees each hospital's numbers anyway, and one is lost, a method begins anew with the
         rest, and may have to ask otherwise.
         """
-        return len(self.terms.participants) if self.method.way_out.by_site else 1
+        return len(self.terms.participants) if self.method.way_out.begins_anew else 1
 
 
 def name_study(encoded: bytes) -> str:

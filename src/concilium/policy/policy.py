@@ -2,7 +2,7 @@
 
     [release]
     kinds = ["tree.schema", "tree.crosstables"]   # questions answered at all; a kind not listed is refused
-    modes = ["exact", "masked", "private"]
+    modes = ["exact", "masked", "private", "local"]
     minimum_patients = 4          # fewer patients matching the study's query: no answer
     differencing = true           # nor where fewer tell a question's patients from an earlier question's
     refusals_per_month = 20       # after so many refusals for too few patients: none is answered until next month

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 from decimal import InvalidOperation as NotANumber
 from fractions import Fraction
+from functools import lru_cache
 
 from concilium.errors import LedgerError
 
@@ -151,7 +152,11 @@ def _best_order(rho: Fraction, delta: Fraction) -> Fraction:
 
 def rho_for_epsilon(epsilon: Number, delta: Number) -> Fraction:
     """The largest rho we know of that is still shown as at most this epsilon, to about one part in 2^50."""
-    e, d = exact_positive(epsilon, "epsilon"), exact_delta(delta)
+    return _rho_for_epsilon(exact_positive(epsilon, "epsilon"), exact_delta(delta))
+
+
+@lru_cache(maxsize=64)
+def _rho_for_epsilon(e: Fraction, d: Fraction) -> Fraction:
 
     def allowed(rho: Fraction) -> bool:
         return epsilon_from_rho(rho, d) <= e

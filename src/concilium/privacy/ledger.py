@@ -165,11 +165,13 @@ class Ledger(LedgerMemory, RefusalLog):
         numbers: int = 0,
         seal: Callable[[Head], bytes],
         currency: str | None = None,
+        paid: bool = False,
     ) -> bytes:
         """Enter a release, and return the answer that `seal` makes of the head after it once both are on disk.
 
         The same question with the same digest gets the stored answer and costs nothing; with another digest it is
-        refused. `cost` is in the ledger's currency unless `currency` says otherwise (pure epsilon enters rho).
+        refused. `cost` is in the ledger's currency unless `currency` says otherwise (pure epsilon enters rho); what
+        is `paid` for, or told by what is, costs no more (federation/releases/local.py).
         `seal` runs inside the transaction: it draws the noise, and where it raises nothing was charged. Of this ledger
         it may use what joins that transaction, from `unbounded_numbers` to `mask_store` below, and nothing else.
         """
@@ -179,7 +181,7 @@ class Ledger(LedgerMemory, RefusalLog):
         require_text(study, "study")
         if isinstance(numbers, bool) or not isinstance(numbers, int) or not 0 <= numbers < 2**63:
             raise LedgerError(f"the count of numbers released must be a whole number from 0; got {numbers!r}")
-        price = self._price(mode, cost, currency)
+        price = Fraction(0) if paid and cost is None else self._price(mode, cost, currency)
         with self._writing() as tail:
             answer = chain.find_answer(self._file, question, digest)
             if answer is not None:

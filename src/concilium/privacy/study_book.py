@@ -178,6 +178,24 @@ class StudyBook:
             )
         return int(asked) <= most
 
+    def ask_once(self, study: str, kind: str, content: str) -> bool:
+        """Whether a study has never asked this of a kind; from now on it has. Inside a charge."""
+        with self._file.joining(to_write=True):
+            before = self._file.find(
+                "SELECT 1 FROM study_asked WHERE study = ? AND kind = ? AND content = ?",
+                (study, kind, content),
+            )
+            self._file.run("INSERT OR IGNORE INTO study_asked VALUES (?, ?, ?)", (study, kind, content))
+        return before is None
+
+    def find_asked(self, study: str, kind: str) -> tuple[str, ...]:
+        """What a study has asked of a kind, where that is noted."""
+        with self._file.joining():
+            rows = self._file.rows(
+                "SELECT content FROM study_asked WHERE study = ? AND kind = ?", (study, kind)
+            )
+            return tuple(str(content) for (content,) in rows)
+
     def begin(self, study: str) -> None:
         """Note that a study has begun, once; inside `writing`."""
         self._file.run("INSERT OR IGNORE INTO study_asked VALUES (?, '', '')", (study,))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from concilium.federation.method import Method
 
 # Announced, and not built yet.
-LATER = ("discovery", "experts")
+LATER = ("experts",)
 
 
 def find_method(path: Path, name: str, document: Mapping[str, Any]) -> type[Method[Any]]:

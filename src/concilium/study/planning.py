@@ -144,7 +144,11 @@ def plan_study(study: Study) -> StudyPlan:
 def find_unstated(study: Study) -> tuple[str, ...]:
     """The columns still to be stated, where a table is a text file: databases state theirs by their types."""
     sources = [study.split] if study.split is not None else study.hospitals
-    return study.unstated if any(source.records.lower().endswith(TEXT_FILES) for source in sources) else ()
+    return (
+        study.unstated
+        if any((source.records or "").lower().endswith(TEXT_FILES) for source in sources)
+        else ()
+    )
 
 
 def count_models(study: Study) -> int:

@@ -14,6 +14,8 @@ from concilium.consult.report import render_report
 from concilium.errors import StudyError
 from concilium.evaluation.metrics import FIGURES
 from concilium.evaluation.number_metrics import NUMBER_FIGURES
+from concilium.federation.journal import Journal
+from concilium.federation.terms import name_study
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
 from concilium.study.planning import count_models
 from concilium.study.work_in_progress import write_whole
@@ -89,6 +91,15 @@ def publish(folder: Path, out: Path) -> dict[str, Path]:
     except OSError as error:
         raise StudyError(f"{out}: cannot be written ({error.strerror})") from None
     return {name: out / name for name in names}
+
+
+def find_terms(journal: Path, study: str) -> bytes:
+    """The terms of a study as they were proposed, byte for byte."""
+    notes = Journal(journal)
+    try:
+        return next(note for note in notes.list_notes() if name_study(note) == study)
+    finally:
+        notes.close()
 
 
 def tabulate(

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from concilium.errors import ConciliumError, HouseError, RunStopped, StudyError, StudyPending
 from concilium.evaluation.leave_out import FoldResult, calibrate_all, measure_model, summarise
-from concilium.federation.journal import Journal
-from concilium.federation.terms import name_study
 from concilium.privacy.accounting import warn_of_delta
 from concilium.records.table import Records
+from concilium.study.courses import conduct_courses
 from concilium.study.evaluating import compare_ways, hold_back, leave_out, widen
-from concilium.study.results import StudyResults, publish, tabulate, write_results
+from concilium.study.results import StudyResults, find_terms, publish, tabulate, write_results
 from concilium.study.sources import keep_patients, open_house, open_sites, read_tables, read_test_file
 from concilium.study.work_in_progress import WorkInProgress
 
@@ -75,7 +74,7 @@ def run_to_folder(study: Study, out: Path, resume: bool, tell: Tell, warn: Tell)
         raise
     except HouseError as error:
         # Only a house that stops for a lost site will ask it again; any other end would come out the same.
-        stops = study.house.on_loss == "stop" or not study.way_out.by_site
+        stops = study.house.on_loss == "stop" or not study.way_out.begins_anew
         if stops and rounds > 1:
             keep = True
             raise RunStopped(str(error)) from None
@@ -107,6 +106,8 @@ def require_ledgers(study: Study, waiting: Iterable[str]) -> None:
 
 def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> StudyResults:
     """Fit the study's method with all its sites, and evaluate it as the study says."""
+    if study.method_type.reads_courses:
+        return conduct_courses(study, work, on_round, warn)
     method = study.open_method()
     tables, test = read_tables(study), read_test_file(study)
     classes = study.find_classes([*tables.values(), *test.values()])
@@ -140,15 +141,6 @@ def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> S
         on_round(f"comparing with local{', pooled and donor' if classes else ' and pooled'} models")
         metrics["comparison"] = compare_ways(study, tables, results, classes, positive)
     return StudyResults(study, model, metrics, find_terms(work.journal("model"), model.card.study))
-
-
-def find_terms(journal: Path, study: str) -> bytes:
-    """The terms of a study as they were proposed, byte for byte."""
-    notes = Journal(journal)
-    try:
-        return next(note for note in notes.list_notes() if name_study(note) == study)
-    finally:
-        notes.close()
 
 
 def warn_of_deltas(study: Study, tables: Mapping[str, Records], warn: Tell) -> None:

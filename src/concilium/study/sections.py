@@ -27,6 +27,7 @@ Purpose = Annotated[str, Meta(max_length=2000, description="a text of at most 20
 Days = Annotated[int, Meta(ge=1, le=366, description="a whole number from 1 to 366")]
 Patience = Annotated[float, Meta(ge=0, le=1e9, description="a number of seconds from 0")]
 Names = Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of columns")]
+Gateways = Annotated[int, Meta(ge=1, le=1000, description="a whole number from 1 to 1000")]
 Kind = Literal["code", "number"]
 Listed = Annotated[
     tuple[str | int | float | bool, ...],
@@ -43,7 +44,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Text
     method: Text
-    target: Text
+    target: Text = ""
+    outcome: Text | None = None
     query: Annotated[str, Meta(description="text")] = ""
     attributes: Names | None = None
     positive: Annotated[str | int | float | bool, Meta(description="a value of the target")] | None = None
@@ -59,22 +61,44 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SplitTable(msgspec.Struct, frozen=True, kw_only=True):
-    """[sites]: one table split by a column, a simulation."""
+    """[sites]: one table split by a column, or series or rules dealt to so many gateways, a simulation."""
 
-    records: Text
-    by: Text
+    records: Text | None = None
+    by: Text | None = None
     table: Text | None = None
+    series: Text | None = None
+    rules: Text | None = None
+    gateways: Gateways | None = None
     policy: Text | None = None
 
 
 class Hospital(msgspec.Struct, frozen=True, kw_only=True):
-    """[[site]]: one hospital with its own table."""
+    """[[site]]: one hospital with its own table, or with series or rules of its patients."""
 
     name: Text
-    records: Text
+    records: Text | None = None
     table: Text | None = None
+    series: Text | None = None
+    rules: Text | None = None
     policy: Text | None = None
     ledger: Text | None = None
+
+    @property
+    def source(self) -> str:
+        """The file that tells it from others."""
+        return self.records or self.series or self.rules or ""
+
+
+class CourseColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """[series]: the columns of files of series or rules; those that are not named are recognised by their names."""
+
+    patient: Text | None = None
+    time: Text | None = None
+    time_unit: Literal["seconds", "minutes", "hours", "days"] | None = None
+    origin: Text | None = None
+    variable: Text | None = None
+    value: Text | None = None
+    rule: Text = "rule"
 
 
 class HouseRules(msgspec.Struct, frozen=True, kw_only=True):

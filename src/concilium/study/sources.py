@@ -16,6 +16,7 @@ from concilium.federation.site import Site
 from concilium.policy.policy import Policy
 from concilium.records.coding import Place, code_values, reads_as_number
 from concilium.records.grammar import read_text
+from concilium.records.patients import Patients
 from concilium.records.query import Query
 from concilium.records.table import Coded, Numbers, Records, label
 
@@ -27,6 +28,8 @@ def read_tables(study: Study) -> dict[str, Records]:
     """Every hospital's records by its name, once the study's columns are known to be there."""
     reading = study.reading
     if study.split is not None:
+        assert study.split.records is not None
+        assert study.split.by is not None
         source = study.locate(study.split.records)
         whole = read_table(source, study.split.table, reading)
         require_target(study, whole, source, reading)
@@ -34,6 +37,7 @@ def read_tables(study: Study) -> dict[str, Records]:
         return whole.split(study.split.by)
     tables: dict[str, Records] = {}
     for hospital in study.hospitals:
+        assert hospital.records is not None
         source = study.locate(hospital.records)
         tables[hospital.name] = read_table(source, hospital.table, reading)
         require_target(study, tables[hospital.name], f"site {hospital.name!r}, {source}", reading)
@@ -51,7 +55,7 @@ def read_test_file(study: Study) -> dict[str, Records]:
     source, reading = study.locate(study.evaluate.file), study.reading
     patients = read_table(source, None, reading)
     require_target(study, patients, source, reading)
-    if study.split is not None and study.split.by in patients:
+    if study.split is not None and study.split.by is not None and study.split.by in patients:
         return patients.split(study.split.by)
     return {Path(study.evaluate.file).name: patients}
 
@@ -130,7 +134,9 @@ def say_missing(column: str) -> str:
     )
 
 
-def open_sites(study: Study, tables: Mapping[str, Records], spare: Path | None = None) -> dict[str, Site]:
+def open_sites(
+    study: Study, tables: Mapping[str, Records | Patients], spare: Path | None = None
+) -> dict[str, Site]:
     """A site for every table, each behind its own policy and ledger.
 
     A hospital that names no ledger gets one in the folder `spare`, or in memory without that.
@@ -145,7 +151,8 @@ def open_sites(study: Study, tables: Mapping[str, Records], spare: Path | None =
     for number, (name, records) in enumerate(tables.items(), start=1):
         file = policies.get(name)
         policy = Policy.read(study.locate(file)) if file else None
-        refuse_identifier(study, name, records, policy or Policy())
+        if isinstance(records, Records):
+            refuse_identifier(study, name, records, policy or Policy())
         sites[name] = Site(
             name,
             records,

@@ -20,6 +20,7 @@ from concilium.study.methods import find_method, read_parameters
 from concilium.study.sections import (
     HELD_BACK,
     About,
+    CourseColumns,
     Edges,
     Evaluate,
     Hospital,
@@ -47,6 +48,7 @@ SECTIONS: dict[str, type[msgspec.Struct] | None] = {
     "privacy": Privacy,
     "sites": SplitTable,
     "site": Hospital,
+    "series": CourseColumns,
     "schema": None,
     "values": None,
     "bins": None,
@@ -66,6 +68,7 @@ class Study(About, frozen=True, kw_only=True):
     privacy: Privacy
     split: SplitTable | None
     hospitals: tuple[Hospital, ...]
+    columns: CourseColumns
     schema: dict[str, Kind]
     values: dict[str, tuple[Value, ...]]
     bins: dict[str, tuple[float, ...]]
@@ -92,12 +95,14 @@ class Study(About, frozen=True, kw_only=True):
             raise StudyError(f"{path}: the section [study] with name, method and target is missing")
         about = read_section(path, "study", document, About)
         method = find_method(path, about.method, document)
+        about = _settle_target(path, about, method)
         study = cls(
             **msgspec.structs.asdict(about),
             path=path,
             privacy=read_section(path, "privacy", document, Privacy),
             split=read_section(path, "sites", document, SplitTable) if "sites" in document else None,
             hospitals=_hospitals(path, document.get("site", [])),
+            columns=read_section(path, "series", document, CourseColumns),
             schema=read_columns(path, "schema", document, Kind),
             values=read_columns(path, "values", document, Listed),
             bins=read_columns(path, "bins", document, Edges),
@@ -143,6 +148,7 @@ class Study(About, frozen=True, kw_only=True):
 
     def _check(self) -> None:
         """What no single key can tell: keys that need, exclude or contradict each other."""
+        check_sources(self)
         if (self.split is None) == (not self.hospitals):
             problem = "names no hospitals" if self.split is None else "names hospitals twice"
             raise StudyError(
@@ -170,7 +176,7 @@ class Study(About, frozen=True, kw_only=True):
                 raise StudyError(
                     f"{self.path}: [bins] {column} must be numbers in rising order; got {list(edges)}"
                 )
-        if self.target in self.bins:
+        if self.target in self.bins and not self.method_type.reads_courses:
             self._check_range(self.bins[self.target])
         if self.evaluate is not None:
             self._check_evaluation(self.evaluate)
@@ -205,7 +211,9 @@ class Study(About, frozen=True, kw_only=True):
     @property
     def target_range(self) -> tuple[float, float] | None:
         """The ends of a target that is a number; None where classes are predicted."""
-        return (self.bins[self.target][0], self.bins[self.target][-1]) if self.target in self.bins else None
+        if self.method_type.reads_courses or self.target not in self.bins:
+            return None
+        return self.bins[self.target][0], self.bins[self.target][-1]
 
     def _check_query(self) -> None:
         from concilium.records.query import Query
@@ -216,6 +224,11 @@ class Study(About, frozen=True, kw_only=True):
             raise StudyError(f"{self.path}: [study] query: {error}") from None
 
     def _check_evaluation(self, evaluate: Evaluate) -> None:
+        if self.method_type.reads_courses and (evaluate.holdout is None or evaluate.compare):
+            raise StudyError(
+                f"{self.path}: [evaluate] of method = {self.method!r} holds patients of every site back, "
+                "holdout = 0.3, and nothing else"
+            )
         ways = [name for name in HELD_BACK if getattr(evaluate, name) is not None]
         if len(ways) != 1:
             problem = f"it has {' and '.join(ways)}" if ways else "it has none"
@@ -263,6 +276,8 @@ class Study(About, frozen=True, kw_only=True):
     @property
     def release(self) -> str:
         """How answers leave the hospitals: as the study says, or as its method does by itself."""
+        if "release" not in self.method_type.parameters():
+            return self.open_method().release
         return self.privacy.release or str(self.method_type.parameters()["release"].default)
 
     @property
@@ -276,7 +291,7 @@ class Study(About, frozen=True, kw_only=True):
     def reading(self) -> dict[str, Kind]:
         """How columns are read: as [schema] says, and where something is asked privately, listed values and the target
         as codes, bins as numbers."""
-        if not self.asks_privately:
+        if not self.asks_privately or self.method_type.reads_courses:
             return self.schema
         codes: dict[str, Kind] = dict.fromkeys((*self.values, self.target), "code")
         numbers: dict[str, Kind] = dict.fromkeys(self.bins, "number")
@@ -305,7 +320,9 @@ class Study(About, frozen=True, kw_only=True):
 
     def open_method(self) -> Method[Any]:
         """The method this study asks for, not yet fitted: what the file does not say is as the method declares it."""
-        about = {name: getattr(self, name) for name in ("target", "query", "attributes", "positive")}
+        about = {
+            name: getattr(self, name) for name in ("target", "outcome", "query", "attributes", "positive")
+        }
         privacy = msgspec.structs.asdict(self.privacy)
         places = {"study": about, "privacy": privacy, "": self.parameters}
         columns = {"bins": self.bins, "values": self.values}
@@ -356,12 +373,56 @@ def _hospitals(path: Path, tables: object) -> tuple[Hospital, ...]:
     )
 
 
+def _settle_target(path: Path, about: About, method: type[Method[Any]]) -> About:
+    """What is to be predicted: the target, or the outcome of a method that has one, under one name from here on."""
+    wanted = "outcome" if "outcome" in method.parameters() else "target"
+    other = {"outcome": about.target, "target": about.outcome}[wanted]
+    if other:
+        found = "target" if wanted == "outcome" else "outcome"
+        raise StudyError(f"{path}: [study] method = {about.method!r} takes {wanted!r}, not {found!r}")
+    if not getattr(about, wanted):
+        raise StudyError(f"{path}: [study] needs the key {wanted!r}")
+    return msgspec.structs.replace(about, target=about.target or about.outcome or "")
+
+
+def check_sources(study: Study) -> None:
+    """Every hospital has what the method learns from, and nothing that it does not."""
+    courses = study.method_type.reads_courses
+    sources: dict[str, Hospital | SplitTable] = {
+        f"[[site]] number {place}": one for place, one in enumerate(study.hospitals, start=1)
+    }
+    if study.split is not None:
+        sources["[sites]"] = study.split
+    for place, source in sources.items():
+        given = [name for name in ("series", "rules") if getattr(source, name) is not None]
+        if not courses and (given or source.records is None):
+            problem = f'{given[0]} are for method = "discovery"' if given else "needs the key 'records'"
+            raise StudyError(f"{study.path}: {place} {problem}")
+        if courses:
+            wanted = "series" if study.parameters.get("window") is not None else "rules"
+            if given != [wanted]:
+                why = "[discovery] window is given" if wanted == "series" else "[discovery] gives no window"
+                raise StudyError(f"{study.path}: {place} needs the key {wanted!r}, and it alone: {why}")
+    split = study.split
+    if split is None:
+        return
+    if courses and (split.gateways is None or split.by is not None or split.records is not None):
+        raise StudyError(
+            f"{study.path}: [sites] deals patients with courses to gateways = 3, say, and not by a column"
+        )
+    if not courses and (split.by is None or split.gateways is not None):
+        problem = "needs the key 'by'" if split.by is None else "has gateways for method = 'discovery' only"
+        raise StudyError(f"{study.path}: [sites] {problem}")
+    if "release" not in study.method_type.parameters() and study.privacy.release is not None:
+        raise StudyError(f"{study.path}: [privacy] release follows from [{study.method}] trust: leave it out")
+
+
 def _refuse_namesakes(path: Path, hospitals: tuple[Hospital, ...]) -> None:
     by_name: dict[str, Hospital] = {}
     for hospital in hospitals:
         if hospital.name in by_name:
             raise StudyError(
-                f"{path}: two sites are named {hospital.name!r} ({by_name[hospital.name].records} and "
-                f"{hospital.records}); give each a name of its own"
+                f"{path}: two sites are named {hospital.name!r} ({by_name[hospital.name].source} and "
+                f"{hospital.source}); give each a name of its own"
             )
         by_name[hospital.name] = hospital

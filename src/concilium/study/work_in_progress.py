@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from concilium.errors import CannotResume, StudyError
+from concilium.records.patients import Patients
 
 if TYPE_CHECKING:
     from concilium.records.table import Records
@@ -47,9 +48,12 @@ class WorkInProgress:
     def discard(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def bind(self, study: Study, tables: Iterable[Records]) -> None:
-        """Tie the work to this study and these records, so that only the same can resume it."""
-        lines = [study.digest, *(table.digest_in_order for table in tables)]
+    def bind(self, study: Study, tables: Iterable[Records | Patients]) -> None:
+        """Tie the work to this study and these patients, so that only the same can resume it."""
+        lines = [
+            study.digest,
+            *(table.digest if isinstance(table, Patients) else table.digest_in_order for table in tables),
+        ]
         mark = hashlib.sha256("\n".join(lines).encode()).hexdigest()
         path = self.folder / "study.sha256"
         if path.exists() and path.read_text() != mark:

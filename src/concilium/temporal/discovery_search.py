@@ -35,6 +35,8 @@ MOST_ENTRIES = 100
 """R: how many counts of one question a client may be in, unless the study says otherwise."""
 MOST_TEMPLATES = 20_000
 """Templates of one question; more are not made, those of the most frequent parents come first."""
+MOST_PARENTS = 2_000
+"""Of the templates of one question: they are what travels."""
 LEVEL_WEIGHTS = (1, 2, 6)
 PARAMETER_SHARE = Fraction(1, 4)
 ACCEPTED = Fraction(21, 20)
@@ -50,11 +52,16 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LevelQuestion:
-    """How many clients match each template, and how many clients there are: one count for each, n last."""
+    """How many clients match each template, and how many clients there are: one count for each, n last.
+
+    The templates are those of a `level` below their `parents`, in order; skeletons have none.
+    """
 
     templates: tuple[Formula, ...]
     rho: Fraction
     most: int
+    level: int = LEVELS[0]
+    parents: tuple[Formula, ...] = ()
 
     @property
     def squared_sensitivity(self) -> int:
@@ -216,10 +223,13 @@ class LevelSearch:
         sizes: list[tuple[float, float]] = []
         frontier: Sequence[Formula] = self.grammar.skeletons[: self.most_templates]
         left_out = len(self.grammar.skeletons) - len(frontier)
+        parents: list[Formula] = []
         counts: NDArray[np.float64] = np.zeros(0)
         deviation = 0.0
         for level in LEVELS:
-            question = LevelQuestion(tuple(frontier), self.shares[level - 1], self.most)
+            question = LevelQuestion(
+                tuple(frontier), self.shares[level - 1], self.most, level, tuple(parents)
+            )
             answer = check_answer((yield question), len(frontier) + 1)
             deviation = math.sqrt(question.variance)
             sizes.append((float(answer[-1]), deviation))
@@ -234,7 +244,11 @@ class LevelSearch:
             survivors, counts = [frontier[place] for place in kept.tolist()], counts[kept]
             if not survivors or level == STRUCTURE:
                 break
-            frontier, left_out = self.expand(survivors, level + 1)
+            parents, left_out = self.find_parents(survivors, level + 1)
+            frontier = [form for parent in parents for form in self.grammar.expand(parent, level + 1)]
+            if not frontier:
+                counts = np.zeros(0)
+                break
         clients, spread = pool(sizes)
         rules: list[DiscoveredRule] = []
         if len(counts):
@@ -266,18 +280,16 @@ class LevelSearch:
             float(ACCEPTED) * wanted, NormalDist().inv_cdf(1 - FALSE_RULES / max(asked, 2)) * deviation
         )
 
-    def expand(self, survivors: Sequence[Formula], level: int) -> tuple[list[Formula], int]:
-        """The children of templates, the most frequent parents first, as many as there is room for; and how many
-        parents were left out."""
-        frontier: list[Formula] = []
-        left_out = 0
+    def find_parents(self, survivors: Sequence[Formula], level: int) -> tuple[list[Formula], int]:
+        """Those whose children there is room for, the most frequent first; and how many are left out."""
+        parents: list[Formula] = []
+        room = self.most_templates
         for parent in survivors:
-            room = self.most_templates - len(frontier)
-            if self.grammar.count_children(parent, level) > room:
-                left_out += 1
-            else:
-                frontier += self.grammar.expand(parent, level)
-        return frontier, left_out
+            count = self.grammar.count_children(parent, level)
+            if count <= room and len(parents) < MOST_PARENTS:
+                parents.append(parent)
+                room -= count
+        return parents, len(survivors) - len(parents)
 
 
 def check_answer(answer: Counts, size: int) -> Counts:

@@ -4,8 +4,8 @@ The first group is asked for skeletons, the second for the structures of those t
 the parameters of the structures that were accepted. Reports are noisy: where few clients report, only what very many
 of them have is seen, and the search says from which share on.
 
-Claim. Protected: each client, from everybody (local_reports.py). Cost: pure epsilon, once, because each client is in
-one group and reports once. Assumption: groups depend on ids and public text only, never on rules.
+Claim. Protected: each client, from everybody (privacy/local_reports.py). Cost: pure epsilon, once, because each
+client is in one group and reports once. Assumption: groups depend on ids and public text only, never on rules.
 
 docs/methods.md, section 6.9.
 """
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
+from concilium.privacy.local_reports import ReportChannel
 from concilium.temporal.discovery_search import (
     ACCEPTED,
     FALSE_RULES,
@@ -30,24 +31,29 @@ from concilium.temporal.discovery_search import (
     make_rule,
 )
 from concilium.temporal.formula import Formula
-from concilium.temporal.local_reports import ReportChannel
 from concilium.temporal.rule_grammar import Bins, RuleGrammar
 from concilium.temporal.rule_levels import STRUCTURE
 
 GROUPS = (Fraction(1, 5), Fraction(3, 5), Fraction(1, 5))
 MOST_LISTED = (4, 20, 40)
 """L: how many skeletons, structures and bins of parameters are on a client's list."""
+MOST_ALIKE = 6
+"""Ways to order three parts that are alike."""
 MOST_ASKED = 500
 """Structures of the second question; the more there are, the noisier are the reports."""
 
 
 @dataclass(frozen=True)
 class ReportQuestion:
-    """Each client of one group reports one of the templates that it matches, by the channel."""
+    """Each client of one group reports one of the templates that it matches, by the channel.
+
+    They are skeletons, or all structures below their `parents`, in order.
+    """
 
     templates: tuple[Formula, ...]
     group: int
     channel: ReportChannel
+    parents: tuple[Formula, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,8 @@ class LocalSearch:
     def find_least_share(self, clients: int) -> float:
         """The share of the clients that must have a rule for it to be accepted, if all the room is asked about."""
         skeletons = ReportChannel(len(self.grammar.skeletons), self.most[0], self.epsilon)
-        structures = ReportChannel(self.most_templates, self.most[1], self.epsilon)
+        every = sum(self.grammar.count_children(form, STRUCTURE) for form in self.grammar.skeletons)
+        structures = ReportChannel(min(every, self.most_templates), self.most[1], self.epsilon)
         first, second = (float(share) * clients for share in self.groups[:2])
         return max(
             self.find_least(skeletons, first, final=False) / first,
@@ -146,15 +153,21 @@ class LocalSearch:
         reporting = int(histogram.sum())
         estimates = channel.estimate(histogram)
         frontier: list[Formula] = []
+        parents: list[Formula] = []
         least = self.find_least(channel, reporting, final=False)
         for place in np.argsort(-estimates, kind="stable").tolist():
-            room = self.most_templates - len(frontier)
-            if estimates[place] >= least and self.grammar.count_children(skeletons[place], STRUCTURE) <= room:
-                frontier += self.grammar.expand(skeletons[place], STRUCTURE)
+            # What is counted is an upper bound, at most some times too large where parts of a skeleton are alike.
+            roughly = self.grammar.count_children(skeletons[place], STRUCTURE)
+            if estimates[place] >= least and roughly <= MOST_ALIKE * self.most_templates:
+                children = self.grammar.expand(skeletons[place], STRUCTURE)
+                if len(children) <= self.most_templates - len(frontier):
+                    parents.append(skeletons[place])
+                    frontier += children
         if not frontier:
             return LocalDiscovery((), reporting, least / max(reporting, 1), self.epsilon)
         channel = ReportChannel(len(frontier), self.most[1], self.epsilon)
-        histogram = check_answer((yield ReportQuestion(tuple(frontier), 1, channel)), channel.answers)
+        asked = ReportQuestion(tuple(frontier), 1, channel, tuple(parents))
+        histogram = check_answer((yield asked), channel.answers)
         clients = int(histogram.sum())
         estimates = channel.estimate(histogram)
         least = self.find_least(channel, clients, final=True)

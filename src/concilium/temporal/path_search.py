@@ -39,10 +39,14 @@ Allocation = Literal["uniform", "adaptive"]
 
 @dataclass(frozen=True)
 class BitQuestion:
-    """Whether each client has a rule that the template matches; every answer is flipped at this epsilon."""
+    """Whether each client has a rule that the template matches; every answer is flipped at this epsilon.
+
+    The `final` one of a path is the second about its structure.
+    """
 
     template: Formula
     epsilon: Fraction
+    final: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class PathSearch:
 
     `uniform` divides the budget evenly over the questions of a path. `adaptive` pays for each question as much as it
     takes to lose a template at the threshold with a probability of at most `theta`, pruning below threshold - margin
-    (without it: the threshold itself); what is left goes to the final check. At most so many `questions` are asked.
+    (without it: the threshold itself); what is left goes to the final check. At most so many `questions` are asked. A
+    share of epsilon is `reserved` for what is asked of a rule after that.
     """
 
     grammar: RuleGrammar
@@ -86,6 +91,7 @@ class PathSearch:
     theta: float = 0.05
     margin: float | None = None
     questions: int = 5000
+    reserved: Fraction = Fraction(0)
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1 or not 0 < self.theta < 0.5:
@@ -101,6 +107,11 @@ class PathSearch:
             raise StudyError(f"the margin is above zero and at most the threshold; got {self.margin}")
 
     @property
+    def budget(self) -> Fraction:
+        """Of a path of the search: what is not reserved for what is asked after it."""
+        return self.epsilon * (1 - self.reserved)
+
+    @property
     def slack(self) -> float:
         """How far below the threshold a template is still kept."""
         return self.threshold if self.margin is None else self.margin
@@ -109,13 +120,13 @@ class PathSearch:
     def per_question(self) -> Fraction:
         """What a question on a level costs."""
         if self.allocation == "uniform":
-            return self.epsilon / PATH_LENGTH
+            return self.budget / PATH_LENGTH
         quantile = NormalDist().inv_cdf(1 - self.theta)
         return Fraction(find_question_epsilon(self.clients, self.slack, quantile))
 
     def check_feasible(self) -> None:
         """That a path can be paid for, or that its answers can tell a rule at the threshold from none."""
-        share = self.epsilon / PATH_LENGTH
+        share = self.budget / PATH_LENGTH
         if self.allocation == "adaptive":
             quantile, margin = NormalDist().inv_cdf(1 - self.theta), self.slack
         else:
@@ -126,14 +137,14 @@ class PathSearch:
         enough = math.ceil((quantile / (2 * margin * math.sinh(float(share) / 2))) ** 2)
         raise StudyError(
             f"this study cannot work: with {self.clients} clients each of the {PATH_LENGTH} questions of a path needs "
-            f"epsilon = {float(wanted):.3g}, and {float(self.epsilon):.3g} is all there is; it would with {enough} "
-            f"clients, or with epsilon = {math.ceil(100 * PATH_LENGTH * wanted) / 100:g}"
+            f"epsilon = {float(wanted):.3g}, and {float(share):.3g} is what each can have; it would with {enough} "
+            f"clients, or with epsilon = {math.ceil(100 * PATH_LENGTH * wanted / (1 - self.reserved)) / 100:g}"
         )
 
     def run(self) -> Generator[BitQuestion, int, PathDiscovery]:
         """The questions, one after the other; each is answered by the number of clients that said yes."""
-        root = _TemplateNode(None, 0, None, self.epsilon)
-        root.finished = self.per_question > self.epsilon
+        root = _TemplateNode(None, 0, None, self.budget)
+        root.finished = self.per_question > self.budget
         asked, dearest = 0, Fraction(0)
         rules: list[DiscoveredRule] = []
         while not root.finished and asked < self.questions:
@@ -151,13 +162,14 @@ class PathSearch:
                 node.finished = True
                 if asked < self.questions:
                     final = node.left
-                    again = estimate_yes((yield BitQuestion(node.template, final)), self.clients, final)
+                    question = BitQuestion(node.template, final, final=True)
+                    again = estimate_yes((yield question), self.clients, final)
                     asked += 1
                     node.left = Fraction(0)
                     checked = 1
                     if again / self.clients >= self.threshold:
                         rules.append(self._make_rule(node.template, (count, cost), (again, final)))
-            dearest = max(dearest, self.epsilon - node.left)
+            dearest = max(dearest, self.budget - node.left)
             self._go_back(node, 1 + checked)
         rules.sort(key=lambda rule: -rule.count)
         return PathDiscovery(tuple(rules), asked, root.finished, dearest)

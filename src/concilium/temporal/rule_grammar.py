@@ -1,7 +1,8 @@
 """The public grammar that a discovery searches: which templates there are at all, whatever the clients hold.
 
 A *state* is limits joined by and and or; a *course* is G, F or U of states; courses are joined by and, or and ->. That
-is what the local learner breeds (breeding.py), up to so many limits and so large. From the skeletons, all of them at
+is what the local learner breeds (breeding.py), up to so many limits and so large; a *wide* grammar has limits outside
+of G, F and U as well, which speak of the first moment, and -> inside of them. From the skeletons, all of them at
 once, each template is expanded into its children on the next level: variables, then relations. The parameters of a
 structure have public bins. Claim: everything here is computed from what the study states and nothing from a client,
 so it costs no privacy.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -107,7 +108,7 @@ class RuleGrammar:
     """`RuleGrammar({"HR": (60, 80, 100), ...}, intervals=[(0, 5)])`: variables with the public edges of their limits.
 
     `relations` and `operators` are those that rules may have; a rule has at most so many `limits`, and so many
-    operators and limits together as `largest`.
+    operators and limits together as `largest`. `wide` is more than what the local learner breeds.
     """
 
     edges: Mapping[str, tuple[float, ...]]
@@ -116,6 +117,7 @@ class RuleGrammar:
     operators: tuple[str, ...] = OPERATORS
     limits: int = MOST_LIMITS
     largest: int = LARGEST
+    wide: bool = False
 
     def __post_init__(self) -> None:
         edges = {name: tuple(map(float, numbers)) for name, numbers in self.edges.items()}
@@ -139,11 +141,18 @@ class RuleGrammar:
         """What the local learner can find in a space, with at most so many limits in a rule."""
         return cls(space.limits, tuple(Window(*interval) for interval in space.intervals), limits=limits)
 
+    def restrict(self, names: Iterable[str]) -> RuleGrammar:
+        """The same with these variables only."""
+        return replace(self, edges={name: self.edges[name] for name in names})
+
     @cached_property
     def skeletons(self) -> tuple[Formula, ...]:
         """All templates of the first level, the smallest first."""
-        states = self._join({1: [_LIMIT]}, implies=False)
+        implies = "->" in self.operators
+        states = self._join({1: [_LIMIT]}, implies=implies and self.wide)
         courses: dict[int, list[Formula]] = {count: [] for count in range(1, self.limits + 1)}
+        if self.wide:
+            courses[1].append(_LIMIT)
         for count, parts in states.items():
             for kind, name in ((Always, "G"), (Eventually, "F")):
                 if name in self.operators:
@@ -154,7 +163,7 @@ class RuleGrammar:
                     courses[one + other] += [
                         Until(left, ANY_WINDOW, right) for left in states[one] for right in states[other]
                     ]
-        joined = self._join(courses, implies="->" in self.operators)
+        joined = self._join(courses, implies=implies)
         every = [form for parts in joined.values() for form in parts if form.size <= self.largest]
         return tuple(sorted(every, key=lambda form: (form.size, order(form))))
 

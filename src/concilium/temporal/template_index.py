@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.privacy.local_reports import ListedAnswers
 from concilium.temporal.client_counting import list_entries, mark_clients
 from concilium.temporal.formula import (
     Always,
@@ -49,14 +50,6 @@ MOST_TRIES = 1000
 
 Condition = tuple[int, int]  # a column of a skeleton's rules, and the code that it must have
 Placing = tuple[Condition, ...]
-
-
-@dataclass(frozen=True)
-class ClientTemplates:
-    """The templates of a question that each client matches: client c has `templates[starts[c]:starts[c + 1]]`."""
-
-    starts: NDArray[np.int64]
-    templates: NDArray[np.int32]
 
 
 @dataclass
@@ -196,7 +189,7 @@ class TemplateIndex:
         entries = self.list_templates(templates, most)
         return np.bincount(entries.templates, minlength=len(templates)).astype(np.int64)
 
-    def list_templates(self, templates: Sequence[Formula], most: int | None = None) -> ClientTemplates:
+    def list_templates(self, templates: Sequence[Formula], most: int | None = None) -> ListedAnswers:
         """Which of the templates each client matches, by their place in the question, each once.
 
         In the order of the client's rules, and with `most` the first so many.
@@ -234,9 +227,20 @@ class TemplateIndex:
                 columns.append(np.full(len(matched), place, dtype=np.int64))
         return np.concatenate(rows), np.concatenate(columns)
 
+    def list_variables(self, names: Sequence[str], most: int | None = None) -> ListedAnswers:
+        """Which of these variables the rules of each client speak of, by their place, each once."""
+        places = {name: place for place, name in enumerate(names)}
+        rows, columns = [], []
+        for number, rule in enumerate(self.rule_sets.rules):
+            for name in {part.variable for part in rule.walk() if isinstance(part, Limit)}:
+                if name in places:
+                    rows.append(number)
+                    columns.append(places[name])
+        return self._list(np.array(rows, np.int64), np.array(columns, np.int64), len(names), most)
+
     def list_parameters(
         self, structures: Sequence[Formula], bins: Sequence[Sequence[Bins]], most: int | None = None
-    ) -> ClientTemplates:
+    ) -> ListedAnswers:
         """In which bin each parameter of each structure lies for each client: one column for each bin, structure by
         structure and parameter by parameter. With `most`, a client has at most so many columns.
 
@@ -266,7 +270,7 @@ class TemplateIndex:
 
     def _list(
         self, rows: NDArray[np.int64], columns: NDArray[np.int64], size: int, most: int | None
-    ) -> ClientTemplates:
+    ) -> ListedAnswers:
         """What each client gets where rule `rows[i]` has column `columns[i]`."""
         rule_sets = self.rule_sets
         order = np.lexsort((columns, rows))
@@ -280,7 +284,7 @@ class TemplateIndex:
         length = list_entries(
             rule_sets.starts, rule_sets.members, entry_starts, entries, size, limit, begins, chosen
         )
-        return ClientTemplates(begins, chosen[:length])
+        return ListedAnswers(begins, chosen[:length])
 
     def _place(self, template: Formula, skeleton: Formula, first: int) -> list[Placing]:
         """The ways to place a canonical template in a skeleton whose columns begin at `first`; each once."""

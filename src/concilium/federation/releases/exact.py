@@ -32,6 +32,7 @@ class Exact(Release):
     )
     by_site: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
+    begins_anew: ClassVar[bool] = True
 
     def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
         cohort = desk.view.select(question.query, question.target)
@@ -49,13 +50,7 @@ class Exact(Release):
     def add_up(
         self, run: Run, question: Summed, templates: Mapping[str, bytes] | None = None
     ) -> NDArray[np.int64]:
-        total = np.zeros(question.shape, dtype=np.int64)
-        for site, data in run.gather(question, templates).items():
-            try:
-                add_sum(total, data, question)
-            except MessageError as error:
-                raise HouseError(f"{site} answered with what cannot be added up: {error}") from None
-        return total
+        return add_answers(run, question, templates)
 
     def warn(self, releases: Sequence[ReleaseCard], patients: Mapping[str, int | None]) -> list[str]:
         """A warning if sites released more than one exact number for every two patients."""
@@ -66,8 +61,22 @@ class Exact(Release):
         if not many:
             return []
         most = max(many, key=lambda site: numbers[site] / (patients.get(site) or 1))
+        about = "" if patients.get(most) is None else f" about {patients[most]} patients"
         who = most if len(many) == 1 else f"{len(many)} sites, {most} above all,"
         return [
-            f"{who} released more than one exact number for every two patients ({most}: {numbers[most]} numbers about "
-            f"{patients.get(most)} patients): single patients can often be worked out from them"
+            f"{who} released more than one exact number for every two patients ({most}: {numbers[most]} "
+            f"numbers{about}): single patients can often be worked out from them"
         ]
+
+
+def add_answers(
+    run: Run, question: Summed, templates: Mapping[str, bytes] | None = None
+) -> NDArray[np.int64]:
+    """The sum of what the sites answer, each seen by itself."""
+    total = np.zeros(question.shape, dtype=np.int64)
+    for site, data in run.gather(question, templates).items():
+        try:
+            add_sum(total, data, question)
+        except MessageError as error:
+            raise HouseError(f"{site} answered with what cannot be added up: {error}") from None
+    return total

@@ -29,12 +29,14 @@ class Release(ABC):
     by_site      whether the house sees each site's own numbers, and not sums over all sites alone
     comparable   whether sums over different circles of hospitals may be told: where not, leaving one out would tell its
                  whole answer
+    begins_anew  whether a study goes on with the rest where a site is lost, by asking them from the beginning
     """
 
     name: ClassVar[str]
     meaning: ClassVar[str]
     by_site: ClassVar[bool]
     comparable: ClassVar[bool]
+    begins_anew: ClassVar[bool] = False
 
     @property
     def bounded(self) -> bool:
@@ -63,11 +65,13 @@ class Release(ABC):
 def tell_plainly(
     desk: Desk, envelope: Envelope, question: Statistic, numbers: int, body: msgspec.Struct, *, tell_cap: bool
 ) -> bytes:
-    """A statistic charged and plain; a study asks what is gathered once."""
+    """A statistic charged and plain; a study asks what is gathered once, as what is drawn at random."""
 
     def let_out() -> msgspec.Struct:
         if isinstance(question, Gathered):
             desk.studies.ask_in_plain(envelope)
+        elif question.once is not None:
+            desk.studies.ask_once(envelope, *question.once)
         check_cap(desk, numbers, tell_cap=tell_cap)
         return body
 

@@ -31,9 +31,17 @@ from concilium.errors import StudyError
 from concilium.privacy import randomness
 from concilium.privacy.bits import find_replacement_threshold, randomize_codes
 from concilium.records.columns import Value, label
-from concilium.temporal.template_index import ClientTemplates
 
 _DIGITS = 60
+
+
+@dataclass(frozen=True)
+class ListedAnswers:
+    """Which of the templates of a question each client matches, each once: client c has
+    `templates[starts[c]:starts[c + 1]]`."""
+
+    starts: NDArray[np.int64]
+    templates: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,7 @@ class ReportChannel:
             for answer in range(self.answers)
         ]
 
-    def draw(self, clients: ClientTemplates) -> NDArray[np.int64]:
+    def draw(self, clients: ListedAnswers) -> NDArray[np.int64]:
         """One report for each client, independent of all others; from here on nothing depends on anything else."""
         counts = np.minimum(np.diff(clients.starts), self.entries)
         picked = randomness.draw_below(self.entries, len(counts)).astype(np.int64)

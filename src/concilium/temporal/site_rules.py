@@ -1,0 +1,126 @@
+"""The rules that a site answers for: those that it holds, or those that its series teach, of each patient by itself.
+
+Learning is done once for a hospital and a task, whatever is asked after; an index is kept for the patients of the last
+few questions. Nothing of it leaves the site.
+
+docs/methods.md, section 6.11.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from concilium.errors import RecordsError
+from concilium.federation.cohort import Cohort
+from concilium.records.patients import PatientPart
+from concilium.records.series import Series
+from concilium.records.time_grid import read_step
+from concilium.temporal.rule_sets import RuleSets
+from concilium.temporal.rule_task import RuleTask, open_grammar, open_learner
+from concilium.temporal.template_index import TemplateIndex
+
+log = logging.getLogger(__name__)
+log.addHandler(logging.NullHandler())
+
+REMEMBERED = 4
+ANYBODY = "anybody"
+
+_lock = threading.RLock()
+_kept: WeakKeyDictionary[PatientPart, OrderedDict[Hashable, RuleSets | TemplateIndex]] = WeakKeyDictionary()
+
+
+def open_index(cohort: Cohort, task: RuleTask) -> TemplateIndex:
+    """The rules of these patients, indexed."""
+    part = cohort.view.parts["rules" if task.learning is None else "series"]
+    rows = cohort.population.rows
+    key = ("index", task, hashlib.sha256(np.ascontiguousarray(rows, dtype=np.int64).tobytes()).digest())
+    with _lock:
+        own = _kept.setdefault(part, OrderedDict())
+        index = own.get(key)
+        if not isinstance(index, TemplateIndex):
+            rule_sets = part if isinstance(part, RuleSets) else learn_rules(part, task)
+            everyone = len(rows) == len(part)
+            index = TemplateIndex(rule_sets if everyone else rule_sets.take(rows.astype(np.intp)))
+            if everyone:
+                _warn_of_foreign(index, task)
+            _keep(own, key, index)
+        own.move_to_end(key)
+        return index
+
+
+def prepare(part: PatientPart, task: RuleTask) -> Series:
+    """The series as they are learned from and judged: the study's variables and its outcome, values carried forward.
+
+    An outcome that is neither 0 nor 1 is missing: no patient's odd value decides whether there is an answer.
+    """
+    learning = task.learning
+    assert isinstance(part, Series)
+    assert learning is not None
+    if part.step_hours != read_step(learning.step):
+        raise RecordsError(
+            f"the series of this hospital have a step of {part.step}, and the study's is {learning.step}: read "
+            f'them with step="{learning.step}"'
+        )
+    if learning.outcome not in part or not any(name in part for name in task.names):
+        raise RecordsError(
+            f"this hospital's series have no {learning.outcome!r}, or none of the variables that the study is about"
+        )
+    truth = part.stays[learning.outcome]
+    missing = np.full(len(truth), np.nan, dtype=np.float32)
+    values = {name: part.stays[name] if name in part else missing for name in task.names}
+    carried = part.with_stays(values).carry_forward(learning.carry)
+    outcome = np.where((truth == 0) | (truth == 1), truth, np.float32(np.nan))
+    return carried.with_stays({**carried.stays, learning.outcome: outcome})
+
+
+def learn_rules(part: PatientPart, task: RuleTask) -> RuleSets:
+    """Each patient's rules from that patient's windows alone: the limits are public, and chance is the same for all.
+
+    (By itself the learner draws by a patient's id, or place; one who comes or goes would move all places after.)
+    """
+    key = ("rules", task)
+    own = _kept.setdefault(part, OrderedDict())
+    learned = own.get(key)
+    if not isinstance(learned, RuleSets):
+        assert task.learning is not None
+        outcome, window = task.learning.outcome, task.learning.window
+        series, learner = prepare(part, task), open_learner(task)
+        alike = Series.from_stays(
+            series.stays, series.lengths, step=series.step, ids=[ANYBODY] * len(series), points=series.points
+        )
+        if np.isnan(series.stays[outcome]).all():
+            learned = RuleSets([()] * len(series))
+        else:
+            learned = RuleSets.learn(alike, learner, outcome, window)
+        learned.ids = part.ids
+        _keep(own, key, learned)
+    return learned
+
+
+def _warn_of_foreign(index: TemplateIndex, task: RuleTask) -> None:
+    """For the hospital's own log: whether the study looks for rules of the kind that its patients have."""
+    reached = index.find_reached(open_grammar(task))
+    if len(reached) and not reached.any():
+        log.warning(
+            "no patient here has a rule that this study can find: its variables are %s, and its rules have at most %d "
+            "limits",
+            ", ".join(task.names[:10]),
+            task.limits,
+        )
+
+
+def _keep(
+    own: OrderedDict[Hashable, RuleSets | TemplateIndex],
+    key: Hashable,
+    value: RuleSets | TemplateIndex,
+) -> None:
+    own[key] = value
+    while len(own) > REMEMBERED:
+        own.popitem(last=False)
