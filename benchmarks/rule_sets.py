@@ -1,4 +1,5 @@
-"""Rule sets of 40,336 clients with 100 rules each: reading them, the index, one template, all structures at once.
+"""Rule sets of 40,336 clients with 100 rules each: reading them, the index, one template, all structures at once, and a
+whole discovery at epsilon = 1 by three gateways of the same process.
 
 python benchmarks/rule_sets.py [--clients 40336] [--rules 100] [--distinct 50000]
 """
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
+import concilium as cc
 from concilium.temporal import stl
 from concilium.temporal.breeding import Breeder
 from concilium.temporal.rule_levels import STRUCTURE
@@ -66,6 +68,14 @@ def main() -> None:
         measure(f"one template, {text}", lambda template=template: index.match(template), 5)  # type: ignore[misc]
     structures = index.find_templates(STRUCTURE)
     measure(f"all {len(structures):,} structures, capped", lambda: index.count(structures, 100))
+    shares = [rule_sets.take(np.arange(len(rule_sets)) % 3 == gateway) for gateway in range(3)]
+    bins = {name: list(numbers) for name, numbers in space.limits.items()}
+
+    def discover() -> cc.RuleDiscovery:
+        sites = [cc.Site(f"gateway {number}", share) for number, share in enumerate(shares)]
+        return cc.RuleDiscovery("sepsis", bins=bins, horizon=6).fit(cc.House(sites))
+
+    print(f"{len(measure('a whole discovery, epsilon = 1', discover).rules_)} rules")
     print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
 
 
