@@ -96,14 +96,14 @@ class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
             )
 
 
-class OwnValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+class OwnValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
     """Of an attribute with hidden values those that one site has, and the cell of each."""
 
     cells: Sequence[int] = ()
     values: Sequence[str | int | float | bool] = ()
 
 
-class AttributeSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AttributeSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """An attribute at one site, and the values that occur in the cohort (None: missing). No values for bins."""
 
     name: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -85,8 +85,8 @@ class Cohort:
 class View:
     """A site's records as the outside may know them: `patients` are those who are left, by their rows in the
     hospital's table, and `hidden` says which columns are left out and why (never sent). `by` is the column of patients'
-    ids, if there is one. `division_key` decides who is held out (held_out.py). `parts` are what is held of the same
-    patients beside the table."""
+    ids, if there is one. `division_key`, or what makes it where it is needed, decides who is held out (held_out.py).
+    `parts` are what is held of the same patients beside the table."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class View:
         secret: bytes | None = None,
         by: str | None = None,
         *,
-        division_key: bytes | None = None,
+        division_key: bytes | Callable[[], bytes] | None = None,
         by_itself: frozenset[str] | None = None,
         constrained: Constrained | None = None,
         parts: Mapping[str, Records | PatientPart] = NO_PARTS,
@@ -103,7 +103,7 @@ class View:
         self.parts = {name: part for name, part in parts.items() if not isinstance(part, Records)}
         self._by_itself, self._policy, self._by = by_itself is not None, policy, by
         # A view that is nobody's divides its patients in a way that nobody else can know either.
-        self.division_key = draw_bytes(32) if division_key is None else division_key
+        self._division_key = draw_bytes(32) if division_key is None else division_key
         # By what was stated, in the table as it was read: a rule may have changed a column since.
         self._own_labels = frozenset(name for name in records.names if records[name].by_itself)
         self._looked_at: set[str] = set()  # by rules of the policy, to decide about patients
@@ -135,6 +135,10 @@ class View:
         self._labelled: dict[str, Coded] = {}
         self._binned: dict[tuple[str, tuple[float, ...]], NDArray[np.unsignedinteger]] = {}
 
+    @property
+    def division_key(self) -> bytes:
+        return self._division_key if isinstance(self._division_key, bytes) else self._division_key()
+
     @cached_property
     def each_by_itself(self) -> View:
         """The same for private questions, where nothing but the noise may depend on a patient: which columns there are
@@ -147,7 +151,7 @@ class View:
             Records(left.columns),
             self._policy,
             by=self._by,
-            division_key=self.division_key,
+            division_key=self._division_key,
             by_itself=self._own_labels,
             constrained=left,
             parts=self.parts,

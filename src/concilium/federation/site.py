@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from concilium.errors import (
@@ -86,15 +87,17 @@ class Site:
         self.identity = identity if isinstance(identity, Identity) else self._find_identity(identity)
         if not isinstance(ledger, Ledger):
             self.ledger.bind_site(f"{name} ({self.identity.fingerprint})")
-        # The same for as long as the identity is, and never sent.
-        self.division_key = division_key or self._derive_secret("concilium/division-key@1")
+        self._division_key = division_key or partial(derive_secret, self.identity, "concilium/division-key@1")
         self._reads = frozenset(patients.reads)
+        secret = None
+        if self.policy.graphs() is not None:
+            secret = derive_secret(self.identity, "concilium/constraints-secret@1")
         view = View(
             table,
             self.policy,
-            self._derive_secret("concilium/constraints-secret@1"),
+            secret,
             patients.by,
-            division_key=self.division_key,
+            division_key=self._division_key,
             parts=patients.parts,
         )
         populations = Populations(self.ledger, patients, self.policy.minimum_patients)
@@ -154,6 +157,11 @@ class Site:
         except Exception:
             log.exception("site %s could not answer a question", self.name)
             return self._refuse(envelope, "internal", "the site could not answer; its own log says why")
+
+    @property
+    def division_key(self) -> bytes:
+        """What decides who is held out: the same for as long as the identity is, and never sent."""
+        return self._division_key if isinstance(self._division_key, bytes) else self._division_key()
 
     def introduce(self, peers: Mapping[str, str], house: str) -> bool:
         """Know a house of this process, and take its word for who the peers are, for want of pinned ones.
@@ -218,11 +226,6 @@ class Site:
             allowance=self.policy.allowance,
         )
 
-    def _derive_secret(self, purpose: str) -> bytes:
-        """The site's own secret for `hash` and `shift_dates` (where its policy names none), or for another purpose: a
-        signature that it never sends, which is the same as long as its identity is."""
-        return hashlib.sha256(self.identity.sign(statement(purpose))).digest()
-
     def _find_identity(self, path: str | Path | None) -> Identity:
         if path is None and self.ledger.path == ":memory:":
             return Identity.create()
@@ -230,6 +233,12 @@ class Site:
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, {self._desk.patients} patients)"
+
+
+def derive_secret(identity: Identity, purpose: str) -> bytes:
+    """A site's own secret for `hash` and `shift_dates` (where its policy names none), or for another purpose: a
+    signature that it never sends, which is the same as long as its identity is."""
+    return hashlib.sha256(identity.sign(statement(purpose))).digest()
 
 
 RULES: dict[type[ConciliumError], str] = {

@@ -34,6 +34,7 @@ SIGNIFICANT_BITS = 64
 """How many leading bits a rounded rational keeps: an error below one part in 2^63."""
 
 _LARGEST = 10**300
+_FINEST = _LARGEST**4
 _DIGITS = 60
 
 
@@ -41,7 +42,7 @@ def exact(number: Number, name: str) -> Fraction:
     """The number as an exact rational; whatever is not one (a float, NaN, text) is refused by name."""
     if isinstance(number, Fraction | int) and not isinstance(number, bool):
         value = number if isinstance(number, Fraction) else Fraction(number)
-        if abs(value.numerator) <= _LARGEST * value.denominator and value.denominator <= _LARGEST**4:
+        if abs(value.numerator) <= _LARGEST * value.denominator and value.denominator <= _FINEST:
             return value
         raise LedgerError(f"the {name} is too large, or has too many digits, to be meant")
     if isinstance(number, str):

@@ -16,7 +16,7 @@ import hmac
 import os
 import stat
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -144,12 +144,18 @@ def read_own_file(path: str | Path, what: str, refuse: type[ConciliumError]) -> 
 def is_signed(message: bytes, signature: bytes, public: bytes) -> bool:
     """Whether the holder of this public key signed exactly these bytes."""
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+        _read_key(public).verify(signature, message)
     except (InvalidSignature, ValueError):
         return False
     return True
 
 
+@lru_cache(maxsize=4096)
+def _read_key(public: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(public)
+
+
+@lru_cache(maxsize=4096)
 def fingerprint(public: bytes) -> str:
     """A public key as people compare it: eight groups of four letters."""
     letters = base64.b32encode(hashlib.sha256(public).digest()[:FINGERPRINT_BYTES]).decode()

@@ -189,8 +189,9 @@ class Ledger(LedgerMemory, RefusalLog):
             settings = self._read_settings(tail.head)
             if self._records is not None and settings.records != self._records:
                 raise LedgerError(f"{self.path} was bound to other records while in use; open the site again")
-            price = _enterable(price, tail.spent)
-            if price is not None:
+            price, spent = _enterable(price, tail.spent)
+            is_within = settings.budget is None or spent <= settings.budget
+            if price is not None and not (is_within and settings.per_month is None):
                 self._find_balance(settings, tail).check(price)
             head = chain.append(
                 self._file,
@@ -201,6 +202,7 @@ class Ledger(LedgerMemory, RefusalLog):
                 kind=kind,
                 mode=mode,
                 cost=price,
+                spent=spent,
                 numbers=numbers,
             )
             answer = seal(head)
@@ -244,7 +246,7 @@ class Ledger(LedgerMemory, RefusalLog):
         """BudgetError unless a charge of this cost would be accepted now; nothing is spent by asking."""
         price = None if cost is None else self._convert(cost, currency)
         balance = self.balance()
-        price = _enterable(price, balance.spent)
+        price, _ = _enterable(price, balance.spent)
         if price is not None:
             balance.check(price)
 
@@ -453,11 +455,12 @@ class Ledger(LedgerMemory, RefusalLog):
             with self._file.writing():
                 tail = chain.read_tail(self._file)
                 if not accepting:
-                    if tail.head != self._seen and not chain.holds(self._file, self._seen):
+                    head = tail.head
+                    if head != self._seen and not chain.holds(self._file, self._seen):
                         raise LedgerError(
                             f"{self.path} was put back to an older state while in use; restore the newest copy"
                         )
-                    self._check_head(tail)
+                    self._check_head(head)
                 yield tail
             if self._entered is not None:
                 self._seen = self._entered
@@ -540,10 +543,10 @@ class Ledger(LedgerMemory, RefusalLog):
             f"go on with this one knowingly: concilium ledger accept-restored {self.path} --reason ..."
         )
 
-    def _check_head(self, tail: Tail) -> None:
+    def _check_head(self, head: Head) -> None:
         if self._head_file is not None:
             kept = self._head_file.read()
-            if kept != tail.head and (problem := self._find_problem(kept, tail.head)):
+            if kept != head and (problem := self._find_problem(kept, head)):
                 raise LedgerError(problem)
 
     def _recognise(self) -> Head:
@@ -613,14 +616,19 @@ class Ledger(LedgerMemory, RefusalLog):
         return price if currency is None else accounting.convert(price, currency, self.currency)
 
 
-def _enterable(price: Fraction | None, spent: Fraction) -> Fraction | None:
-    """The price as it is entered: as it is, until sums of very unlike fractions would need hundreds of digits.
+def _enterable(price: Fraction | None, spent: Fraction) -> tuple[Fraction | None, Fraction]:
+    """The price as it is entered, and what is spent with it: as it is, until sums of very unlike fractions would need
+    hundreds of digits.
 
     From there on it is rounded up, against us, to a multiple of 2^-256, so that a ledger can grow for ever.
     """
-    if price is None or (spent + price).denominator.bit_length() <= _EXACT_BITS:
-        return price
-    return Fraction(math.ceil(price * _GRID), _GRID)
+    if price is None:
+        return None, spent
+    total = spent + price
+    if total.denominator.bit_length() <= _EXACT_BITS:
+        return price, total
+    price = Fraction(math.ceil(price * _GRID), _GRID)
+    return price, spent + price
 
 
 def _exact_budget(budget: Number) -> Fraction:

@@ -181,11 +181,13 @@ def recognise(file: LedgerFile) -> None:
 def make_ready(file: LedgerFile) -> None:
     """Make what an older file lacks, and refuse one that cannot be written: when it is opened, not when an answer is
     ready."""
+    if file.in_memory:
+        return
     with file.writing():
         file.run("DELETE FROM refusals WHERE 0")  # BEGIN IMMEDIATE alone passes on a read-only file
         for statement in _MEMORY:
             file.run(statement)
-        if not file.in_memory and not has_head_beside(file):
+        if not has_head_beside(file):
             file.run(HEAD_BESIDE)
 
 
@@ -204,17 +206,20 @@ def append(
     question: str | None = None,
     digest: str = "",
     cost: Fraction | None = None,
+    spent: Fraction | None = None,
     numbers: int = 0,
     note: str = "",
     settings: LedgerSettings | None = None,
 ) -> Head:
-    """Write the entry that follows the tail; no entry's time is before the one it follows."""
+    """Write the entry that follows the tail; no entry's time is before the one it follows. What is spent with it is
+    added up unless it is given."""
     when = now()
     if when < tail.time:
         behind = (parse_time(file, tail.time) - datetime.fromisoformat(when)).total_seconds()
         note = "; ".join(filter(None, (note, f"the clock was {behind:.6g} s behind the entry before")))
         when = tail.time
-    spent = tail.spent if cost is None else tail.spent + cost
+    if spent is None:
+        spent = tail.spent if cost is None else tail.spent + cost
     terms = None if settings is None else _write_settings(settings)
     price = None if cost is None else _ratio(cost)
     sequence = tail.sequence + 1
@@ -366,11 +371,14 @@ def _ratio(value: Fraction) -> str:
 def _fraction(file: LedgerFile, text: str) -> Fraction:
     try:
         return _parse_fraction(text)
-    except (ValueError, TypeError, ZeroDivisionError):
+    except (ValueError, TypeError, AttributeError, ZeroDivisionError):
         file.damaged(f"{text!r} is not a number")
 
 
-_parse_fraction = lru_cache(maxsize=4096)(Fraction)  # most sums are those of the entry before
+@lru_cache(maxsize=4096)  # most sums are those of the entry before
+def _parse_fraction(text: str) -> Fraction:
+    numerator, _, denominator = text.partition("/")
+    return Fraction(int(numerator), int(denominator))
 
 
 def parse_time(file: LedgerFile, text: str) -> datetime:

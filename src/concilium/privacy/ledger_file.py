@@ -21,17 +21,20 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from concilium.errors import LedgerError
+from concilium.privacy.folder_watch import FolderWatch
 
 BUSY_SECONDS = 60.0
 CHECKPOINT_SECONDS = 5.0
-MOST_COMMITS, MOST_LOG = (
-    250,
-    1 << 22,
-)  # after so many commits, or bytes of log, its pages are moved to the file
+# After so many commits, or more bytes of log than that, its pages are moved to the file. The log is then written anew
+# from its beginning, and keeps its length up to that size: a disk takes longer over a file that grows.
+MOST_COMMITS, MOST_LOG = 250, 1 << 22
+_NOWHERE = Path()
 
 
 class StateKeeper(Protocol):
     """What keeps how the last checkpoint left the file: its size and the time of its last change."""
+
+    def check_identity(self) -> None: ...
 
     def read_state(self) -> tuple[int, int] | None: ...
 
@@ -52,11 +55,12 @@ class LedgerFile:
         self._state: tuple[int, int] | None = None
         self._identity = self._find_identity()
         self.keeper: StateKeeper | None = None
-        self._real = Path() if self.in_memory else Path(path).resolve()
-        self._real_log = Path(f"{self._real}-wal")
-        self._log_identity: tuple[int, int] | None = None
+        self._real = _NOWHERE if self.in_memory else Path(path).resolve()
+        self._real_log = _NOWHERE if self.in_memory else Path(f"{self._real}-wal")
+        self._folder = FolderWatch(self._real_log if self.in_memory else self._real.parent)
+        self._log: int | None = None
         self._touched: tuple[int, int] | None = None
-        self._commits = self._log_size = 0
+        self._commits = 0
 
     def reading(self) -> HeldFile:
         """Hold the connection, if the file can still be trusted to be the one that was opened."""
@@ -157,13 +161,15 @@ class LedgerFile:
         self.run("PRAGMA cell_size_check = ON")
         self.run("PRAGMA journal_mode = WAL")
         self.run("PRAGMA wal_autocheckpoint = 0")  # `_move_log` does that, and looks at the size
-        self.run(f"PRAGMA journal_size_limit = {MOST_LOG // 2}")
+        self.run(f"PRAGMA journal_size_limit = {MOST_LOG}")
 
     def close(self) -> None:
         with self.lock:
             if self._closed or self._process != os.getpid():
                 return
             self._closed = True
+            if self._log is not None:
+                os.close(self._log)
             with suppress(OSError):
                 untouched = self.keeper is not None and _look_at(self._real) == self._touched
                 self._connection.close()  # which moves the log, if nobody else has the file open
@@ -199,15 +205,14 @@ class LedgerFile:
         """
         if self.keeper is None:
             return
-        log, self._log_size = _look_at_log(self._real_log)
-        if self._log_identity is None:
-            self._log_identity, self._touched = log, _look_at(self._real)
-        if self._log_identity != log:
-            raise LedgerError(
-                f"the log of {self.path} (its name and -wal) was removed or replaced while in use: nothing more is "
-                "entered; restart, and restore the newest copy if entries are missing then"
-            )
-        now, until = self._state, time.monotonic() + CHECKPOINT_SECONDS
+        if (folder := self._folder.look()) is not None:
+            self._check_log()
+            self.keeper.check_identity()
+            self._folder.trust(folder)
+        now = self._state
+        if now == self._touched:
+            return
+        until = time.monotonic() + CHECKPOINT_SECONDS
         while now != self._touched:
             now = _look_at(self._real)
             if self.keeper.read_state() == now:
@@ -220,12 +225,30 @@ class LedgerFile:
             else:
                 time.sleep(0.01)
 
+    def _check_log(self) -> None:
+        """Refuse a log that is not the one that was there first; it is held open, to be measured at no cost to it."""
+        if self._log is None:
+            self._touched = _look_at(self._real)
+            if not self._real_log.exists():  # where a disk cannot share memory there is none
+                return
+        with suppress(OSError):
+            if self._log is None:
+                self._log = os.open(self._real_log, os.O_RDONLY)
+            if os.path.samestat(os.fstat(self._log), self._real_log.stat()):
+                return
+        raise LedgerError(
+            f"the log of {self.path} (its name and -wal) was removed or replaced while in use: nothing more is "
+            "entered; restart, and restore the newest copy if entries are missing then"
+        )
+
     def _move_log(self) -> None:
         """After some commits, or some growth, have SQLite move the log's pages to the file; keep how that left it."""
+        if self.keeper is None or self._log is None:
+            return
         self._commits += 1
-        is_due = self._commits >= MOST_COMMITS or self._log_size >= MOST_LOG
+        is_due = self._commits >= MOST_COMMITS or os.lseek(self._log, 0, os.SEEK_END) > MOST_LOG
         # A file that was written over is left as it is: the next one to write says so.
-        if self.keeper is not None and is_due and _look_at(self._real) == self._touched:
+        if is_due and _look_at(self._real) == self._touched:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             self._touched, self._commits = _look_at(self._real), 0
             self.keeper.write_state(self._touched)
@@ -264,15 +287,6 @@ class HeldFile:
 def _look_at(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_size, status.st_mtime_ns
-
-
-def _look_at_log(path: Path) -> tuple[tuple[int, int] | None, int]:
-    """Which file it is, and its size."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None, 0
-    return (status.st_dev, status.st_ino), status.st_size
 
 
 def open_to_write(path: str | os.PathLike[str], begin: Callable[[LedgerFile], None]) -> LedgerFile:

@@ -47,10 +47,6 @@ class HeadFile:
                 except PermissionError:
                     self._handle = os.open(self.path, os.O_RDONLY)  # the ledger says what may not be written
                 self._identity = self._find_identity()
-            elif self._identity != self._find_identity():
-                raise LedgerError(
-                    f"{self.path} was removed or replaced while its ledger was in use; put it back and restart"
-                )
             record = os.pread(self._handle, RECORD_BYTES, 0)
         except FileNotFoundError:
             return None
@@ -63,6 +59,19 @@ class HeadFile:
                 "if it is, say so with `concilium ledger accept-restored`"
             )
         return head
+
+    def check_identity(self) -> None:
+        """Refuse to go on where this name no longer means the file that was opened."""
+        try:
+            current = self._find_identity()
+        except FileNotFoundError:
+            current = None
+        except OSError as error:
+            raise self._complain(error) from error
+        if self._handle is not None and current != self._identity:
+            raise LedgerError(
+                f"{self.path} was removed or replaced while its ledger was in use; put it back and restart"
+            )
 
     def write(self, head: Head, *, at_once: bool) -> None:
         """Keep a head, unless another process kept a later one; `at_once` has it on disk on return."""

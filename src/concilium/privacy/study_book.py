@@ -27,6 +27,11 @@ MOST_WAITING = 500
 """So many studies may wait at a time: of more, the one that waits longest makes room. Nobody can fill the disk."""
 
 _FIELDS = "id, terms, signature, proposed, status, who, why, decided, seal, price, spent"
+_INSERT = f"INSERT INTO study ({_FIELDS}) VALUES (?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO"
+_INSERT_NEW = f"{_INSERT} NOTHING"
+# One that waited keeps when it was proposed.
+_INSERT_DECIDED = f"""{_INSERT} UPDATE SET status = excluded.status, who = excluded.who, why = excluded.why,
+    decided = excluded.decided, seal = excluded.seal"""
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ class StudyBook:
     def wait(self, study: str, terms: bytes, signature: bytes, price: Fraction | None) -> None:
         """Enter a study that waits for a person."""
         with self._ledger._writing():
-            self._insert(study, terms, signature, WAITING, "", "", "", b"", price)
+            self._insert(_INSERT_NEW, study, terms, signature, WAITING, "", "", "", price)
             (waiting,) = self._file.get("SELECT count(*) FROM study WHERE status = ?", (WAITING,))
             if waiting > MOST_WAITING:
                 self._file.run(
@@ -130,9 +135,7 @@ class StudyBook:
         self, study: str, terms: bytes, signature: bytes, price: Fraction | None, why: str
     ) -> None:
         """Enter that the policy agrees; inside `writing`."""
-        now = chain.now()
-        self._insert(study, terms, signature, AGREED, POLICY, why, now, b"", price)
-        self._decide(study, AGREED, POLICY, why, now, b"")  # of one that waited
+        self._insert(_INSERT_DECIDED, study, terms, signature, AGREED, POLICY, why, chain.now(), price)
 
     def decide(self, study: str, status: str, who: str, why: str, identity: Identity) -> None:
         """A person's decision: on disk, and in the chain, on return."""
@@ -221,6 +224,7 @@ class StudyBook:
 
     def _insert(
         self,
+        insertion: str,
         study: str,
         terms: bytes,
         signature: bytes,
@@ -228,12 +232,11 @@ class StudyBook:
         who: str,
         why: str,
         when: str,
-        seal: bytes,
         price: Fraction | None,
     ) -> None:
         written = None if price is None else str(price)
-        values = (study, terms, signature, chain.now(), status, who, why, when, seal, written, "0")
-        self._file.run(f"INSERT OR IGNORE INTO study ({_FIELDS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)", values)
+        values = (study, terms, signature, chain.now(), status, who, why, when, b"", written, "0")
+        self._file.run(insertion, values)
 
     def _decide(self, study: str, status: str, who: str, why: str, when: str, seal: bytes) -> None:
         self._file.run(

@@ -14,9 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute, recode
+from concilium.federation.attributes import Attribute, OwnValues, recode
 from concilium.federation.cohort import Cohort, View
-from concilium.federation.schema import ConditionalSchema
 from concilium.trees.conditional import Conditional
 from concilium.trees.routing import STAYS, route_on
 from concilium.trees.splits import SiteColumn, Split, find_branchings
@@ -31,7 +30,7 @@ class AskedColumns:
     attributes: Sequence[Attribute]
     asked: bytes
     columns: list[SiteColumn]
-    own: ConditionalSchema | None = None
+    own_classes: OwnValues | None = None
     _target: tuple[bytes, SiteColumn] | None = None
     _routed: tuple[NDArray[np.int32], Sequence[Split], dict[int, NDArray[np.int32]]] | None = None
     _cells: tuple[list[int], NDArray[np.intp], NDArray[np.intp], bool, int] | None = None
@@ -46,8 +45,7 @@ class AskedColumns:
         """The column of the target, by its classes."""
         asked = msgspec.msgpack.encode(classes)
         if self._target is None or self._target[0] != asked:
-            own = None if self.own is None else self.own.classes
-            self._target = asked, recode(classes, view, own)
+            self._target = asked, recode(classes, view, self.own_classes)
         return self._target[1]
 
     def route(self, rows: NDArray[np.int32], tree: Sequence[Split]) -> dict[int, NDArray[np.int32]]:
@@ -107,7 +105,9 @@ def find_columns(cohort: Cohort, question: Conditional, template: bytes | None) 
     own = None if template is None else question.read_template(template)
     values = [None] * len(question.attributes) if own is None else own.attributes
     columns = [recode(a, cohort.view, one) for a, one in zip(question.attributes, values, strict=True)]
-    last = LAST_ASKED[cohort.view] = AskedColumns(question.attributes, asked, columns, own)
+    last = LAST_ASKED[cohort.view] = AskedColumns(
+        question.attributes, asked, columns, None if own is None else own.classes
+    )
     return last
 
 
