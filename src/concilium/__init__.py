@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from concilium import errors as errors
     from concilium import policy as policy
     from concilium import privacy as privacy
+    from concilium.codes.sharing import CodeSharing as CodeSharing
+    from concilium.codes.taxonomy import Taxonomy as Taxonomy
     from concilium.federation.house import House as House
     from concilium.federation.model_file import load as load
     from concilium.federation.region import Region as Region
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from concilium.privacy.ledger import Ledger as Ledger
     from concilium.records.patients import Patients as Patients
     from concilium.records.query import Query as Query
+    from concilium.records.sequences import Sequences as Sequences
     from concilium.records.series import Series as Series
     from concilium.records.table import Records as Records
     from concilium.rulefit.rulefit import RuleFit as RuleFit
@@ -36,6 +39,7 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "Budget": "concilium.policy.policy",
+    "CodeSharing": "concilium.codes.sharing",
     "DecisionTree": "concilium.trees.tree",
     "House": "concilium.federation.house",
     "Ledger": "concilium.privacy.ledger",
@@ -48,9 +52,11 @@ _PLACES = {
     "RuleDiscovery": "concilium.temporal.rule_discovery",
     "RuleFit": "concilium.rulefit.rulefit",
     "RuleSets": "concilium.temporal.rule_sets",
+    "Sequences": "concilium.records.sequences",
     "Series": "concilium.records.series",
     "Site": "concilium.federation.site",
     "Study": "concilium.study.study",
+    "Taxonomy": "concilium.codes.taxonomy",
     "VotingTrees": "concilium.trees.voting",
     "load": "concilium.federation.model_file",
 }

@@ -2,6 +2,7 @@
 
 ConciliumError
 ├── RecordsError      a table that cannot be read or does not fit what was asked of it
+│   └── UnknownCode   codes that a taxonomy does not have, or that may be read in two ways; carries them
 ├── QueryError        a query (or a predicate of a policy) that does not parse or names something unknown
 ├── FormulaError      a temporal formula that does not parse, or does not fit the series it is asked about
 ├── PolicyError       a policy file that is wrong
@@ -34,6 +35,14 @@ class ConciliumError(Exception):
 
 class RecordsError(ConciliumError):
     """A table that cannot be read or does not fit what was asked of it."""
+
+
+class UnknownCode(RecordsError):
+    """Codes that a taxonomy does not have, or that may be read in two ways; `unknown` are their texts."""
+
+    def __init__(self, problem: str, unknown: Iterable[str]) -> None:
+        self.unknown = tuple(unknown)
+        super().__init__(problem)
 
 
 class QueryError(ConciliumError):

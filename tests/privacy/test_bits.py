@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from taylor import bound_exponential
 
 from concilium.errors import StudyError
 from concilium.privacy import randomness
@@ -18,6 +17,7 @@ from concilium.privacy.bits import (
     randomize_codes,
 )
 from concilium.privacy.mechanisms import NoiselessWarning
+from taylor import bound_exponential
 
 epsilons = st.fractions(min_value=Fraction(1, 1000), max_value=50, max_denominator=1000)
 WHOLE = 2**64

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from taylor import bound_exponential
 
 from concilium.errors import StudyError
 from concilium.privacy import mechanisms, randomness
@@ -19,6 +18,7 @@ from concilium.privacy.mechanisms import (
     draw_gaussian,
     read_positive,
 )
+from taylor import bound_exponential
 
 positive = st.fractions(min_value=Fraction(1, 10**6), max_value=10**6)
 

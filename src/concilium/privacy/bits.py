@@ -29,7 +29,7 @@ def randomize_bits(bits: ArrayLike, epsilon: Number) -> NDArray[Any]:
     warn_if_noiseless(read_positive(epsilon, "epsilon"), f"epsilon = {epsilon}")
     if randomness.noise_is_zero():
         return array.copy()
-    flips = _toss(array.size, threshold).reshape(array.shape)
+    flips = toss(array.size, threshold).reshape(array.shape)
     answers: NDArray[Any] = array ^ flips.astype(array.dtype)
     return answers
 
@@ -47,7 +47,7 @@ def randomize_codes(codes: ArrayLike, categories: int, epsilon: Number) -> NDArr
     flat = array.astype(np.result_type(array.dtype, np.min_scalar_type(categories - 1))).ravel()
     if randomness.noise_is_zero():
         return flat.reshape(array.shape)
-    places = np.flatnonzero(_toss(flat.size, threshold))
+    places = np.flatnonzero(toss(flat.size, threshold))
     flat[places] = randomness.draw_below(categories, places.size).astype(flat.dtype)
     return flat.reshape(array.shape)
 
@@ -58,15 +58,22 @@ def find_flip_threshold(epsilon: Number) -> int:
     return -(-(decay << 64) // ((1 << _PRECISION) + decay))
 
 
-def find_replacement_threshold(categories: int, epsilon: Number) -> int:
-    """The smallest T with T / 2^64 >= categories/(categories - 1 + e^epsilon)."""
+def find_replacement_threshold(categories: int, epsilon: Number, block: int = 1) -> int:
+    """The smallest T with T / 2^64 >= categories/(categories - block + block e^epsilon).
+
+    An answer is replaced by any of the categories with that probability, or else by one of its own `block` of them.
+    """
     if not 2 <= categories <= 2**32:
         raise StudyError(f"randomised response needs between 2 and 2^32 categories, not {categories}")
+    if not 1 <= block < categories:
+        raise StudyError(
+            f"a block must have between 1 and {categories - 1} of {categories} categories, not {block}"
+        )
     decay = bound_decay(read_positive(epsilon, "epsilon"), _PRECISION)[1]
-    return -(-(categories * decay << 64) // ((1 << _PRECISION) + (categories - 1) * decay))
+    return -(-(categories * decay << 64) // ((block << _PRECISION) + (categories - block) * decay))
 
 
-def _toss(count: int, threshold: int) -> NDArray[np.bool_]:
+def toss(count: int, threshold: int) -> NDArray[np.bool_]:
     """Coins that fall with probability threshold / 2^64, for thresholds from 1 to 2^64."""
     return randomness.draw_words(count) <= np.uint64(threshold - 1)
 

@@ -42,9 +42,9 @@ from concilium.records.grammar import (
 Kind: TypeAlias = Literal["code", "number"]
 KINDS: tuple[Kind, ...] = ("code", "number")
 
-ReadingKind: TypeAlias = Kind | Literal["time"]
+ReadingKind: TypeAlias = Kind | Literal["time", "text"]
 """As what a column is read. Where times are asked for, a source that can gives `Moments`, and one that cannot reads the
-column as if nothing was stated."""
+column as if nothing was stated. Where text is asked for, each text stays as it stands: `250.00` is not 250."""
 Chooser: TypeAlias = Callable[[Sequence[str], str], Mapping[str, ReadingKind | None]]
 """From the columns of a source and its name to those that are read, each with its kind where that is stated."""
 Schema: TypeAlias = Mapping[str, str] | Chooser | None
@@ -104,8 +104,8 @@ def plan_reading(schema: Schema, names: Sequence[str], source: str) -> dict[str,
 
 
 def stated_kind(kind: ReadingKind | None) -> Kind | None:
-    """The kind as far as it says how a cell is read."""
-    return None if kind == "time" else kind
+    """The kind as far as it says how a cell is read as a value."""
+    return None if kind == "time" or kind == "text" else kind
 
 
 def check_names(names: Sequence[str], source: str) -> None:

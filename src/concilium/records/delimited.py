@@ -115,7 +115,7 @@ def read_carefully(
             stated_kind(kind),
             Place(str(layout.path), name, layout.row),
             missing,
-            guess=True,
+            guess=kind != "text",
         )
         for (name, kind), numbering, part in zip(kinds.items(), numberings, parts, strict=True)
     }

@@ -175,6 +175,8 @@ class Relation:
                     return moments
         kind = stated_kind(reading)
         distinct = self.ask(f"count(DISTINCT {text})")
+        if reading == "text":
+            return code_texts(*self.code_in_database(text, distinct), kind, place, self.missing)
         if distinct > FEW_TEXTS and kind != "code" and self._all_numbers(text, kind):
             numbers = code_numbers(self.fetch(f"coalesce({self._number(text)}, 'nan'::DOUBLE)"), kind)
             losing = self._say_losing(text, kind)

@@ -28,6 +28,7 @@ USUAL_NAMES = {
     ),
     "variable": "variable parameter item itemid label measurement signal concept conceptid",
     "value": "value valuenum valueasnumber result reading",
+    "code": "code icd icdcode icd9code icd10code icd9 icd10 diagnosis diagnosiscode dx dxcode conditioncode",
 }
 """How the columns are usually called, without blanks, underscores and capitals."""
 
@@ -85,8 +86,8 @@ class ColumnChoice:
 
     def find(self, names: Sequence[str], source: str) -> Roles:
         """The roles of these columns, or an error that says which one is not there or not clear."""
-        patient = _find("patient", self.patient, names, source)
-        time = _find("time", self.time, names, source)
+        patient = find_column("patient", self.patient, names, source)
+        time = find_column("time", self.time, names, source)
         if self.origin is not None:
             _check_there("origin", self.origin, names, source)
         for name in self.leave_out:
@@ -128,8 +129,8 @@ class ColumnChoice:
             if not all(candidates.values()):
                 return None, None
         return (
-            _find("variable", self.variable, names, source),
-            _find("value", self.value, names, source),
+            find_column("variable", self.variable, names, source),
+            find_column("value", self.value, names, source),
         )
 
 
@@ -138,7 +139,8 @@ def tell_unit(column: str) -> str:
     return UNITS_BY_NAME.get(_plain(column).removesuffix("s"), "hours")
 
 
-def _find(role: str, name: str | None, names: Sequence[str], source: str) -> str:
+def find_column(role: str, name: str | None, names: Sequence[str], source: str) -> str:
+    """The column that has a role: the one that is named, or else the one that is usually called so."""
     if name is not None:
         return _check_there(role, name, names, source)
     candidates = _recognise(role, names)

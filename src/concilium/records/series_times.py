@@ -45,7 +45,7 @@ class Times:
 def read_times(measurements: Measurements, time_unit: str | None) -> Times:
     """The column of times: numbers in this unit, or dates."""
     name = measurements.roles.time
-    numbers, kind = _read_moments(measurements, name)
+    numbers, kind = read_moments(measurements, name)
     dated = kind in (NAIVE, ZONED)
     if dated and time_unit is not None:
         raise RecordsError(
@@ -57,7 +57,7 @@ def read_times(measurements: Measurements, time_unit: str | None) -> Times:
     return Times(numbers, MICROSECOND if dated else HOURS[unit], kind)
 
 
-def _read_moments(measurements: Measurements, name: str) -> tuple[NDArray[np.float64], int | None]:
+def read_moments(measurements: Measurements, name: str) -> tuple[NDArray[np.float64], int | None]:
     """A column of times, dates in microseconds, and what they are."""
     column = measurements.columns[name]
     if isinstance(column, Moments):
@@ -65,7 +65,7 @@ def _read_moments(measurements: Measurements, name: str) -> tuple[NDArray[np.flo
     elif isinstance(column, Numbers):
         numbers, present = column.numbers, [NUMBER]
     else:
-        read = [_read_moment(value) for value in column.values]
+        read = [read_moment(value) for value in column.values]
         numbers = np.array([np.nan, *(number for number, _ in read)])[column.codes]
         kinds = np.array([NUMBER, *(kind for _, kind in read)], dtype=np.uint8)
         used = np.bincount(column.codes, minlength=len(kinds)) > 0
@@ -89,7 +89,7 @@ def _read_moments(measurements: Measurements, name: str) -> tuple[NDArray[np.flo
     return numbers, present[0] if present else None
 
 
-def _read_moment(value: Value) -> tuple[float, int]:
+def read_moment(value: Value) -> tuple[float, int]:
     """The number or the microseconds of one time, by itself, and what it is."""
     if isinstance(value, bool):
         return np.nan, NO_TIME
@@ -124,7 +124,7 @@ def find_origins(
         return np.where(np.isinf(firsts), 0.0, firsts)
     if isinstance(origin, Mapping):
         return _read_origins(measurements, patient_of, patients, times, origin)
-    starts, kind = _read_moments(measurements, origin)
+    starts, kind = read_moments(measurements, origin)
     _check_alike(measurements, times.kind, kind)
     low, high = np.full(patients + 1, np.inf), np.full(patients + 1, -np.inf)
     np.fmin.at(low, patient_of, starts)
@@ -165,7 +165,7 @@ def _read_origins(
         )
     starts = code_values([origin_of[name] for name in names], None, Place("origin", "time"))
     own = Measurements(None, "origin", measurements.roles, {"time": starts})
-    numbers, kind = _read_moments(own, "time")
+    numbers, kind = read_moments(own, "time")
     _check_alike(measurements, times.kind, kind)
     origins[[row for row, _ in firsts_of_rows]] = numbers
     return origins

@@ -1,0 +1,1 @@
+"""Sharing diagnosis codes: sensitive ones hidden by randomised response, what gives them away hidden with them."""
