@@ -159,6 +159,8 @@ def test_utility_is_of_patients_held_out(sepsis, monkeypatch, capsys):
         "--runs",
         "1",
         "--both",
+        "--trust",
+        "secure-sum",
         "--rules",
         str(sepsis / "rules"),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -12,6 +13,8 @@ import msgspec
 from concilium.temporal.discovery_search import DiscoveredRule, ParameterEstimate
 from concilium.temporal.formula import Formula
 from concilium.temporal.parsing import parse
+
+WIDE = 100
 
 
 class FoundParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,8 +118,7 @@ def write_table(body: DiscoveryBody) -> str:
     threshold = float(Fraction(body.threshold))
     lines = [
         f"{body.outcome}: {len(body.rules)} rules that at least {threshold:.2%} of about {body.patients:,.0f} patients "
-        "have",
-        body.protects,
+        "have"
     ]
     width = max((len(rule.text) for rule in body.rules), default=0)
     for rule in body.rules:
@@ -125,4 +127,4 @@ def write_table(body: DiscoveryBody) -> str:
         if rule.if_true is not None and rule.if_false is not None:
             line += f"  odds x {math.exp(rule.if_true):.2f} if so, x {math.exp(rule.if_false):.2f} if not"
         lines.append(line)
-    return "\n".join(lines)
+    return "\n".join([*lines, *textwrap.wrap(body.protects, WIDE)])
