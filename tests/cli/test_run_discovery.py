@@ -19,7 +19,7 @@ name = "before sepsis"
 method = "discovery"
 outcome = "sepsis"
 [privacy]
-epsilon = 8.0
+epsilon = 6.0
 [series]
 time = "hour"
 [bins]
@@ -72,7 +72,7 @@ def test_a_study_of_series_leaves_whole_results(results):
         metrics["discovery"]["precision"] * metrics["discovery"]["rules"] / metrics["discovery"]["truth"]
     )
     assert metrics["patients"] == 36
-    assert metrics["epsilon"] == 8
+    assert metrics["epsilon"] == 6
     model = cc.load(results / "model.json")
     assert isinstance(model, cc.RuleDiscovery)
     assert all(
@@ -134,7 +134,7 @@ def test_one_file_is_dealt_to_gateways(tmp_path):
         (("outcome =", "target ="), "[study] method = 'discovery' takes 'outcome', not 'target'"),
         (('outcome = "sepsis"\n', ""), "[study] needs the key 'outcome'"),
         (
-            ("rules = ", "series = "),
+            ('rules = "rules', 'series = "rules'),
             "[sites] needs the key 'rules', and it alone: [discovery] gives no window",
         ),
         (
