@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from fractions import Fraction
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -490,6 +491,20 @@ def test_a_model_file_says_what_it_found(learned, tmp_path):
     assert all(isinstance(rule, FoundRule) for rule in again.rules_)
     assert again.text() == learned.text()
     assert learned.rules_[0].text in learned.text()
+
+
+def test_a_picture_has_a_bar_for_each_rule_and_its_interval(learned):
+    root = ElementTree.fromstring(learned.pictures(whole=True)["prevalence"])
+    space = "{http://www.w3.org/2000/svg}"
+    bars, texts = root.findall(f"{space}rect"), [text.text for text in root.findall(f"{space}text")]
+    assert len(bars) == len(learned.rules_)
+    assert [rule.text in texts for rule in learned.rules_] == [True] * len(bars)
+    widths = [float(bar.get("width")) for bar in bars]
+    assert widths == sorted(widths, reverse=True)
+    for bar, line, rule in zip(bars, root.findall(f"{space}line")[1:], learned.rules_, strict=True):
+        room = float(bar.get("width")) / rule.prevalence
+        ends = [(float(line.get(end)) - float(bar.get("x"))) / room for end in ("x1", "x2")]
+        assert ends == pytest.approx(rule.interval, abs=0.01)
 
 
 def test_formulas_are_said_in_words():

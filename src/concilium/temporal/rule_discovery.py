@@ -35,6 +35,7 @@ from concilium.temporal.discovery_along_paths import converse_along_paths
 from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, is_complete, write_table
 from concilium.temporal.discovery_by_reports import converse_by_reports
 from concilium.temporal.discovery_by_sums import converse_by_sums
+from concilium.temporal.discovery_chart import draw_prevalences
 from concilium.temporal.discovery_parameters import (
     TRUST,
     Allocation,
@@ -255,6 +256,11 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
 
     def text(self) -> str:
         return write_table(self.body)
+
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """How many patients have each rule, as SVG; none where no rule was found."""
+        rules = self.body.rules
+        return {"prevalence": draw_prevalences(rules, self.body.outcome, whole=whole)} if rules else {}
 
     def _summary(self) -> str:
         return f"{len(self.body.rules)} rules"
