@@ -299,6 +299,25 @@ def test_bits_and_codes_are_asked_once_at_one_epsilon():
         (AskRuleCodes(**code, parameter=0), AskRuleCodes(**code, parameter=0), False),
         (AskRuleCodes(**code, parameter=0), AskRuleCodes(**code, parameter=1), True),
     ]
+    conjunction = AskRuleBits(**bit, template="G[?](HR >= ? and Temp > ?)")
+    turned = AskRuleBits(**bit, template="G[?](Temp > ? and (HR >= ?))")
+    pairs.append((conjunction, turned, False))  # the same, written otherwise
+    pairs.append((conjunction, AskRuleBits(**bit, template="G[?](HR >= ? and Temp > ?)", final=True), True))
+    pairs.append(
+        (
+            AskRuleCodes(**code, parameter=0),
+            AskRuleCodes(**{**code, "structure": "G[?](HR >= ?)"}, parameter=0),
+            False,
+        )
+    )
+    for template, final in (
+        ("?", False),
+        ("G[0,?] HR >= ?", False),
+        ("G[0,2] HR >= 90", False),
+        ("G[?] HR ? ?", True),
+    ):
+        # A rule matches many such templates, so that together they would cost more than a path.
+        pairs.append((conjunction, AskRuleBits(**bit, template=template, final=final), False))
     for one, other, answered in pairs:
         (site,) = open_sites()[:1]
         asker = Asker([site], target="")

@@ -2,8 +2,9 @@
 
 Claim, and its narrow unit. Protected: one rule of one client, from everybody, at the epsilon of a path. It is no claim
 about a client, so that these answers are released, charged and called as `exact` is, without a bound; what the coins
-add is said on the card, with its unit. A template is asked about once on its level and, as a structure, once more at
-the end; all questions of a study have one epsilon, and the last one of a path what is left, which sites hold to.
+add is said on the card, with its unit. Only templates of a level are asked about, of which a rule has one each: once,
+however they are written, and structures once more at the end. All questions of a study have one epsilon, and the last
+one of a path what is left, which sites hold to.
 
 docs/methods.md, section 6.10.
 """
@@ -25,6 +26,7 @@ from concilium.privacy.bits import randomize_bits
 from concilium.temporal.path_search import PATH_LENGTH
 from concilium.temporal.rule_codes import PARAMETER_SHARE
 from concilium.temporal.rule_counts import estimate_rules, find_parts, find_patience
+from concilium.temporal.rule_levels import STRUCTURE, find_level
 from concilium.temporal.rule_part import RulePart, check_task, read_template
 from concilium.temporal.rule_task import RuleTask
 from concilium.temporal.site_rules import open_index
@@ -67,7 +69,7 @@ class AskRuleBits(Summed, frozen=True, kw_only=True):
 
     @property
     def once(self) -> tuple[str, str]:
-        return f"{self.each} {self.last}", f"{self.template} {self.final}"
+        return f"{self.each} {self.last}", f"{read_template(self.template)} {self.final}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,7 +79,12 @@ class AskRuleBits(Summed, frozen=True, kw_only=True):
         check_task(self.task)
         if not is_positive(self.each) or not is_positive(self.last):
             raise MessageError("a question along a path says its epsilon, and that of the last one")
-        read_template(self.template)
+        # A rule has one template on each level, and changes no other answer: that is all that a path costs.
+        level = find_level([read_template(self.template)])
+        if level is None or (self.final and level != STRUCTURE):
+            raise MessageError(
+                "a question along a path is about a template of a level, the last one a structure"
+            )
 
     def estimate(self, patients: int, columns: int) -> Workload:
         part = RulePart(self.task, "clients")

@@ -25,7 +25,7 @@ from concilium.federation.work import Workload
 from concilium.privacy.bits import find_replacement_threshold, randomize_codes
 from concilium.temporal.rule_counts import estimate_rules, find_parts, find_patience
 from concilium.temporal.rule_grammar import Bins
-from concilium.temporal.rule_part import RulePart, open_part
+from concilium.temporal.rule_part import RulePart, open_part, read_template
 from concilium.temporal.rule_task import RuleTask
 from concilium.temporal.site_rules import open_index
 
@@ -62,7 +62,7 @@ class AskRuleCodes(Summed, frozen=True, kw_only=True):
 
     @property
     def once(self) -> tuple[str, str]:
-        return self.epsilon, f"{self.structure} {self.parameter}"
+        return self.epsilon, f"{read_template(self.structure)} {self.parameter}"
 
     @property
     def part(self) -> RulePart:
