@@ -24,12 +24,13 @@ from concilium.federation.sums import read_sum
 from concilium.privacy.accounting import rho_for_epsilon, rho_from_pure
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.temporal.discovery_body import FoundRule
+from concilium.temporal.labelled_windows import find_windows
 from concilium.temporal.rule_bits import AskRuleBits
 from concilium.temporal.rule_codes import AskRuleCodes, estimate_codes
 from concilium.temporal.rule_counts import AskRuleCounts
 from concilium.temporal.rule_evidence import weigh_rules
 from concilium.temporal.rule_levels import structure as leave_open
-from concilium.temporal.rule_outcomes import AskRuleOutcomes, find_windows
+from concilium.temporal.rule_outcomes import AskRuleOutcomes
 from concilium.temporal.rule_part import RulePart, open_part
 from concilium.temporal.rule_reports import AskRuleReports
 from concilium.temporal.saying import say_formula
@@ -418,8 +419,17 @@ def test_no_patient_decides_whether_there_is_an_answer():
     assert ((counts[0] - counts[1]) ** 2).sum() <= question.sensitivity_squared
     silent = make_series(10, 1)
     silent = silent.with_stays({**silent.stays, "sepsis": silent.stays["sepsis"] * np.nan})
-    view = View(cc.Patients.of(silent).selectable, cc.Policy(), parts={"series": silent})
-    assert question.compute(view.select("", ""), b"").tolist()[:-1] == [0] * (len(counts[0]) - 1)
+    early = make_series(10, 1)
+    outcome = early.stays["sepsis"].copy()
+    outcome[np.arange(len(outcome)) % 12 >= 2] = (
+        np.nan
+    )  # known in the first two hours only, and a window has three
+    judged = AskRuleOutcomes(query="", target="", task=task, rules=("G[0,2] HR >= 100",), variance="1")
+    for own in (silent, early.with_stays({**early.stays, "sepsis": outcome})):
+        view = View(cc.Patients.of(own).selectable, cc.Policy(), parts={"series": own})
+        nobody = question.compute(view.select("", ""), b"")
+        assert nobody.tolist() == [*[0] * (len(counts[0]) - 1), 10]
+        assert judged.compute(view.select("", ""), b"").tolist() == [[0, 0, 0, 0]]
 
 
 @given(st.integers(0, 10**6), st.integers(0, 19))

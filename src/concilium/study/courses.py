@@ -22,8 +22,8 @@ from concilium.records.table import Records
 from concilium.study.results import StudyResults, find_terms, tabulate
 from concilium.study.sources import open_house, open_sites, read_table
 from concilium.study.work_in_progress import WorkInProgress
+from concilium.temporal.labelled_windows import find_windows
 from concilium.temporal.rule_discovery import RuleDiscovery
-from concilium.temporal.rule_outcomes import find_windows
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.site_rules import learn_rules, prepare
 

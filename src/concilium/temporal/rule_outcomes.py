@@ -20,10 +20,10 @@ from concilium.errors import FormulaError, MessageError
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import Noisy
 from concilium.federation.work import CALL, Workload
-from concilium.records.series import Series
 from concilium.records.time_grid import read_step
 from concilium.temporal.evaluation import satisfied_all
 from concilium.temporal.formula import Formula
+from concilium.temporal.labelled_windows import find_windows
 from concilium.temporal.parsing import parse
 from concilium.temporal.rule_counts import find_parts
 from concilium.temporal.rule_part import MOST_PARENTS, check_task
@@ -96,22 +96,6 @@ class AskRuleOutcomes(Noisy, frozen=True, kw_only=True):
 
 CELLS = ((True, True), (True, False), (False, True), (False, False))
 """Whether a client has the outcome, and whether it fulfils the rule."""
-
-
-def find_windows(series: Series, outcome: str, steps: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where the one window of each patient ends (0: it has none), and whether it has the outcome."""
-    values, starts = series.stays[outcome], series.starts
-    cells = np.arange(len(values)) - np.repeat(starts[:-1], np.diff(starts))
-    owners = np.repeat(np.arange(len(series)), np.diff(starts))
-    fits = cells >= steps - 1
-    ends = np.zeros(len(series), dtype=np.int64)
-    never, ever = np.flatnonzero(fits & (values == 0)), np.flatnonzero(fits & (values == 1))
-    ends[owners[never]] = cells[never] + 1  # the last of each stays
-    first = ever[::-1]
-    ends[owners[first]] = cells[first] + 1  # the first of each stays
-    positive = np.zeros(len(series), dtype=np.bool_)
-    positive[owners[ever]] = True
-    return ends, positive
 
 
 def check_rule(rule: Formula, task: RuleTask) -> None:

@@ -22,6 +22,7 @@ from concilium.federation.cohort import Cohort
 from concilium.records.patients import PatientPart
 from concilium.records.series import Series
 from concilium.records.time_grid import read_step
+from concilium.temporal.labelled_windows import find_windows
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.rule_task import RuleTask, open_grammar, open_learner
 from concilium.temporal.template_index import TemplateIndex
@@ -29,7 +30,7 @@ from concilium.temporal.template_index import TemplateIndex
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())
 
-REMEMBERED = 4
+REMEMBERED = 6
 ANYBODY = "anybody"
 
 _lock = threading.RLock()
@@ -95,12 +96,13 @@ def learn_rules(part: PatientPart, task: RuleTask) -> RuleSets:
         alike = Series.from_stays(
             series.stays, series.lengths, step=series.step, ids=[ANYBODY] * len(series), points=series.points
         )
-        if np.isnan(series.stays[outcome]).all():
-            learned = RuleSets([()] * len(series))
-        else:
-            learned = RuleSets.learn(alike, learner, outcome, window)
+        ends, _ = find_windows(series, outcome, task.learning.steps)
+        # Where nobody has a window with an outcome that is no error, or one patient would decide whether there is one.
+        known = bool(ends.any())
+        learned = RuleSets.learn(alike, learner, outcome, window) if known else RuleSets([()] * len(series))
         learned.ids = part.ids
         _keep(own, key, learned)
+    own.move_to_end(key)  # what took longest is forgotten last
     return learned
 
 
