@@ -24,6 +24,7 @@ from concilium.federation.sums import read_sum
 from concilium.privacy.accounting import rho_for_epsilon, rho_from_pure
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.temporal.discovery_body import FoundRule
+from concilium.temporal.discovery_by_sums import ask_counts
 from concilium.temporal.labelled_windows import find_windows
 from concilium.temporal.rule_bits import AskRuleBits
 from concilium.temporal.rule_codes import AskRuleCodes, estimate_codes
@@ -102,6 +103,27 @@ def test_sums_find_what_is_common_with_the_share_of_patients():
     assert all(site.ledger.spent() <= rho_for_epsilon(8, Fraction(1, 10**6)) for site in sites)
     assert "each patient, with all its rules" in model.body.protects
     assert model.body.patients == pytest.approx(1500, abs=60)
+
+
+def test_noise_alone_makes_hardly_any_rule():
+    """Of twenty thousand templates that nobody has half a one is accepted on average, by the noise that sums have."""
+    silent = [[[] for _ in range(400)] for _ in range(3)]
+    study = {**STUDY, "bins": {}, "limits": 2, "most_rules": 100, "threshold": 0.1, "epsilon": 1.0}
+    found = [len(discover(open_sites(silent), **study).rules_) for _ in range(8)]
+    assert sum(found) <= 16  # 4 on average
+
+
+def test_the_noise_of_a_sum_is_what_the_search_takes_it_for():
+    deviations, spread = [], []
+    for _ in range(40):
+        house = cc.House(open_sites([own[:50] for own in CLIENTS]))
+        model = cc.RuleDiscovery(**STUDY)
+        with house.open(model.draft()) as run:
+            question = ask_counts(model, run, model.split_budget()["levels"], "skeletons", 11)
+            deviations.append(math.sqrt(question.noise * run.noise_factor))
+            exact = sum(count(own[:50], question) for own in CLIENTS)
+            spread += (run.add_up(question) - exact).tolist()
+    assert np.std(spread) == pytest.approx(deviations[0], rel=0.1)
 
 
 def test_reports_find_what_very_many_have_and_are_paid_once():

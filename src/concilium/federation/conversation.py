@@ -49,6 +49,10 @@ class Partners(Protocol):
     def least_variance(self) -> Fraction:
         """The least noise that a private sum can have: a share below it would be refused."""
 
+    @property
+    def noise_factor(self) -> Fraction:
+        """The variance of a private sum, in units of what was asked for: one or more (privacy/shares.py)."""
+
     def variance(self, rho: Fraction, squared_sensitivity: Fraction | int) -> Fraction:
         """The noise of a private sum that costs rho, or less where even the least noise is more than that."""
 

@@ -57,6 +57,12 @@ class MaskedStudy:
         """The least noise of a private sum: a share below what adds up to a Gaussian would be refused."""
         return Fraction(SMALLEST_VARIANCE * (len(self._manifest.participants) - self._manifest.colluders))
 
+    @property
+    def noise_factor(self) -> Fraction:
+        """How much more noise a private sum has than was asked for: shares are as if the colluders added none."""
+        sites = len(self._manifest.participants)
+        return Fraction(sites, sites - self._manifest.colluders)
+
     def variance(self, rho: Fraction, squared_sensitivity: Fraction | int) -> Fraction:
         """The noise of a private sum that costs rho, or less where even the least noise is more than that."""
         return max(variance_within(rho, squared_sensitivity), self.least_variance)

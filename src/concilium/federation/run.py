@@ -245,6 +245,10 @@ class Run:
     def least_variance(self) -> Fraction:
         return self.masked_study.least_variance
 
+    @property
+    def noise_factor(self) -> Fraction:
+        return self.masked_study.noise_factor
+
     def variance(self, rho: Fraction, squared_sensitivity: Fraction | int) -> Fraction:
         return self.masked_study.variance(rho, squared_sensitivity)
 

@@ -38,12 +38,12 @@ def converse_by_sums(study: RuleDiscovery, partners: Partners) -> Conversation[L
     budget = study.split_budget()
     if budget["clients"]:
         counts = yield ask_counts(study, partners, budget["clients"], "clients", 1)
-        check_estimate(study, float(counts[-1]), math.sqrt(partners.variance(budget["clients"], 1)))
+        check_estimate(study, float(counts[-1]), find_deviation(partners, budget["clients"], 1))
     names: tuple[str, ...] = ()
     if budget["names"]:
         size = min(study.most_rules, len(study.task.names)) + 1
         counts = yield ask_counts(study, partners, budget["names"], "names", size)
-        names = find_names(study, counts, math.sqrt(partners.variance(budget["names"], size)))
+        names = find_names(study, counts, find_deviation(partners, budget["names"], size))
         if not names:
             return study.conclude(float(counts[-1]), [], [NOTHING_IN_COMMON])
     found: Discovery = yield from search(study, partners, names)
@@ -63,7 +63,7 @@ def converse_by_sums(study: RuleDiscovery, partners: Partners) -> Conversation[L
 
 def search(study: RuleDiscovery, partners: Partners, names: tuple[str, ...]) -> Conversation[Discovery]:
     """The breadth-first search over these variables (none: all)."""
-    steps = study.open_search(names).run()
+    steps = study.open_search(names, partners.noise_factor).run()
     try:
         question = next(steps)
         while True:
@@ -98,6 +98,11 @@ def ask_counts(
         most=study.most_rules,
         variance=str(partners.variance(rho, squared_sensitivity)),
     )
+
+
+def find_deviation(partners: Partners, rho: Fraction, squared_sensitivity: int) -> float:
+    """Of the noise that a sum of this price has."""
+    return math.sqrt(partners.variance(rho, squared_sensitivity) * partners.noise_factor)
 
 
 def check_estimate(study: RuleDiscovery, patients: float, deviation: float) -> None:
@@ -135,7 +140,8 @@ def weigh(
         rules=tuple(rule.text for rule in judged),
         variance=str(variance),
     )
-    weights = dict(zip([rule.text for rule in judged], weigh_rules(counts, math.sqrt(variance)), strict=True))
+    deviation = math.sqrt(variance * partners.noise_factor)
+    weights = dict(zip([rule.text for rule in judged], weigh_rules(counts, deviation), strict=True))
     return [
         msgspec.structs.replace(rule, if_true=weights[rule.text][0], if_false=weights[rule.text][1])
         if rule.text in weights

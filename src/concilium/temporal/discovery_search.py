@@ -164,7 +164,8 @@ class LevelSearch:
     """The breadth-first search: what is public about it before the first question.
 
     Rules that at least a `threshold` of the clients have are looked for with a budget of `rho`; each client is in at
-    most `most` counts of a question. `quantile` says which number stands for those that clients have.
+    most `most` counts of a question. `quantile` says which number stands for those that clients have;
+    `noise_factor` is the variance of the answers' noise, in units of what the questions ask for.
     """
 
     grammar: RuleGrammar
@@ -174,6 +175,7 @@ class LevelSearch:
     quantile: float = 0.5
     parameters: bool = True
     most_templates: int = MOST_TEMPLATES
+    noise_factor: Fraction = Fraction(1)
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
@@ -231,7 +233,7 @@ class LevelSearch:
                 tuple(frontier), self.shares[level - 1], self.most, level, tuple(parents)
             )
             answer = check_answer((yield question), len(frontier) + 1)
-            deviation = math.sqrt(question.variance)
+            deviation = math.sqrt(question.variance * self.noise_factor)
             sizes.append((float(answer[-1]), deviation))
             counts = answer[:-1].astype(np.float64)
             clients, _ = pool(sizes)
@@ -260,7 +262,7 @@ class LevelSearch:
             bins = tuple(self.grammar.find_bins(rule.structure) for rule in rules)
             asked = ParameterQuestion(tuple(survivors), bins, self.shares[-1], self.most)
             answer = check_answer((yield asked), asked.size)
-            spread = math.sqrt(asked.variance)
+            spread = math.sqrt(asked.variance * self.noise_factor)
             reports.append(LevelReport(STRUCTURE + 1, asked.size, asked.size, 0, spread, self.shares[-1]))
             rules = fill_parameters(rules, bins, answer, [spread] * len(rules), self.quantile)
         spent = sum((report.rho for report in reports), Fraction(0))

@@ -159,10 +159,15 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         parts["levels"] = 1 - sum(parts.values(), Fraction(0))
         return {part: self.rho * own for part, own in parts.items()}
 
-    def open_search(self, names: tuple[str, ...] = ()) -> LevelSearch:
-        """The search by sums, over all variables or over these."""
-        rho = self.split_budget()["levels"]
-        return LevelSearch(open_grammar(self.task, names), self.exact_threshold, rho, self.most_rules)
+    def open_search(self, names: tuple[str, ...] = (), noise_factor: Fraction = Fraction(1)) -> LevelSearch:
+        """The search by sums, over all variables or over these, of answers with so much more noise than asked for."""
+        return LevelSearch(
+            open_grammar(self.task, names),
+            self.exact_threshold,
+            self.split_budget()["levels"],
+            self.most_rules,
+            noise_factor=noise_factor,
+        )
 
     def open_local_search(self) -> LocalSearch:
         return LocalSearch(open_grammar(self.task), self.exact_threshold, self.exact_epsilon)
