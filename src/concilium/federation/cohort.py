@@ -267,6 +267,8 @@ def identifies(name: str, column: Column, policy: Policy) -> bool:
         distinct = len(np.unique(known)) if whole and known.size >= IDENTIFIER_NUMBERS else 0
         return distinct >= IDENTIFIER_NUMBERS and distinct >= IDENTIFIER_SHARE * known.size
     least = IDENTIFIER_NUMBERS if column.numeric else IDENTIFIER_VALUES
+    if len(column.values) < least:
+        return False
     distinct = int(np.count_nonzero(np.bincount(column.codes, minlength=1)[1:]))
     return distinct >= least and distinct >= IDENTIFIER_SHARE * int(np.count_nonzero(column.codes))
 

@@ -47,6 +47,8 @@ class LedgerFile:
     def __init__(self, path: str, connection: sqlite3.Connection, *, readonly: bool = False) -> None:
         self.path, self.readonly = path, readonly
         self._connection = connection
+        # One for all statements that are done when they return: a connection remembers each cursor that it ever gave.
+        self._cursor = connection.cursor()
         self.in_memory = path == ":memory:"
         self._place = None if self.in_memory else Path(path)
         self.lock = threading.RLock()
@@ -112,7 +114,7 @@ class LedgerFile:
 
     def run(self, statement: str, values: tuple[object, ...] = ()) -> None:
         try:
-            self._connection.execute(statement, values)
+            self._cursor.execute(statement, values)
         except sqlite3.Error as error:
             raise _explain(self.path, error) from error
 
@@ -127,12 +129,12 @@ class LedgerFile:
     def find(self, query: str, values: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
         """The first row, or None."""
         try:
-            row: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
+            rows: list[tuple[Any, ...]] = self._cursor.execute(query, values).fetchall()
         except UnicodeDecodeError:
             self.damaged("a text in it is not text")
         except sqlite3.Error as error:
             raise _explain(self.path, error) from error
-        return row
+        return rows[0] if rows else None
 
     def get(self, query: str, values: tuple[object, ...] = ()) -> tuple[Any, ...]:
         """The first row, which a sound file has."""
