@@ -120,7 +120,7 @@ def show(study: Study, depth: str, limits: dict[str, int]) -> None:
         federated,
         positive=study.positive,
         classes=classes,
-        study=study.name,
+        division=study.name,
     )
     show_spread(ways["local"], study)
     show_ways(compare(ways, study.positive))
@@ -179,7 +179,7 @@ def show_tiers(study: Study, make: Make) -> None:
             continue
         together, _ = leave_out(group, leave_sites_out({n: len(t) for n, t in group.items()}), make, study)
         alone = {
-            name: cross_validate(make, name, table, classes=classes, study=study.name)
+            name: cross_validate(make, name, table, classes=classes, division=study.name)
             for name, table in group.items()
         }
         pairs = [(said, together[name]) for name, said in alone.items() if said is not None]

@@ -145,7 +145,7 @@ class Study:
 def make_study(
     name: str, table: cc.Records, values: dict[str, list[Any]], bins: dict[str, list[float]]
 ) -> Study:
-    held = hold_out(len(table), HELD_BACK, "private trees", name)
+    held = hold_out(len(table), HELD_BACK, name, "private trees")
     rows = np.flatnonzero(~held)
     home = np.array([deal(int(row)) for row in rows])
     learning = [table.take(rows[home == hospital]) for hospital in range(HOSPITALS)]

@@ -111,7 +111,7 @@ def read_sepsis(folder: Path) -> tuple[Parts, list[cc.Records]]:
             name = f"{hospital} {gateway + 1}"
             own = stays.take(np.arange(gateway, len(stays), GATEWAYS))
             own = cc.Records({column: own[column] for column in (*CLINICAL, *CODES, "sepsis")})
-            held = hold_out(len(own), HELD_BACK, "rulefit private", name)
+            held = hold_out(len(own), HELD_BACK, name, "rulefit private")
             learning[name] = own.take(~held)
             held_back.append(own.take(held))
     return learning, held_back

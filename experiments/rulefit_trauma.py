@@ -85,7 +85,7 @@ def fit_bfi(tables: Tables, precision: float) -> tuple[bfi.Posterior, Floats, Fl
 def repeat(tables: Tables, repetition: int) -> dict[str, float]:
     """Every method's AUC on the patients held back this time."""
     held = {
-        name: hold_out(len(table), HELD_BACK, f"trauma {repetition}", name) for name, table in tables.items()
+        name: hold_out(len(table), HELD_BACK, name, f"trauma {repetition}") for name, table in tables.items()
     }
     learning = {name: table.take(~held[name]) for name, table in tables.items()}
     testing = [table.take(held[name]) for name, table in tables.items()]

@@ -164,7 +164,7 @@ def deal(columns: dict[str, Column], positive: NDArray[np.bool_], query: str) ->
     for site, patients in table.take(cc.Query.parse(query).mask(table)).split("site").items():
         held = np.zeros(len(patients), dtype=np.bool_)
         if len(patients) > 1:
-            held = hold_out(len(patients), HELD_BACK, "voting diabetes", site)
+            held = hold_out(len(patients), HELD_BACK, site, "voting diabetes")
         learning[site] = patients.take(~held)
         held_back.append(patients.take(held))
     return learning, held_back

@@ -96,7 +96,7 @@ def test_bands_leave_each_site_out_once(tmp_path: Path) -> None:
 def test_a_holdout_measures_the_model_that_is_written(tmp_path: Path) -> None:
     metrics = finished(lay_out(tmp_path, SPLIT + "[evaluate]\nholdout = 0.3"), tmp_path / "out")
     tables = cc.Records.read(tmp_path / "all.csv").split("hospital")
-    held = {name: hold_out(len(table), 0.3, "small", name) for name, table in tables.items()}
+    held = {name: hold_out(len(table), 0.3, name) for name, table in tables.items()}
     model = grow({name: table.take(~held[name]) for name, table in tables.items()})
     assert cc.load(tmp_path / "out" / "model.json").body == model.body
     for name, table in tables.items():

@@ -34,29 +34,29 @@ def make():
 
 @given(st.lists(st.sampled_from(["yes", "no", None]), min_size=1, max_size=80), st.integers(2, 10))
 def test_folds_are_of_like_size_and_mixture(outcomes, folds):
-    dealt = deal_patients(outcomes, folds, "study", "site")
+    dealt = deal_patients(outcomes, folds, "site", "division")
     counts = np.bincount(dealt, minlength=folds)
     assert counts.max() - counts.min() <= 1
     for value in set(outcomes):
         here = np.bincount(dealt[[o == value for o in outcomes]], minlength=folds)
         assert here.max() - here.min() <= 1
-    assert (dealt == deal_patients(outcomes, folds, "study", "site")).all()
+    assert (dealt == deal_patients(outcomes, folds, "site", "division")).all()
 
 
 def test_another_study_or_site_deals_otherwise():
     outcomes = ["yes", "no"] * 20
-    dealt = deal_patients(outcomes, 10, "burns", "north")
-    assert (dealt != deal_patients(outcomes, 10, "falls", "north")).any()
-    assert (dealt != deal_patients(outcomes, 10, "burns", "south")).any()
+    dealt = deal_patients(outcomes, 10, "north", "burns")
+    assert (dealt != deal_patients(outcomes, 10, "north", "falls")).any()
+    assert (dealt != deal_patients(outcomes, 10, "south", "burns")).any()
 
 
 def test_every_patient_is_predicted_by_a_model_of_the_others():
     records = cc.Records.from_rows(ROWS)
     said = cross_validate(
-        lambda: cc.DecisionTree("y", "age >= 30", **OPTIONS), "north", records, classes=[0, 1], study="s"
+        lambda: cc.DecisionTree("y", "age >= 30", **OPTIONS), "north", records, classes=[0, 1], division="s"
     )
     chosen = [row for row in ROWS if row["age"] >= 30]
-    dealt = deal_patients([row["y"] for row in chosen], 10, "s", "north")
+    dealt = deal_patients([row["y"] for row in chosen], 10, "north", "s")
     expected = []
     for fold in range(10):
         others = [row for row, at in zip(chosen, dealt, strict=True) if at != fold]
@@ -80,8 +80,8 @@ def test_rules_of_a_hospital_alone_are_made_of_all_its_other_patients():
     # Whole costs that all differ: at home they are no secret.
     rows = [{**row, "cost": row["age"] + place} for place, row in enumerate(ROWS)]
     records = cc.Records.from_rows(rows, schema={"age": "number", "cost": "number"})
-    said = cross_validate(number, "north", records, classes=[], study="s", folds=3)
-    dealt = deal_patients(records.values("cost"), 3, "s", "north")
+    said = cross_validate(number, "north", records, classes=[], division="s", folds=3)
+    dealt = deal_patients(records.values("cost"), 3, "north", "s")
     expected = []
     for fold in range(3):
         model = fit_alone(number, "north", records.take(dealt != fold))
@@ -93,9 +93,9 @@ def test_rules_of_a_hospital_alone_are_made_of_all_its_other_patients():
 
 def test_a_hospital_with_fewer_patients_than_folds_has_no_model_of_its_own():
     few = cc.Records.from_rows(ROWS[:9])
-    assert cross_validate(make, "north", few, classes=[0, 1], study="s") is None
+    assert cross_validate(make, "north", few, classes=[0, 1], division="s") is None
     enough = cc.Records.from_rows(ROWS[:10])
-    assert cross_validate(make, "north", enough, classes=[0, 1], study="s") is not None
+    assert cross_validate(make, "north", enough, classes=[0, 1], division="s") is not None
 
 
 def test_at_home_nothing_is_withheld():
@@ -135,5 +135,5 @@ def test_a_pooled_table_has_all_patients_and_the_columns_that_all_have():
 @pytest.mark.parametrize("folds", [2, 5])
 def test_other_numbers_of_folds(folds):
     records = cc.Records.from_rows(ROWS)
-    said = cross_validate(make, "n", records, classes=[0, 1], study="s", folds=folds)
+    said = cross_validate(make, "n", records, classes=[0, 1], division="s", folds=folds)
     assert len(said.truth) == 60

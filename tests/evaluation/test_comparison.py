@@ -94,7 +94,7 @@ def test_pooled_says_what_federated_says(tables):
         fold.left_out[0]: predict_at(fold.left_out[0], model, tables[fold.left_out[0]], classes)
         for fold, model in zip(folds, learned.models, strict=True)
     }
-    ways, donors = learn_in_every_way(make, tables, federated, positive=1, classes=classes, study="s")
+    ways, donors = learn_in_every_way(make, tables, federated, positive=1, classes=classes, division="s")
     assert ways["pooled"] == ways["federated"]
     assert [site for site, outcome in ways["local"].items() if outcome is None] == [
         site for site, table in tables.items() if len(table) < 10
@@ -120,7 +120,7 @@ def test_without_a_positive_class_there_are_no_donors():
         federated,
         positive=None,
         classes=["a", "b", "c"],
-        study="s",
+        division="s",
     )
     assert set(ways) == {"local", "federated", "pooled"}
     assert "names no positive class" in donors

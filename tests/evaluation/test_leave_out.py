@@ -26,8 +26,8 @@ from concilium.evaluation.leave_out import (
     measure_model,
     predict_at,
     set_apart,
-    summarise,
 )
+from concilium.evaluation.summary import summarise
 from concilium.federation.card import Card
 from concilium.records.table import Records, Value
 from concilium.trees.voting import VotingTrees
@@ -120,27 +120,27 @@ def test_too_few_sites_are_refused() -> None:
 
 
 @given(st.integers(2, 300), st.floats(0.01, 0.99), st.text(max_size=5), st.text(max_size=5))
-def test_a_holdout_takes_its_share_and_never_all(rows: int, share: float, study: str, site: str) -> None:
-    held = hold_out(rows, share, study, site)
+def test_a_holdout_takes_its_share_and_never_all(rows: int, share: float, division: str, site: str) -> None:
+    held = hold_out(rows, share, site, division)
     assert held.sum() == min(max(round(share * rows), 1), rows - 1)
-    assert (held == hold_out(rows, share, study, site)).all()
+    assert (held == hold_out(rows, share, site, division)).all()
 
 
 def test_a_holdout_is_the_order_of_the_hashes() -> None:
     order = sorted(range(50), key=lambda row: hashlib.sha256(f"burns\nnorth\n{row}".encode()).digest())
-    assert np.flatnonzero(hold_out(50, 0.3, "burns", "north")).tolist() == sorted(order[:15])
-    assert (hold_out(50, 0.3, "burns", "north") != hold_out(50, 0.3, "burns", "south")).any()
-    assert (hold_out(50, 0.3, "burns", "north") != hold_out(50, 0.3, "falls", "north")).any()
+    assert np.flatnonzero(hold_out(50, 0.3, "north", "burns")).tolist() == sorted(order[:15])
+    assert (hold_out(50, 0.3, "north", "burns") != hold_out(50, 0.3, "south", "burns")).any()
+    assert (hold_out(50, 0.3, "north", "burns") != hold_out(50, 0.3, "north", "falls")).any()
 
 
 def test_a_larger_holdout_holds_back_the_same_patients_and_more() -> None:
-    small, large = (hold_out(100, share, "burns", "north") for share in (0.2, 0.5))
+    small, large = (hold_out(100, share, "north") for share in (0.2, 0.5))
     assert (large | ~small).all()
 
 
 def test_one_patient_cannot_be_divided() -> None:
     with pytest.raises(StudyError, match="site 'north' has 1 patients: too few"):
-        hold_out(1, 0.5, "burns", "north")
+        hold_out(1, 0.5, "north")
 
 
 def test_a_model_is_measured_where_the_query_holds_and_the_outcome_is_known() -> None:

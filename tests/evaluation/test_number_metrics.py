@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from concilium.evaluation.leave_out import FoldResult, Predictions, calibrate_all, figures, summarise
+from concilium.evaluation.leave_out import FoldResult, Predictions, figures
 from concilium.evaluation.number_metrics import IN_UNITS, NUMBER_FIGURES, calibrate, measure_numbers, rank
+from concilium.evaluation.summary import calibrate_all, summarise
 
 # Few different values, so that ties and constants are common.
 COARSE = st.integers(-4, 4).map(lambda number: number / 2)

@@ -20,7 +20,7 @@ def test_those_held_back_and_those_learned_from_are_everyone_once(tmp_path: Path
     tables = read_tables(study)
     learning, held_back = hold_back(study, tables)
     for name in HOSPITALS:
-        held = hold_out(len(tables[name]), 0.3, "small", name)
+        held = hold_out(len(tables[name]), 0.3, name)
         assert held_back[name].digest == tables[name].take(held).digest
         assert learning[name].digest == tables[name].take(~held).digest
     assert hold_back(cc.Study.read(lay_out(tmp_path)), tables) == (tables, {})

@@ -54,12 +54,30 @@ def tell_results(results: StudyResults) -> None:
                 for name, row in rows
             ],
         )
+        if intervals := metrics["overall"].get("intervals"):
+            tell_intervals(metrics["overall"], intervals, columns)
     if "comparison" in metrics:
         tell_comparison(metrics["comparison"], study)
     for warning in card.warnings[:WARNINGS_SHOWN]:
         warn(f"warning: {warning}")
     if len(card.warnings) > WARNINGS_SHOWN:
         warn(f"and {count(len(card.warnings) - WARNINGS_SHOWN, 'more warning')}: see report.html")
+
+
+def tell_intervals(
+    overall: Mapping[str, Any], intervals: Mapping[str, Any], columns: Mapping[str, str]
+) -> None:
+    """Between what the overall figures lie at 95 %, in a line."""
+    from concilium.evaluation.number_metrics import IN_UNITS
+
+    known = [
+        f"{name} {figure(low, key in IN_UNITS)} to {figure(high, key in IN_UNITS)}"
+        for name, key in columns.items()
+        if overall[key] is not None and intervals.get(key) is not None
+        for low, high in [intervals[key]]
+    ]
+    if known:
+        say(f"95 % intervals ({intervals['drawn']} drawn): {', '.join(known)}")
 
 
 def tell_comparison(comparison: Mapping[str, Any], study: Study) -> None:

@@ -12,6 +12,7 @@ import markupsafe
 
 from concilium.closed_lists import METHODS, load
 from concilium.consult.calibration import draw_calibration
+from concilium.consult.curves import draw_risks
 from concilium.evaluation.number_metrics import IN_UNITS
 from concilium.privacy.accounting import shown
 from concilium.rulefit.outcome import say_number
@@ -68,6 +69,12 @@ def render_report(
             calibration=markupsafe.Markup(draw_calibration(metrics["calibration"], metrics["target"]))
             if metrics.get("calibration")
             else None,
+            curves={
+                name: markupsafe.Markup(picture)
+                for name, picture in draw_risks(risks, f"{metrics['target']} = {metrics['positive']}").items()
+            }
+            if (risks := metrics.get("risks"))
+            else {},
             patients=sum(patients),
             releases=releases_by_site(card),
             long_list=LONG_LIST,
@@ -85,7 +92,12 @@ def make_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"figure": figure, "thousands": thousands, "amount": say_number}
+    environment.filters |= {
+        "figure": figure,
+        "thousands": thousands,
+        "amount": say_number,
+        "interval": interval,
+    }
     return environment
 
 
@@ -120,6 +132,12 @@ def figure(number: float | None, key: str = "") -> str:
     if number is not None and key in IN_UNITS:
         return say_number(number)
     return "–" if number is None else f"{number:.3f}"
+
+
+def interval(row: Mapping[str, Any], key: str) -> str:
+    """Between what a figure lies at 95 %; nothing where that is not known."""
+    known = (row.get("intervals") or {}).get(key)
+    return "" if known is None else f"{figure(known[0], key)} to {figure(known[1], key)}"
 
 
 def thousands(number: int | None) -> str:

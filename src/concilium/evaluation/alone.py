@@ -34,14 +34,16 @@ def fit_alone(make: Callable[[], M], site: str, records: Records) -> M:
     return make().fit(House([open_at_home(site, records)]))
 
 
-def deal_patients(outcomes: Sequence[Value | None], folds: int, study: str, site: str) -> NDArray[np.intp]:
-    """For each patient the fold that predicts him: class by class, in the order of the SHA-256 of study, site and row,
-    dealt like cards. So folds are of like size and mixture, and the same for everyone who repeats the study."""
+def deal_patients(
+    outcomes: Sequence[Value | None], folds: int, site: str, division: str = ""
+) -> NDArray[np.intp]:
+    """For each patient the fold that predicts him: class by class, in the order of the SHA-256 of division, site and
+    row, dealt like cards. So folds are of like size and mixture, and the same whatever the study is called."""
     order = sorted(
         range(len(outcomes)),
         key=lambda row: (
             label(outcomes[row]),
-            hashlib.sha256(f"{study}\n{site}\n{row}".encode()).digest(),
+            hashlib.sha256(f"{division}\n{site}\n{row}".encode()).digest(),
         ),
     )
     fold_of = np.empty(len(outcomes), dtype=np.intp)
@@ -55,7 +57,7 @@ def cross_validate(
     records: Records,
     *,
     classes: Sequence[Value],
-    study: str,
+    division: str = "",
     folds: int = FOLDS,
 ) -> Predictions | None:
     """What a hospital's own models say of its own patients, each predicted by a model of the other nine tenths.
@@ -66,7 +68,7 @@ def cross_validate(
     patients = select_patients(method, records)
     if len(patients) < folds:
         return None
-    fold_of = deal_patients(patients.values(method.target), folds, study, site)
+    fold_of = deal_patients(patients.values(method.target), folds, site, division)
     parts = {f"part {number}": patients.take(fold_of == number) for number in range(folds)}
     at_home = {name: open_at_home(name, part) for name, part in parts.items()}
 

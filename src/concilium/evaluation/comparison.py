@@ -33,7 +33,7 @@ def learn_in_every_way(
     *,
     positive: Value | None,
     classes: Sequence[Value],
-    study: str,
+    division: str = "",
 ) -> tuple[dict[str, dict[str, Predictions | None]], list[dict[str, Any]] | str]:
     """What every way of learning says of each site's patients, and the ranking of donors (or why there is none)."""
 
@@ -43,7 +43,7 @@ def learn_in_every_way(
         return predict_at(site, model, complete(tables[site], names), classes)
 
     local = {
-        site: cross_validate(make, site, table, classes=classes, study=study)
+        site: cross_validate(make, site, table, classes=classes, division=division)
         for site, table in tables.items()
     }
     ways: dict[str, dict[str, Predictions | None]] = {"local": local, "federated": dict(federated)}
@@ -60,7 +60,7 @@ def learn_in_every_way(
         )
     if positive is None:
         return ways, "donors are ranked by positive patients, and the study names no positive class"
-    donors = Donors(make, positive=positive, study=study).fit(tables, local)
+    donors = Donors(make, positive=positive, division=division).fit(tables, local)
     if not donors.donors_:
         return ways, donors.why_none()
     # The only donor there is has nobody to borrow from.

@@ -77,7 +77,7 @@ class Donors(Generic[M]):
         make: Callable[[], M],
         *,
         positive: Value,
-        study: str = "",
+        division: str = "",
         threshold: float = THRESHOLD,
     ) -> None:
         if not 0 <= threshold < 1:
@@ -85,7 +85,7 @@ class Donors(Generic[M]):
                 f"the 'threshold' of Donors must be a share from 0 to below 1; got {threshold!r}"
             )
         self._make = make
-        self.positive, self.study, self.threshold = positive, study, threshold
+        self.positive, self.division, self.threshold = positive, division, threshold
         self.donors_: list[Donor] = []
         self._tables: Mapping[str, Records] = {}
         self._models: dict[str, M] = {}
@@ -96,7 +96,7 @@ class Donors(Generic[M]):
         if own is None:
             classes = find_classes(tables.values(), self._make().target)
             own = {
-                site: cross_validate(self._make, site, records, classes=classes, study=self.study)
+                site: cross_validate(self._make, site, records, classes=classes, division=self.division)
                 for site, records in tables.items()
             }
         candidates = [

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.evaluation.metrics import Figures, measure
-from concilium.evaluation.number_metrics import calibrate, measure_numbers
+from concilium.evaluation.number_metrics import measure_numbers
 from concilium.federation.cohort import numbers
 from concilium.federation.method import Method
 from concilium.federation.schema import name_rest
@@ -87,15 +87,15 @@ def leave_groups_out(groups: Sequence[tuple[str, ...]]) -> list[Fold]:
     return [Fold(group, tuple(name for name in everyone if name not in set(group))) for group in groups]
 
 
-def hold_out(rows: int, share: float, study: str, site: str) -> NDArray[np.bool_]:
+def hold_out(rows: int, share: float, site: str, division: str = "") -> NDArray[np.bool_]:
     """Which rows of a site are held back: the given share of them, at least one and never all.
 
-    Rows are ordered by the SHA-256 of study, site and row number, and the first of that order are held back:
-    no random state, the same rows for everyone who repeats the study, others in a study of another name.
+    Rows are ordered by the SHA-256 of division, site and row number, and the first of that order are held back: no
+    random state, the same rows for everyone and in every study, whatever it is called; another division, another draw.
     """
     if rows < 2:
         raise StudyError(f"site {site!r} has {rows} patients: too few to hold some back")
-    prefix = hashlib.sha256(f"{study}\n{site}\n".encode())
+    prefix = hashlib.sha256(f"{division}\n{site}\n".encode())
     ranks = []
     for row in range(rows):
         ticket = prefix.copy()
@@ -186,54 +186,26 @@ def measure_model(
     return FoldResult(left_out, predictions, model.card.rounds, model.card.bytes, round(seconds, 3))
 
 
-def summarise(results: Sequence[FoldResult], positive: Value | None) -> dict[str, Any]:
-    """Figures over all patients measured, for each site, and for each fold, as plain JSON values."""
-    predictions = [at_site for result in results for at_site in result.predictions]
-    return {
-        "overall": {
-            "patients": sum(len(at_site.truth) for at_site in predictions),
-            **figures(predictions, positive),
-        },
-        "sites": {
-            at_site.site: {"patients": len(at_site.truth), **figures([at_site], positive), **took(result)}
-            for result in results
-            for at_site in result.predictions
-        },
-        "folds": [
-            {
-                "left_out": list(result.left_out),
-                "patients": sum(len(at_site.truth) for at_site in result.predictions),
-                **figures(result.predictions, positive),
-                **took(result),
-            }
-            for result in results
-            if result.left_out
-        ],
-    }
-
-
-def took(result: FoldResult) -> dict[str, float]:
-    """What making a fold's model took."""
-    return {"rounds": result.rounds, "bytes": result.bytes, "seconds": result.seconds}
-
-
 def figures(predictions: Sequence[Predictions], positive: Value | None) -> Figures:
     """The figures over the patients of these sites taken together: pooled predictions, no mean of means."""
-    classes = predictions[0].classes
-    if not classes:
+    if not predictions[0].classes:
         return measure_numbers(*join_numbers(predictions))
+    return measure(*join_classes(predictions), positive)
+
+
+def join_classes(
+    predictions: Sequence[Predictions],
+) -> tuple[list[Value], list[Value], NDArray[np.float64], tuple[Value, ...]]:
+    """The true and the predicted classes of the patients of all these sites, how likely each class was said to be, and
+    the classes."""
+    classes = predictions[0].classes
     truth = [value for at_site in predictions for value in at_site.truth]
     predicted = [value for at_site in predictions for value in at_site.predicted]
     rows = [row for at_site in predictions for row in at_site.probabilities]
-    return measure(truth, predicted, np.array(rows).reshape(len(truth), len(classes)), classes, positive)
+    return truth, predicted, np.array(rows).reshape(len(truth), len(classes)), classes
 
 
 def join_numbers(predictions: Iterable[Predictions]) -> tuple[list[float], list[float]]:
     """What happened to the patients of all these sites and what was predicted, where that is a number."""
     pairs = [pair for at_site in predictions for pair in zip(at_site.truth, at_site.predicted, strict=True)]
     return [float(true) for true, _ in pairs], [float(guess) for _, guess in pairs]
-
-
-def calibrate_all(results: Iterable[FoldResult]) -> list[dict[str, Any]]:
-    """Predicted numbers beside observed ones in tenths of the prediction, over all patients measured."""
-    return calibrate(*join_numbers(at_site for result in results for at_site in result.predictions))

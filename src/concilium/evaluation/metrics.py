@@ -9,6 +9,7 @@ number. MCC is Matthews' coefficient and, for many classes, Gorodkin's R_K (Comp
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,45 @@ def measure(
     A true label that is not among `classes` (the model never met it) counts as a class of its own, which the
     model gives probability zero. Without `positive`, the second of two classes is the positive one.
     """
+    counted = count_patients(truth, predicted, probabilities, classes, positive)
+    return {name: as_figure(value) for name, value in counted.measure(np.ones((1, len(truth)))).items()}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Patients by their class, the class that was predicted and its probability, so that any of them may count more
+    than once: `measure` takes how often each does, [times, patient], and gives every figure as often."""
+
+    true: NDArray[np.intp]
+    guess: NDArray[np.intp]
+    scores: Floats
+    of_interest: Sequence[int]
+
+    def measure(self, weights: Floats) -> dict[str, Floats]:
+        """The figures, NaN where the patients cannot tell."""
+        times = len(weights)
+        tables = count_agreements(self.true, self.guess, self.scores.shape[1], weights)
+        return {
+            "accuracy": accuracy(tables),
+            "balanced_accuracy": balanced_accuracy(tables),
+            "auc": _mean(
+                [weighted_auc(self.true == c, self.scores[:, c], weights) for c in self.of_interest], times
+            ),
+            "f1": _mean([f1(tables, c) for c in self.of_interest], times),
+            "mcc": mcc(tables),
+            "sensitivity": _mean([sensitivity(tables, c) for c in self.of_interest], times),
+            "specificity": _mean([specificity(tables, c) for c in self.of_interest], times),
+        }
+
+
+def count_patients(
+    truth: Sequence[Hashable],
+    predicted: Sequence[Hashable],
+    probabilities: Floats,
+    classes: Sequence[Hashable],
+    positive: Hashable | None = None,
+) -> Counted:
+    """The patients as `measure` takes them."""
     labels = list(dict.fromkeys([*classes, *truth, *predicted]))
     number = {value: code for code, value in enumerate(labels)}
     true = np.array([number[value] for value in truth], dtype=np.intp)
@@ -41,76 +81,90 @@ def measure(
     if positive is None and len(labels) == 2:
         positive = labels[1]
     of_interest = range(len(labels)) if positive is None else [number[positive]] if positive in number else []
-
-    table = count_agreements(true, guess, len(labels))
-    return {
-        "accuracy": accuracy(table),
-        "balanced_accuracy": balanced_accuracy(table),
-        "auc": _mean([auc(true == c, scores[:, c]) for c in of_interest]),
-        "f1": _mean([f1(table, c) for c in of_interest]),
-        "mcc": mcc(table),
-        "sensitivity": _mean([sensitivity(table, c) for c in of_interest]),
-        "specificity": _mean([specificity(table, c) for c in of_interest]),
-    }
+    return Counted(true, guess, scores, of_interest)
 
 
-def count_agreements(truth: NDArray[np.intp], predicted: NDArray[np.intp], classes: int) -> NDArray[np.int64]:
-    """The confusion table: row = true class, column = predicted class."""
-    cells = np.bincount(truth * classes + predicted, minlength=classes * classes)
-    return cells.astype(np.int64).reshape(classes, classes)
+def as_figure(value: Floats) -> float | None:
+    """One figure, None where the patients cannot tell."""
+    return None if np.isnan(value[0]) else float(value[0])
 
 
-def accuracy(table: NDArray[np.int64]) -> float | None:
-    """Share of patients whose class was predicted; None without patients."""
-    return _ratio(np.trace(table), table.sum())
+def count_agreements(
+    truth: NDArray[np.intp], predicted: NDArray[np.intp], classes: int, weights: Floats
+) -> Floats:
+    """The confusion tables, [times, true class, predicted class]."""
+    cells = truth * classes + predicted
+    tables = np.zeros((len(weights), classes * classes))
+    for cell in np.unique(cells):
+        tables[:, cell] = weights[:, cells == cell].sum(axis=1)
+    return tables.reshape(len(weights), classes, classes)
 
 
-def balanced_accuracy(table: NDArray[np.int64]) -> float | None:
-    """Mean sensitivity over the classes that occur; None when fewer than two occur."""
-    present = np.flatnonzero(table.sum(axis=1))
-    return _mean([sensitivity(table, int(c)) for c in present]) if len(present) > 1 else None
+def accuracy(tables: Floats) -> Floats:
+    """Share of patients whose class was predicted; none without patients."""
+    return _ratio(np.trace(tables, axis1=1, axis2=2), tables.sum(axis=(1, 2)))
 
 
-def sensitivity(table: NDArray[np.int64], positive: int) -> float | None:
-    """Share of the patients of this class who were found; None when there are none."""
-    return _ratio(table[positive, positive], table[positive].sum())
+def balanced_accuracy(tables: Floats) -> Floats:
+    """Mean sensitivity over the classes that occur; none when fewer than two occur."""
+    present = (tables.sum(axis=2) > 0).sum(axis=1)
+    mean = _mean([sensitivity(tables, c) for c in range(tables.shape[1])], len(tables))
+    return np.where(present > 1, mean, np.nan)
 
 
-def specificity(table: NDArray[np.int64], positive: int) -> float | None:
-    """Share of the other patients who were left alone; None when there are none."""
-    others = table.sum() - table[positive].sum()
-    alarms = table[:, positive].sum() - table[positive, positive]
+def sensitivity(tables: Floats, positive: int) -> Floats:
+    """Share of the patients of this class who were found; none when there are none."""
+    return _ratio(tables[:, positive, positive], tables[:, positive].sum(axis=1))
+
+
+def specificity(tables: Floats, positive: int) -> Floats:
+    """Share of the other patients who were left alone; none when there are none."""
+    others = tables.sum(axis=(1, 2)) - tables[:, positive].sum(axis=1)
+    alarms = tables[:, :, positive].sum(axis=1) - tables[:, positive, positive]
     return _ratio(others - alarms, others)
 
 
-def f1(table: NDArray[np.int64], positive: int) -> float | None:
-    """Harmonic mean of precision and sensitivity; None when the class neither occurs nor is predicted."""
-    return _ratio(2 * table[positive, positive], table[positive].sum() + table[:, positive].sum())
+def f1(tables: Floats, positive: int) -> Floats:
+    """Harmonic mean of precision and sensitivity; none when the class neither occurs nor is predicted."""
+    either = tables[:, positive].sum(axis=1) + tables[:, :, positive].sum(axis=1)
+    return _ratio(2 * tables[:, positive, positive], either)
 
 
-def mcc(table: NDArray[np.int64]) -> float | None:
-    """Correlation between truth and prediction; 0 for the same answer to all, None for one true class."""
-    true, predicted, total = table.sum(axis=1), table.sum(axis=0), int(table.sum())
-    # Python integers: the products of squared counts leave 64 bits behind at about 50,000 patients.
-    spread_true = total**2 - sum(int(n) ** 2 for n in true)
-    spread_predicted = total**2 - sum(int(n) ** 2 for n in predicted)
-    if spread_true == 0:
-        return None
-    if spread_predicted == 0:
-        return 0.0
-    together = int(np.trace(table)) * total - sum(
-        int(t) * int(p) for t, p in zip(true, predicted, strict=True)
+def mcc(tables: Floats) -> Floats:
+    """Correlation between truth and prediction; 0 for the same answer to all, none for one true class."""
+    total = tables.sum(axis=(1, 2))
+    # As shares of all: products of squared counts would leave what a number holds exactly.
+    shares = tables / np.where(total > 0, total, 1)[:, None, None]
+    true, predicted = shares.sum(axis=2), shares.sum(axis=1)
+    one_true = (tables.sum(axis=2) > 0).sum(axis=1) < 2
+    one_predicted = (tables.sum(axis=1) > 0).sum(axis=1) < 2
+    spread = (1 - (true**2).sum(axis=1)) * (1 - (predicted**2).sum(axis=1))
+    together = np.trace(shares, axis1=1, axis2=2) - (true * predicted).sum(axis=1)
+    told = ~(one_true | one_predicted)
+    found = np.divide(
+        together, np.sqrt(spread, where=told, out=np.ones_like(spread)), where=told, out=np.zeros_like(spread)
     )
-    return float(together / (spread_true * spread_predicted) ** 0.5)
+    return np.where(one_true, np.nan, found)
 
 
 def auc(positive: NDArray[np.bool_], scores: Floats) -> float | None:
     """Chance that a positive patient scores above another, ties counting half; None for one class only."""
-    positives = int(positive.sum())
-    others = len(positive) - positives
-    if positives == 0 or others == 0:
-        return None
-    return float((rank(scores)[positive].sum() - positives * (positives + 1) / 2) / (positives * others))
+    return as_figure(weighted_auc(positive, scores, np.ones((1, len(scores)))))
+
+
+def weighted_auc(positive: NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
+    """The same where patients count as often as these weights, [times, patient], say."""
+    if not len(scores):
+        return np.full(len(weights), np.nan)
+    order = np.argsort(scores, kind="stable")
+    ordered, of_positive = scores[order], positive[order]
+    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    sorted_weights = weights[:, order]
+    positives = np.add.reduceat(sorted_weights * of_positive, first, axis=1)
+    others = np.add.reduceat(sorted_weights * ~of_positive, first, axis=1)
+    below = np.cumsum(others, axis=1) - others
+    won = (positives * (below + others / 2)).sum(axis=1)
+    return _ratio(won, positives.sum(axis=1) * others.sum(axis=1))
 
 
 def rank(values: Floats) -> Floats:
@@ -120,11 +174,13 @@ def rank(values: Floats) -> Floats:
     return ranks
 
 
-def _ratio(part: np.int64, whole: np.int64) -> float | None:
-    return float(part / whole) if whole else None
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    found: Floats = np.divide(part, whole, where=whole > 0, out=np.full(len(whole), np.nan))
+    return found
 
 
-def _mean(figures: Sequence[float | None]) -> float | None:
+def _mean(figures: Sequence[Floats], times: int) -> Floats:
     """Mean over the classes for which the figure exists."""
-    there = [figure for figure in figures if figure is not None]
-    return sum(there) / len(there) if there else None
+    stacked = np.array(figures).reshape(len(figures), times)
+    there = ~np.isnan(stacked)
+    return _ratio(np.where(there, stacked, 0.0).sum(axis=0), there.sum(axis=0).astype(np.float64))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from concilium.errors import StudyError
-from concilium.evaluation.leave_out import FoldResult, Predictions, hold_out, summarise
+from concilium.evaluation.leave_out import FoldResult, Predictions, hold_out
 from concilium.evaluation.rule_judgement import DiscoveryFigures, judge_discovery
+from concilium.evaluation.summary import summarise
 from concilium.privacy.accounting import warn_of_delta
 from concilium.records.patients import Patients
 from concilium.records.series import Series
@@ -113,7 +114,7 @@ def hold_back(study: Study, populations: Populations) -> tuple[Populations, Popu
     if study.evaluate is None or study.evaluate.holdout is None:
         return populations, {}
     share = study.evaluate.holdout
-    masks = {site: hold_out(len(patients), share, study.name, site) for site, patients in populations.items()}
+    masks = {site: hold_out(len(patients), share, site) for site, patients in populations.items()}
     return (
         {site: patients.take(~masks[site]) for site, patients in populations.items()},
         {site: patients.take(masks[site]) for site, patients in populations.items()},

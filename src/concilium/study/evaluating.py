@@ -36,7 +36,7 @@ def hold_back(study: Study, tables: Tables) -> tuple[Tables, Tables]:
     if study.evaluate is None or study.evaluate.holdout is None:
         return tables, {}
     share = study.evaluate.holdout
-    masks = {site: hold_out(len(table), share, study.name, site) for site, table in tables.items()}
+    masks = {site: hold_out(len(table), share, site) for site, table in tables.items()}
     return (
         {site: table.take(~masks[site]) for site, table in tables.items()},
         {site: table.take(masks[site]) for site, table in tables.items()},
@@ -154,7 +154,6 @@ def compare_ways(
         {site: federated[site] for site in tables},
         positive=positive,
         classes=classes,
-        study=study.name,
     )
     return {**compare(ways, positive), "donors": donors}
 

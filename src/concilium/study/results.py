@@ -126,6 +126,7 @@ def tabulate(
         "overall": overall,
         "sites": {site: {**row, "epsilon": epsilon} for site, row in summary["sites"].items()},
         "folds": summary["folds"],
+        "risks": summary.get("risks"),
     }
 
 

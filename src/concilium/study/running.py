@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from concilium.errors import ConciliumError, HouseError, RunStopped, StudyError, StudyPending
-from concilium.evaluation.leave_out import FoldResult, calibrate_all, measure_model, summarise
+from concilium.evaluation.leave_out import FoldResult, measure_model
+from concilium.evaluation.summary import calibrate_all, summarise
 from concilium.privacy.accounting import warn_of_delta
 from concilium.records.table import Records
 from concilium.study.courses import conduct_courses
