@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar
@@ -32,12 +32,17 @@ from concilium.federation.terms import (
     Terms,
     derive_proof_key,
     name_study,
+    open_terms,
     prove,
     sign_terms,
 )
 from concilium.parameters import Parameter
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.privacy.identity import Identity
+from concilium.privacy.manifest import Manifest
+from concilium.privacy.masks import Commitment
+from concilium.privacy.study_keys import call_roll
+from concilium.privacy.unmasking import MaskedRound
 
 HOUSE = Identity.create()
 PRICE = Fraction(10**6)
@@ -131,6 +136,15 @@ class Asker:
         self.study = name_study(self.terms)
         self._keys: dict[str, bytes] = {}
 
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of a study under masks."""
+        return open_terms(self.terms, sign_terms(self.terms, self.identity)).manifest
+
+    def show(self, site: Any, commitments: Iterable[Commitment]) -> bytes:
+        """What a site is shown of what all have committed to."""
+        return encode(MaskedRound(self.manifest, b"", b"").show(commitments)[site.name])
+
     def propose(self, site: Any, name: str = "proposal-1") -> bytes:
         """Propose the study to a site; its reply."""
         introduce_house(site, self.identity)
@@ -188,8 +202,9 @@ def set_up_masks(sites: Sequence[Any], release: str = "masked", **options: Any) 
     for site in sites:
         site.introduce(peers, asker.identity.fingerprint)
     keys = [decode(asker.put(site, Join()).body, Joined).key for site in sites]
+    rolls = call_roll(asker.manifest, keys)
     for site in sites:
-        assert isinstance(asker.put(site, Meet(keys=keys)), Answer)
+        assert isinstance(asker.put(site, Meet(), encode(rolls[site.name])), Answer)
     return asker
 
 

@@ -16,10 +16,11 @@ import concilium as cc
 from concilium.closed_lists import KINDS, load
 from concilium.errors import MessageError
 from concilium.federation import message_memory
-from concilium.federation.masking import Commitments
 from concilium.federation.message_memory import LIST, MOST_MEMORY, measure_memory
 from concilium.federation.messages import VERSION, Refusal, decode, open_reply
 from concilium.federation.schema import ConditionalSchema
+from concilium.privacy.masks import Shown
+from concilium.privacy.study_keys import Roll
 from concilium.rulefit.terms import SentTerms
 
 # The limit is lowered for the test, which is then as sharp and much faster.
@@ -176,7 +177,7 @@ def test_no_kind_of_question_takes_more_than_four_times_its_size(site, kind, siz
 
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("form", [ConditionalSchema, Commitments])
+@pytest.mark.parametrize("form", [ConditionalSchema, Roll, Shown])
 def test_nor_does_what_one_site_is_told(form, size):
     for template in grow(inspect.type_info(form), size):
         peak, _, _ = peak_of(lambda template=template: read(template, form))

@@ -13,13 +13,12 @@ import concilium as cc
 from agreed import Asker, deliver, set_up_masks
 from concilium.federation.attributes import Attribute, OwnValues
 from concilium.federation.histograms import AskNoisyHistograms
-from concilium.federation.masking import Commitments, Covered, Open
+from concilium.federation.masking import Covered, Open
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
 from concilium.federation.releases import find_release
 from concilium.federation.schema import AskSchema, ConditionalSchema
 from concilium.federation.sums import read_sum
 from concilium.privacy import mask_store
-from concilium.privacy.masks import address
 from concilium.rulefit.fitting import AskFit, Coefficients
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates
@@ -65,7 +64,7 @@ def open_masked(sites, agreed, question):
     """The first site's reply to opening what all have answered."""
     covered = [agreed.put(site, question) for site in sites]
     shown = [decode(reply.body, Covered).masked.commitment for reply in covered]
-    template = encode(Commitments(list(address(shown, sites[0].name))))
+    template = agreed.show(sites[0], shown)
     return agreed.put(sites[0], Open(kind_asked=question.kind, body=encode(question)), template)
 
 

@@ -14,13 +14,12 @@ from agreed import ABSENT, HOUSE, Asker, introduce_house, set_up_masks
 from concilium.federation.attributes import Attribute
 from concilium.federation.held_out import Part
 from concilium.federation.histograms import AskHistograms, AskNoisyHistograms
-from concilium.federation.masking import Commitments, Covered, End, Hello, Join, Meet, Open
+from concilium.federation.masking import Covered, End, Hello, Join, Meet, Open
 from concilium.federation.messages import Refusal, decode, encode, open_reply
 from concilium.federation.schema import AskSchema, SchemaSeen
 from concilium.federation.terms import MOST_DAYS, Propose, sign_terms, today
 from concilium.policy.policy import Agree
 from concilium.privacy.identity import Identity
-from concilium.privacy.masks import address
 from concilium.trees.class_counts import AskClassCounts
 from concilium.trees.layout import Sample
 from side_door import state
@@ -61,7 +60,7 @@ def test_nothing_but_a_greeting_is_answered_outside_of_a_study(release):
         "masked": [msgspec.structs.replace(SCHEMA, count_patients=False)],
         "private": [tables],
     }[release]
-    steps = [] if release == "exact" else [Join(), Meet(keys=[]), Open(kind_asked="x", body=b""), End()]
+    steps = [] if release == "exact" else [Join(), Meet(), Open(kind_asked="x", body=b""), End()]
     for number, question in enumerate([*asked, *steps]):
         reply = open_reply(site.answer(encode(asker.wrap(question, name=f"question-{number}"))))
         assert (reply.rule, "propose it first" in reply.reason) == ("proposed", True)
@@ -329,7 +328,7 @@ def test_a_study_costs_no_more_than_its_price_however_it_is_asked():
         )
         covered = [agreed.put(site, question) for site in sites]
         shown = [decode(reply.body, Covered).masked.commitment for reply in covered]
-        template = encode(Commitments(list(address(shown, "a"))))
+        template = agreed.show(sites[0], shown)
         reply = agreed.put(sites[0], Open(kind_asked=question.kind, body=encode(question)), template)
         spent.append(rule(reply))
     assert spent[0] == "answer"
@@ -344,7 +343,7 @@ def test_a_study_of_nothing_with_a_price_costs_nothing():
         query="", target="y", attributes=(Attribute("age", (30.0,)),), variance="20"
     )
     shown = [decode(agreed.put(site, question).body, Covered).masked.commitment for site in sites]
-    template = encode(Commitments(list(address(shown, "a"))))
+    template = agreed.show(sites[0], shown)
     reply = agreed.put(sites[0], Open(kind_asked=question.kind, body=encode(question)), template)
     assert (reply.rule, sites[0].ledger.spent()) == ("agreed", 0)
 

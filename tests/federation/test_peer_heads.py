@@ -10,9 +10,9 @@ from conversation import ROWS
 
 import concilium as cc
 from concilium.errors import HouseError
-from concilium.federation.masking import Meet
 from concilium.federation.messages import decode, encode, open_envelope
 from concilium.privacy.identity import Identity
+from concilium.privacy.study_keys import Roll
 
 
 def open_sites(folder):
@@ -90,10 +90,11 @@ def test_a_house_cannot_forge_what_a_hospital_remembers(tmp_path):
         def answer(self, message):
             envelope = open_envelope(message)
             if envelope.kind == "mask.meet":
-                keys = decode(envelope.body, Meet).keys
-                lie = msgspec.structs.replace(keys[0].witness, entries=10**6, head="f" * 64)
-                body = encode(Meet(keys=[msgspec.structs.replace(keys[0], witness=lie), *keys[1:]]))
-                message = encode(msgspec.structs.replace(envelope, body=body))
+                roll = decode(envelope.template, Roll)
+                lie = msgspec.structs.replace(roll.keys[1].witness, entries=10**6, head="f" * 64)
+                keys = (roll.keys[0], msgspec.structs.replace(roll.keys[1], witness=lie), *roll.keys[2:])
+                template = encode(msgspec.structs.replace(roll, keys=keys))
+                message = encode(msgspec.structs.replace(envelope, template=template))
             return self._site.answer(message)
 
     sites = open_sites(tmp_path)

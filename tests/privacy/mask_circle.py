@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.privacy.hash_tree import HashTree, hash_leaf
 from concilium.privacy.identity import Identity
 from concilium.privacy.manifest import Manifest, Participant, compose
 from concilium.privacy.mask_store import SqliteMaskStore
-from concilium.privacy.masks import Commitment, MaskedVector, Seed, address
+from concilium.privacy.masks import Commitment, MaskedVector, Seed, Shown
 from concilium.privacy.membership import Membership
-from concilium.privacy.study_keys import StudyKey, verify_study_keys
+from concilium.privacy.study_keys import Roll, StudyKey
 from concilium.privacy.unmasking import MaskedRound
 
 NAMES = ("ashford", "brook", "cedar", "dale", "elm", "fern", "glen", "heath", "isle", "juniper")
@@ -67,7 +68,7 @@ class Hospitals:
         members = {name: self.join(agreed, name) for name in agreed.names}
         keys = [member.key for member in members.values()]
         for member in members.values():
-            member.meet(keys)
+            meet(member, keys)
         return Circle(agreed, members, keys)
 
 
@@ -82,12 +83,14 @@ class Circle:
 
     def reveal(self, content: bytes, commitments: Sequence[Commitment]) -> list[Seed]:
         return [
-            member.reveal(content, address(commitments, name), charge_on_disk=True)
-            for name, member in self.members.items()
+            member.reveal(content, show(member, commitments), charge_on_disk=True)
+            for member in self.members.values()
         ]
 
     def round(self, content: bytes) -> MaskedRound:
-        return MaskedRound(self.manifest, verify_study_keys(self.manifest, self.keys), content)
+        return MaskedRound(
+            self.manifest, roll_for(next(iter(self.members.values())), self.keys).root, content
+        )
 
     def add_up(self, content: bytes, vectors: Mapping[str, Vector]) -> Vector:
         """An honest round from question to sum."""
@@ -95,6 +98,34 @@ class Circle:
         answers = self.mask(content, vectors)
         commitments = asked.commitments(answers.values())
         return asked.unmask(answers.values(), self.reveal(content, commitments))
+
+
+def roll_for(member: Membership, keys: Iterable[StudyKey]) -> Roll:
+    """What a site is shown of these keys, whether or not they are those of all participants."""
+    keys, graph = list(keys), member.manifest.graph
+    leaves = {key.name: hash_leaf(key.name, key.key) for key in keys}
+    tree = HashTree([leaves.get(name, bytes(32)) for name in graph.order])
+    near = (member.name, *member.neighbours)
+    shown = [key for key in keys if key.name in near or key.name not in graph.places]
+    return Roll(tuple(shown), tree.root, tuple(tree.prove(graph.locate(near))))
+
+
+def meet(member: Membership, keys: Iterable[StudyKey]) -> None:
+    member.meet(roll_for(member, keys))
+
+
+def show(member: Membership, commitments: Iterable[Commitment]) -> Shown:
+    """What a site is shown of these commitments, whether or not they are those of all participants."""
+    commitments, graph = list(commitments), member.manifest.graph
+    leaves = {one.name: hash_leaf(one.name, one.digest) for one in commitments}
+    tree = HashTree([leaves.get(name, bytes(32)) for name in graph.order])
+    near = (member.name, *member.neighbours)
+    shown = [
+        Commitment(one.name, one.digest, {to: tag for to, tag in one.tags.items() if to == member.name})
+        for one in commitments
+        if one.name in near or one.name not in graph.places
+    ]
+    return Shown(tuple(shown), tree.root, tuple(tree.prove(graph.locate(near))))
 
 
 def hospitals(count: int = 4) -> Hospitals:

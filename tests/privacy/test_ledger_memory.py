@@ -189,7 +189,7 @@ def test_a_ledger_of_the_first_version_goes_on(tmp_path: Path) -> None:
     group = hospitals(4)
     everyone = group.gather()
     opened = everyone.members["ashford"]
-    content, participants = hash_content(ASKED), opened._participants
+    content, participants = hash_content(ASKED), opened.manifest.circle
     with closing(sqlite3.connect(path)) as database, database:
         database.executescript(FIRST_TABLES)
         names = b'["ashford","brook","cedar","dale"]'

@@ -68,7 +68,7 @@ def test_every_field_is_part_of_the_study(fields: dict[str, object]) -> None:
     [
         lambda data: data + b" ",
         lambda data: data.replace(b'"study":"s"', b'"study":"\\u0073"'),
-        lambda data: data.replace(b'"format":"concilium/manifest@2",', b""),
+        lambda data: data.replace(b'"format":"concilium/manifest@3",', b""),
         lambda data: data.replace(b'"colluders":1', b'"colluders":1,"colluders":1'),
     ],
 )
@@ -92,7 +92,7 @@ def test_unknown_fields_and_huge_manifests_are_refused() -> None:
     with pytest.raises(MaskError, match="not a manifest"):
         read_manifest(data.replace(b'"identity":', b'"reveal_on_dropout":true,"identity":'))
     with pytest.raises(MaskError, match=r"not a manifest.*manifest@1"):
-        read_manifest(data.replace(b"manifest@2", b"manifest@1"))
+        read_manifest(data.replace(b"manifest@3", b"manifest@1"))
     with pytest.raises(MaskError, match="at most"):
         read_manifest(b" " * (1 << 21))
 

@@ -10,7 +10,18 @@ import msgspec
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from mask_circle import Circle, Hospitals, Vector, changed, hospitals, new_store, some_vectors, words
+from mask_circle import (
+    Circle,
+    Hospitals,
+    Vector,
+    changed,
+    hospitals,
+    meet,
+    new_store,
+    show,
+    some_vectors,
+    words,
+)
 from scipy import stats
 
 from concilium.errors import MaskError
@@ -42,7 +53,7 @@ def masked(circle: Circle, content: bytes = ASKED) -> tuple[dict[str, MaskedVect
 
 
 def reveal(member: Membership, commitments: Sequence[Commitment], content: bytes = ASKED) -> Seed:
-    return member.reveal(content, commitments, charge_on_disk=True)
+    return member.reveal(content, show(member, commitments), charge_on_disk=True)
 
 
 class TestWhoTakesPart:
@@ -98,7 +109,7 @@ class TestKeys:
 
     def refuses_key(self, key: StudyKey, *said: str) -> None:
         shown = [*(honest for name, honest in self.keys.items() if name != "cedar"), key]
-        refuses(lambda: self.members["ashford"].meet(shown), "cedar", *said)
+        refuses(lambda: meet(self.members["ashford"], shown), "cedar", *said)
 
     def sign(self, identity: Identity, manifest: Manifest) -> StudyKey:
         return sign_study_key(identity, manifest.study_id, "cedar", X25519PrivateKey.generate())
@@ -134,7 +145,7 @@ class TestKeys:
             colluders=0,
         )
         keys = [member.key, self.keys["brook"], self.keys["cedar"]]
-        refuses(lambda: member.meet(keys), "brook", "not signed by brook for this manifest")
+        refuses(lambda: meet(member, keys), "brook", "not signed by brook for this manifest")
 
     def test_the_sites_own_key_from_before(self) -> None:
         second = sign_study_key(
@@ -142,7 +153,7 @@ class TestKeys:
         )
         shown = [second, self.keys["brook"], self.keys["cedar"]]
         refuses(
-            lambda: self.members["ashford"].meet(shown), "the key shown for ashford", "not the one it uses"
+            lambda: meet(self.members["ashford"], shown), "the key shown for ashford", "not the one it uses"
         )
 
     def test_different_keys_for_different_sites_make_no_common_label(self) -> None:
@@ -150,12 +161,12 @@ class TestKeys:
         group, manifest = self.group, self.manifest
         group.stores["cedar"] = new_store()
         second = group.join(manifest, "cedar")
-        self.members["ashford"].meet(self.keys.values())
-        self.members["brook"].meet([self.keys["ashford"], self.keys["brook"], second.key])
+        meet(self.members["ashford"], self.keys.values())
+        meet(self.members["brook"], [self.keys["ashford"], self.keys["brook"], second.key])
         one = self.members["ashford"].mask(ASKED, words(1))
         other = self.members["brook"].mask(ASKED, words(1))
         assert one.label != other.label
-        second.meet([self.keys["ashford"], self.keys["brook"], second.key])
+        meet(second, [self.keys["ashford"], self.keys["brook"], second.key])
         third = second.mask(ASKED, words(1))
         shown = [one.commitment, other.commitment, third.commitment]
         refuses(lambda: reveal(self.members["ashford"], shown), "brook", "was not sent by it")
@@ -170,7 +181,7 @@ class TestOpening:
         _, shown = masked(circle)
         for member in circle.members.values():
             refuses(
-                lambda member=member: member.reveal(ASKED, shown, charge_on_disk=False),
+                lambda member=member: member.reveal(ASKED, show(member, shown), charge_on_disk=False),
                 "before the charge",
                 member.name,
             )
@@ -264,12 +275,12 @@ class TestOpening:
         keys = [*circle.keys[:2], second.key]
         for name in ("ashford", "brook"):
             member = circle.members[name]
-            member.meet(keys)
+            meet(member, keys)
             refuses(lambda member=member: member.mask(ASKED, words(1)), "other keys", "start a new one")
             refuses(lambda member=member: member.recall(ASKED), "other keys", "start a new one")
             refuses(lambda member=member: reveal(member, []), "other keys", "start a new one")
             assert member.mask(OTHER, words(1)).label != first[name].label
-            member.meet(circle.keys)
+            meet(member, circle.keys)
             assert member.recall(ASKED) == first[name]
 
     def test_an_answer_that_was_dropped_is_never_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:

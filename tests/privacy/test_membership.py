@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mask_circle import hospitals, some_vectors, words
+from mask_circle import hospitals, meet, show, some_vectors, words
 
 from concilium.errors import MaskError
 from concilium.privacy.manifest import compose
@@ -116,7 +116,7 @@ def test_a_restarted_site_joins_again_and_goes_on(tmp_path: Path) -> None:
         group.stores["brook"] = SqliteMaskStore(connection)
         again = group.join(circle.manifest, "brook")
         assert again.key == circle.members["brook"].key
-        again.meet(circle.keys)
+        meet(again, circle.keys)
         assert again.recall(ASKED) == answers["brook"]
         circle.members["brook"] = again
         asked = circle.round(ASKED)
@@ -136,7 +136,7 @@ def test_charge_and_opening_are_one_transaction(tmp_path: Path) -> None:
         commitments = circle.round(ASKED).commitments(circle.mask(ASKED, some_vectors(group.names)).values())
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("INSERT INTO charges VALUES (1)")
-        member.reveal(ASKED, commitments, charge_on_disk=True)
+        member.reveal(ASKED, show(member, commitments), charge_on_disk=True)
         connection.rollback()
         assert connection.execute("SELECT opened FROM mask_attempt").fetchall() == [(None,)]
         assert connection.execute("SELECT count(*) FROM charges").fetchone() == (0,)
@@ -146,11 +146,11 @@ def test_charge_and_opening_are_one_transaction(tmp_path: Path) -> None:
         assert others != commitments
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("INSERT INTO charges VALUES (1)")
-        member.reveal(ASKED, others, charge_on_disk=True)
+        member.reveal(ASKED, show(member, others), charge_on_disk=True)
         connection.execute("COMMIT")
         assert connection.execute("SELECT count(*) FROM charges").fetchone() == (1,)
         with pytest.raises(MaskError, match="opened for other answers than those shown now"):
-            member.reveal(ASKED, commitments, charge_on_disk=True)
+            member.reveal(ASKED, show(member, commitments), charge_on_disk=True)
 
 
 def test_a_refused_reveal_changes_nothing() -> None:
@@ -160,7 +160,7 @@ def test_a_refused_reveal_changes_nothing() -> None:
     )
     member = circle.members["ashford"]
     with pytest.raises(MaskError):
-        member.reveal(ASKED, commitments[:2], charge_on_disk=True)
+        member.reveal(ASKED, show(member, commitments[:2]), charge_on_disk=True)
     assert member._store.openings(hash_content(ASKED)) == {}
 
 
@@ -169,7 +169,7 @@ def test_an_ended_study_is_over_wherever_the_site_has_joined_it() -> None:
     circle = group.gather()
     circle.add_up(ASKED, some_vectors(group.names))
     twin = group.join(circle.manifest, "ashford")
-    twin.meet(circle.keys)
+    meet(twin, circle.keys)
     circle.members["ashford"].forget()
     for member in (circle.members["ashford"], twin):
         with pytest.raises(MaskError, match="has ended at ashford"):
@@ -177,7 +177,7 @@ def test_an_ended_study_is_over_wherever_the_site_has_joined_it() -> None:
         with pytest.raises(MaskError, match="has ended at ashford"):
             member.recall(ASKED)
     with pytest.raises(MaskError, match="has ended at ashford"):
-        circle.members["ashford"].meet(circle.keys)
+        meet(circle.members["ashford"], circle.keys)
     with pytest.raises(MaskError, match="has ended at ashford"):
         group.join(circle.manifest, "ashford")
 
@@ -216,8 +216,8 @@ def test_a_study_that_was_forgotten_cannot_be_gone_on_with_by_whoever_still_has_
         with pytest.raises(MaskError, match="has ended at ashford"):
             member.mask(ASKED, words(1, 2, 3))
         with pytest.raises(MaskError, match="has ended at ashford"):
-            member.meet(circle.keys)
+            meet(member, circle.keys)
         again = group.join(circle.manifest, "ashford")
         assert again.key.key != member.key.key
     with pytest.raises(MaskError, match="is not the one it uses"):
-        again.meet(circle.keys)
+        meet(again, circle.keys)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, MessageError
 from concilium.federation.masking import (
-    Commitments,
     Covered,
     End,
     Join,
@@ -27,9 +26,8 @@ from concilium.federation.masking import (
 from concilium.federation.messages import decode, encode
 from concilium.federation.questions import Summed
 from concilium.federation.sums import check_counts
-from concilium.privacy.masks import address
 from concilium.privacy.shares import SMALLEST_VARIANCE, variance_within
-from concilium.privacy.study_keys import verify_study_keys
+from concilium.privacy.study_keys import call_roll, verify_study_keys
 from concilium.privacy.unmasking import MaskedRound
 
 if TYPE_CHECKING:
@@ -49,8 +47,10 @@ class MaskedStudy:
         self._manifest = run.begin().manifest
         joined = run.gather(Join(), live=True)
         keys = [decode(data, Joined).key for data in joined.values()]
-        self._keys = verify_study_keys(self._manifest, keys)
-        run.gather(Meet(keys=keys), live=True)
+        verify_study_keys(self._manifest, keys)
+        rolls = call_roll(self._manifest, keys)
+        self._roll = rolls[self._manifest.names[0]].root
+        run.gather(Meet(), {site: encode(roll) for site, roll in rolls.items()}, live=True)
 
     @property
     def least_variance(self) -> Fraction:
@@ -72,9 +72,9 @@ class MaskedStudy:
         opening = Open(kind_asked=question.kind, body=encode(question))
         covered = self._run.gather(question)
         vectors = [decode(answer, Covered).masked for answer in covered.values()]
-        round_ = MaskedRound(self._manifest, self._keys, opening.content)
+        round_ = MaskedRound(self._manifest, self._roll, opening.content)
         commitments = round_.commitments(vectors)
-        shown = {site: encode(Commitments(list(address(commitments, site)))) for site in covered}
+        shown = {site: encode(part) for site, part in round_.show(commitments).items()}
         opened = self._run.gather(opening, shown, release=release)
         total = round_.unmask(vectors, [decode(answer, Opened).seed for answer in opened.values()])
         if total.size != question.numbers:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,10 +21,10 @@ from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, fingerprint, statement
 from concilium.privacy.ledger import Head, Ledger
 from concilium.privacy.manifest import Manifest
-from concilium.privacy.mask_store import MOST_STUDIES, SqliteMaskStore
-from concilium.privacy.masks import WIRE, Commitment, MaskedVector, Seed
+from concilium.privacy.mask_store import MOST_STUDIES, SqliteMaskStore, say_names
+from concilium.privacy.masks import WIRE, MaskedVector, Seed, Shown
 from concilium.privacy.membership import Membership
-from concilium.privacy.study_keys import StudyKey, Witness
+from concilium.privacy.study_keys import Roll, StudyKey, Witness
 
 UNDER_MASKS = frozenset({"masked", "private"})
 
@@ -74,16 +73,14 @@ class Join(Step, frozen=True, kw_only=True):
 
 
 class Meet(Step, frozen=True, kw_only=True):
-    """These are the keys of all participants."""
+    """All participants have joined (the template holds the keys of your neighbours): agree on masks with them."""
 
     kind: ClassVar[str] = "mask.meet"
     releases: ClassVar[frozenset[str]] = UNDER_MASKS
 
-    keys: list[StudyKey]
-
 
 class Open(Step, frozen=True, kw_only=True, dict=True):
-    """All participants have answered the question of this content (the template holds their hashes): open yours."""
+    """All participants have answered the question of this content (the template holds hashes of it): open yours."""
 
     kind: ClassVar[str] = "mask.open"
     releases: ClassVar[frozenset[str]] = UNDER_MASKS
@@ -94,12 +91,6 @@ class Open(Step, frozen=True, kw_only=True, dict=True):
     @cached_property
     def content(self) -> bytes:
         return write_content(self.kind_asked, hashlib.sha256(self.body).digest())
-
-
-class Commitments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What every participant committed to, with the tags that one site can check."""
-
-    commitments: list[Commitment]
 
 
 class End(Step, frozen=True, kw_only=True):
@@ -127,14 +118,15 @@ class Memberships:
         self._introduced = peers
         return True
 
-    def set_up(self, study: str, step: Step) -> Reply:
+    def set_up(self, study: str, step: Step, template: bytes) -> Reply:
         """The steps of a masked study that tell nothing about patients."""
         match step:
             case Hello():
                 return Greeting(self._policy.colluders)
             case Meet():
-                self.at(study).meet(step.keys)
-                self._compare_ledgers(self.at(study).manifest, step.keys)
+                roll = decode(template, Roll)
+                self.at(study).meet(roll)
+                self._compare_ledgers(self.at(study).manifest, roll.keys)
             case End():
                 self.at(study).forget()
                 with self._lock:
@@ -162,9 +154,10 @@ class Memberships:
         return Joined(membership.key)
 
     def _bear_witness(self, manifest: Manifest) -> Witness:
-        """How far our ledger has come, and how far those of the other participants had when we last met."""
+        """How far our ledger has come, and how far those of our neighbours had when we last met: who shares masks with
+        whom changes from study to study, so that in time each hospital is known to many."""
         head, remembered = self._ledger.head(), self._ledger.peer_heads()
-        others = [fingerprint(participant.identity) for participant in manifest.participants]
+        others = [manifest.fingerprints[name] for name in manifest.graph.neighbours(self._site)]
         peers = {
             one: f"{remembered[one].count} {remembered[one].hash}" for one in others if one in remembered
         }
@@ -173,7 +166,6 @@ class Memberships:
     def _compare_ledgers(self, manifest: Manifest, keys: Sequence[StudyKey]) -> None:
         """Remember how far the others' ledgers have come; MaskError where one of them remembers what ours does not
         hold, or shows another ledger than before. The keys are those that their owners signed."""
-        identities = {participant.name: participant.identity for participant in manifest.participants}
         own, before = fingerprint(self._identity.public), self._ledger.peer_heads()
         for key in keys:
             if key.name == self._site:
@@ -184,7 +176,7 @@ class Memberships:
                     f"{key.name} remembers entry {entries[:19]} of this hospital's ledger, which does not hold it: an "
                     "older copy was put in its place, or another ledger; nothing is answered from it"
                 )
-            name = fingerprint(identities[key.name])
+            name = manifest.fingerprints[key.name]
             head = Head(key.witness.entries, key.witness.head)
             last = before.get(name)
             if last is not None and last.count == head.count and last.hash != head.hash:
@@ -226,10 +218,10 @@ class Memberships:
 
     def count_numbers(self, study: str, step: Open, comparable: bool) -> int:
         """How many numbers opening this answer adds to the sum."""
-        covered = self.at(study).recall(step.content, comparable=comparable)
-        if covered is None:
+        size = self.at(study).measure(step.content, comparable=comparable)
+        if size is None:
             raise MaskError(f"{self._site} has not answered this question yet: ask it first")
-        return len(covered.vector) // WIRE.itemsize
+        return size // WIRE.itemsize
 
     def open(self, study: str, step: Open, template: bytes, comparable: bool) -> Seed:
         """Take the site's own mask off; called inside the transaction that enters the charge."""
@@ -237,15 +229,15 @@ class Memberships:
         if not comparable and not self._policy.other_circles:
             self._check_circle(membership.manifest.names)
             self._ledger.remember_circle(self._records, membership.manifest.names)
-        commitments = decode(template, Commitments).commitments
-        return membership.reveal(step.content, commitments, charge_on_disk=True, comparable=comparable)
+        shown = decode(template, Shown)
+        return membership.reveal(step.content, shown, charge_on_disk=True, comparable=comparable)
 
     def _check_circle(self, names: tuple[str, ...]) -> None:
         # Whatever the records were then: a table that changes by a patient a day hides no other hospital's answer.
         for before in self._ledger.circles():
             if before != names:
                 raise MaskError(
-                    f"{self._site} has opened masked sums with {', '.join(before)}, and opens none with "
+                    f"{self._site} has opened masked sums with {say_names(before)}, and opens none with "
                     "another circle of hospitals: the sums would differ by the answers of those who are in one only"
                 )
 

@@ -40,7 +40,7 @@ DAY = 86_400
 CHUNKS = 100
 LARGEST = 1 << 62  # what a ledger's file can add up
 
-# For each number: to draw its noise; to mask it, and for each participant.
+# For each number: to draw its noise; to mask it, and for each site that it shares masks with.
 NOISE, MASK, MASK_OF_EACH = 5_000, 60, 8
 MASKED_BYTES = 80
 # For each patient: to find who is held out, which hashes each row, and to choose them.
@@ -108,8 +108,8 @@ class Meter:
         if question.division is not None:
             work += Workload(HOLD_OUT * patients, HELD_OUT_BYTES * patients)
         if isinstance(question, Summed) and not release.by_site:
-            participants = len(self._memberships.at(envelope.study).manifest.participants)
-            each = MASK + MASK_OF_EACH * participants + NOISE * release.bounded
+            neighbours = len(self._memberships.at(envelope.study).neighbours)
+            each = MASK + MASK_OF_EACH * neighbours + NOISE * release.bounded
             work += Workload(each * question.numbers, MASKED_BYTES * question.numbers)
         return work
 

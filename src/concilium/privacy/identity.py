@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import os
 import stat
+import struct
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -171,7 +172,16 @@ def has_fingerprint(public: bytes, pinned: str) -> bool:
 def statement(purpose: str, *parts: bytes) -> bytes:
     """Bytes to sign or hash: what they are for, then each part after its length, so that no two lists of
     parts and no two purposes ever give the same bytes."""
-    frames: list[bytes] = []
-    for part in (purpose.encode(), *parts):
-        frames += (len(part).to_bytes(8, "little"), part)
+    frames = [_frame(purpose)]
+    for part in parts:
+        frames += (_LENGTH(len(part)), part)
     return b"".join(frames)
+
+
+_LENGTH = struct.Struct("<Q").pack
+
+
+@lru_cache(maxsize=256)
+def _frame(purpose: str) -> bytes:
+    named = purpose.encode()
+    return _LENGTH(len(named)) + named

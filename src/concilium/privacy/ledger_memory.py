@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from concilium.errors import LedgerError
@@ -121,7 +122,7 @@ class LedgerMemory:
         """The circles of hospitals that masked sums were opened with, whatever the records were."""
         try:
             rows = self._recollect("mask_circle", "SELECT DISTINCT names FROM mask_circle")
-            return [tuple(json.loads(names)) for (names,) in rows]
+            return [_read_circle(names) for (names,) in rows]
         except (ValueError, TypeError):
             self._file.damaged("a circle of hospitals in it cannot be read")
 
@@ -129,7 +130,7 @@ class LedgerMemory:
         """Keep with whom a masked sum was opened, once for each state of the records; inside `seal`, if and only if the
         charge stands."""
         statement = "INSERT OR IGNORE INTO mask_circle VALUES (?, ?)"
-        self._remember("mask_circle", statement, (records, json.dumps(names)))
+        self._remember("mask_circle", statement, (records, _write_circle(names)))
 
     def remember_peer_head(self, fingerprint: str, head: Head) -> str | None:
         """Remember how far another hospital's ledger has come, by its identity; what is wrong with it, or None.
@@ -195,3 +196,14 @@ class LedgerMemory:
         with self._file.joining(to_write=True):
             self._file.run(_TABLES[table])
             self._file.run(statement, values)
+
+
+# With a thousand hospitals and every question: kept.
+@lru_cache(maxsize=32)
+def _read_circle(names: str) -> tuple[str, ...]:
+    return tuple(json.loads(names))
+
+
+@lru_cache(maxsize=32)
+def _write_circle(names: tuple[str, ...]) -> str:
+    return json.dumps(names)

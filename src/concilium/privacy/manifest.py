@@ -5,7 +5,8 @@ Who is protected: each site, from a house that adds puppets of its own, leaves s
 number of tolerated colluders. At what price: a study is fixed before it starts; changing anything is a new
 study. Assumption: the site's own peers (name and fingerprint) were pinned out of band. What is signed later
 (study_keys.py) is the hash of these bytes, so a site that signs has agreed to all of it, and two sites that
-were shown different manifests share no key. Reference: Bonawitz et al. 2017, CCS, sections 6 and 7.
+were shown different manifests share no key; who shares a mask with whom follows from it (mask_graph.py).
+Reference: Bonawitz et al. 2017, CCS, sections 6 and 7.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -20,7 +22,8 @@ import msgspec
 from concilium.errors import MaskError, nearest
 from concilium.privacy import randomness
 from concilium.privacy.fixed_point import HALF_RING
-from concilium.privacy.identity import fingerprint, has_fingerprint
+from concilium.privacy.identity import fingerprint, has_fingerprint, statement
+from concilium.privacy.mask_graph import MaskGraph, choose_degree
 
 KEY_BYTES = 32
 NONCE_BYTES = 16
@@ -35,7 +38,7 @@ class Participant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     identity: bytes
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """What all participants agree to. Use `compose` to make one and `read_manifest` for one that arrived.
 
     colluders: how many sites may side with the house before anything but sums is lost (t in docs/methods.md);
@@ -43,25 +46,51 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nonce: makes two runs of the same study two studies.
     """
 
-    format: Literal["concilium/manifest@2"] = "concilium/manifest@2"
+    format: Literal["concilium/manifest@3"] = "concilium/manifest@3"
     study: str
     participants: tuple[Participant, ...]
     colluders: int
     largest: int
     nonce: bytes
 
-    @property
+    # All sites of a process share one manifest: what follows from it is worked out once.
+    @cached_property
     def encoded(self) -> bytes:
         """The one way to write this manifest down."""
         return msgspec.json.encode(self)
 
-    @property
+    @cached_property
     def study_id(self) -> bytes:
         return hashlib.sha256(self.encoded).digest()
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(participant.name for participant in self.participants)
+
+    @cached_property
+    def identities(self) -> dict[str, bytes]:
+        return {participant.name: participant.identity for participant in self.participants}
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        return {name: fingerprint(identity) for name, identity in self.identities.items()}
+
+    @cached_property
+    def graph(self) -> MaskGraph:
+        """Who shares a mask with whom."""
+        degree = choose_degree(len(self.names), self.colluders)
+        return MaskGraph(self.study_id, self.identities, degree)
+
+    @cached_property
+    def circle(self) -> bytes:
+        """The participants as a hash of their names and identities, the same in every study of theirs."""
+        parts = [part for name, identity in self.identities.items() for part in (name.encode(), identity)]
+        return hashlib.sha256(statement("concilium/participants@1", *parts)).digest()
+
+    @cached_property
+    def problem(self) -> str | None:
+        """What is wrong with its form, in words."""
+        return _find_problem(self)
 
 
 # Made once, on import: threads that have msgspec look at a new struct at once can crash the interpreter.
@@ -125,74 +154,69 @@ def accept(
             f"study {manifest.study!r} tolerates {manifest.colluders} colluding sites and {name} asks for "
             f"{colluders}; the house must compose it with colluders = {colluders} or more"
         )
-    own = next((participant for participant in manifest.participants if participant.name == name), None)
+    own = manifest.identities.get(name)
     if own is None:
         raise MaskError(
             f"{name} is not a participant of study {manifest.study!r}{nearest(name, manifest.names)}"
         )
-    if own.identity != identity:
+    if own != identity:
         raise MaskError(
             f"study {manifest.study!r} lists {name} under a key that is not its own "
-            f"({fingerprint(own.identity)}); do not take part until the house explains it"
+            f"({fingerprint(own)}); do not take part until the house explains it"
         )
-    for participant in manifest.participants:
-        if participant.name == name:
+    # All of them, and not only those it shares masks with: t colluders are counted among hospitals, not puppets.
+    for other, shown in manifest.fingerprints.items():
+        pin = peers.get(other)
+        if pin == shown or other == name:
             continue
-        pin = peers.get(participant.name)
         if pin is None:
             raise MaskError(
-                f"{participant.name} takes part in study {manifest.study!r} but is not pinned at {name}; "
-                "compare fingerprints with that hospital and enter it under [peers]"
-                f"{nearest(participant.name, peers)}"
+                f"{other} takes part in study {manifest.study!r} but is not pinned at {name}; "
+                f"compare fingerprints with that hospital and enter it under [peers]{nearest(other, peers)}"
             )
-        if not has_fingerprint(participant.identity, pin):
+        if not has_fingerprint(manifest.identities[other], pin):
             raise MaskError(
-                f"{participant.name} has the key {fingerprint(participant.identity)} in study "
-                f"{manifest.study!r}, not the one pinned at {name}; somebody poses as that hospital, or it "
-                "has a new identity"
+                f"{other} has the key {shown} in study {manifest.study!r}, not the one pinned at {name}; "
+                "somebody poses as that hospital, or it has a new identity"
             )
 
 
 def _check_form(manifest: Manifest) -> None:
+    if manifest.problem is not None:
+        raise MaskError(manifest.problem)
+
+
+def _find_problem(manifest: Manifest) -> str | None:
     study, names = manifest.study, manifest.names
     if not 1 <= len(study) <= 1000 or not study.isprintable():
-        raise MaskError("a manifest must name its study in 1 to 1000 printable characters")
+        return "a manifest must name its study in 1 to 1000 printable characters"
     for name in names:
         if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
-            raise MaskError(
-                f"a participant's name must have 1 to {MAX_NAME} printable characters; got {name[:200]!r}"
-            )
+            return f"a participant's name must have 1 to {MAX_NAME} printable characters; got {name[:200]!r}"
     if manifest.colluders < 0:
-        raise MaskError(
-            f"study {study!r} tolerates {manifest.colluders} colluders; that number cannot be negative"
-        )
+        return f"study {study!r} tolerates {manifest.colluders} colluders; that number cannot be negative"
     if len(names) < manifest.colluders + 2:
-        raise MaskError(
+        return (
             f"study {study!r} has {len(names)} participants; with {manifest.colluders} tolerated colluders "
             f"at least {manifest.colluders + 2} are needed, or a sum would be one hospital's answer"
         )
     for first, second in itertools.pairwise(names):
         if first == second:
-            raise MaskError(f"study {study!r} lists {first} twice; every participant needs a name of its own")
+            return f"study {study!r} lists {first} twice; every participant needs a name of its own"
         if first > second:
-            raise MaskError(
-                f"study {study!r} must list its participants in order of names: {second} before {first}"
-            )
+            return f"study {study!r} must list its participants in order of names: {second} before {first}"
     owners: dict[bytes, str] = {}
     for participant in manifest.participants:
         if len(participant.identity) != KEY_BYTES:
-            raise MaskError(
-                f"the identity of {participant.name} in study {study!r} must be {KEY_BYTES} bytes"
-            )
+            return f"the identity of {participant.name} in study {study!r} must be {KEY_BYTES} bytes"
         other = owners.setdefault(participant.identity, participant.name)
         if other != participant.name:
-            raise MaskError(
-                f"{other} and {participant.name} have the same key in study {study!r}; one poses as two"
-            )
+            return f"{other} and {participant.name} have the same key in study {study!r}; one poses as two"
     if manifest.largest < 1 or len(names) * manifest.largest >= HALF_RING:
-        raise MaskError(
+        return (
             f"numbers up to {manifest.largest} from {len(names)} sites do not fit sums modulo 2^64 in study "
             f"{study!r}; the largest must be between 1 and {(HALF_RING - 1) // len(names)}"
         )
     if len(manifest.nonce) != NONCE_BYTES:
-        raise MaskError(f"the nonce of study {study!r} must be {NONCE_BYTES} bytes")
+        return f"the nonce of study {study!r} must be {NONCE_BYTES} bytes"
+    return None

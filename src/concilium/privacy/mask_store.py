@@ -36,9 +36,10 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import msgspec
 
@@ -76,6 +77,7 @@ MOST_BYTES = 1 << 28
 MOST_DAYS = 30
 MOST_STUDIES = 1000
 MOST_ENDED = 1000
+SAID = 6
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class SqliteMaskStore:
         if answer is not None and answer.label != label:
             raise MaskError(
                 "this question was answered for other participants or other keys of theirs "
-                f"({', '.join(answer.names)}), and is answered once in a study; start a new one"
+                f"({say_names(answer.names)}), and is answered once in a study; start a new one"
             )
         if answer is not None and not answer.seed:
             raise MaskError(
@@ -183,10 +185,10 @@ class SqliteMaskStore:
         for others, before in self.openings(content).items():
             if others != participants:
                 difference = sorted(set(before).symmetric_difference(names))
-                whose = " and ".join(difference) if difference else "a site with a new identity"
+                whose = say_names(difference) if difference else "a site with a new identity"
                 raise MaskError(
-                    f"this question was opened here for {', '.join(before)} and is not opened for "
-                    f"{', '.join(names)}: the two sums would differ by the answer of {whose}"
+                    f"this question was opened here for {say_names(before)} and is not opened for "
+                    f"{say_names(names)}: the two sums would differ by the answer of {whose}"
                 )
 
     def open(self, answer: MaskedAnswer, transcript: bytes) -> bytes:
@@ -198,7 +200,7 @@ class SqliteMaskStore:
             )
             self._connection.execute(
                 "INSERT OR IGNORE INTO mask_party (participants, names) VALUES (?, ?)",
-                (answer.participants, msgspec.json.encode(answer.names)),
+                (answer.participants, write_names(answer.names)),
             )
             self._connection.execute(
                 "INSERT OR IGNORE INTO mask_opened SELECT ?, number FROM mask_party WHERE participants = ?",
@@ -224,7 +226,7 @@ class SqliteMaskStore:
                 answer.content,
                 answer.label,
                 answer.participants,
-                msgspec.json.encode(answer.names),
+                write_names(answer.names),
                 answer.seed,
                 answer.vector,
                 answer.opened,
@@ -305,8 +307,21 @@ class SqliteMaskStore:
             yield MaskedAnswer(study, content, label, participants, read_names(names), *rest)
 
 
+# Kept for the studies that run, since the names of a thousand hospitals are read with every question.
+@lru_cache(maxsize=32)
 def read_names(names: bytes) -> tuple[str, ...]:
     return msgspec.json.decode(names, type=tuple[str, ...])
+
+
+@lru_cache(maxsize=32)
+def write_names(names: tuple[str, ...]) -> bytes:
+    return msgspec.json.encode(names)
+
+
+def say_names(names: Sequence[str]) -> str:
+    """So many hospitals as a sentence bears."""
+    more = f" and {len(names) - SAID} more" if len(names) > SAID + 1 else ""
+    return ", ".join(names[:SAID] if more else names) + more
 
 
 def find_day() -> int:

@@ -5,22 +5,23 @@ They see the sum over the remaining sites (two at least) and nothing else; a sit
 indistinguishable from uniform numbers modulo 2^64. What is not hidden: the sum itself, hence which
 *patient* in it, and a question only one hospital's patients can satisfy has that hospital's answer as its
 sum. Nor is a site kept from entering a false number. At what price: vectors of the same size as the plain
-ones, one key derivation and one stream per pair and question, and two exchanges. Assumptions: X25519 is a
-hard Diffie-Hellman group, HKDF-SHA256 and ChaCha20 are pseudorandom, SHA-256 hides a random seed and does
-not collide, identities were pinned (identity.py). Reference: Bonawitz et al. 2017, "Practical Secure
-Aggregation for Privacy-Preserving Machine Learning", CCS, sections 4 and 6: masks in pairs and a self-mask.
-Here no secret is shared out, so a lost site is waited for instead of being reconstructed (mask_store.py).
+ones, for each neighbour (mask_graph.py) and question one key derivation and one stream, and two exchanges.
+Assumptions: X25519 is a hard Diffie-Hellman group, HKDF-SHA256 and ChaCha20 are pseudorandom, SHA-256 hides a
+random seed and does not collide, identities were pinned (identity.py). Reference: Bonawitz et al. 2017,
+"Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS, sections 4 and 6: masks in pairs and
+a self-mask. Here no secret is shared out, so a lost site is waited for instead of being reconstructed (mask_store.py).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
-from cryptography.hazmat.primitives import constant_time, hashes, hmac
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ WIRE = np.dtype("<u8")
 
 
 class Commitment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The hash of a site's masked vector, with one tag for each other participant: the house can pass it on
+    """The hash of a site's masked vector, with one tag for each of its neighbours: the house can pass it on
     but not make one up, so whoever is shown a commitment knows that its site answered this question."""
 
     name: str
@@ -50,6 +51,15 @@ class MaskedVector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vector: bytes
     seed_hash: bytes
     commitment: Commitment
+
+
+class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of what all participants committed to, what one site can check: its own commitment and those of its neighbours,
+    with the tags made for it alone, and that they stand in one list of all (hash_tree.py), whose root it opens for."""
+
+    commitments: tuple[Commitment, ...]
+    root: bytes
+    proof: tuple[bytes, ...]
 
 
 class Seed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,10 +78,9 @@ class PairKey:
     tag: bytes = field(repr=False)
 
 
-def make_label(study_id: bytes, content: bytes, keys: Mapping[str, bytes]) -> bytes:
-    """What a mask is good for: this study, question and set of participants, and nothing else."""
-    parts = [part for name in sorted(keys) for part in (name.encode(), keys[name])]
-    return hashlib.sha256(statement("concilium/label@2", study_id, content, *parts)).digest()
+def make_label(study_id: bytes, content: bytes, roll: bytes) -> bytes:
+    """What a mask is good for: this study, question and list of all participants' keys, and nothing else."""
+    return hashlib.sha256(statement("concilium/label@3", study_id, content, roll)).digest()
 
 
 def derive_pair_key(shared: bytes, study_id: bytes, label: bytes, one: str, other: str) -> PairKey:
@@ -121,25 +130,15 @@ def commit(name: str, digest: bytes, pairs: Mapping[str, PairKey]) -> Commitment
 def is_from(commitment: Commitment, peer: str, reader: str, key: PairKey) -> bool:
     """Whether the peer of this name itself made the commitment, for the label of this key."""
     tag = commitment.tags.get(reader, b"")
-    return constant_time.bytes_eq(tag, _tag(key, peer, commitment.digest))
+    return hmac.compare_digest(tag, _tag(key, peer, commitment.digest))
 
 
-def address(commitments: Iterable[Commitment], reader: str) -> tuple[Commitment, ...]:
-    """What one site needs to be shown: everyone's hash, with the tags made for this site alone."""
-    return tuple(
-        Commitment(one.name, one.digest, {name: tag for name, tag in one.tags.items() if name == reader})
-        for one in commitments
-    )
-
-
-def hash_transcript(label: bytes, commitments: Iterable[Commitment]) -> bytes:
-    """All that a round's participants committed to, in one hash."""
-    parts = [part for commitment in commitments for part in (commitment.name.encode(), commitment.digest)]
-    return hashlib.sha256(statement("concilium/transcript@1", label, *parts)).digest()
+def hash_transcript(label: bytes, root: bytes) -> bytes:
+    """All that a round's participants committed to, in one hash; `root` is that of their list."""
+    return hashlib.sha256(statement("concilium/transcript@2", label, root)).digest()
 
 
 def _tag(key: PairKey, name: str, digest: bytes) -> bytes:
     # The sender's name keeps the house from reflecting a site's own tag back at it.
-    code = hmac.HMAC(key.tag, hashes.SHA256())
-    code.update(statement("concilium/tag@1", name.encode(), digest))
-    return code.finalize()[:TAG_BYTES]
+    tagged = statement("concilium/tag@1", name.encode(), digest)
+    return hmac.digest(key.tag, tagged, "sha256")[:TAG_BYTES]

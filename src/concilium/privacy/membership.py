@@ -6,12 +6,27 @@ back. Assumptions: those of masks.py; the caller sends nothing before the transa
 and `content` is everything that changes what a site computes, the same bytes for every site (a house that
 could tell each site something else could have all but one answer nothing). Reference: Bonawitz et al. 2017,
 CCS, section 6, figure 4; docs/methods.md, section 0.7.
+
+What a site checks of the others. Of all: that they are pinned (manifest.py). Of its neighbours, with whom it shares
+masks: the signatures of their keys, and the tags by which they committed to their answers. Of the rest only that the
+keys, and later the hashes, which it checked stand in one list of all, of which it knows the root. That is enough:
+
+- Keys. The root of the list of keys is in the label, and the label in every stream and tag. Two honest neighbours who
+  were shown different lists, in whatever entry, share no stream and take no tag from each other. Honest sites are
+  connected through honest neighbours (mask_graph.py): so either all have one list, or nobody can add anything up.
+- Answers. A house can make up the hash of a site that is no neighbour, and have a seed revealed before that site has
+  answered. It gains nothing: what it opened still holds the streams that the site shares with its honest neighbours,
+  theirs with their own, and so on to every honest site; there is no sum before each of these has answered this question
+  under this label and revealed its own seed, for which each was charged. A seed that comes to no sum tells nothing, and
+  costs the site that revealed it a charge; so it did when the house did not ask the last site to open. Nor are
+  there two sums: a site opens one vector for one root, the first that it was shown, and an answer that it masked anew
+  before that was never opened.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -19,16 +34,17 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from concilium.errors import MaskError
 from concilium.privacy import randomness
+from concilium.privacy.hash_tree import find_root, hash_leaf
 from concilium.privacy.identity import Identity, statement
 from concilium.privacy.manifest import KEY_BYTES, Manifest, accept
 from concilium.privacy.mask_store import MaskedAnswer, SqliteMaskStore
 from concilium.privacy.masks import (
     SEED_BYTES,
-    Commitment,
     MaskedVector,
     PairKey,
     Ring,
     Seed,
+    Shown,
     add_masks,
     commit,
     derive_pair_key,
@@ -38,7 +54,7 @@ from concilium.privacy.masks import (
     is_from,
     make_label,
 )
-from concilium.privacy.study_keys import StudyKey, Witness, agree, sign_study_key, verify_study_keys
+from concilium.privacy.study_keys import Roll, StudyKey, Witness, agree, sign_study_key, verify_study_keys
 
 
 def hash_content(content: bytes) -> bytes:
@@ -54,7 +70,7 @@ def hash_key(key: bytes) -> bytes:
 class Membership:
     """`Membership(manifest, "cleveland", identity, peers, store)`: joins the study, or MaskError says why not.
 
-    Then: show `key` to the house, `meet` the others' keys, and for each question `mask`, later `reveal`; at
+    Then: show `key` to the house, `meet` its neighbours, and for each question `mask`, later `reveal`; at
     the end `forget`. A site that was restarted joins again and goes on where it was.
     """
 
@@ -74,27 +90,29 @@ class Membership:
         self.name = name
         self._store = store
         self._study = manifest.study_id
-        identities = [part for site in manifest.participants for part in (site.name.encode(), site.identity)]
-        self._participants = hashlib.sha256(statement("concilium/participants@1", *identities)).digest()
+        self.neighbours = manifest.graph.neighbours(name)
         self._own = b""
         self.key: StudyKey = sign_study_key(identity, self._study, name, self._join(), witness)
-        self._keys: dict[str, bytes] = {}
+        self._roll = b""
         self._shared: dict[str, bytes] = {}
         self._pairs: tuple[bytes, dict[str, PairKey]] = (b"", {})
 
-    def meet(self, keys: Iterable[StudyKey]) -> None:
-        """Check the keys of all participants and agree on a secret with each."""
-        private = X25519PrivateKey.from_private_bytes(self._read_key())
-        public_keys = verify_study_keys(self.manifest, keys)
-        if public_keys[self.name] != self.key.key:
+    def meet(self, roll: Roll) -> None:
+        """Check the keys of all neighbours, and that they and ours are in the list of all; agree on a secret with each
+        of them."""
+        private, study = X25519PrivateKey.from_private_bytes(self._read_key()), self.manifest.study
+        keys = verify_study_keys(self.manifest, roll.keys, (self.name, *self.neighbours))
+        if keys[self.name] != self.key.key:
             raise MaskError(
-                f"the key shown for {self.name} in study {self.manifest.study!r} is not the one it uses; "
+                f"the key shown for {self.name} in study {study!r} is not the one it uses; "
                 "gather the keys of all participants anew"
             )
-        self._shared = {
-            name: agree(private, name, key) for name, key in public_keys.items() if name != self.name
-        }
-        self._keys = public_keys
+        if self._find_root(keys, roll.proof) != roll.root:
+            raise MaskError(
+                f"the keys shown to {self.name} in study {study!r} are not those in the list of all participants' keys"
+            )
+        self._shared = {name: agree(private, name, keys[name]) for name in self.neighbours}
+        self._roll = roll.root
 
     def recall(self, content: bytes, *, comparable: bool = False) -> MaskedVector | None:
         """The stored answer to this question, or None where it is yet to be computed; MaskError where it
@@ -105,6 +123,12 @@ class Membership:
         with self._store.transaction():
             answer = self._find(content, comparable)
         return None if answer is None else self._message(answer)
+
+    def measure(self, content: bytes, *, comparable: bool = False) -> int | None:
+        """How many bytes the stored answer to this question has; None and MaskError as with `recall`."""
+        with self._store.transaction():
+            answer = self._find(content, comparable)
+        return None if answer is None else len(answer.vector)
 
     def mask(self, content: bytes, vector: Ring, *, comparable: bool = False) -> MaskedVector:
         """The answer under its masks, stored before it is returned; for a question that was answered before,
@@ -121,7 +145,7 @@ class Membership:
                     study=self._study,
                     content=hash_content(content),
                     label=label,
-                    participants=self._participants,
+                    participants=self.manifest.circle,
                     names=self.manifest.names,
                     seed=seed,
                     vector=add_masks(self.name, self._within_ring(vector), self._pair_keys(label), seed),
@@ -132,7 +156,7 @@ class Membership:
     def reveal(
         self,
         content: bytes,
-        commitments: Iterable[Commitment],
+        shown: Shown,
         *,
         charge_on_disk: bool,
         comparable: bool = False,
@@ -148,14 +172,14 @@ class Membership:
             answer = self._find(content, comparable)
             if answer is None:
                 raise MaskError(f"{self.name} has not answered this question yet; ask it first")
-            transcript = self._check_commitments(answer, list(commitments))
+            transcript = self._check_commitments(answer, shown)
             return Seed(self.name, answer.label, self._store.open(answer, transcript))
 
     def forget(self) -> None:
         """End the study here: its key, seeds and vectors are deleted, and it cannot be joined again."""
         with self._store.transaction():
             self._store.end(self._study)
-        self._keys, self._shared, self._pairs = {}, {}, (b"", {})
+        self._roll, self._shared, self._pairs = b"", {}, (b"", {})
 
     def _join(self) -> X25519PrivateKey:
         """The site's private key for the study, drawn when it joins; it is held by the store alone."""
@@ -183,17 +207,17 @@ class Membership:
         )
 
     def _label(self, content: bytes) -> bytes:
-        return make_label(self._study, content, self._keys)
+        return make_label(self._study, content, self._roll)
 
     def _find(self, content: bytes, comparable: bool) -> MaskedAnswer | None:
         self._read_key()
-        if not self._keys:
+        if not self._roll:
             raise MaskError(
                 f"{self.name} has not met the other participants of study {self.manifest.study!r} yet"
             )
         digest = hash_content(content)
         if not comparable:
-            self._store.check_participants(digest, self._participants, self.manifest.names)
+            self._store.check_participants(digest, self.manifest.circle, self.manifest.names)
         return self._store.find_answer(self._study, digest, self._label(content))
 
     def _within_ring(self, vector: Ring) -> Ring:
@@ -228,18 +252,18 @@ class Membership:
             self._pairs = (label, pairs)
         return pairs
 
-    def _check_commitments(self, answer: MaskedAnswer, commitments: list[Commitment]) -> bytes:
-        """The hash of what all participants committed to: MaskError unless all are there and genuine."""
-        names = self.manifest.names
-        by_name = {commitment.name: commitment for commitment in commitments}
-        absent = [name for name in names if name not in by_name]
+    def _check_commitments(self, answer: MaskedAnswer, shown: Shown) -> bytes:
+        """The hash of what all participants committed to: MaskError unless the neighbours' are there, genuine, and
+        part of it, as is our own."""
+        by_name = {commitment.name: commitment for commitment in shown.commitments}
+        absent = [name for name in (self.name, *self.neighbours) if name not in by_name]
         if absent:
             raise MaskError(
                 f"{self.name} reveals nothing: no answer of {' and '.join(absent)} is shown; wait, or stop"
             )
-        if len(commitments) != len(names):
+        if len(shown.commitments) != 1 + len(self.neighbours):
             raise MaskError(
-                f"{self.name} reveals nothing: more answers are shown than there are participants"
+                f"{self.name} reveals nothing: more answers are shown than those of the sites it shares masks with"
             )
         if by_name[self.name].digest != self._hashes(answer)[1]:
             raise MaskError(
@@ -251,4 +275,15 @@ class Membership:
                     f"{self.name} reveals nothing: what is shown as the answer of {peer} was not sent by it "
                     "for this question and set of participants"
                 )
-        return hash_transcript(answer.label, [by_name[name] for name in names])
+        digests = {name: commitment.digest for name, commitment in by_name.items()}
+        if self._find_root(digests, shown.proof) != shown.root:
+            raise MaskError(
+                f"{self.name} reveals nothing: what is shown is not part of the list of all participants' answers"
+            )
+        return hash_transcript(answer.label, shown.root)
+
+    def _find_root(self, entries: Mapping[str, bytes], proof: Sequence[bytes]) -> bytes:
+        """The root of the list of all participants in which these have these entries."""
+        places = self.manifest.graph.locate(entries)
+        leaves = {place: hash_leaf(name, entries[name]) for place, name in places.items()}
+        return find_root(leaves, len(self.manifest.names), proof)

@@ -1,9 +1,9 @@
 """One X25519 key per site and study, signed by the site's identity: what pairs of sites agree on secrets
 with.
 
-Who is protected: every pair of sites, from a house that relays their keys and would like to put its own in
-their place. At what price: one signature per site and study, and one verification per pair. Assumptions:
-Ed25519 cannot be forged and X25519 (Diffie-Hellman) cannot be solved. The signature covers the study's id,
+Who is protected: every pair of sites that share masks, from a house that relays their keys and would like to put its
+own in their place. At what price: one signature per site and study, and one verification per pair of neighbours.
+Assumptions: Ed25519 cannot be forged and X25519 (Diffie-Hellman) cannot be solved. The signature covers the study's id,
 hence the whole manifest, so a key cannot be moved to another study. Keys are deleted when the study ends,
 so that a site broken into later gives away no earlier answer. References: RFC 7748; Bonawitz et al. 2017,
 CCS, section 6.
@@ -11,12 +11,13 @@ CCS, section 6.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from concilium.errors import MaskError
+from concilium.privacy.hash_tree import HashTree, hash_leaf
 from concilium.privacy.identity import Identity, is_signed, statement
 from concilium.privacy.manifest import KEY_BYTES, Manifest
 
@@ -40,6 +41,16 @@ class StudyKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     witness: Witness = Witness()
 
 
+class Roll(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the keys of all participants those that one site has to do with, its own and its neighbours', and that they
+    stand in one list of all (hash_tree.py), whose root is in everything that is done with them: whom the house shows
+    another key of anybody has another root, and shares no mask with those who were not."""
+
+    keys: tuple[StudyKey, ...]
+    root: bytes
+    proof: tuple[bytes, ...]
+
+
 def sign_study_key(
     identity: Identity, study_id: bytes, name: str, key: X25519PrivateKey, witness: Witness | None = None
 ) -> StudyKey:
@@ -49,23 +60,25 @@ def sign_study_key(
     return StudyKey(name, public, signature, witness)
 
 
-def verify_study_keys(manifest: Manifest, keys: Iterable[StudyKey]) -> dict[str, bytes]:
-    """The key of every participant, in order of names: MaskError unless each one signed its own."""
-    study_id, study, names = manifest.study_id, manifest.study, manifest.names
+def verify_study_keys(
+    manifest: Manifest, keys: Iterable[StudyKey], names: Sequence[str] | None = None
+) -> dict[str, bytes]:
+    """The key of every participant, or of those named: MaskError unless each one signed its own."""
+    study_id, study = manifest.study_id, manifest.study
+    needed = manifest.names if names is None else names
     by_name: dict[str, StudyKey] = {}
     for key in keys:
-        if key.name not in names:
+        if key.name not in manifest.identities:
             raise MaskError(f"{key.name[:100]!r} shows a key for study {study!r} but is no participant of it")
         if by_name.setdefault(key.name, key) != key:
             raise MaskError(f"two different keys of {key.name} are shown for study {study!r}")
     owners: dict[bytes, str] = {}
-    for participant in manifest.participants:
-        name = participant.name
+    for name in needed:
         if name not in by_name:
             raise MaskError(f"{name} has shown no key for study {study!r}: wait for it, or stop")
         key = by_name[name]
         signed = _signed_bytes(study_id, name, key.key, key.witness)
-        genuine = is_signed(signed, key.signature, participant.identity)
+        genuine = is_signed(signed, key.signature, manifest.identities[name])
         if len(key.key) != KEY_BYTES or not genuine:
             raise MaskError(
                 f"the key shown for {name} in study {study!r} is not signed by {name} for this manifest; "
@@ -74,7 +87,19 @@ def verify_study_keys(manifest: Manifest, keys: Iterable[StudyKey]) -> dict[str,
         other = owners.setdefault(key.key, name)
         if other != name:
             raise MaskError(f"{other} and {name} show the same key for study {study!r}; one poses as two")
-    return {name: by_name[name].key for name in names}
+    return {name: by_name[name].key for name in needed}
+
+
+def call_roll(manifest: Manifest, keys: Iterable[StudyKey]) -> dict[str, Roll]:
+    """What the house shows each site of the keys of all."""
+    graph, by_name = manifest.graph, {key.name: key for key in keys}
+    tree = HashTree([hash_leaf(name, by_name[name].key) for name in graph.order])
+    rolls = {}
+    for name in manifest.names:
+        shown = (name, *graph.neighbours(name))
+        proof = tree.prove(graph.locate(shown))
+        rolls[name] = Roll(tuple(by_name[one] for one in shown), tree.root, tuple(proof))
+    return rolls
 
 
 def agree(key: X25519PrivateKey, name: str, peer: bytes) -> bytes:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 
 from concilium.errors import MaskError
+from concilium.privacy.hash_tree import HashTree, hash_leaf
 from concilium.privacy.manifest import Manifest
 from concilium.privacy.masks import (
     SEED_BYTES,
@@ -24,6 +26,7 @@ from concilium.privacy.masks import (
     MaskedVector,
     Ring,
     Seed,
+    Shown,
     hash_seed,
     hash_vector,
     make_label,
@@ -37,22 +40,34 @@ M = TypeVar("M")
 class MaskedRound:
     """One question to all participants, as the house holds it together.
 
-    `keys` come from `verify_study_keys`. `commitments` first, to be shown to every site; `unmask` once all
-    seeds are there.
+    `roll` is the root of the list of all keys. `commitments` first, `show` to every site its part of them; `unmask`
+    once all seeds are there.
     """
 
     manifest: Manifest
-    keys: Mapping[str, bytes]
+    roll: bytes
     content: bytes
 
-    @property
+    @cached_property
     def label(self) -> bytes:
-        return make_label(self.manifest.study_id, self.content, self.keys)
+        return make_label(self.manifest.study_id, self.content, self.roll)
 
     def commitments(self, answers: Iterable[MaskedVector]) -> tuple[Commitment, ...]:
-        """What to show to every site (`masks.address` leaves out what is for others): MaskError names a site
-        whose answer is missing or misplaced."""
+        """What all have committed to: MaskError names a site whose answer is missing or misplaced."""
         return tuple(answer.commitment for answer in self._check_answers(answers).values())
+
+    def show(self, commitments: Iterable[Commitment]) -> dict[str, Shown]:
+        """What each site needs to be shown of them: its neighbours' hashes with the tags made for it alone."""
+        graph, by_name = self.manifest.graph, {one.name: one for one in commitments}
+        tree = HashTree([hash_leaf(name, by_name[name].digest) for name in graph.order])
+        shown = {}
+        for reader in self.manifest.names:
+            near = (reader, *graph.neighbours(reader))
+            parts = [
+                Commitment(name, by_name[name].digest, _for_reader(by_name[name], reader)) for name in near
+            ]
+            shown[reader] = Shown(tuple(parts), tree.root, tuple(tree.prove(graph.locate(near))))
+        return shown
 
     def unmask(self, answers: Iterable[MaskedVector], seeds: Iterable[Seed]) -> Ring:
         """The sum over all participants modulo 2^64: MaskError names the site with which it cannot be had."""
@@ -95,7 +110,12 @@ class MaskedRound:
             raise MaskError(
                 f"{', '.join(absent)} has not {what}: wait until it is back and ask it again, or stop"
             )
-        strangers = [name for name in messages if name not in names]
+        strangers = [name for name in messages if name not in self.manifest.identities]
         if strangers:
             raise MaskError(f"{strangers[0][:100]!r} has {what} but takes no part in this round")
         return {name: messages[name] for name in names}
+
+
+def _for_reader(commitment: Commitment, reader: str) -> dict[str, bytes]:
+    tag = commitment.tags.get(reader)
+    return {} if tag is None else {reader: tag}

@@ -57,7 +57,7 @@ class Masked(Release):
         study = envelope.study
         if isinstance(question, Join):
             return desk.reply(envelope, desk.memberships.join(study, desk.studies.at(study).manifest))
-        return desk.reply(envelope, desk.memberships.set_up(study, question))
+        return desk.reply(envelope, desk.memberships.set_up(study, question, envelope.template))
 
     def select(self, desk: Desk, question: Summed) -> Cohort:
         """The patients asked about, whether or not there are enough."""
