@@ -44,6 +44,7 @@ KINDS = {
     "tree.sample": "concilium.trees.sample_crosstables:AskSampleCrosstables",
     "tree.noisy": "concilium.trees.noisy_crosstables:AskNoisyCrosstables",
     "tree.classes": "concilium.trees.class_counts:AskClassCounts",
+    "tree.totals": "concilium.trees.class_counts:AskClassTotals",
     "tree.votes": "concilium.trees.votes:AskVotes",
 }
 

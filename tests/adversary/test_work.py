@@ -263,10 +263,7 @@ def test_no_patient_decides_whether_a_private_question_is_too_much_work():
 class Joined:
     """Memberships of a site in one masked study of three."""
 
-    class Manifest:
-        participants = "abc"
-
-    manifest = Manifest
+    neighbours = "bc"
 
     def at(self, study):
         return self

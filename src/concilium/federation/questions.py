@@ -37,6 +37,7 @@ MOST_REMEMBERED = 1 << 16  # bytes of a question
 
 EXACT = frozenset({"exact"})
 PLAIN = frozenset({"exact", "masked"})
+MASKED = frozenset({"masked"})
 PRIVATE = frozenset({"private"})
 LOCAL = frozenset({"local"})
 

@@ -2,7 +2,8 @@
 
 A site opts out by itself where an expert would learn from fewer than four of its patients, or where it has no positive
 one: statistics of so few can be traced back to people, and there is nothing rare to learn. It then tells that,
-and no count. Under `exact` the house sees the counts of every other site.
+and no count. Under `exact` the house sees the counts of every other site. Under `masked` nobody opts out: such a site
+adds nothing to any sum, and the house sees the sum of all class counts.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from concilium.federation.attributes import present
 from concilium.federation.cohort import Cohort
-from concilium.federation.questions import EXACT, Gathered, Reply
+from concilium.federation.questions import EXACT, MASKED, Gathered, Reply, Summed
 from concilium.federation.schema import MOST_LISTED, list_classes
 from concilium.federation.work import READ_CATEGORY, READING, Workload
 from concilium.trees.layout import LEAST_PATIENTS, Sample, is_positive
@@ -54,7 +56,7 @@ class AskClassCounts(Gathered[ClassCounts], frozen=True, kw_only=True):
 
     @property
     def fixed(self) -> Mapping[str, Any]:
-        return {"positive": self.sample.positive, "negatives": self.sample.negatives}
+        return self.sample.fixed
 
     def check(self, release: str) -> None:
         self.sample.check()
@@ -86,3 +88,31 @@ class AskClassCounts(Gathered[ClassCounts], frozen=True, kw_only=True):
             values=present(value for counts in staying or replies for value in counts.values),
             opts_out=None if staying else ", ".join(sorted({str(counts.opts_out) for counts in replies})),
         )
+
+
+class AskClassTotals(Summed, frozen=True, kw_only=True):
+    """How many patients of this query are not positive, how many are, at the sites that an expert can learn from?"""
+
+    kind: ClassVar[str] = "tree.totals"
+    releases: ClassVar[frozenset[str]] = MASKED
+
+    sample: Sample
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        return self.sample.fixed
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (2,)
+
+    def check(self, release: str) -> None:
+        self.sample.check(release)
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        return self.sample.estimate(patients) + Workload(READ_CATEGORY * patients, READING * patients)
+
+    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+        learning = self.sample.leave_out_unfit(cohort, self.query, self.target)
+        positives = int(is_positive(learning, self.target, self.sample.positive).sum())
+        return np.array([len(learning) - positives, positives], dtype=np.uint32)

@@ -35,10 +35,17 @@ class Conditional(Summed, frozen=True, kw_only=True):
             raise MessageError("the conditional schema does not fit the question")
         return conditional
 
-    def check_hidden(self) -> None:
-        """MessageError unless all values are hidden."""
-        if any(attribute.values for attribute in self.attributes):
-            raise MessageError("each site is told its own values only")
+    def check_told(self, release: str) -> None:
+        """MessageError unless values are hidden under `exact`, where each site is told its own, and stated under masks:
+        a house that told each site something else could have them count into cells of their own, and read one site's
+        numbers off the sum."""
+        if any(bool(one.values) if release == "exact" else bool(one.hidden) for one in self.named):
+            raise MessageError("under masks, and only there, all sites are told one common schema")
+
+    @property
+    def hides_values(self) -> bool:
+        """Whether each site is told its own values."""
+        return any(attribute.hidden for attribute in self.named)
 
     def asked_before(self, study: Method[Any]) -> AskSchema:
         asked = {name: value for name, value in study.get_params().items() if name in ("bins", "attributes")}

@@ -13,7 +13,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
 from concilium.federation.held_out import Part
@@ -28,9 +27,8 @@ from concilium.trees.splits import Split, cells_of_node, check_classes, check_ta
 class AskCrosstables(Conditional, frozen=True, kw_only=True):
     """How many patients have each value of each attribute, by class, in each of these nodes?
 
-    Under `exact` values and classes are hidden, and each site is told its own. Under masks all are told one common
-    schema: a house that told each site something else could have them count into cells of their own, and read one
-    site's numbers off the sum. `counted`: these attributes only; the others are there for the tree to ask about.
+    Under `exact` values and classes are hidden, and each site is told its own; under masks all are told one common
+    schema (conditional.py). `counted`: these attributes only; the others are there for the tree to ask about.
     """
 
     kind: ClassVar[str] = "tree.crosstables"
@@ -61,9 +59,7 @@ class AskCrosstables(Conditional, frozen=True, kw_only=True):
         return self.part
 
     def check(self, release: str) -> None:
-        named = (*self.attributes, self.classes)
-        if any(bool(one.values) if release == "exact" else bool(one.hidden) for one in named):
-            raise MessageError("under masks, and only there, all sites are told one common schema")
+        self.check_told(release)
         check_classes(self.classes, self.target)
         if self.part is not None:
             self.part.check()

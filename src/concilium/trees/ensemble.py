@@ -16,11 +16,11 @@ import msgspec
 
 from concilium.errors import HouseError, nearest
 from concilium.federation.attributes import Attribute, present
-from concilium.federation.conversation import Conversation, ToEach
+from concilium.federation.conversation import Asked, Conversation, ToEach
 from concilium.federation.run import together
 from concilium.federation.schema import SchemaSeen, SharedSchema, set_against_rest, share_schema
 from concilium.records.columns import Value, label
-from concilium.trees.class_counts import AskClassCounts, ClassCounts
+from concilium.trees.class_counts import AskClassCounts, AskClassTotals, ClassCounts
 from concilium.trees.growing import Counts, GrowingNode, grow
 from concilium.trees.layout import Sample
 from concilium.trees.plain_tree import tell_each
@@ -36,22 +36,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Turnout:
-    """The sites that take part, and their patients by class."""
+    """The patients of the sites that take part, by class, and how many each site has, where that is told."""
 
-    counts: Mapping[str, ClassCounts]
+    negatives: int
+    positives: int
     classes: tuple[Value, Value]
-
-    @property
-    def by_site(self) -> dict[str, int]:
-        return {name: site.negatives + site.positives for name, site in self.counts.items()}
-
-    @property
-    def positives(self) -> int:
-        return sum(site.positives for site in self.counts.values())
+    by_site: Mapping[str, int | None]
 
     @property
     def patients(self) -> int:
-        return sum(self.by_site.values())
+        return self.negatives + self.positives
 
 
 def count_classes(study: VotingTrees, sample: Sample) -> Conversation[Turnout]:
@@ -73,25 +67,56 @@ def count_classes(study: VotingTrees, sample: Sample) -> Conversation[Turnout]:
     if not staying:
         reasons = [(site, str(counts.opts_out)) for site, counts in replies.items()]
         raise HouseError(f"every site opted out: {together(reasons)}")
-    own = next((value for value in values if label(value) == positive), sample.positive)
-    others = [value for value in values if label(value) != positive]
-    if not others or not any(counts.negatives for counts in staying.values()):
+    negatives = sum(counts.negatives for counts in staying.values())
+    positives = sum(counts.positives for counts in staying.values())
+    by_site = {site: counts.negatives + counts.positives for site, counts in staying.items()}
+    return Turnout(negatives, positives, name_both(study, values, negatives), by_site)
+
+
+def add_up_classes(
+    study: VotingTrees, sample: Sample, seen: Mapping[str, SchemaSeen]
+) -> Conversation[Turnout]:
+    """The same under masks, where the values are those of the schemas and nobody is seen to opt out."""
+    counts: Counts = yield AskClassTotals(query=study.query, target=study.target, sample=sample)
+    negatives, positives = counts.tolist()
+    if not positives:
+        raise HouseError(
+            f"no site that could take part has a patient with {study.target} = {label(sample.positive)}"
+        )
+    values = present(value for own in seen.values() for value in own.classes)
+    return Turnout(negatives, positives, name_both(study, values, negatives), dict.fromkeys(seen))
+
+
+def name_both(study: VotingTrees, values: Sequence[Value | None], negatives: int) -> tuple[Value, Value]:
+    """The two classes of a target with these values, negative first."""
+    positive = label(study.positive)
+    own = next((value for value in values if value is not None and label(value) == positive), study.positive)
+    others = [value for value in values if value is not None and label(value) != positive]
+    if not others or not negatives:
         raise HouseError(
             f"every patient has {study.target} = {positive}: there is nothing to tell apart; widen the query"
         )
-    return Turnout(staying, set_against_rest(own, others))
+    return set_against_rest(own, others)
 
 
 @dataclass(frozen=True)
 class Ensemble:
     """What the experts have in common: the sample that they take turns in, and the schema of the sites that take part,
-    which each site is told of its own values only (`templates`)."""
+    which each site is told of its own values only (`templates`; None under masks, where all are told the same)."""
 
     study: VotingTrees
     sample: Sample
     seen: Mapping[str, SchemaSeen]
     schema: SharedSchema
-    templates: Mapping[str, bytes]
+    templates: Mapping[str, bytes] | None
+
+    @property
+    def public(self) -> SharedSchema:
+        """The schema as questions state it."""
+        return self.schema if self.templates is None else self.schema.hidden
+
+    def ask(self, question: AskSampleCrosstables | AskVotes) -> Asked:
+        return question if self.templates is None else ToEach(question, self.templates)
 
     def grow(self) -> Conversation[tuple[list[list[GrowingNode]], list[Fraction]]]:
         """Experts two at a time, until more do not help: those of the best ensemble, and the measures of all that were
@@ -112,12 +137,12 @@ class Ensemble:
             question = AskSampleCrosstables(
                 query=self.study.query,
                 target=self.study.target,
-                attributes=self.schema.hidden.attributes,
+                attributes=self.public.attributes,
                 tree=tree,
                 nodes=nodes,
                 sample=sample,
             )
-            total: Counts = yield ToEach(question, self.templates)
+            total: Counts = yield self.ask(question)
             return total
 
         nodes, _ = yield from grow(
@@ -135,19 +160,32 @@ class Ensemble:
             query=self.study.query,
             target=self.study.target,
             positive=self.sample.positive,
-            attributes=self.schema.hidden.attributes,
+            attributes=self.public.attributes,
             experts=[as_voter(expert, self.study.vote) for expert in experts],
+            sample=self.sample if self.templates is None else None,
         )
-        confusion: Counts = yield ToEach(question, self.templates)
+        confusion: Counts = yield self.ask(question)
         return balanced_accuracy(confusion.tolist())
 
 
-def begin(study: VotingTrees, sample: Sample, classes: tuple[Value, Value]) -> Conversation[Ensemble]:
-    """Ask the sites that take part what they can be asked about."""
-    seen = yield from ask_schemas(study)
+def begin(study: VotingTrees, sample: Sample) -> Conversation[tuple[Turnout, bool, Ensemble]]:
+    """Ask who takes part and what those can be asked about; whether positives are rare among their patients."""
+    masked = not study.way_out.by_site
+    if masked:
+        seen = yield from ask_schemas(study)
+        turnout = yield from add_up_classes(study, sample, seen)
+    else:
+        turnout = yield from count_classes(study, sample)
+        seen = yield from ask_schemas(study)
+    # The share of positives among all patients (docs/methods.md, section 1.11).
+    rare = Fraction(turnout.positives, turnout.patients) < Fraction(study.imbalance)
+    if not rare:
+        everyone = msgspec.structs.replace(sample, everyone=True)
+        sample = everyone if masked else Sample(positive=sample.positive)
     schema = share_schema(seen, study.bins, study.target)
-    both = Attribute(study.target, (), classes, missing=False, other=False)
-    return Ensemble(study, sample, seen, replace(schema, classes=both), tell_each(schema, seen))
+    both = Attribute(study.target, (), turnout.classes, missing=False, other=False)
+    templates = None if masked else tell_each(schema, seen)
+    return turnout, rare, Ensemble(study, sample, seen, replace(schema, classes=both), templates)
 
 
 def as_voter(grown: Sequence[GrowingNode], rule: Rule) -> Voter:

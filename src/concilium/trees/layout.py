@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,20 +29,33 @@ from concilium.records.row_hashes import mix
 MOST_NEGATIVES = 1_000_000
 # Statistics of fewer can be traced back to people, so that such a site opts out.
 LEAST_PATIENTS = 4
+# An ensemble stops long before; each expert goes over all patients.
+MOST_EXPERTS = 1001
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All patients with the positive value, and the `expert`-th helping of `negatives` others for each of them.
 
     It is nobody where that would be fewer than four; without `negatives` it is everyone. Either way there are two
-    classes: 0, not positive, and 1, positive.
+    classes: 0, not positive, and 1, positive. `everyone`: all patients, but nobody where that sample would be nobody;
+    so under masks a site that would opt out of an `exact` study adds nothing, and nobody sees that it did.
     """
 
     positive: str | int | float | bool
     negatives: int | None = None
     expert: int = 0
+    everyone: bool = False
 
-    def check(self) -> None:
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """What must be as the study's parameters say."""
+        return {"positive": self.positive, "negatives": self.negatives}
+
+    def check(self, release: str = "exact") -> None:
+        if release != "exact" and self.negatives is None:
+            raise MessageError("under masks a sample says how many negatives an expert takes")
+        if release != "exact" and self.expert >= MOST_EXPERTS:
+            raise MessageError(f"under masks experts are numbered 0 to {MOST_EXPERTS - 1}")
         if self.negatives is not None and not 1 <= self.negatives <= MOST_NEGATIVES:
             raise MessageError(f"an expert takes 1 to {MOST_NEGATIVES} negatives for each positive")
         if not 0 <= self.expert <= MOST_NEGATIVES:
@@ -55,6 +69,8 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """The patients of the cohort that the expert learns from, in table order."""
         if self.negatives is None:
             return cohort
+        if self.everyone:
+            return self.leave_out_unfit(cohort, query, target)
         positive = is_positive(cohort, target, self.positive)
         key = order_key(query, target, self.positive)
         others = take_turn(
@@ -62,6 +78,11 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         )
         rows = np.sort(np.concatenate([cohort.rows[positive], others]))
         return replace(cohort, rows=rows if len(rows) >= LEAST_PATIENTS else rows[:0])
+
+    def leave_out_unfit(self, cohort: Cohort, query: str, target: str) -> Cohort:
+        """The cohort, or nobody of it where an expert could not learn from it (class_counts.py)."""
+        laid_out = msgspec.structs.replace(self, everyone=False).choose(cohort, query, target)
+        return cohort if len(laid_out) else laid_out
 
 
 def positive_codes(column: Coded, positive: Value) -> NDArray[np.bool_]:

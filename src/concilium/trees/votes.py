@@ -1,7 +1,7 @@
 """How an ensemble of trees votes at the sites: confusion counts to be added up (docs/methods.md, section 1.13).
 
 The question carries all experts, so that a site needs no memory of earlier ones. Under `exact` the house sees four
-numbers of every site: patients by class and by the ensemble's vote.
+numbers of every site: patients by class and by the ensemble's vote; under `masked` their sums over all sites.
 
 The patients are all of the query at the sites that take part.
 Every expert has learned from all the positives among them, so that what comes out is good enough to compare ensembles
@@ -21,17 +21,15 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.attributes import check_attributes
 from concilium.federation.cohort import Cohort
-from concilium.federation.questions import EXACT
+from concilium.federation.questions import PLAIN
 from concilium.federation.work import CALL, READ_CATEGORY, Workload, estimate_columns
 from concilium.trees.conditional import Conditional
-from concilium.trees.layout import is_positive
+from concilium.trees.layout import MOST_EXPERTS, Sample, is_positive
 from concilium.trees.routing import route
 from concilium.trees.site_columns import find_columns
 from concilium.trees.splits import Split, check_tree, estimate_routing, find_branchings
 
 Rule = Literal["balanced", "majority"]
-# Each goes over all patients; an ensemble stops long before.
-MOST_EXPERTS = 1001
 # Patients by class, negative first.
 Counted = Sequence[int] | NDArray[np.int64]
 
@@ -54,17 +52,21 @@ class Voter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
 
 
 class AskVotes(Conditional, frozen=True, kw_only=True):
-    """How many patients of each class does the majority of these experts call positive, and negative?"""
+    """How many patients of each class does the majority of these experts call positive, and negative?
+
+    `sample`: under masks, where nobody opts out, a site adds nothing if it could not lay it out."""
 
     kind: ClassVar[str] = "tree.votes"
-    releases: ClassVar[frozenset[str]] = EXACT
+    releases: ClassVar[frozenset[str]] = PLAIN
 
     positive: str | int | float | bool
     experts: list[Voter]
+    sample: Sample | None = None
 
     @property
     def fixed(self) -> Mapping[str, Any]:
-        return {"positive": self.positive}
+        sample = {} if self.sample is None else self.sample.fixed
+        return {**sample, "positive": self.positive}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,7 +77,13 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
             raise MessageError("the number of experts must be odd, so that no vote is a tie")
         if len(self.experts) > MOST_EXPERTS:
             raise MessageError(f"at most {MOST_EXPERTS} experts can vote at a time")
-        self.check_hidden()
+        self.check_told(release)
+        if (self.sample is None) != (release == "exact"):
+            raise MessageError(
+                "under masks, and only there, votes are counted where a sample can be laid out"
+            )
+        if self.sample is not None:
+            self.sample.check(release)
         check_attributes(self.attributes)
         for expert in self.experts:
             votes = set(expert.positive)
@@ -93,7 +101,9 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
         """The counts of this site, [class, vote], negative first."""
-        columns = find_columns(cohort, self, template).folded
+        if self.sample is not None:
+            cohort = self.sample.leave_out_unfit(cohort, self.query, self.target)
+        columns = find_columns(cohort, self, template if self.sample is None else None).folded
         votes = np.zeros(len(cohort.view.records), dtype=np.int32)
         for expert in self.experts:
             resting = route(cohort.rows, find_branchings(expert.tree, columns))

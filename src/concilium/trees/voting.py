@@ -36,7 +36,7 @@ from concilium.records.columns import label
 from concilium.trees.body import BodyOfTrees, TreeBody, TreeNode
 from concilium.trees.cautions import find_oddities
 from concilium.trees.drawing import draw
-from concilium.trees.ensemble import begin, count_classes
+from concilium.trees.ensemble import begin
 from concilium.trees.explanation import explain, explain_votes
 from concilium.trees.growing import finish
 from concilium.trees.layout import MOST_NEGATIVES, Sample
@@ -91,7 +91,7 @@ class VotingTrees(Method[VotingBody]):
     called: ClassVar[str] = "VotingTrees"
     description: ClassVar[str] = "decision trees over all sites for a rare class, each with one vote"
     body_type: ClassVar[type[VotingBody]] = VotingBody
-    releases: ClassVar[tuple[str, ...]] = ("exact",)
+    releases: ClassVar[tuple[str, ...]] = ("exact", "masked")
     against_rest: ClassVar[bool] = True
     compares: ClassVar[bool] = False
     differs_from_pooled: ClassVar[str] = (
@@ -143,9 +143,15 @@ class VotingTrees(Method[VotingBody]):
     min_leaf: MinLeaf = 5
 
     def plan(self) -> Plan:
-        """What a fit will ask; all of it is exact, so nothing bounds what it tells."""
+        """What a fit will ask; nothing bounds what it tells."""
+        classes = {
+            "tree.classes": "patients by class; a site without a positive patient, or with too few, opts out"
+        }
+        totals = {
+            "tree.totals": "patients by class; a site without a positive patient, or with too few, adds nothing"
+        }
         notes = {
-            "tree.classes": "patients by class; a site without a positive patient, or with too few, opts out",
+            **(classes if self.way_out.by_site else totals),
             "tree.schema": "which attributes and values there are",
             "tree.sample": "counts of all attributes in every expert's sample, once per level of each expert",
             "tree.votes": "class by vote of every ensemble tried: four numbers each",
@@ -154,10 +160,7 @@ class VotingTrees(Method[VotingBody]):
 
     def converse(self, partners: Partners) -> Conversation[Learned[VotingBody]]:
         sample = Sample(positive=self.positive, negatives=self.negatives)
-        turnout = yield from count_classes(self, sample)
-        # The share of positives among all patients (docs/methods.md, section 1.11).
-        rare = Fraction(turnout.positives, turnout.patients) < Fraction(self.imbalance)
-        ensemble = yield from begin(self, sample if rare else Sample(positive=self.positive), turnout.classes)
+        turnout, rare, ensemble = yield from begin(self, sample)
         if rare:
             grown, measures = yield from ensemble.grow()
         else:
