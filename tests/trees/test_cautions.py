@@ -61,7 +61,8 @@ def test_bins_for_text_name_the_site_and_the_attribute():
         learn({"north": ROWS, "south": text}, bins={"age": [40, 60]})
     assert str(caught.value) == (
         "the study does not fit every site: south: attribute 'age' holds text, so bins do not apply to it; mend the "
-        "column, or give no bins for it"
+        "column, or give no bins for it (where the text stands for missing, or has a decimal comma, the hospital's map "
+        "says so)"
     )
 
 

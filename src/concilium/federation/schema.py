@@ -6,6 +6,7 @@ not know are not asked for, and values it does not know are hidden (it is told t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,12 +22,14 @@ from concilium.federation.edges import check_edges
 from concilium.federation.questions import PLAIN, Gathered, Reply
 from concilium.federation.work import READ_CATEGORY, READ_NUMBER, READING, Workload, count_code_bytes
 from concilium.records.columns import Coded, Column, Numbers, Value, label
-from concilium.records.grammar import canonical
+from concilium.records.grammar import canonical, measure
 
 # An integer attribute with more values than this over all sites is a number, not a category: it needs bins.
 MOST_INTEGER_VALUES = 32
 # As many values as a column is taken to have when the memory to list them is estimated.
 MOST_LISTED = 1 << 16
+# Different texts among numbers, up to which they are taken for what a hospital writes where nothing was measured.
+ODD_TEXTS = 3
 
 
 class SchemaSeen(Reply, frozen=True):
@@ -259,7 +262,37 @@ def list_classes(cohort: Cohort, target: str) -> list[str | int | float | bool]:
 def as_listed(column: Column) -> Coded | None:
     """A column whose values may be listed; None for numbers, and where to list about one value per patient would be to
     list the patients."""
-    return None if isinstance(column, Numbers) or (column.numeric and near_unique(column)) else column
+    if isinstance(column, Numbers) or (column.numeric and near_unique(column)):
+        return None
+    return None if holds_measurements(column) else column
+
+
+def holds_measurements(column: Coded) -> bool:
+    """Whether these are numbers with a text or two among them, such as `?` for missing, that nobody stated: measured
+    values, of which each would otherwise be a category of its own."""
+    if column.by_itself or len(column.values) <= MOST_INTEGER_VALUES:
+        return False
+    return 1 <= sum(math.isnan(measure(value)) for value in column.values) <= ODD_TEXTS
+
+
+def find_foreign_codings(schemas: Mapping[str, SchemaSeen]) -> list[str]:
+    """A caution for each attribute that one site codes unlike all others: M and F where they have male and female. It
+    names no value: sites told their values to the house, not to whoever reads the card."""
+    cautions = []
+    columns: dict[str, dict[str, set[str]]] = {}
+    for site, schema in schemas.items():
+        for attribute in schema.attributes:
+            own = {label(value) for value in attribute.values if value is not None}
+            columns.setdefault(attribute.name, {})[site] = own
+    for name, by_site in sorted(columns.items()):
+        for site, own in by_site.items():
+            others = set().union(*(values for other, values in by_site.items() if other != site))
+            if len(own) > 1 and len(others) > 1 and own.isdisjoint(others):
+                cautions.append(
+                    f"{site} has no value of {name} that any other site has: it may code {name} in another way; map its "
+                    "values to those of the others there"
+                )
+    return cautions
 
 
 def list_values(column: Coded, cohort: Cohort) -> list[str | int | float | bool | None]:

@@ -287,7 +287,8 @@ def _stated_numbers(
 
 
 def guess_values(texts: Sequence[str | None]) -> Sequence[Value | None]:
-    """What the texts of one column of a file stand for: truth values, numbers, moments, or text as it is."""
+    """What the texts of one column of a file stand for: truth values, numbers, moments, or, where they are of several
+    kinds, the label of each."""
     bare = [text.strip(BLANKS) for text in texts if text is not None]
     if bare and all(text in TRUTH for text in bare):
         return [None if text is None else TRUTH[text.strip(BLANKS)] for text in texts]
@@ -297,7 +298,8 @@ def guess_values(texts: Sequence[str | None]) -> Sequence[Value | None]:
         return [None if text is None else float(text.strip(BLANKS)) for text in texts]
     if all(map(is_moment, bare)):
         return [None if text is None else tidy_moment(text.strip(BLANKS)) for text in texts]
-    return texts
+    # Each by itself: `4.0` is 4 beside text as it is among numbers, or another hospital would have another value.
+    return [None if text is None else canonical(text) for text in texts]
 
 
 def reads_as_number(bare: str) -> bool:

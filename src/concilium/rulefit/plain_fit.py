@@ -20,7 +20,7 @@ from concilium.errors import HouseError, StudyError
 from concilium.federation.attributes import Attribute, present
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, split_histograms
-from concilium.federation.schema import SchemaSeen, set_against_rest
+from concilium.federation.schema import SchemaSeen, find_foreign_codings, set_against_rest
 from concilium.federation.sums import choose_places
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.columns import Value, label
@@ -113,6 +113,7 @@ class PlainFit:
                 f"{len(body.taken)}"
             )
         warnings += [f"left out: {name} ({why})" for name, why in sorted(left_out.items())]
+        warnings += find_foreign_codings(schemas)
         if not rulefit.way_out.by_site:
             warnings.append(NOT_PRIVATE)
         return Learned(body, {site: schema.patients for site, schema in schemas.items()}, warnings)

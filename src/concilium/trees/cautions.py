@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.federation.attributes import Attribute
-from concilium.federation.schema import SchemaSeen, SharedSchema
+from concilium.federation.schema import SchemaSeen, SharedSchema, find_foreign_codings
 from concilium.records.columns import Value, label
 from concilium.trees.schemas import TreeStudy
 
@@ -74,6 +74,7 @@ def find_oddities(study: TreeStudy, schema: SharedSchema, seen: Mapping[str, Sch
         warnings.append(
             f"every patient{whose} has {study.target} = {label(schema.classes.values[0])}: there is nothing to learn"
         )
+    warnings += find_foreign_codings(seen)
     floored = [site for site, own in seen.items() if own.floored]
     if floored:
         warnings.append(
