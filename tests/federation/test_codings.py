@@ -70,5 +70,5 @@ def test_numbers_with_a_question_mark_among_them_are_no_categories(tmp_path):
     assert "left out: chol (a number at hungary; give bins for it)" in tree.card.warnings
     assert "chol" not in tree.attributes_
     with_bins = cc.DecisionTree("death", bins={"chol": [200, 250]})
-    with pytest.raises(cc.errors.ConciliumError, match="'chol' holds text.*the hospital's map says so"):
+    with pytest.raises(cc.errors.ConciliumError, match=r"'chol' holds text.*the hospital's map says so"):
         with_bins.fit(cc.House([cc.Site("hungary", cc.Records.read(path))]))

@@ -296,8 +296,8 @@ def numbers(records: Records, name: str) -> NDArray[np.float64]:
         isinstance(value, int | float) and not isinstance(value, bool) for value in column.values
     ):
         raise RecordsError(
-            f"attribute {name!r} holds text, so bins do not apply to it; mend the column, or give no bins for it (where "
-            "the text stands for missing, or has a decimal comma, the hospital's map says so)"
+            f"attribute {name!r} holds text, so bins do not apply to it; mend the column, or give no bins for it "
+            "(where the text stands for missing, or has a decimal comma, the hospital's map says so)"
         )
     sizes: NDArray[np.float64] = np.array([np.nan, *column.values], dtype=np.float64)
     return np.take(sizes, column.codes)

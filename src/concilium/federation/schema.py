@@ -289,8 +289,8 @@ def find_foreign_codings(schemas: Mapping[str, SchemaSeen]) -> list[str]:
             others = set().union(*(values for other, values in by_site.items() if other != site))
             if len(own) > 1 and len(others) > 1 and own.isdisjoint(others):
                 cautions.append(
-                    f"{site} has no value of {name} that any other site has: it may code {name} in another way; map its "
-                    "values to those of the others there"
+                    f"{site} has no value of {name} that any other site has: it may code {name} in another way; map "
+                    "its values to those of the others there"
                 )
     return cautions
 
