@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from concilium.policy.policy import Budget as Budget
     from concilium.policy.policy import Policy as Policy
     from concilium.privacy.ledger import Ledger as Ledger
+    from concilium.records.dictionary import Dictionary as Dictionary
     from concilium.records.patients import Patients as Patients
     from concilium.records.query import Query as Query
     from concilium.records.sequences import Sequences as Sequences
     from concilium.records.series import Series as Series
     from concilium.records.table import Records as Records
+    from concilium.records.table_map import TableMap as TableMap
     from concilium.rulefit.rulefit import RuleFit as RuleFit
     from concilium.study.study import Study as Study
     from concilium.temporal import stl as stl
@@ -41,6 +43,7 @@ _PLACES = {
     "Budget": "concilium.policy.policy",
     "CodeSharing": "concilium.codes.sharing",
     "DecisionTree": "concilium.trees.tree",
+    "Dictionary": "concilium.records.dictionary",
     "House": "concilium.federation.house",
     "Ledger": "concilium.privacy.ledger",
     "NaiveBayes": "concilium.trees.naive_bayes",
@@ -56,6 +59,7 @@ _PLACES = {
     "Series": "concilium.records.series",
     "Site": "concilium.federation.site",
     "Study": "concilium.study.study",
+    "TableMap": "concilium.records.table_map",
     "Taxonomy": "concilium.codes.taxonomy",
     "VotingTrees": "concilium.trees.voting",
     "load": "concilium.federation.model_file",

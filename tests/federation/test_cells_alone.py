@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import ConciliumError, RecordsError
 from concilium.federation.attributes import Attribute
-from concilium.federation.cells import read_as_asked, read_as_labels, read_as_numbers
 from concilium.federation.cohort import View
 from concilium.federation.held_out import Part
 from concilium.federation.histograms import AskNoisyHistograms
@@ -20,6 +19,7 @@ from concilium.federation.messages import Refusal, open_reply
 from concilium.federation.releases import find_release
 from concilium.federation.schema import state_values
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.records.cells import read_as_asked, read_as_labels, read_as_numbers
 from concilium.records.query import Query
 from concilium.records.table import Records, label
 

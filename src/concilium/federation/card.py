@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from concilium.records.dictionary import DictionaryEntry
+
 
 class SiteCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One site that took part; `patients` are those who matched the query (None where that is not released).
@@ -47,11 +49,13 @@ class DropoutCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Everything a reader must know of how a model came about, apart from what it predicts.
 
-    `study` is the hash of the terms that the sites agreed to, by person or policy, and `purpose` is what they say.
+    `study` is the hash of the terms that the sites agreed to, by person or policy, and `purpose` is what they say;
+    `dictionary` is what they say of the attributes.
     """
 
     study: str
     purpose: str = ""
+    dictionary: dict[str, DictionaryEntry] = {}
     method: str
     release: str
     meaning: str

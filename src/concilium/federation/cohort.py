@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import PolicyError, RecordsError
-from concilium.federation.cells import read_as_asked, read_as_labels, read_as_numbers
 from concilium.federation.disclosure import Guard, Population
 from concilium.policy.constrain import Constrained, constrain
 from concilium.policy.policy import Policy
 from concilium.privacy.randomness import draw_bytes
+from concilium.records.cells import read_as_asked, read_as_labels, read_as_numbers
 from concilium.records.expression import predicates
 from concilium.records.patients import PatientPart
 from concilium.records.query import Query

@@ -27,6 +27,7 @@ from concilium.privacy.budgets import BY_DEFAULT, Balance
 from concilium.privacy.identity import Identity, fingerprint, has_fingerprint
 from concilium.privacy.ledger import Ledger
 from concilium.privacy.study_book import AGREED, ENDED, POLICY, WAITING, StudyRecord
+from concilium.records.dictionary import describe_entry
 
 RUNNING = "running"
 NOT_SIGNED = "this hospital's identity did not sign that, so it counts as not decided"
@@ -192,6 +193,7 @@ def describe_terms(
         *section("Who asks", describe_house(study, policy)),
         *section("Purpose", [terms.purpose or "The house gives none."]),
         *section("What is asked", list(describe_subject(opened, policy))),
+        *section("Dictionary", list(describe_dictionary(opened)), mark="- "),
         *section("Questions", list(describe_questions(opened)), mark="- "),
         *section("Settings", list(describe_settings(opened)) or ["none"], mark="- "),
         *section("Who takes part", describe_participants(opened, policy)),
@@ -239,6 +241,14 @@ def describe_subject(opened: OpenedTerms, policy: Policy | None) -> Iterator[str
     for parameter, label in (("bins", "Cutoffs"), ("values", "Values")):
         for name, listed in (getattr(method, parameter, None) or {}).items():
             yield f"{label} of {quote(name)}: {', '.join(quote(write_value(one)) for one in listed)}."
+
+
+def describe_dictionary(opened: OpenedTerms) -> Iterator[str]:
+    """What the attributes are, as the house says."""
+    for name, entry in (opened.terms.dictionary or {}).items():
+        label = f" ({quote(entry.label)})" if entry.label else ""
+        codes = "".join(f"; {quote(system)} {quote(code)}" for system, code in entry.codes.items())
+        yield f"{quote(name)}{label}: {quote(describe_entry(entry))}{codes}"
 
 
 def describe_questions(opened: OpenedTerms) -> Iterator[str]:
@@ -439,6 +449,8 @@ def section(label: str, paragraphs: Iterable[str], mark: str = "") -> list[str]:
             break_on_hyphens=False,
             break_long_words=False,
         )
+    if not lines:
+        return []
     beside = itertools.chain([label], itertools.repeat(""))
     return [*(f"{name:{LABELS}}{line}".rstrip() for name, line in zip(beside, lines, strict=False)), ""]
 

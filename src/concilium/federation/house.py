@@ -22,6 +22,7 @@ from concilium.federation.messages import LedgerHead
 from concilium.federation.run import Run, SitesChanged
 from concilium.federation.terms import MOST_DAYS, MOST_PURPOSE, Draft
 from concilium.privacy.identity import Identity
+from concilium.records.dictionary import Dictionary
 
 
 class KnownSite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +46,7 @@ class House:
     identity  a file with the key by which hospitals know this house, made on first use; without one it is made for this
               process, or kept beside the journal
     purpose   what its studies are for, in words: hospitals read it before they agree
+    dictionary  what the attributes of its studies are: public, it stands in their terms and on their cards
     days      its studies end after so many days
     patience  seconds to wait where a person of a hospital must agree first
     """
@@ -61,6 +63,7 @@ class House:
         on_round: Callable[[str], None] | None = None,
         identity: str | Path | Identity | None = None,
         purpose: str = "",
+        dictionary: Dictionary | None = None,
         days: int = 30,
         patience: float = 0.0,
     ) -> None:
@@ -85,7 +88,12 @@ class House:
             raise StudyError(f"patience must be a number of seconds from 0; got {patience!r}")
         if not isinstance(purpose, str) or len(purpose) > MOST_PURPOSE or not purpose.isprintable():
             raise StudyError(f"purpose must be a text of at most {MOST_PURPOSE} characters; got {purpose!r}")
+        if dictionary is not None and not isinstance(dictionary, Dictionary):
+            raise StudyError(
+                f"dictionary must be a Dictionary, such as Dictionary.read(...); got {dictionary!r}"
+            )
         self._identity = identity
+        self.dictionary = Dictionary() if dictionary is None else dictionary
         self.purpose, self.days, self.patience = purpose, days, patience
         self.transport = transport
         self.timeout = timeout

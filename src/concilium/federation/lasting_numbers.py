@@ -32,7 +32,7 @@ class LastingNumbers:
     def columns(self) -> tuple[str, ...] | None:
         """By what this table's patients are told apart in a ledger that does not say yet; None is by their id."""
         table = self._patients.table
-        return None if self._patients.by is not None or table is None else tuple(sorted(table.names))
+        return None if self._patients.by is not None or table is None else tuple(sorted(table.lasting_names))
 
     def find(self, memory: PatientMemory) -> NDArray[np.uint32]:
         """The number of the patient in each row."""
@@ -64,8 +64,8 @@ class LastingNumbers:
         if memory.columns is None:
             if self._patients.by is None and table is not None:
                 raise LedgerError(_say(self._ledger, "their ids, and no column of ids is named"))
-        elif table is None or not set(memory.columns) <= set(table.names):
-            absent = set(memory.columns) - set(() if table is None else table.names)
+        elif table is None or not set(memory.columns) <= set(table.lasting_names):
+            absent = set(memory.columns) - set(() if table is None else table.lasting_names)
             raise LedgerError(_say(self._ledger, f"columns that are gone, such as {min(absent)!r}"))
         return encipher(self._patients.tell_apart(memory.columns), memory.key)
 

@@ -159,6 +159,7 @@ class Region:
                     terms.purpose,
                     nonce=terms.nonce,  # so that the sites know a repeated question again
                     ends=terms.ends,
+                    dictionary=terms.dictionary or {},
                 )
                 key = derive_proof_key(self.identity, terms.exchange_key, opened.id, self.name)
                 below = RegionalStudy(self.house.open(draft), opened, key)

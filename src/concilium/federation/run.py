@@ -52,6 +52,7 @@ from concilium.federation.terms import (
 )
 from concilium.privacy.identity import fingerprint, is_signed
 from concilium.privacy.randomness import draw_bytes
+from concilium.records.dictionary import DictionaryEntry
 
 if TYPE_CHECKING:
     from concilium.federation.house import House
@@ -139,6 +140,7 @@ class Run:
             identities=tuple(keys[site] for site in sorted(keys)),
             colluders=colluders,
             ends=ends,
+            dictionary=dict(self.dictionary) or msgspec.UNSET,
         ).encoded
         if self.journal is not None:
             terms = self.journal.note(f"terms {' '.join(sorted(self.sites))}", terms)
@@ -340,6 +342,7 @@ class Run:
         return Card(
             study=self.study,
             purpose=self.draft.purpose or self.house.purpose,
+            dictionary=dict(self.dictionary),
             method=self.method,
             release=self.release.name,
             meaning=self.release.meaning,
@@ -352,6 +355,11 @@ class Run:
             warnings=notes,
             version=concilium.__version__,
         )
+
+    @property
+    def dictionary(self) -> Mapping[str, DictionaryEntry]:
+        """What the study's attributes are, as far as it says."""
+        return self.draft.dictionary or self.house.dictionary.entries
 
     @property
     def where(self) -> str:

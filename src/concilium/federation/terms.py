@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import msgspec
 
 from concilium.closed_lists import METHODS, RELEASES, load
-from concilium.errors import ConciliumError, MessageError, QueryError, nearest
+from concilium.errors import ConciliumError, MessageError, QueryError, StudyError, nearest
 from concilium.federation.messages import Envelope, LedgerHead
 from concilium.federation.questions import Question, Reply, Statistic, Step
 from concilium.privacy.identity import Identity, is_signed, statement
 from concilium.privacy.manifest import KEY_BYTES, NONCE_BYTES, Manifest, Participant, compose
+from concilium.records.dictionary import DictionaryEntry, check_entries
 
 if TYPE_CHECKING:
     from concilium.federation.method import Method
@@ -55,6 +56,7 @@ class Draft:
     purpose: str = ""
     nonce: str | None = None
     ends: str | None = None
+    dictionary: Mapping[str, DictionaryEntry] = field(default_factory=dict)
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,6 +68,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     identities           under masks: their keys, in that order
     colluders            under masks: how many of them may side with the house
     ends                 the last day (UTC) on which anything is answered
+    dictionary           what attributes mean, are measured in and can be: read by people, and by the hospital's map;
+                         what a question may hold is said by the parameters alone
     """
 
     format: Literal["concilium/terms@1"] = "concilium/terms@1"
@@ -81,6 +85,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     identities: tuple[bytes, ...]
     colluders: int | None
     ends: str
+    dictionary: dict[str, DictionaryEntry] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def encoded(self) -> bytes:
@@ -231,12 +236,23 @@ def _check_form(terms: Terms) -> None:
         raise MessageError(
             f"a study's terms have a nonce of 8 to 128 characters and are for 1 to {MOST_MODELS} models"
         )
+    if terms.dictionary is not msgspec.UNSET:
+        _check_dictionary(terms.dictionary)
     if not names or list(names) != sorted(set(names)):
         raise MessageError("a study's terms list its participants once each, in order of names")
     if not (_is_day(terms.ends) and (terms.price is None or _is_price(terms.price))):
         raise MessageError(
             "a study's terms say the day it ends, such as 2027-01-31, and its price as a fraction"
         )
+
+
+def _check_dictionary(entries: Mapping[str, DictionaryEntry]) -> None:
+    if not entries:
+        raise MessageError("the terms of a study without a dictionary do not name one")
+    try:
+        check_entries(entries, "the dictionary of these terms")
+    except StudyError as error:
+        raise MessageError(str(error)[:MOST_REASON]) from None
 
 
 def _is_day(text: str) -> bool:

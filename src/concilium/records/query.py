@@ -80,10 +80,14 @@ class Query:
 
     def mask(self, records: Records) -> NDArray[np.bool_]:
         """True for every patient who is definitely meant."""
+        return np.asarray(self.truth(records) == TRUE)
+
+    def truth(self, records: Records) -> NDArray[np.uint8]:
+        """For every patient TRUE, FALSE, or UNKNOWN where a missing value decides it."""
         if self.condition is None:
-            return np.ones(len(records), dtype=np.bool_)
+            return np.full(len(records), TRUE, dtype=np.uint8)
         try:
-            return np.asarray(_truth(self.condition, records, {}) == TRUE)
+            return _truth(self.condition, records, {})
         except Mistake as mistake:
             raise point_at(mistake, self.text or str(self)) from None
 

@@ -60,11 +60,16 @@ def read_columns(
 
 def name_row(source: Any, row: int) -> str:
     """How people find a row, counted from 0, in a source: in a text file by its line."""
-    if isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(TEXT_FILES):
+    if is_text_file(source):
         from concilium.records.delimited import look
 
         return look(Path(source)).row(row)
     return f"row {row + 1}"
+
+
+def is_text_file(source: Any) -> bool:
+    """Whether this is a file of text, whose cells have no types."""
+    return isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(TEXT_FILES)
 
 
 def is_frame(source: object) -> bool:

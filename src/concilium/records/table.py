@@ -23,18 +23,22 @@ from concilium.records.row_hashes import Hashes, digest_rows, hash_rows, tell_ap
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from concilium.records.dictionary import Dictionary
+    from concilium.records.table_map import TableMap
+
 __all__ = ["DEFAULT_MISSING", "Coded", "Column", "Numbers", "Records", "Value", "label"]
 
 
 class Records:
     """A site's patients: `records["age"]` is a column, `len(records)` the number of patients.
 
+    `raw` is the table as it was read, where a hospital's map made these columns of it: what a ledger is bound to.
     `former_reading` reads the same table as an earlier version would have for its ledger, where that is not this one.
     """
 
     former_reading: Callable[[], Records] | None = None
 
-    def __init__(self, columns: Mapping[str, Column]) -> None:
+    def __init__(self, columns: Mapping[str, Column], raw: Records | None = None) -> None:
         if not columns:
             raise RecordsError("a table of patients needs at least one column")
         check_names(list(columns), "records")
@@ -47,6 +51,7 @@ class Records:
                 )
         self._columns = dict(columns)
         self._length = lengths[first]
+        self._raw = raw
         self._whole: tuple[Records, NDArray[np.integer]] | None = None  # whose rows these are
 
     @classmethod
@@ -56,6 +61,8 @@ class Records:
         table: str | None = None,
         schema: Mapping[str, str] | None = None,
         missing: Iterable[str] | None = None,
+        dictionary: Dictionary | None = None,
+        map: TableMap | None = None,
     ) -> Records:
         """A table from a .csv, .csv.gz, .parquet or .duckdb file, a PostgreSQL URL, or a DataFrame.
 
@@ -64,8 +71,13 @@ class Records:
         (grammar.py), and only such columns can be asked about under `private`. `missing` lists the texts that stand
         for a missing cell (blanks around them do not count); text files use `DEFAULT_MISSING` unless it is
         given, the other sources have a missing value of their own and use only what is given. The text
-        `None` is a value.
+        `None` is a value. `dictionary` says how the columns of a study are read, and which values they have
+        (dictionary.py); `map` is the hospital's own and says how its table becomes those columns (table_map.py).
         """
+        if dictionary is not None or map is not None:
+            from concilium.records.table_map import read_mapped
+
+            return read_mapped(source, table, schema, missing, dictionary, map)
         from concilium.records.sources import read_columns
 
         return cls(read_columns(source, table, schema, missing))
@@ -114,7 +126,7 @@ class Records:
     def take(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Records:
         """The patients of a mask or of row numbers; every column keeps all its values, held or not."""
         numbers = number_rows(rows, len(self))
-        part = Records({name: _take(column, numbers) for name, column in self._columns.items()})
+        part = Records({name: _take(column, numbers) for name, column in self._columns.items()}, self._raw)
         whole, places = (self, numbers) if self._whole is None else (self._whole[0], self._whole[1][numbers])
         part._whole = whole, places
         return part
@@ -140,7 +152,10 @@ class Records:
         ends = np.cumsum(np.bincount(column.codes, minlength=len(column.values) + 1)[1:])
         parts = np.split(order, ends)[: len(column.values)]
         return {
-            label(value): Records({name: _take(other, part) for name, other in rest.items()})
+            label(value): Records(
+                {name: _take(other, part) for name, other in rest.items()},
+                None if self._raw is None else self._raw.take(part),
+            )
             for value, part in zip(column.values, parts, strict=True)
             if part.size
         }
@@ -157,14 +172,19 @@ class Records:
     def digest(self) -> str:
         """What a ledger is bound to: 64 hex digits of the patients' rows, whatever their order, their source, the order
         of the columns and the schema (row_hashes.py says what is claimed)."""
-        return digest_rows(self.names, self._hashes)
+        return digest_rows(self.lasting_names, self._hashes)
+
+    @property
+    def lasting_names(self) -> tuple[str, ...]:
+        """The columns by which a ledger tells patients apart: those of the table as it was read."""
+        return self.names if self._raw is None else self._raw.lasting_names
 
     @cached_property
     def _hashes(self) -> Hashes:
         if self._whole is not None:
             whole, places = self._whole
             return whole._hashes[:, places]
-        return hash_rows(self._columns, len(self))
+        return hash_rows(self._columns, len(self)) if self._raw is None else self._raw._hashes
 
     def tell_apart(self, names: Sequence[str] | None = None) -> Hashes:
         """A hash for each patient of what these columns say (all of them by default), and of how many rows before, in
@@ -172,6 +192,8 @@ class Records:
         if self._whole is not None:
             whole, places = self._whole
             return whole.tell_apart(names)[:, places]
+        if self._raw is not None:
+            return self._raw.tell_apart(names)
         if names is None or sorted(names) == sorted(self.names):
             return self._told_apart
         return tell_apart(hash_rows({name: self[name] for name in names}, len(self)))
@@ -183,6 +205,8 @@ class Records:
     @property
     def former_digest(self) -> str:
         """The digest that a ledger of an earlier version is bound to."""
+        if self.former_reading is None and self._raw is not None:
+            return self._raw.former_digest
         return (self if self.former_reading is None else self.former_reading()).digest_in_order
 
     @cached_property

@@ -70,7 +70,7 @@ def read_population(study: Study, source: Hospital | SplitTable) -> Patients:
     if source.records is None:
         return Patients(**parts)
     by = columns.patient or "patient"
-    table: Records = read_table(study.locate(source.records), source.table, {by: "code", **study.reading})
+    table: Records = read_table(study, study.locate(source.records), source, {by: "code", **study.reading})
     return Patients(table=table, by=by, **parts)
 
 

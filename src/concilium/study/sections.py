@@ -29,6 +29,10 @@ Patience = Annotated[float, Meta(ge=0, le=1e9, description="a number of seconds 
 Names = Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of columns")]
 Gateways = Annotated[int, Meta(ge=1, le=1000, description="a whole number from 1 to 1000")]
 Kind = Literal["code", "number"]
+Map = Annotated[
+    str | dict[str, Any],
+    Meta(description='the file of a hospital\'s map, or its keys, such as { missing = ["?"] }'),
+]
 Listed = Annotated[
     tuple[str | int | float | bool, ...],
     Meta(min_length=1, description="a list of values, such as ['f', 'm']"),
@@ -70,6 +74,7 @@ class SplitTable(msgspec.Struct, frozen=True, kw_only=True):
     rules: Text | None = None
     gateways: Gateways | None = None
     policy: Text | None = None
+    map: Map | None = None
 
 
 class Hospital(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +87,7 @@ class Hospital(msgspec.Struct, frozen=True, kw_only=True):
     rules: Text | None = None
     policy: Text | None = None
     ledger: Text | None = None
+    map: Map | None = None
 
     @property
     def source(self) -> str:

@@ -19,8 +19,10 @@ from concilium.records.grammar import read_text
 from concilium.records.patients import Patients
 from concilium.records.query import Query
 from concilium.records.table import Coded, Numbers, Records, label
+from concilium.study.sections import SplitTable
 
 if TYPE_CHECKING:
+    from concilium.study.sections import Hospital
     from concilium.study.study import Study
 
 
@@ -31,7 +33,7 @@ def read_tables(study: Study) -> dict[str, Records]:
         assert study.split.records is not None
         assert study.split.by is not None
         source = study.locate(study.split.records)
-        whole = read_table(source, study.split.table, reading)
+        whole = read_table(study, source, study.split, reading)
         require_target(study, whole, source, reading)
         require_columns(study, [whole])
         return whole.split(study.split.by)
@@ -39,11 +41,13 @@ def read_tables(study: Study) -> dict[str, Records]:
     for hospital in study.hospitals:
         assert hospital.records is not None
         source = study.locate(hospital.records)
-        tables[hospital.name] = read_table(source, hospital.table, reading)
+        tables[hospital.name] = read_table(study, source, hospital, reading)
         require_target(study, tables[hospital.name], f"site {hospital.name!r}, {source}", reading)
         if hospital.ledger and reading != study.schema:
             # A ledger of an earlier version is bound to the table as [schema] alone would have it read.
-            tables[hospital.name].former_reading = partial(read_table, source, hospital.table, study.schema)
+            tables[hospital.name].former_reading = partial(
+                read_table, study, source, hospital, study.schema, mapped=False
+            )
     require_columns(study, list(tables.values()))
     return tables
 
@@ -53,15 +57,26 @@ def read_test_file(study: Study) -> dict[str, Records]:
     if study.evaluate is None or study.evaluate.file is None:
         return {}
     source, reading = study.locate(study.evaluate.file), study.reading
-    patients = read_table(source, None, reading)
+    patients = read_table(
+        study, source, SplitTable(map=None if study.split is None else study.split.map), reading
+    )
     require_target(study, patients, source, reading)
     if study.split is not None and study.split.by is not None and study.split.by in patients:
         return patients.split(study.split.by)
     return {Path(study.evaluate.file).name: patients}
 
 
-def read_table(source: str, table: str | None, schema: Mapping[str, str]) -> Records:
-    """One of several tables: a column that is stated may be absent from some of them."""
+def read_table(
+    study: Study,
+    source: str,
+    site: Hospital | SplitTable,
+    schema: Mapping[str, str],
+    mapped: bool = True,
+) -> Records:
+    """One of several tables, under its hospital's map: a column that is stated may be absent from some of them."""
+    table, map = site.table, study.find_map(site)
+    if mapped and (map is not None or study.dictionary):
+        return Records.read(source, table=table, schema=schema, dictionary=study.dictionary, map=map)
     try:
         return Records.read(source, table=table, schema=schema)
     except RecordsError:
@@ -115,9 +130,11 @@ def require_columns(study: Study, tables: Sequence[Records]) -> None:
         "[values]": study.values,
         "[bins]": study.bins,
     }
+    # A dictionary may be of a whole network, and a study of what there is; a private one asks about all of it.
+    spared = frozenset() if study.way_out.bounded else frozenset(study.dictionary)
     for place, columns in mentions.items():
         for column in columns:
-            if column not in names:
+            if column not in names and (column not in spared or place == "[study] query"):
                 raise StudyError(
                     f"{study.path}: {place} names {column!r}, a column no site has{nearest(column, names)}"
                 )
@@ -202,6 +219,7 @@ def open_house(
         on_round=on_round,
         identity=None if study.house.identity is None else study.locate(study.house.identity),
         purpose=study.aim,
+        dictionary=study.dictionary,
         days=study.house.days,
         patience=study.house.patience,
     )

@@ -39,7 +39,9 @@ from concilium.study.sections import (
 if TYPE_CHECKING:
     from concilium.federation.method import Method
     from concilium.federation.releases.release import Release
+    from concilium.records.dictionary import Dictionary
     from concilium.records.table import Records
+    from concilium.records.table_map import TableMap
     from concilium.study.planning import StudyPlan
     from concilium.study.results import StudyResults
 
@@ -49,6 +51,7 @@ SECTIONS: dict[str, type[msgspec.Struct] | None] = {
     "sites": SplitTable,
     "site": Hospital,
     "series": CourseColumns,
+    "dictionary": None,
     "schema": None,
     "values": None,
     "bins": None,
@@ -69,6 +72,7 @@ class Study(About, frozen=True, kw_only=True):
     split: SplitTable | None
     hospitals: tuple[Hospital, ...]
     columns: CourseColumns
+    dictionary: Dictionary
     schema: dict[str, Kind]
     values: dict[str, tuple[Value, ...]]
     bins: dict[str, tuple[float, ...]]
@@ -80,6 +84,8 @@ class Study(About, frozen=True, kw_only=True):
     @classmethod
     def read(cls, path: str | Path) -> Study:
         """The study in a TOML file; StudyError says in one sentence which key is wrong and how."""
+        from concilium.records.dictionary import find_dictionary
+
         path = Path(path)
         try:
             content = path.read_bytes()
@@ -96,16 +102,26 @@ class Study(About, frozen=True, kw_only=True):
         about = read_section(path, "study", document, About)
         method = find_method(path, about.method, document)
         about = _settle_target(path, about, method)
+        split = read_section(path, "sites", document, SplitTable) if "sites" in document else None
+        dictionary = find_dictionary(path, document)
+        if dictionary and about.attributes is None and not method.reads_courses:
+            # What is in a table and not in the dictionary is no part of the study.
+            apart = {about.target, None if split is None else split.by}
+            names = tuple(name for name in dictionary if name not in apart)
+            about = msgspec.structs.replace(about, attributes=names or None)
+        entry = dictionary.get(about.target)
+        bins = dictionary.bins | ({about.target: entry.range} if entry is not None and entry.range else {})
         study = cls(
             **msgspec.structs.asdict(about),
             path=path,
             privacy=read_section(path, "privacy", document, Privacy),
-            split=read_section(path, "sites", document, SplitTable) if "sites" in document else None,
+            split=split,
+            dictionary=dictionary,
             hospitals=_hospitals(path, document.get("site", [])),
             columns=read_section(path, "series", document, CourseColumns),
-            schema=read_columns(path, "schema", document, Kind),
-            values=read_columns(path, "values", document, Listed),
-            bins=read_columns(path, "bins", document, Edges),
+            schema={**dictionary.schema, **read_columns(path, "schema", document, Kind)},
+            values={**dictionary.values, **read_columns(path, "values", document, Listed)},
+            bins={**bins, **read_columns(path, "bins", document, Edges)},
             parameters=read_parameters(path, method, document),
             house=read_section(path, "house", document, HouseRules),
             evaluate=read_section(path, "evaluate", document, Evaluate) if "evaluate" in document else None,
@@ -262,6 +278,17 @@ class Study(About, frozen=True, kw_only=True):
     def aim(self) -> str:
         """What hospitals are told that the study is for: its purpose on one line, its name where it has none."""
         return " ".join((self.purpose or self.name).split())
+
+    def find_map(self, source: Hospital | SplitTable) -> TableMap | None:
+        """How a hospital's own table becomes the study's columns; None where it names no map."""
+        from concilium.records.table_map import TableMap
+
+        if source.map is None:
+            return None
+        if isinstance(source.map, str):
+            return TableMap.read(self.locate(source.map))
+        name = source.name if isinstance(source, Hospital) else "[sites]"
+        return TableMap.parse(source.map, f"{self.path}: the map of {name}")
 
     def locate(self, place: str) -> str:
         """A path of the study file as seen from here; a database address stays as it is."""
