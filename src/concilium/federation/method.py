@@ -23,7 +23,7 @@ from concilium.federation.edges import read_bins
 from concilium.federation.explanation import Explanation
 from concilium.federation.house import House
 from concilium.federation.model_file import save
-from concilium.federation.prediction import AnyPatients, as_plain, read_patient
+from concilium.federation.prediction import AnyPatients, KnownOutcomes, as_plain, read_patient
 from concilium.federation.questions import Statistic
 from concilium.federation.releases import find_release
 from concilium.federation.releases.release import Release
@@ -40,6 +40,7 @@ from concilium.privacy.accounting import (
 )
 from concilium.records.columns import Value, label
 from concilium.records.grammar import canonical
+from concilium.records.patients import Patients
 from concilium.records.query import Query
 
 
@@ -367,6 +368,18 @@ class Method(ABC, Generic[B]):
         best = np.argmax(self.predict_proba(patients), axis=1)
         labels: NDArray[Any] = np.array(self.classes_).take(best)
         return labels
+
+    def find_outcomes(self, patients: Patients) -> KnownOutcomes:
+        """Those of the patients whom it is about and whose outcome is known, as it is asked about them."""
+        table = patients.table
+        if table is None:
+            raise ModelError("this model is about a table of patients, and there is none")
+        if self.target not in table:
+            raise ModelError(f"the patients have no column {self.target!r}, which is what the model predicts")
+        known = np.array([value is not None for value in table.values(self.target)], dtype=np.bool_)
+        rows = np.flatnonzero(Query.parse(self.query).mask(table) & known)
+        about = table.take(rows)
+        return KnownOutcomes(about, [value for value in about.values(self.target) if value is not None], rows)
 
     def explain(self, patient: Mapping[str, Any]) -> Explanation:
         """Why this patient gets this prediction: prints as sentences, `.reasons` is data."""

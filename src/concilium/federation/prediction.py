@@ -1,8 +1,10 @@
-"""Patients as a model reads them: from records, data frames or plain mappings, whatever stands for missing there."""
+"""Patients as a model reads them: from records, data frames or plain mappings, whatever stands for missing there; and
+those whose outcome is known, beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
@@ -10,13 +12,26 @@ from numpy.typing import NDArray
 
 from concilium.errors import ModelError
 from concilium.federation.cohort import bin_codes, numbers
-from concilium.records.table import Coded, Column, Records
+from concilium.records.table import Coded, Column, Records, Value
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 # What a model predicts for: a table, a data frame, or one mapping per patient.
 AnyPatients: TypeAlias = Union[Records, "DataFrame", Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class KnownOutcomes:
+    """What happened to patients, beside what a model can be asked about them.
+
+    `asked` is what `predict` takes; `truth` are the outcomes, in its order; `rows` tell which patient of the population
+    each is about: a patient may be asked about more than once, or not at all.
+    """
+
+    asked: Any
+    truth: Sequence[Value]
+    rows: NDArray[np.intp]
 
 
 class NewPatients:

@@ -23,13 +23,12 @@ from concilium.records.table import Records
 from concilium.study.results import StudyResults, find_terms, tabulate
 from concilium.study.sources import open_house, open_sites, read_table
 from concilium.study.work_in_progress import WorkInProgress
-from concilium.temporal.labelled_windows import find_windows
 from concilium.temporal.rule_discovery import RuleDiscovery
 from concilium.temporal.rule_sets import RuleSets
-from concilium.temporal.site_rules import learn_rules, prepare
+from concilium.temporal.site_rules import learn_rules
 
 if TYPE_CHECKING:
-    from concilium.study.sections import Hospital, SplitTable
+    from concilium.study.sections import CourseColumns, Hospital, SplitTable
     from concilium.study.study import Study
 
 Tell = Callable[[str], None]
@@ -57,21 +56,26 @@ def read_population(study: Study, source: Hospital | SplitTable) -> Patients:
             study.locate(source.rules), patient=columns.patient or "patient", rule=columns.rule
         )
     if source.series is not None:
-        parts["series"] = Series.read(
-            study.locate(source.series),
-            step=method.step,
-            patient=columns.patient,
-            time=columns.time,
-            time_unit=columns.time_unit,
-            origin=columns.origin,
-            variable=columns.variable,
-            value=columns.value,
-        )
+        parts["series"] = read_series(study.locate(source.series), method.step, columns)
     if source.records is None:
         return Patients(**parts)
     by = columns.patient or "patient"
     table: Records = read_table(study, study.locate(source.records), source, {by: "code", **study.reading})
     return Patients(table=table, by=by, **parts)
+
+
+def read_series(place: str, step: str, columns: CourseColumns) -> Series:
+    """Series of a file on a grid of this step, its columns as a study names them."""
+    return Series.read(
+        place,
+        step=step,
+        patient=columns.patient,
+        time=columns.time,
+        time_unit=columns.time_unit,
+        origin=columns.origin,
+        variable=columns.variable,
+        value=columns.value,
+    )
 
 
 def conduct_courses(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> StudyResults:
@@ -123,18 +127,12 @@ def hold_back(study: Study, populations: Populations) -> tuple[Populations, Popu
 
 def predict_outcomes(site: str, method: RuleDiscovery, patients: Patients) -> Predictions:
     """What the rules say of one window of each patient, as they were weighed on others (rule_outcomes.py)."""
-    assert method.task.learning is not None
-    learning = method.task.learning
-    assert patients.series is not None
-    series = prepare(patients.series, method.task)
-    ends, positive = find_windows(series, learning.outcome, learning.steps)
-    there = np.flatnonzero(ends)
-    if not len(there):
+    outcomes = method.find_outcomes(patients)
+    if not len(outcomes.rows):
         return Predictions(site, (0, 1), [], [], [])
-    windows = series.choose(method.task.names).cut(ends[there], learning.steps, there)
-    shares = method.predict_proba(windows)
+    shares = method.predict_proba(outcomes.asked)
     predicted = np.argmax(shares, axis=1).tolist()
-    return Predictions(site, (0, 1), positive[there].astype(int).tolist(), predicted, shares.tolist())
+    return Predictions(site, (0, 1), list(outcomes.truth), predicted, shares.tolist())
 
 
 def judge(method: RuleDiscovery, populations: Populations) -> DiscoveryFigures:

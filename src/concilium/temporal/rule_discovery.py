@@ -22,13 +22,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import StudyError
+from concilium.errors import ModelError, StudyError
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.explanation import Explanation
 from concilium.federation.method import Delta, Epsilon, PrivateMethod, QueryText, as_written, documented
+from concilium.federation.prediction import KnownOutcomes
 from concilium.parameters import share
 from concilium.privacy.accounting import Plan, exact_delta, exact_positive
 from concilium.records.clinical_ranges import CLINICAL_RANGES
+from concilium.records.patients import Patients
+from concilium.records.query import Query
 from concilium.records.series import Series
 from concilium.records.time_grid import count_steps
 from concilium.temporal.discovery_along_paths import converse_along_paths
@@ -55,6 +58,7 @@ from concilium.temporal.discovery_parameters import (
 )
 from concilium.temporal.discovery_plan import plan_questions, say_protection
 from concilium.temporal.discovery_search import MOST_TEMPLATES, LevelSearch
+from concilium.temporal.labelled_windows import find_windows
 from concilium.temporal.local_search import LocalSearch
 from concilium.temporal.path_search import PathSearch
 from concilium.temporal.rule_codes import PARAMETER_SHARE
@@ -63,6 +67,7 @@ from concilium.temporal.rule_levels import VARIABLES
 from concilium.temporal.rule_patients import AnySeries, read_courses
 from concilium.temporal.rule_task import LearningTask, PublicLimits, RuleTask, open_grammar
 from concilium.temporal.search_space import place_limits
+from concilium.temporal.site_rules import prepare
 
 SIZE_SHARE, NAME_SHARE, OUTCOME_SHARE = Fraction(1, 1000), Fraction(1, 20), Fraction(1, 4)
 """Of the budget: for how many patients there are, for which variables occur, for what rules say of the outcome."""
@@ -245,6 +250,25 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         """
         likely = score_courses(self.body, self._read(patients))
         return np.column_stack([1 - likely, likely])
+
+    def find_outcomes(self, patients: Patients) -> KnownOutcomes:
+        """One window of each patient whom the query selects, and whether it has the outcome (rule_outcomes.py)."""
+        learning = self.task.learning
+        if learning is None:
+            raise ModelError(
+                "this discovery was made without a window, so that its rules say nothing of an outcome"
+            )
+        if patients.series is None:
+            raise ModelError("this model is about series of patients, and there are none")
+        # What the rules are about: a model file does not tell the limits of the study, which are not needed here.
+        variables = tuple(PublicLimits(name, ()) for name in self.attributes_) or self.task.variables
+        task = RuleTask(variables, self.task.horizon, self.task.limits, learning)
+        series = prepare(patients.series, task)
+        ends, positive = find_windows(series, learning.outcome, learning.steps)
+        about = Query.parse(self.query).mask(patients.selectable)
+        rows = np.flatnonzero((ends > 0) & about)
+        asked = series.choose(task.names).cut(ends[rows], learning.steps, rows) if len(rows) else series
+        return KnownOutcomes(asked, positive[rows].astype(int).tolist(), rows)
 
     def explain(self, patient: Mapping[str, Any]) -> Explanation:
         """Why the rules speak for or against the outcome of this patient, {"HR": [88, 95, ...], ...}."""
