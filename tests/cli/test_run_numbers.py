@@ -223,7 +223,7 @@ BAD = {
     "misses all below": (
         "[0, 30000]",
         "[0, 10]",
-        "the bins of 'cost', 0 to 10, miss all patients: edges between 1000 and 100000 would do",
+        "'cost' cannot be predicted: its bins, 0 to 10, miss all patients: edges between 1000 and 100000 would do",
     ),
     "misses all above": ("[0, 30000]", "[1e6, 2e6]", "edges between 1000 and 100000 would do"),
     "two outcomes": (

@@ -17,7 +17,7 @@ from concilium.rulefit.cutoffs import (
     measure,
     missed,
     quantile,
-    refuse_bins,
+    say_missed,
 )
 from concilium.rulefit.schema import share_attributes
 from concilium.rulefit.terms import RuleTerms
@@ -211,11 +211,11 @@ def test_bins_miss_all_patients_where_all_are_beyond_one_end(histogram, is_misse
     ],
 )
 def test_a_range_that_would_do_holds_the_numbers(values, would):
-    said = str(refuse_bins("lab", EDGES, histogram_of(np.array(values), WIDE_EDGES)))
-    assert said == f"the bins of 'lab', 10 to 30, miss all patients: {would}"
+    said = say_missed(EDGES, histogram_of(np.array(values), WIDE_EDGES))
+    assert said == f"its bins, 10 to 30, miss all patients: {would}"
 
 
 def test_where_no_range_may_be_told_none_is():
     """Sites that leave small counts out tell nothing of where their patients are."""
-    said = str(refuse_bins("lab", EDGES, np.zeros(35, dtype=np.int64)))
-    assert said.startswith("the bins of 'lab', 10 to 30, miss all patients")
+    said = say_missed(EDGES, np.zeros(35, dtype=np.int64))
+    assert said == "its bins, 10 to 30, miss all patients: give edges within the range of the column"

@@ -10,7 +10,7 @@ from pooled_lasso import find_optimum, objective
 from rule_patients import BINS, draw, open_house, records_of, small_rulefit
 
 import concilium as cc
-from concilium.errors import HouseError, ModelError, StudyError
+from concilium.errors import HouseError, ModelError
 from concilium.privacy.accounting import rho_for_epsilon
 
 
@@ -65,12 +65,6 @@ def test_noise_on_cutoffs_is_charged_whole(patients):
     assert [release.kind for release in charged] == ["mask.open"] * 3
     budget = rho_for_epsilon("1/2", "1/1000000")
     assert all(budget * Fraction(99, 100) < Fraction(release.cost) <= budget for release in charged)
-
-
-def test_bins_that_miss_all_patients_are_named_with_a_range_that_would_do(patients):
-    bins = {**BINS, "b": [100.0, 200.0, 300.0]}
-    with pytest.raises(StudyError, match=r"the bins of 'b', 100 to 300, miss all patients: .* would do"):
-        cc.RuleFit("y", 1, bins=bins, release="exact").fit(open_house(*patients, 3))
 
 
 def test_a_model_that_is_not_fitted_says_so():

@@ -85,18 +85,40 @@ def test_a_column_that_is_constant_at_one_site_only_is_used(patients):
 
 
 @pytest.mark.parametrize("release", ["exact", "masked"])
-def test_bins_that_miss_everybody_are_named_with_what_would_do(patients, release):
-    bins = {**BINS, "c": [1000.0, 2000.0, 3000.0]}
-    said = r"the bins of 'c', 1000 to 3000, miss all patients: edges between -10 and 10 would do"
-    with pytest.raises(StudyError, match=said):
-        small_rulefit(bins=bins, release=release, epsilon=None).fit(open_house(*patients, 3))
+def test_an_attribute_whose_bins_miss_everybody_is_left_out_with_what_would_do(patients, release):
+    """The rest goes on, and comes to what it would without that attribute."""
+    bins = {**BINS, "c": [1000.0, 2000.0, 3000.0], "d": [-50.0, -40.0, -30.0]}
+    model = small_rulefit(bins=bins, release=release, epsilon=None).fit(open_house(*patients, 3))
+    for name, ends in (("c", "1000 to 3000"), ("d", "-50 to -30")):
+        why = f"its bins, {ends}, miss all patients: edges between -10 and 10 would do"
+        assert f"left out: {name} ({why})" in said(model)
+    without = {name: edges for name, edges in BINS.items() if name in "ab"}
+    other = small_rulefit(bins=without, attributes=["a", "b"], release=release, epsilon=None)
+    assert model.body == other.fit(open_house(*patients, 3)).body
+
+
+def test_patients_of_a_query_who_all_lie_beyond_the_bins_end_no_study(patients):
+    table, y = patients
+    rows = [
+        {**dict(zip("abcd", map(float, row), strict=True)), "ward": "ab"[i % 2], "y": int(y[i])}
+        for i, row in enumerate(table)
+    ]
+    for row in rows:
+        row["a"] += 100 * (row["ward"] == "b")
+    records = cc.Records.from_rows(rows)
+    model = small_rulefit(query="ward = 'b'").fit(cc.House([cc.Site("s", records)]))
+    assert "left out: a (its bins, " in said(model)
+    assert "edges between 10 and 1000 would do" in said(model)
+    assert set(model.attributes_) <= set("bcd")
 
 
 def test_bins_that_miss_everybody_where_sites_leave_small_counts_out(patients):
     sites = [
         cc.Site(f"s{i}", part, policy=cc.Policy(minimum_cell=3)) for i, part in enumerate(deal(*patients, 2))
     ]
-    with pytest.raises(StudyError, match=r"the bins of 'c', 1000 to 3000, miss all patients"):
+    with pytest.raises(
+        HouseError, match=r"no attribute is left .* c: its bins, 1000 to 3000, miss all patients"
+    ):
         small_rulefit(bins={"c": [1000.0, 2000.0, 3000.0]}, attributes=["c"]).fit(cc.House(sites))
 
 
@@ -179,7 +201,8 @@ def test_a_range_that_misses_everybody_says_which_would_do(patients, release):
 
     for wrong in ([0, 100], [5000, 6000]):
         with pytest.raises(
-            StudyError, match=r"the bins of 'cost', .* miss all patients: edges between 1000 and 10000"
+            StudyError,
+            match=r"'cost' cannot be predicted: its bins, .* miss all patients: edges between 1000 and 10000",
         ):
             small_rulefit(**options, bins={**BINS, "cost": wrong}).fit(open_parts())
     partly = small_rulefit(**options, bins={**BINS, "cost": [2000, 2050]}).fit(open_parts())

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import StudyError
 from concilium.federation.attributes import Attribute
 from concilium.federation.edges import choose_cutoffs
 from concilium.rulefit.terms import WIDEST, Line
@@ -69,12 +68,12 @@ def missed(histogram: NDArray[np.int64]) -> bool:
     return len(bins) > 2 and bool(bins.sum() > 0 and max(bins[0], bins[-1]) == bins.sum())
 
 
-def refuse_bins(name: str, edges: Sequence[float], wide: NDArray[np.int64]) -> StudyError:
-    """What to say of bins that miss all data: which column, and which range would do."""
+def say_missed(edges: Sequence[float], wide: NDArray[np.int64]) -> str:
+    """What to say of bins that miss all data: which they are, and which range would do."""
     bins = np.maximum(wide[1:], 0)
     held = np.flatnonzero(bins)
     ends = (-np.inf, *WIDE_EDGES, np.inf)
     would = "give edges within the range of the column"
     if held.size:  # a site that leaves small counts out does not say where its patients are
         would = f"edges between {ends[held[0]]:g} and {ends[held[-1] + 1]:g} would do"
-    return StudyError(f"the bins of {name!r}, {edges[0]:g} to {edges[-1]:g}, miss all patients: {would}")
+    return f"its bins, {edges[0]:g} to {edges[-1]:g}, miss all patients: {would}"

@@ -26,7 +26,7 @@ from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.columns import Value, label
 from concilium.rulefit import fedda, newton, path
 from concilium.rulefit.body import RuleBody, TakenTerm
-from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, refuse_bins
+from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, say_missed
 from concilium.rulefit.fit_questions import LEARNING, FitQuestions
 from concilium.rulefit.generation import AskRules
 from concilium.rulefit.outcome import Outcome, say_number
@@ -93,8 +93,8 @@ class PlainFit:
         classes, outcome = self._find_outcome(schemas, measured)
         warnings += yield from self._check_range(outcome)
         attributes, left_out = share_attributes(schemas, bins, rulefit.attributes or list(bins))
-        attributes, lines, constant = yield from self._choose_cutoffs(partners, attributes)
-        left_out |= dict.fromkeys(constant, "all patients are in one of its bins")
+        attributes, lines, without = yield from self._choose_cutoffs(partners, attributes)
+        left_out |= without
         if not attributes:
             raise HouseError(
                 "no attribute is left to make rules of: "
@@ -155,7 +155,8 @@ class PlainFit:
         edges = (outcome.low, float(np.nextafter(outcome.high, np.inf)))
         histogram = (yield from self._ask_histograms([Attribute(target, edges)]))[target]
         if missed(histogram):
-            raise (yield from self._refuse_bins(target, edges))
+            why = yield from self._look_again([Attribute(target, edges)])
+            raise StudyError(f"{target!r} cannot be predicted: {why[target]}")
         below, within, above = np.maximum(histogram[1:], 0).tolist()
         if not below + above:
             return []
@@ -167,8 +168,8 @@ class PlainFit:
 
     def _choose_cutoffs(
         self, partners: Partners, attributes: Sequence[Attribute]
-    ) -> Conversation[tuple[list[Attribute], list[Line], list[str]]]:
-        """Attributes with their cutoffs, linear terms, and the attributes that are constant."""
+    ) -> Conversation[tuple[list[Attribute], list[Line], dict[str, str]]]:
+        """Attributes with their cutoffs, linear terms, and the attributes without any cutoff, and why."""
         most = self.rulefit.most_cutoffs
         numbers = [attribute for attribute in attributes if attribute.numeric]
         charged = [a for a in numbers if self._noisy and most is not None and len(a.edges) > most]
@@ -183,24 +184,21 @@ class PlainFit:
             )
             histograms |= split_histograms(charged, (yield question)[:, 0])
         histograms |= yield from self._ask_histograms([a for a in numbers if a not in charged])
-        for attribute in numbers:
-            if missed(histograms[attribute.name]):
-                raise (yield from self._refuse_bins(attribute.name, attribute.edges))
+        without = yield from self._look_again([a for a in numbers if missed(histograms[a.name])])
         kept: list[Attribute] = []
         lines: list[Line] = []
-        constant: list[str] = []
         for attribute in attributes:
             if not attribute.numeric:
                 kept.append(attribute)
                 continue
             with_cutoffs = cut(attribute, histograms[attribute.name], most)
             if with_cutoffs is None:
-                constant.append(attribute.name)
+                without.setdefault(attribute.name, "all patients are in one of its bins")
                 continue
             line = measure(len(kept), attribute.edges, histograms[attribute.name])
             lines += [] if line is None else [line]
             kept.append(with_cutoffs)
-        return kept, lines, constant
+        return kept, lines, without
 
     @property
     def _noisy(self) -> bool:
@@ -215,10 +213,10 @@ class PlainFit:
         )
         return split_histograms(attributes, counts)
 
-    def _refuse_bins(self, name: str, edges: Sequence[float]) -> Conversation[StudyError]:
-        """What to say of bins that miss everybody, after a second look on wider ones."""
-        wide = yield from self._ask_histograms([Attribute(name, WIDE_EDGES)])
-        return refuse_bins(name, edges, wide[name])
+    def _look_again(self, attributes: Sequence[Attribute]) -> Conversation[dict[str, str]]:
+        """What to say of attributes whose bins miss everybody, after a second look on wider ones."""
+        wide = yield from self._ask_histograms([Attribute(a.name, WIDE_EDGES) for a in attributes])
+        return {a.name: say_missed(a.edges, wide[a.name]) for a in attributes}
 
     def _gather_rules(
         self, outcome: Outcome, attributes: Sequence[Attribute], warnings: list[str]
