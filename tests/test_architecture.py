@@ -23,6 +23,7 @@ LAYERS = [
     {"trees", "rulefit", "temporal", "codes", "experts"},
     {"evaluation", "consult"},
     {"study"},
+    {"flare"},
     {"console", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

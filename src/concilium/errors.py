@@ -16,6 +16,7 @@ ConciliumError
 ├── HouseError        a round that cannot end well: sites silent, refusing or too few
 │   ├── StudyPending  a study that hospitals have not decided on yet; `sites` names them
 │   └── RunStopped    a study's run that such a round ended, and that can be resumed
+├── KitError          a kit for studies across machines that is wrong, or does not fit the machine it is on
 └── MissingExtra      an optional part is not installed; says the command that installs it
 
 One sentence each: what is wrong, where (file, line, column, site), what to do. The command line prints the
@@ -147,6 +148,10 @@ class RunStopped(HouseError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(f"{reason}; to go on from the last finished round, run it again with resume=True")
+
+
+class KitError(ConciliumError):
+    """A kit for studies across machines that is wrong, or does not fit the machine it is on."""
 
 
 class MissingExtra(ConciliumError):

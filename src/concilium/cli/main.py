@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from concilium.cli import audit, consult, demo, gateway, identity, ledger, policy, run, studies
+from concilium.cli import audit, consult, demo, flare, gateway, identity, ledger, policy, run, studies
 from concilium.cli.output import say, warn
 from concilium.errors import ConciliumError
 
@@ -42,6 +42,7 @@ app.command("identity", short_help="A hospital's fingerprint, for its peers.")(i
 app.add_typer(studies.app, name="studies", short_help="What is proposed to a hospital; agree or refuse.")
 app.add_typer(ledger.app, name="ledger", short_help="What a hospital has released; what is left.")
 app.add_typer(policy.app, name="policy", short_help="What a policy says, and what it would do.")
+app.add_typer(flare.app, name="flare", short_help="The same studies across machines.")
 app.command("gateway", short_help="Filter messages by a policy, over HTTP.")(gateway.gateway)
 
 

@@ -124,22 +124,33 @@ class House:
         if self._memory is None:
             return
         known = {site: KnownSite(self.identities[site].hex(), head) for site, head in self.heads.items()}
-        partial = self._memory.with_name(self._memory.name + ".part")
+        partial = self._memory.with_name(f"{self._memory.name}.{os.getpid()}.part")
         try:
+            # Another study of the same house may be writing, too: what it saw later stands.
+            for site, said in self._read_memory().items():
+                if site not in known or said.head.count > known[site].head.count:
+                    known[site] = said
             with os.fdopen(open_for_owner(partial, os.O_TRUNC), "wb") as file:
                 file.write(msgspec.json.format(msgspec.json.encode(known), indent=1))
             partial.replace(self._memory)
         except OSError as error:
             raise HouseError(f"{self._memory}: cannot be written ({error.strerror})") from None
 
-    def _recall(self) -> None:
+    def _read_memory(self) -> dict[str, KnownSite]:
         if self._memory is None or not self._memory.exists():
-            return
+            return {}
         try:
-            found = msgspec.json.decode(self._memory.read_bytes(), type=dict[str, KnownSite])
-            known = {site: said for site, said in found.items() if site in self.names}
-            self.identities = {site: bytes.fromhex(said.identity) for site, said in known.items()}
+            return msgspec.json.decode(self._memory.read_bytes(), type=dict[str, KnownSite])
         except (OSError, ValueError) as error:
+            raise HouseError(
+                f"{self._memory}: this is not what a house remembers of its sites ({error})"
+            ) from None
+
+    def _recall(self) -> None:
+        known = {site: said for site, said in self._read_memory().items() if site in self.names}
+        try:
+            self.identities = {site: bytes.fromhex(said.identity) for site, said in known.items()}
+        except ValueError as error:
             raise HouseError(
                 f"{self._memory}: this is not what a house remembers of its sites ({error})"
             ) from None

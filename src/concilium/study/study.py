@@ -80,10 +80,14 @@ class Study(About, frozen=True, kw_only=True):
     house: HouseRules
     evaluate: Evaluate | None
     digest: str
+    elsewhere: bool = False
 
     @classmethod
-    def read(cls, path: str | Path) -> Study:
-        """The study in a TOML file; StudyError says in one sentence which key is wrong and how."""
+    def read(cls, path: str | Path, *, elsewhere: bool = False) -> Study:
+        """The study in a TOML file; StudyError says in one sentence which key is wrong and how.
+
+        Where its hospitals are `elsewhere`, on machines of their own, it names them and nothing that they hold.
+        """
         from concilium.records.dictionary import find_dictionary
 
         path = Path(path)
@@ -126,6 +130,7 @@ class Study(About, frozen=True, kw_only=True):
             house=read_section(path, "house", document, HouseRules),
             evaluate=read_section(path, "evaluate", document, Evaluate) if "evaluate" in document else None,
             digest=hashlib.sha256(content).hexdigest(),
+            elsewhere=elsewhere,
         )
         study._check()
         return study
@@ -164,8 +169,11 @@ class Study(About, frozen=True, kw_only=True):
 
     def _check(self) -> None:
         """What no single key can tell: keys that need, exclude or contradict each other."""
-        check_sources(self)
-        if (self.split is None) == (not self.hospitals):
+        if self.elsewhere:
+            check_elsewhere(self)
+        else:
+            check_sources(self)
+        if not self.elsewhere and (self.split is None) == (not self.hospitals):
             problem = "names no hospitals" if self.split is None else "names hospitals twice"
             raise StudyError(
                 f"{self.path}: the study {problem}; give either [sites] with records and by (one table split "
@@ -442,6 +450,29 @@ def check_sources(study: Study) -> None:
         raise StudyError(f"{study.path}: [sites] {problem}")
     if "release" not in study.method_type.parameters() and study.privacy.release is not None:
         raise StudyError(f"{study.path}: [privacy] release follows from [{study.method}] trust: leave it out")
+
+
+def check_elsewhere(study: Study) -> None:
+    """Hospitals on machines of their own say themselves what they hold, how it is read, and what they let out."""
+    problem = ""
+    if study.split is not None:
+        problem = "[sites] splits one table, a simulation: name hospitals by [[site]] name, or none for all"
+    for place, hospital in enumerate(study.hospitals, start=1):
+        given = [name for name in hospital.__struct_fields__ if name != "name" and getattr(hospital, name)]
+        if given:
+            problem = f"[[site]] number {place} has {given[0]!r}, which stands in the file of the hospital's own kit"
+    if study.columns != CourseColumns():
+        problem = "[series] names columns of files, which each hospital does in the file of its own kit"
+    if study.house.identity is not None:
+        problem = "[house] identity is not for this file: the house has its own"
+    if study.evaluate is not None and study.evaluate.file is None:
+        problem = (
+            "[evaluate] needs all records at hand: take file = ..., patients of your own, or leave it out"
+        )
+    if study.schema and (study.evaluate is None or study.evaluate.file is None):
+        problem = "[schema] says how records are read, which each hospital does in the file of its own kit"
+    if problem:
+        raise StudyError(f"{study.path}: across machines, {problem}")
 
 
 def _refuse_namesakes(path: Path, hospitals: tuple[Hospital, ...]) -> None:

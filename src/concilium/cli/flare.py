@@ -1,0 +1,274 @@
+"""`concilium flare`: the same studies across machines, on NVIDIA FLARE."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from concilium.cli.output import Tell, refuse_file, say, say_json, say_table, show_progress, warn
+from concilium.cli.results import tell_results
+from concilium.errors import CannotResume, HouseError, MissingExtra, RunStopped, StudyError, StudyPending
+
+if TYPE_CHECKING:
+    from concilium.study import Study
+    from concilium.study.results import StudyResults
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+# Seconds between two jobs that ask whether stewards have decided.
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 300.0
+
+Folder = Annotated[
+    Path, typer.Argument(metavar="KIT", help="The folder of the kit.", show_default=False, file_okay=False)
+]
+PersonKit = Annotated[
+    Path,
+    typer.Option(
+        "--kit",
+        metavar="DIR",
+        envvar="CONCILIUM_KIT",
+        help="Your own kit, as `flare provision` made it.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+@app.callback()
+def flare() -> None:
+    """Run studies across machines: hospitals dial out to a house, over mutual TLS, and send no record.
+
+    \b
+    Example:
+      concilium flare provision network.toml --out kits
+      concilium flare house kits/house
+      concilium flare site kits/north
+      concilium flare submit study.toml --kit kits/ana@example.org --out results
+    """
+
+
+@app.command(short_help="Make the kits of a network.")
+def provision(
+    project: Annotated[
+        Path, typer.Argument(metavar="PROJECT", help="The project file (TOML).", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the kits go.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Make a kit for the house, for each hospital and for each person who submits studies.
+
+    Kits that are there already stay as they are: add a hospital to the file and run it again, or delete a kit to have
+    it made anew (its certificate holds for 360 days). Keep DIR/authority safe: who has it can let anybody connect,
+    though nobody can answer for a hospital.
+
+    \b
+    Example:
+      concilium flare provision network.toml --out kits
+    """
+    require_flare()
+    from concilium.flare.project import FlareProject
+    from concilium.flare.provisioning import provision as make
+
+    made = make(FlareProject.read(project), out)
+    if as_json:
+        say_json({name: str(folder) for name, folder in made.items()})
+        return
+    for name, folder in made.items():
+        say(f"{name}: {folder}")
+    say("send each its own kit and no other; each has a file local/concilium.toml to fill in")
+
+
+@app.command(short_help="Run a hospital's site, in the foreground.")
+def site(
+    kit: Folder,
+    check: Annotated[bool, typer.Option("--check", help="Check everything, and end.")] = False,
+) -> None:
+    """Run a hospital's site: it dials the house and answers its questions through the gate, until it is ended (Ctrl-C).
+
+    Records, policy and ledger are named in KIT/local/concilium.toml; its log is KIT/concilium.log.
+
+    \b
+    Example:
+      concilium flare site kits/north
+    """
+    require_flare()
+    from concilium.flare.kit import Kit
+    from concilium.flare.starting import become_site, prepare_site
+
+    own = Kit.open(kit, "site")
+    prepare_site(own, say)
+    if not check:
+        become_site(own)
+
+
+@app.command(short_help="Run the house, in the foreground.")
+def house(
+    kit: Folder,
+    check: Annotated[bool, typer.Option("--check", help="Check everything, and end.")] = False,
+) -> None:
+    """Run the house, at which hospitals and those who submit studies arrive, until it is ended (Ctrl-C).
+
+    \b
+    Example:
+      concilium flare house kits/house
+    """
+    require_flare()
+    from concilium.flare.kit import Kit
+    from concilium.flare.starting import become_house, prepare_house
+
+    own = Kit.open(kit, "house")
+    prepare_house(own, say)
+    if not check:
+        become_house(own)
+
+
+@app.command(short_help="Have the house run a study; fetch its results.")
+def submit(
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY", help="The study file (TOML).", show_default=False)
+    ],
+    kit: PersonKit,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The folder for the results.", show_default=False)
+    ],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a study that was submitted to the same folder.")
+    ] = False,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            help="Wait so long where a person must agree.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json, and nothing else.")] = False,
+) -> None:
+    """Submit a study to the house, show its rounds, and fetch model, metrics, card and report.
+
+    Where a hospital's steward has to agree first, it says so and ends, or waits; --resume goes on in the same terms.
+
+    \b
+    Example:
+      concilium flare submit study.toml --kit kits/ana@example.org --out results
+    """
+    require_flare()
+    from concilium.flare.kit import Kit
+    from concilium.study import Study
+
+    definition, own = Study.read(study, elsewhere=True), Kit.open(kit, "person")
+    refuse_file(out.absolute())
+    patience = definition.house.patience if wait is None else wait
+    with show_progress(quiet=as_json) as tell:
+        results = submit_until(definition, own, out, resume, patience, tell)
+    if as_json:
+        say_json(results.metrics)
+        return
+    tell_results(results)
+    say(f"results in {out}: {', '.join(results.files)}")
+
+
+@app.command(short_help="Who is connected, and which studies run.")
+def status(kit: PersonKit, as_json: Json = False) -> None:
+    """Show which hospitals are connected to the house, and its latest jobs.
+
+    \b
+    Example:
+      concilium flare status --kit kits/ana@example.org
+    """
+    require_flare()
+    from concilium.flare.kit import Kit
+    from concilium.flare.submitting import look_at_network
+
+    network = look_at_network(Kit.open(kit, "person"))
+    jobs = [
+        {
+            "job": job.get("job_id"),
+            "study": job.get("job_name"),
+            "status": job.get("status"),
+            "submitted": job.get("submit_time_iso") or job.get("submit_time"),
+        }
+        for job in network.jobs
+    ]
+    if as_json:
+        say_json({"sites": network.sites, "jobs": jobs})
+        return
+    if not network.sites:
+        say("no hospital is connected")
+    else:
+        say_table(
+            ["site", "last heard of"],
+            [[name, f"{ago:.0f} s ago"] for name, ago in sorted(network.sites.items())],
+        )
+    if jobs:
+        say_table(
+            ["study", "status", "submitted", "job"],
+            [[str(one[key] or "–") for key in ("study", "status", "submitted", "job")] for one in jobs],
+        )
+
+
+def submit_until(
+    study: Study, kit: Any, out: Path, resume: bool, patience: float, tell: Tell
+) -> StudyResults:
+    """Submit a study, again where stewards have to decide first, as long as patience lasts."""
+    from concilium.flare.submitting import submit_study
+
+    until, pause, said = time.monotonic() + patience, FIRST_PAUSE, False
+    hint = shlex.join(
+        [
+            "concilium",
+            "flare",
+            "submit",
+            str(study.path),
+            "--kit",
+            str(kit.folder),
+            "--out",
+            str(out),
+            "--resume",
+        ]
+    )
+    while True:
+        try:
+            return submit_study(study, kit, out, resume=resume, tell=tell, warn=warn)
+        except StudyPending as pending:
+            text = say_pending(study, pending)
+            left = until - time.monotonic()
+            if left <= 0:
+                raise HouseError(f"{text}\nto go on then: {hint}") from None
+            if not said:
+                warn(f"{text}\nwaiting {patience:g} s for that")
+                said = True
+            tell(f"waiting for {', '.join(pending.sites)} to agree")
+            time.sleep(min(pause, left))
+            pause, resume = min(2 * pause, LONGEST_PAUSE), True
+        except RunStopped as error:
+            raise HouseError(f"{error.reason}\nto go on from the last finished round: {hint}") from None
+        except CannotResume as error:
+            raise StudyError(f"{error.reason}; submit it again without --resume") from None
+        except KeyboardInterrupt:
+            warn(f"not finished; to go on from the last finished round: {hint}")
+            raise
+
+
+def say_pending(study: Study, pending: StudyPending) -> str:
+    """For whom a study waits, and how it is decided on there."""
+    short = pending.study[:12]
+    names = ", ".join(pending.sites)
+    return (
+        f"{study.name}: study {short} waits for {names}, where a person decides, at the hospital:\n"
+        f"  concilium studies show LEDGER {short}\n"
+        f"  concilium studies agree LEDGER {short} --who NAME --why TEXT"
+    )
+
+
+def require_flare() -> None:
+    """FLARE is an optional part."""
+    if importlib.util.find_spec("nvflare") is None:
+        raise MissingExtra("flare", "running across machines")

@@ -1,0 +1,164 @@
+"""The house's process of one FLARE job: it runs the study's method against the job's hospitals, and leaves the model.
+
+Finished rounds are kept outside the job (house_file.py), by the ticket of whoever submitted it: FLARE loses a job whose
+house is killed, and the next job with the same ticket goes on where that one was. Questions that hospitals have
+answered they answer again for nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from nvflare.apis.client import Client
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+
+from concilium.errors import ConciliumError, HouseError, StudyPending
+from concilium.federation.embedded import Silence
+from concilium.federation.flare import FlareTransport, Unreachable
+from concilium.federation.house import House
+from concilium.flare.house_file import HouseFile
+from concilium.flare.job import OUTCOME, PROGRESS, RESULTS, JobOutcome
+from concilium.flare.own_log import start_own_log
+from concilium.flare.site_job import BODY
+from concilium.study.results import find_terms
+from concilium.study.study import Study
+from concilium.study.work_in_progress import WorkInProgress, write_whole
+
+log = logging.getLogger(__name__)
+
+
+class JobAborted(HouseError):
+    """Somebody ended the job."""
+
+
+class FlareHouse(Controller):  # type: ignore[misc]
+    """The one class that a job may name at the house (hardening.py)."""
+
+    def __init__(self, study: str, ticket: str, sites: list[str]) -> None:
+        super().__init__()
+        self._text, self._ticket, self._sites = study, ticket, sites
+        self._last, self._over, self._rounds = "", False, 0
+
+    def start_controller(self, fl_ctx: Any) -> None:
+        start_own_log(Path(fl_ctx.get_workspace().get_root_dir()), "house", fl_ctx.get_job_id())
+        fl_ctx.get_engine().register_app_command(PROGRESS, self._report)
+
+    def stop_controller(self, fl_ctx: Any) -> None:
+        """Nothing is left to stop: a round that is under way ends by its deadline."""
+
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: Any
+    ) -> None:
+        """No tasks are given out."""
+
+    def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
+        workspace = fl_ctx.get_workspace()
+        results = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RESULTS
+        results.mkdir(exist_ok=True)
+        outcome = self._conduct(Path(workspace.get_root_dir()), results, abort_signal, fl_ctx)
+        log.info("the study has %s%s", outcome.ended, f": {outcome.problem}" if outcome.problem else "")
+        write_whole(results / OUTCOME, msgspec.json.encode(outcome))
+        self._over = True
+
+    def _report(self, topic: str, data: Any, fl_ctx: Any) -> dict[str, Any]:
+        """How far it has come, for whoever watches."""
+        return {"last": self._last, "over": self._over}
+
+    def _tell(self, text: str) -> None:
+        self._last = text
+        self._rounds += text.startswith("round ")
+
+    def _conduct(self, kit: Path, results: Path, abort_signal: Any, fl_ctx: Any) -> JobOutcome:
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "study.toml"
+                path.write_text(self._text, encoding="utf-8")
+                study = Study.read(path, elsewhere=True)
+            own = HouseFile.read(kit)
+            with own.take_up(self._ticket, study.house.days) as work:
+                return self._learn(study, own, work, results, abort_signal, fl_ctx)
+        except StudyPending as pending:
+            return JobOutcome(ended="pending", problem=str(pending), study=pending.study, sites=pending.sites)
+        except JobAborted as error:
+            return JobOutcome(ended="stopped", problem=str(error))
+        except HouseError as error:
+            stops = study.house.on_loss == "stop" or not study.way_out.begins_anew
+            return JobOutcome(ended="stopped" if stops and self._rounds > 1 else "failed", problem=str(error))
+        except ConciliumError as error:
+            return JobOutcome(ended="failed", problem=str(error))
+        except Exception:
+            log.exception("the study could not be run")
+            return JobOutcome(
+                ended="failed", problem="the house could not run the study; its own log says why"
+            )
+
+    def _learn(
+        self,
+        study: Study,
+        own: HouseFile,
+        work: WorkInProgress,
+        results: Path,
+        abort_signal: Any,
+        fl_ctx: Any,
+    ) -> JobOutcome:
+        engine = fl_ctx.get_engine()
+        connected = [client.name for client in engine.get_clients()]
+        transport = FlareTransport(self._sites, connected, FlareSend(engine, abort_signal), own.pins)
+        try:
+            self._tell("waiting for the sites")
+            transport.greet()
+            for site, reason in transport.absent.items():
+                log.warning("%s takes no part: %s", site, reason)
+            house = House(
+                transport=transport,
+                timeout=study.house.timeout,
+                on_loss=study.house.on_loss,
+                journal=work.journal("model"),
+                memory=own.memory,
+                on_round=self._tell,
+                identity=own.identity,
+                purpose=study.aim,
+                days=study.house.days,
+            )
+            start = time.perf_counter()
+            model = study.open_method().fit(house)
+            seconds = time.perf_counter() - start
+        finally:
+            transport.close()
+        model.save(results / "model.json")
+        write_whole(results / "terms.json", find_terms(work.journal("model"), model.card.study))
+        return JobOutcome(ended="finished", study=model.card.study, seconds=round(seconds, 3))
+
+
+class FlareSend:
+    """One message to one site of the job by FLARE's auxiliary channel."""
+
+    def __init__(self, engine: Any, abort_signal: Any) -> None:
+        self._engine, self._abort_signal = engine, abort_signal
+
+    def __call__(self, site: str, topic: str, message: bytes, timeout: float) -> bytes | Silence:
+        if self._abort_signal.triggered:
+            raise JobAborted("the job was ended by somebody who may, or by the house's own end")
+        with self._engine.new_context() as context:
+            replies = self._engine.send_aux_request(
+                [site], topic, Shareable({BODY: message}), timeout, context, optional=True
+            )
+        reply = (replies or {}).get(site)
+        if reply is None:
+            return Unreachable("there is no way to it")
+        code = reply.get_return_code(ReturnCode.OK)
+        if code == ReturnCode.OK and isinstance(reply.get(BODY), bytes):
+            body: bytes = reply[BODY]
+            return body
+        if code == ReturnCode.TIMEOUT:
+            return Silence(f"no answer within {timeout:g} s")
+        if code in (ReturnCode.COMMUNICATION_ERROR, ReturnCode.ERROR):
+            return Unreachable("its process ended, or its connection broke")
+        return Silence(f"it could not take the question ({code})")

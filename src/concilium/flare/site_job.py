@@ -1,0 +1,119 @@
+"""A hospital's process of one FLARE job: it opens the hospital's own site and answers through its gate.
+
+Nothing of it comes from the job but the bytes of questions: which records, policy and ledger is said by the hospital's
+own file. There is one process for each job; what must last is in the ledger, which several of them may write.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import Shareable, make_reply
+
+import concilium
+from concilium.errors import ConciliumError, MessageError
+from concilium.federation.flare import HELLO, KNOCK, QUESTION, FlareGreeting, FlareHello, find_discord
+from concilium.federation.messages import decode, encode
+from concilium.federation.site import Site
+from concilium.flare.own_log import start_own_log
+from concilium.flare.site_file import SiteFile
+
+log = logging.getLogger(__name__)
+
+BODY = "concilium"
+CANNOT = (
+    "its records, policy or ledger cannot be used: its own log, concilium.log, says which and what to do; mend it, and "
+    "submit again"
+)
+
+
+class FlareSite(Executor):  # type: ignore[misc]
+    """The one class that a job may name at a hospital (hardening.py). It takes no arguments: they would be the
+    job's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._site: Site | None = None
+        self._problem = ""
+        self._answering = threading.Lock()
+        self._house_greeted = False
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        if event_type == EventType.START_RUN:
+            engine = fl_ctx.get_engine()
+            start_own_log(find_kit(fl_ctx), fl_ctx.get_identity_name(), fl_ctx.get_job_id())
+            engine.register_aux_message_handler(KNOCK, lambda topic, request, fl_ctx: carry(b""))
+            engine.register_aux_message_handler(HELLO, self._greet)
+            engine.register_aux_message_handler(QUESTION, self._answer)
+            threading.Thread(
+                target=self._open, args=(find_kit(fl_ctx), fl_ctx.get_identity_name()), daemon=True
+            ).start()
+        elif event_type == EventType.END_RUN:
+            with self._answering:
+                if self._site is not None:
+                    self._site.ledger.close()
+            log.info("the job has ended")
+
+    def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
+        """A job has no tasks: questions arrive as messages."""
+        return make_reply(ReturnCode.TASK_UNSUPPORTED)
+
+    def _open(self, kit: Path, name: str) -> None:
+        try:
+            site = SiteFile.read(kit).open(name)
+        except ConciliumError as error:
+            log.error("%s; mend it, and have the study submitted again", error)
+            self._problem = CANNOT
+        except Exception:
+            log.exception("this site could not be opened")
+            self._problem = CANNOT
+        else:
+            log.info("%r answers as %s", site, site.identity.fingerprint)
+            self._site = site
+
+    def _greet(self, topic: str, request: Any, fl_ctx: Any) -> Any:
+        try:
+            hello = decode(request[BODY], FlareHello)
+        except (MessageError, KeyError):
+            return make_reply(ReturnCode.BAD_REQUEST_DATA)
+        if not self._house_greeted:
+            self._house_greeted = True
+            own = FlareHello(concilium.__version__, time.time())
+            if own.version != hello.version:
+                log.error(
+                    "the house runs concilium %s, and this site %s: nothing is answered; install that version here "
+                    "(pip install 'concilium[flare]==%s') and start the site again",
+                    hello.version,
+                    own.version,
+                    hello.version,
+                )
+            elif find_discord(hello.version, hello.time):
+                log.error(
+                    "this machine's clock is %.0f s off the house's: nothing is answered; set it, best by NTP, and "
+                    "start the site again",
+                    own.time - hello.time,
+                )
+        ready = self._site is not None
+        return carry(encode(FlareGreeting(concilium.__version__, time.time(), ready, self._problem)))
+
+    def _answer(self, topic: str, request: Any, fl_ctx: Any) -> Any:
+        message = request.get(BODY)
+        with self._answering:  # one at a time, even where the house has given up on the one before
+            if self._site is None or not isinstance(message, bytes):
+                return make_reply(ReturnCode.BAD_REQUEST_DATA)
+            return carry(self._site.answer(message))
+
+
+def carry(body: bytes) -> Any:
+    return Shareable({BODY: body})
+
+
+def find_kit(fl_ctx: Any) -> Path:
+    return Path(fl_ctx.get_workspace().get_root_dir())

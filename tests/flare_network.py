@@ -1,0 +1,200 @@
+"""A real network on this machine: a provisioned FLARE with a house and three hospitals, each a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import concilium as cc
+from concilium.privacy.identity import Identity
+
+SITES = ("coast", "north", "south")
+PERSON = "ana@example.org"
+CONCILIUM = [sys.executable, "-m", "concilium.cli.main"]
+# Nothing here may hang: whatever takes longer than this has failed.
+PATIENCE = 120.0
+
+AGREES = """
+[agree]
+releases = ["exact", "masked", "private", "local"]
+"""
+
+
+def find_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def write_records(folder, seed=7, patients=160):
+    """A table for each hospital, and all of them together."""
+    draw = random.Random(seed)
+    lines = {site: ["age,sex,ward,bsa,death"] for site in SITES}
+    for _ in range(patients * len(SITES)):
+        age, sex, ward = draw.randrange(18, 90), draw.choice("fm"), draw.choice("abc")
+        bsa = draw.randrange(1, 95)
+        death = int(age + 1.2 * bsa + draw.gauss(0, 18) > 105)
+        site = draw.choice(SITES)
+        lines[site].append(f"{age},{sex},{ward},{bsa},{death}")
+    paths = {}
+    for site, rows in lines.items():
+        paths[site] = folder / f"{site}.csv"
+        paths[site].write_text("\n".join(rows) + "\n")
+    return paths
+
+
+class FlareNetwork:
+    """`start()` the house and all sites; `submit` a study as a person does, by the command."""
+
+    def __init__(self, folder, policy=AGREES, host="localhost", port=None, sites=SITES):
+        self.folder, self.sites = Path(folder), sites
+        self.port = port or find_port()
+        self.kits = self.folder / "kits"
+        self.processes = {}
+        self.extra = {}
+        project = self.folder / "network.toml"
+        project.write_text(
+            f'[project]\nname = "burns"\npeople = ["{PERSON}"]\n'
+            f'[house]\nhost = "{host}"\nport = {self.port}\n'
+            + "".join(f'[[site]]\nname = "{s}"\n' for s in sites)
+        )
+        run_command("flare", "provision", project, "--out", self.kits)
+        self.records = write_records(self.folder)
+        self.house_fingerprint = Identity.at(self.make_house_folder() / "house.identity").fingerprint
+        self.identities = {s: Identity.at(self.ledger(s).with_name(f"{s}.ledger.identity")) for s in sites}
+        for site in sites:
+            self.set_policy(site, policy)
+            self.set_records(site, self.records[site])
+
+    def make_house_folder(self):
+        folder = self.kits / "house" / "concilium"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def ledger(self, site):
+        return self.kits / site / "local" / f"{site}.ledger"
+
+    def set_records(self, site, records, more='[schema]\nage = "number"\nbsa = "number"\n'):
+        (self.kits / site / "local" / "concilium.toml").write_text(
+            f'[site]\nrecords = "{records}"\npolicy = "policy.toml"\nledger = "{site}.ledger"\n{more}'
+        )
+
+    def set_policy(self, site, more=AGREES):
+        peers = "".join(
+            f'{other} = "{self.identities[other].fingerprint}"\n' for other in self.sites if other != site
+        )
+        (self.kits / site / "local" / "policy.toml").write_text(
+            f'[houses]\nnetwork = "{self.house_fingerprint}"\n[peers]\n{peers}{more}'
+        )
+
+    def start(self, *names):
+        for name in names or ("house", *self.sites):
+            role = "house" if name == "house" else "site"
+            log = (self.folder / f"{name}.out").open("ab")
+            self.processes[name] = subprocess.Popen(
+                [*self.extra.get(name, []), *CONCILIUM, "flare", role, str(self.kits / name)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=os.environ | self.extra.get(f"{name} environment", {}),
+            )
+            log.close()
+        return self
+
+    def wait_until_connected(self, *sites):
+        wanted = set(sites or self.sites)
+        end = time.monotonic() + PATIENCE
+        found = None
+        while time.monotonic() < end:
+            found = run_command("flare", "status", "--kit", self.kits / PERSON, "--json", check=False)
+            if found.returncode == 0:
+                heard = {s for s, ago in json.loads(found.stdout)["sites"].items() if ago < 30}
+                if wanted <= heard:
+                    return self
+            time.sleep(0.5)
+        raise AssertionError(
+            f"not connected: {found and (found.stdout, found.stderr)}; {self.read_outputs()}"
+        )
+
+    def read_outputs(self):
+        return {path.name: path.read_text()[-2000:] for path in self.folder.glob("*.out")}
+
+    def log(self, name):
+        path = self.kits / name / "concilium.log"
+        return path.read_text() if path.exists() else ""
+
+    def kill(self, name):
+        """The whole of a site or house at once, with the processes of its jobs."""
+        process = self.processes.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE)
+
+    def stop(self):
+        for name in list(self.processes):
+            self.kill(name)
+
+    def write_study(self, name, text):
+        path = self.folder / f"{name}.toml"
+        path.write_text(text)
+        return path
+
+    def submit(self, study, *options, check=True, timeout=PATIENCE):
+        out = self.folder / f"{study.stem}-results"
+        done = run_command(
+            "flare",
+            "submit",
+            study,
+            "--kit",
+            self.kits / PERSON,
+            "--out",
+            out,
+            *options,
+            check=False,
+            timeout=timeout,
+        )
+        if check:
+            logs = {name: self.log(name)[-1500:] for name in ("house", *self.sites)}
+            assert done.returncode == 0, (done.stdout, done.stderr, logs, self.read_outputs())
+        return done, out
+
+    def start_submit(self, study, *options):
+        out = self.folder / f"{study.stem}-results"
+        command = [*CONCILIUM, "flare", "submit", study, "--kit", self.kits / PERSON, "--out", out, *options]
+        return (
+            subprocess.Popen(
+                [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ),
+            out,
+        )
+
+    def run_embedded(self, study, policy=AGREES):
+        """The same study in one process, on the same tables."""
+        text = study.read_text()
+        houses = "".join(f'[[site]]\nname = "{s}"\nrecords = "{self.records[s]}"\n' for s in self.sites)
+        copy = self.folder / f"{study.stem}-embedded.toml"
+        copy.write_text(text.split("[[site]]")[0] + '\n[schema]\nage = "number"\nbsa = "number"\n' + houses)
+        return cc.Study.read(copy).run(self.folder / f"{study.stem}-embedded")
+
+    def charges(self, site):
+        with cc.Ledger.open_readonly(self.ledger(site)) as book:
+            return [(entry.question, entry.study, entry.kind) for entry in book.entries() if entry.question]
+
+    def delete(self):
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def run_command(*arguments, check=True, timeout=PATIENCE):
+    command = [*CONCILIUM, *(str(one) for one in arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    if check:
+        assert done.returncode == 0, (done.stdout, done.stderr)
+    return done
