@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 import concilium as cc
-from flare_network import PATIENCE, SITES, FlareNetwork
+from flare_network import PATIENCE, PERSON, SITES, FlareNetwork, run_command
 
 pytest.importorskip("nvflare")
 
@@ -79,4 +85,191 @@ def test_several_studies_at_once_equal_those_of_one_process(network):
         assert not got["card"]["dropouts"]
         assert not [one for one in got["card"]["warnings"] if "vouched" in one]
         assert (out / "report.html").exists()
+    assert_charged_once(network)
+
+
+SLOW = """[rulefit]
+solver = "fedda"
+trees = 20
+[house]
+timeout = {timeout}
+on_loss = "{on_loss}"
+"""
+
+
+def describe_slow(name, on_loss, timeout=60):
+    """Some 300 rounds: time enough to be killed in."""
+    more = SLOW.format(on_loss=on_loss, timeout=timeout)
+    return describe(name, "rulefit", about="positive = 1", more=more)
+
+
+def wait_for(condition, what, patience=PATIENCE):
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not come about within {patience} s")
+
+
+def count_charges(network, site):
+    return len(network.charges(site)) if network.ledger(site).exists() else 0
+
+
+def wait_until_midway(network, site, before):
+    """Until the site has answered some questions of a slow study, and will be asked hundreds more."""
+    wait_for(lambda: count_charges(network, site) >= before + 5, "the middle of the study")
+
+
+def find_job_processes(network, name):
+    import psutil
+
+    parent = psutil.Process(network.processes[name].pid)
+    return [child.pid for child in parent.children(recursive=True)]
+
+
+def finish(process, timeout=2 * PATIENCE):
+    said = process.communicate(timeout=timeout)
+    return process.returncode, "".join(said)
+
+
+def test_jobs_that_carry_code_or_name_another_class_are_not_run(network):
+    from concilium.flare.job import write_job
+
+    markers, folders = {}, []
+    for case in ("code at site", "code at house", "class at site", "class at house"):
+        what, _, where = case.split(" ")
+        folder = write_job(network.folder / case.replace(" ", "-"), case, describe("code"), "0" * 32, SITES)
+        markers[case] = network.folder / f"{what}-{where}-ran"
+        config = folder / where / "config" / f"config_fed_{'client' if where == 'site' else 'server'}.json"
+        document = json.loads(config.read_text())
+        intruder = {"path": "subprocess.Popen", "args": {"args": ["touch", str(markers[case])]}}
+        if what == "code":
+            (folder / where / "custom").mkdir()
+            code = f"open({str(markers[case])!r}, 'w').write('ran')\nclass Intruder: pass\n"
+            (folder / where / "custom" / "intruder.py").write_text(code)
+            intruder = {"path": "intruder.Intruder", "args": {}}
+        document["components"] = [{"id": "intruder", **intruder}]
+        config.write_text(json.dumps(document))
+        folders.append(str(folder))
+    script = [sys.executable, str(Path(__file__).with_name("submit_jobs.py")), str(network.kits / PERSON)]
+    done = subprocess.run([*script, *folders], capture_output=True, text=True, timeout=2 * PATIENCE)
+    assert done.returncode == 0, done.stderr
+    ended = json.loads(done.stdout.splitlines()[-1])
+    assert sorted(ended) == sorted(folders)
+    assert not [status for status in ended.values() if "COMPLETED" in status]
+    assert not [marker for marker in markers.values() if marker.exists()]
+
+
+def test_a_study_waits_for_stewards_also_over_a_restart_and_goes_on_in_the_same_terms(network):
+    study = network.write_study("bayes", describe("bayes", "naive-bayes", "masked"))
+    done, out = network.submit(study, check=False)
+    assert done.returncode == 2
+    assert "waits for coast, north, south, where a person decides" in done.stderr
+    assert "--resume" in done.stderr
+    assert not out.exists()
+    network.kill("north")  # overnight
+    network.start("north")
+    for site in SITES:
+        listed = json.loads(run_command("studies", network.ledger(site), "--json").stdout)["studies"]
+        waiting = [one["study"] for one in listed if one["status"] == "waiting"]
+        assert len(waiting) == 1
+        run_command(
+            "studies",
+            "agree",
+            network.ledger(site),
+            waiting[0][:12],
+            "--who",
+            "Dr. Meyer",
+            "--why",
+            "vote 12",
+        )
+    network.wait_until_connected()
+    network.submit(study, "--resume")
+    got, alone = read_results(out), network.run_embedded(study)
+    assert got["model"]["body"] == json.loads((alone.files["model.json"]).read_text())["body"]
+    assert got["card"]["study"] == waiting[0]
+    assert_charged_once(network)
+
+
+def test_a_site_killed_in_a_round_stops_the_study_which_goes_on_when_it_is_back(network):
+    study = network.write_study("killed", describe_slow("killed", "stop"))
+    before = count_charges(network, "south")
+    process, out = network.start_submit(study)
+    wait_until_midway(network, "south", before)
+    network.kill("south")
+    killed = time.monotonic()
+    code, said = finish(process)
+    assert code == 2, said
+    assert "south" in said
+    assert "--resume" in said
+    assert time.monotonic() - killed < 60
+    network.start("south").wait_until_connected()
+    network.submit(study, "--resume")
+    got, alone = read_results(out), network.run_embedded(study)
+    assert got["model"]["body"] == json.loads((alone.files["model.json"]).read_text())["body"]
+    assert sorted(site["name"] for site in got["card"]["sites"]) == sorted(SITES)
+    assert_charged_once(network)
+
+
+def test_a_site_that_never_answers_is_left_out_and_the_card_says_so(network):
+    study = network.write_study("silent", describe_slow("silent", "continue", timeout=4))
+    before = count_charges(network, "coast")
+    process, out = network.start_submit(study)
+    wait_until_midway(network, "coast", before)
+    frozen = find_job_processes(network, "coast")
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        code, said = finish(process)
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGKILL)
+    assert code == 0, said
+    card = read_results(out)["card"]
+    assert sorted(site["name"] for site in card["sites"]) == ["north", "south"]
+    assert [one["site"] for one in card["dropouts"]] == ["coast"]
+    assert "no answer within 4 s" in card["dropouts"][0]["reason"]
+    assert_charged_once(network)
+
+
+def test_a_house_that_is_killed_goes_on_from_its_last_finished_round(network):
+    study = network.write_study("house", describe_slow("house", "stop"))
+    before = {site: count_charges(network, site) for site in SITES}
+    process, out = network.start_submit(study)
+    wait_until_midway(network, "north", before["north"])
+    network.kill("house")
+    killed = time.monotonic()
+    code, said = finish(process)
+    assert code == 2, said
+    assert "--resume" in said
+    assert time.monotonic() - killed < 90
+    asked = {site: count_charges(network, site) for site in SITES}
+    network.start("house").wait_until_connected()
+    network.submit(study, "--resume")
+    got, alone = read_results(out), network.run_embedded(study)
+    assert got["model"]["body"] == json.loads((alone.files["model.json"]).read_text())["body"]
+    assert_charged_once(network)
+    for site in SITES:  # as many charges as a study has that nobody interrupted
+        assert before[site] + 5 <= asked[site] <= count_charges(network, site)
+        answers = sum(one["answers"] for one in got["card"]["releases"] if one["site"] == site)
+        assert count_charges(network, site) - before[site] == answers
+
+
+def test_a_ledger_that_runs_dry_refuses_and_its_hospital_is_named(network):
+    budget = '[budget]\ntotal = "1/1000"\n'
+    network.set_policy("coast", POLICY + budget)
+    values = '[values]\ndeath = [0, 1]\nsex = ["f", "m"]\nward = ["a", "b", "c"]\n[tree]\nmax_depth = 2\n'
+    study = network.write_study(
+        "dry", describe("dry", release="private", privacy="epsilon = 0.5", more=values)
+    )
+    try:
+        done, out = network.submit(study, check=False)
+    finally:
+        network.set_policy("coast", POLICY)
+    assert done.returncode == 2
+    assert "coast" in done.stderr
+    assert "is left" in done.stderr
+    assert not out.exists()
+    assert "refused" in network.log("coast")
     assert_charged_once(network)
