@@ -17,7 +17,7 @@ from concilium.records.patients import Patients
 from concilium.records.series import Series
 from concilium.records.table import Records
 from concilium.study.sections import Kind, Text, read_columns, read_section
-from concilium.study.sources import read_table
+from concilium.study.sources import read_as_stated
 from concilium.temporal.rule_sets import RuleSets
 
 FILE = "local/concilium.toml"
@@ -111,11 +111,11 @@ class SiteFile:
             )
         if holds.records is None:
             return Patients(**parts)
-        table = read_table(self._locate(holds.records), holds.table, self.schema)
+        table = read_as_stated(self._locate(holds.records), holds.table, self.schema)
         if not parts:
             return table
         by = columns.patient or "patient"
-        table = read_table(self._locate(holds.records), holds.table, {by: "code", **self.schema})
+        table = read_as_stated(self._locate(holds.records), holds.table, {by: "code", **self.schema})
         return Patients(table=table, by=by, **parts)
 
     def _locate(self, place: str) -> str:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from concilium.errors import CannotResume, HouseError, KitError, RunStopped, StudyPending
-from concilium.evaluation.leave_out import calibrate_all, measure_model, summarise
+from concilium.evaluation.leave_out import measure_model
+from concilium.evaluation.summary import calibrate_all, summarise
 from concilium.federation.model_file import load
 from concilium.flare.job import OUTCOME, PROGRESS, JobOutcome, write_job
 from concilium.flare.kit import HouseNotThere, Kit

@@ -19,7 +19,7 @@ from concilium.study.courses import hold_back as hold_back_courses
 from concilium.study.courses import read_populations, read_series
 from concilium.study.evaluating import hold_back
 from concilium.study.sections import CourseColumns
-from concilium.study.sources import read_table, read_tables, read_test_file
+from concilium.study.sources import read_as_stated, read_tables, read_test_file
 
 if TYPE_CHECKING:
     from concilium.federation.method import Method
@@ -101,7 +101,7 @@ def read_group(model: Method[Any], path: Path, study: Study | None) -> Mapping[s
         if step is None:
             raise ModelError(f"a model of method {model.method!r} does not tell the step of its series")
         return {"": Patients(series=read_series(str(path), step, columns))}
-    table: Records = read_table(str(path), None, {} if study is None else study.reading)
+    table: Records = read_as_stated(str(path), None, {} if study is None else study.reading)
     by = None if study is None or study.split is None else study.split.by
     if by is None or by not in table:
         return {"": Patients(table=table)}

@@ -77,6 +77,11 @@ def read_table(
     table, map = site.table, study.find_map(site)
     if mapped and (map is not None or study.dictionary):
         return Records.read(source, table=table, schema=schema, dictionary=study.dictionary, map=map)
+    return read_as_stated(source, table, schema)
+
+
+def read_as_stated(source: str, table: str | None, schema: Mapping[str, str]) -> Records:
+    """A table as it is: a column that is stated may be absent from it."""
     try:
         return Records.read(source, table=table, schema=schema)
     except RecordsError:
