@@ -15,7 +15,7 @@ DOTS = 4.5
 
 
 @dataclass(frozen=True)
-class Curve:
+class DrawnLine:
     """A line through these points; dashed where it is there to compare with, with dots where each point is a group."""
 
     label: str
@@ -29,16 +29,16 @@ def draw_risks(judged: Mapping[str, Any], positive: str) -> dict[str, str]:
     pictures = {}
     if judged["roc"] is not None:
         lines = [
-            Curve("a coin", [(0, 0), (1, 1)], dashed=True),
-            Curve("the model", [(x, y) for x, y in judged["roc"]]),
+            DrawnLine("a coin", [(0, 0), (1, 1)], dashed=True),
+            DrawnLine("the model", [(x, y) for x, y in judged["roc"]]),
         ]
         pictures["ROC curve"] = draw_lines(
             f"ROC curve for {positive}", lines, ("1 - specificity", "sensitivity"), (0, 1), (0, 1)
         )
     groups = [(float(one["predicted"]), float(one["observed"])) for one in judged["groups"]]
     lines = [
-        Curve("comes true", [(0, 0), (1, 1)], dashed=True),
-        Curve("tenths of the patients", groups, dots=True),
+        DrawnLine("comes true", [(0, 0), (1, 1)], dashed=True),
+        DrawnLine("tenths of the patients", groups, dots=True),
     ]
     pictures["Calibration"] = draw_lines(
         f"Predicted risk of {positive} against its share",
@@ -53,9 +53,9 @@ def draw_risks(judged: Mapping[str, Any], positive: str) -> dict[str, str]:
     }
     highest = max(0.01, *(value for _, value in (*pairs["model"], *pairs["everyone"])))
     lines = [
-        Curve("nobody", [(0, 0), (1, 0)], dashed=True),
-        Curve("everyone", cut_below(pairs["everyone"], LEAST_BENEFIT)),
-        Curve("by the model", cut_below(pairs["model"], LEAST_BENEFIT)),
+        DrawnLine("nobody", [(0, 0), (1, 0)], dashed=True),
+        DrawnLine("everyone", cut_below(pairs["everyone"], LEAST_BENEFIT)),
+        DrawnLine("by the model", cut_below(pairs["model"], LEAST_BENEFIT)),
     ]
     pictures["Decision curve"] = draw_lines(
         f"Net benefit of acting on the risk of {positive}",
@@ -79,7 +79,7 @@ def cut_below(points: Sequence[tuple[float, float]], least: float) -> list[tuple
 
 def draw_lines(
     title: str,
-    lines: Sequence[Curve],
+    lines: Sequence[DrawnLine],
     axes: tuple[str, str],
     across: tuple[float, float],
     up: tuple[float, float],
