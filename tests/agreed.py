@@ -17,13 +17,13 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from concilium.closed_lists import KINDS, METHODS, RELEASES, load
+from concilium.closed_lists import KINDS, PROPOSED, RELEASES, load
 from concilium.errors import MessageError
 from concilium.federation import terms as agreed_terms
 from concilium.federation.masking import Join, Joined, Meet
 from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, decode, encode, open_reply
 from concilium.federation.method import Method, QueryText, ReleaseName
-from concilium.federation.questions import Noisy, Question, Reported, Statistic, open_question
+from concilium.federation.questions import Noisy, Question, Randomised, Reported, Statistic, open_question
 from concilium.federation.releases import find_release
 from concilium.federation.terms import (
     Agreed,
@@ -69,7 +69,7 @@ class Anything(Method[Any]):
         return Plan(
             "rho",
             tuple(
-                PlannedQuestion(k, PRICE if issubclass(f, Noisy | Reported) else None)
+                PlannedQuestion(k, PRICE if issubclass(f, Noisy | Randomised | Reported) else None)
                 for k, f in statistics.items()
             ),
         )
@@ -84,7 +84,7 @@ class Anything(Method[Any]):
     predict_proba = _explain = text = attributes_ = converse
 
 
-agreed_terms.METHODS = ChainMap({"anything": "agreed:Anything"}, METHODS)
+agreed_terms.PROPOSED = ChainMap({"anything": "agreed:Anything"}, PROPOSED)
 
 
 def draft(release: str = "exact", query: str = "", target: str = "y") -> Draft:
@@ -109,7 +109,7 @@ class Asker:
         **changes: Any,
     ) -> None:
         self.identity = identity
-        declared = load(agreed_terms.METHODS[method]).parameters() if method in agreed_terms.METHODS else {}
+        declared = load(agreed_terms.PROPOSED[method]).parameters() if method in agreed_terms.PROPOSED else {}
         about = {"query": query, "target": target, "release": release}
         asked = {name: value for name, value in about.items() if not declared or name in declared}
         asked |= parameters or {}

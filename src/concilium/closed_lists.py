@@ -1,4 +1,4 @@
-"""The three closed lists: what a house may ask, how an answer may leave a hospital, what can be learned.
+"""The closed lists: what a house may ask, how an answer may leave a hospital, what can be learned or handed on.
 
 Whoever adds a kind of question, a release or a method writes one file (a method: a package) and one line here. A name
 that is not listed is refused, wherever it comes from: a message, a policy, a study file, a model file. Places are
@@ -8,17 +8,21 @@ that is not listed is refused, wherever it comes from: a message, a policy, a st
 from __future__ import annotations
 
 import importlib
+from collections import ChainMap
 from typing import Any, NamedTuple
 
 
 class ListedRelease(NamedTuple):
-    """Where a release is, and whether what it lets out has a price that bounds it (differential privacy)."""
+    """Where a release is; whether what it lets out has a price; and whether that bounds all of it (differential
+    privacy): of patients' own entries some are in the clear, whatever is paid for the others."""
 
     place: str
+    priced: bool
     bounded: bool
 
 
 KINDS = {
+    "codes.shared": "concilium.codes.shared_codes:AskSharedCodes",
     "histograms": "concilium.federation.histograms:AskHistograms",
     "histograms.noisy": "concilium.federation.histograms:AskNoisyHistograms",
     "mask.hello": "concilium.federation.masking:Hello",
@@ -49,10 +53,11 @@ KINDS = {
 }
 
 RELEASES = {
-    "exact": ListedRelease("concilium.federation.releases.exact:Exact", bounded=False),
-    "masked": ListedRelease("concilium.federation.releases.masked:Masked", bounded=False),
-    "private": ListedRelease("concilium.federation.releases.private:Private", bounded=True),
-    "local": ListedRelease("concilium.federation.releases.local:Local", bounded=True),
+    "exact": ListedRelease("concilium.federation.releases.exact:Exact", priced=False, bounded=False),
+    "masked": ListedRelease("concilium.federation.releases.masked:Masked", priced=False, bounded=False),
+    "private": ListedRelease("concilium.federation.releases.private:Private", priced=True, bounded=True),
+    "local": ListedRelease("concilium.federation.releases.local:Local", priced=True, bounded=True),
+    "shared": ListedRelease("concilium.federation.releases.shared:Shared", priced=True, bounded=False),
 }
 
 METHODS = {
@@ -62,6 +67,14 @@ METHODS = {
     "naive-bayes": "concilium.trees.naive_bayes:NaiveBayes",
     "discovery": "concilium.temporal.rule_discovery:RuleDiscovery",
 }
+
+SHARINGS = {
+    "code-sharing": "concilium.codes.agreed_sharing:AgreedSharing",
+}
+"""What hands on patients' own entries, randomised, and learns nothing: no policy agrees to it that does not name it."""
+
+PROPOSED = ChainMap(METHODS, SHARINGS)
+"""All that can stand in the terms of a study."""
 
 
 def load(place: str) -> Any:

@@ -9,11 +9,11 @@ from typing import Any
 from unittest import mock
 
 import concilium as cc
-from concilium.closed_lists import METHODS
+from concilium.closed_lists import PROPOSED
 from concilium.federation.messages import Answer, Envelope, Refusal, open_envelope, open_reply
 from concilium.federation.questions import Question, open_question
 from concilium.rulefit import fedda
-from contract.patients import SITES, VARIANTS, make, make_rows, method_types, open_sites
+from contract.patients import SITES, VARIANTS, make, make_rows, method_types, open_sites, proposed_types
 
 # Nothing of what an adversary asks is stopped by an allowance: what stops it must be the rule that is tested.
 GENEROUS = cc.Policy(budget=cc.Budget("unlimited"))
@@ -96,7 +96,7 @@ class Recording:
 
 def make_small(name: str, release: str, **more: Any) -> Any:
     """A method with what it declares of the study, as little work as may be."""
-    method = method_types()[name]
+    method = proposed_types()[name]
     bounded = {} if release == "private" else FEW_TREES
     return make(method, release, **{**bounded, **more})
 
@@ -129,4 +129,4 @@ def describe(study: tuple[str, str, dict[str, Any]]) -> str:
 
 PLACES = range(len(STUDIES))
 NAMES = [describe(study) for study in STUDIES]
-assert {name for name, _, _ in STUDIES} == set(METHODS)
+assert {name for name, _, _ in STUDIES} == set(PROPOSED)

@@ -229,7 +229,8 @@ def test_in_another_order_nothing_is_answered_but_what_an_honest_study_gets(plac
         opened, honest = open_reply(reply), exchange.opened
         if isinstance(opened, Answer) and opened.charge is not None:
             assert isinstance(honest, Answer)
-            assert (opened.body, opened.charge) == (honest.body, honest.charge)
+            assert opened.charge == honest.charge
+            assert opened.body == honest.body or recording.method.answers_at_random
             assert exchange.envelope.release == "exact" or "mask" not in exchange.envelope.kind
 
 

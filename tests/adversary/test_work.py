@@ -33,7 +33,7 @@ from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import RuleTerms, write_terms
 from concilium.trees.site_columns import LAST_ASKED
-from contract.patients import SCHEMA, look_at, make, make_rows, method_types, open_sites
+from contract.patients import SCHEMA, look_at, make, make_rows, open_sites, proposed_types
 from federation.conversation import wrap
 from federation.test_hostile_numbers import VARIANTS
 
@@ -58,7 +58,7 @@ def measured():
         patch.setattr(owner, "compute", noting(owner.compute, asked))
     try:
         for name, release, more in VARIANTS:
-            ask(make(method_types()[name], release, **more))
+            ask(make(proposed_types()[name], release, **more))
     finally:
         patch.undo()
     view = look_at(make_rows(PATIENTS // TIMES, 7) * TIMES)

@@ -11,7 +11,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "code-sharing.md").read_text(encodi
 def test_the_page_runs(capsys):
     names: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", PAGE, flags=re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for code, printed in blocks:
         exec(compile(code, "docs/code-sharing.md", "exec"), names)
         assert capsys.readouterr().out == printed

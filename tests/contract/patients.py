@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 import concilium as cc
-from concilium.closed_lists import METHODS, load
+from concilium.closed_lists import METHODS, PROPOSED, load
 from concilium.federation.cohort import View
 from concilium.temporal.discovery_parameters import TRUST
 
@@ -19,6 +19,8 @@ SCHEMA = {"age": "number", "pressure": "number", "sex": "code", "ward": "code", 
 STUDY = {"target": "y", "positive": "yes", "bins": BINS, "values": VALUES, "epsilon": 4.0}
 # The same for methods that learn from what rules patients have (those of `list_rules`).
 STUDY |= {"outcome": "y", "threshold": 0.5, "limits": 1, "most_rules": 5, "horizon": 1}
+# And for what hands on the codes of patients (those of `list_codes`).
+STUDY |= {"sensitive": ["042", "303", "304", "305"], "hidden": ["571"], "max_events": 3, "block_size": 2}
 BUDGET = cc.Policy(budget=cc.Budget("20"))
 
 
@@ -55,6 +57,12 @@ def list_rules(row):
     return [*rules, "G pressure >= 100"]  # which is common to all
 
 
+def list_codes(row):
+    """The dated codes of a patient, which follow from the row: nobody with two ills has no code."""
+    codes = ["571.2", "303.9"] if row.get("ward") == "c" else ["250.00"] if row.get("ward") else []
+    return [(day, code) for day, code in enumerate([*codes, *(["428"] if row.get("y") == "yes" else [])])]
+
+
 def make_series(rows, names, target, positive, ids=None):
     """Courses of three steps, the same in all of them, but that the outcome is there in the last one only."""
 
@@ -75,7 +83,9 @@ def hold(rows, schema=SCHEMA):
         return table
     ids = range(len(rows))
     series = make_series(rows, BINS, "y", "yes", ids)
-    return cc.Patients(table=table, rules=cc.RuleSets(map(list_rules, rows), ids), series=series, by="id")
+    codes = cc.Sequences(map(list_codes, rows), ids)
+    rules = cc.RuleSets(map(list_rules, rows), ids)
+    return cc.Patients(table=table, rules=rules, series=series, codes=codes, by="id")
 
 
 def look_at(rows, policy=None, schema=SCHEMA):
@@ -97,6 +107,11 @@ def method_types():
     return {name: load(place) for name, place in METHODS.items()}
 
 
+def proposed_types():
+    """These, and what hands on entries of patients."""
+    return {name: load(place) for name, place in PROPOSED.items()}
+
+
 def make(method, release=None, **more):
     """A method with what it declares of the study, for one of its releases."""
     declared = method.parameters()
@@ -106,7 +121,7 @@ def make(method, release=None, **more):
         given.pop("values", None)
     if release is not None and "release" in declared:
         given["release"] = release
-    elif release is not None:
+    elif release is not None and "trust" in declared:
         given["trust"] = next(trust for trust, way_out in TRUST.items() if way_out == release)
         # So few patients need that, or chance would decide now and then what is found.
         given |= {"local": {"threshold": 0.1, "epsilon": 12.0}, "exact": {"epsilon": 8.0}}.get(release, {})
@@ -124,4 +139,5 @@ VARIANTS = [
     ("rulefit", "exact", {"solver": "fedda", "penalty": 0.01}),
     ("voting-trees", "exact", {"imbalance": 1, "max_depth": 2}),
     ("discovery", "private", {"window": "3h", "limits": 2}),
+    ("code-sharing", "shared", {}),
 ]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agreed import HOUSE, Absent, Asker, deliver, introduce_house
-from concilium.closed_lists import METHODS, load
+from concilium.closed_lists import PROPOSED, load
 from concilium.federation.attributes import Attribute
 from concilium.federation.messages import MAX_MESSAGE, Answer, Refusal, encode, open_reply
 from concilium.federation.schema import AskSchema
@@ -277,11 +277,12 @@ TERMS = {
         "rulefit": {"positive": 1, "bins": {"age": [40.0]}},
         "naive-bayes": {"bins": {"age": [40.0]}},
         "discovery": {"outcome": "y", "bins": {"age": [40.0]}, "window": "2h", "trust": "rule"},
+        "code-sharing": {"sensitive": ["042", "303"], "epsilon": "1", "max_events": 2, "block_size": 1},
     }.items()
 }
 PLACES = [
     *((method, (field,)) for method, whole in TERMS.items() for field in whole),
-    *((m, ("parameters", name)) for m, place in METHODS.items() for name in load(place).parameters()),
+    *((m, ("parameters", name)) for m, place in PROPOSED.items() for name in load(place).parameters()),
     ("tree", ("participants", 0)),
 ]
 # As text, too: numbers are written so.

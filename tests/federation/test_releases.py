@@ -55,8 +55,9 @@ def test_every_listed_release_is_one(name):
 
 def test_only_what_adds_noise_is_bounded_and_what_is_not_masked_shows_each_site():
     assert [name for name in RELEASES if find_release(name).bounded] == ["private", "local"]
-    assert [name for name in RELEASES if find_release(name).by_site] == ["exact", "local"]
-    assert [name for name in RELEASES if find_release(name).begins_anew] == ["exact"]
+    assert [name for name in RELEASES if find_release(name).by_site] == ["exact", "local", "shared"]
+    assert [name for name in RELEASES if find_release(name).begins_anew] == ["exact", "shared"]
+    assert [name for name in RELEASES if find_release(name).hands_on] == ["shared"]
     assert [name for name in RELEASES if not find_release(name).comparable] == ["masked"]
 
 
@@ -94,7 +95,9 @@ def test_a_new_release_is_one_file_and_one_line(monkeypatch):
         name: ClassVar[str] = "open"
         meaning: ClassVar[str] = "open: the house saw everything."
 
-    monkeypatch.setitem(RELEASES, "open", closed_lists.ListedRelease(f"{__name__}:Open", bounded=False))
+    monkeypatch.setitem(
+        RELEASES, "open", closed_lists.ListedRelease(f"{__name__}:Open", priced=False, bounded=False)
+    )
     monkeypatch.setattr("test_releases.Open", Open, raising=False)
     monkeypatch.setattr(AskHistograms, "releases", frozenset({"open"}))
     monkeypatch.setattr(Propose, "releases", frozenset(RELEASES))

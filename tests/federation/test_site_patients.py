@@ -196,8 +196,13 @@ def test_a_ledger_is_that_of_all_parts(tmp_path):
     path = tmp_path / "a.ledger"
     cc.Site("a", TABLE, ledger=path).ledger.close()
     more = cc.Patients(table=TABLE, series=NOTES, by="patient")
+    # What else is held of the same patients opens no new account: the ledger stays that of the table.
+    for data in (more, TABLE):
+        site = cc.Site("a", data, ledger=path)
+        assert site.ledger.settings.records == TABLE.digest
+        site.ledger.close()
     with pytest.raises(LedgerError, match="rebind"):
-        cc.Site("a", more, ledger=path)
+        cc.Site("a", more.take(np.arange(5)), ledger=path)
     other = tmp_path / "b.ledger"
     cc.Site("a", more, ledger=other).ledger.close()
     # In whichever order the part came: the join undoes it.

@@ -23,7 +23,7 @@ ANSWER = MaskedAnswer(b"study", b"content", b"label", b"participants", ("a", "b"
 
 
 def charge(ledger, name, mode="exact", numbers=0, seal=lambda head: b""):
-    cost = 1 if RELEASES[mode].bounded else None
+    cost = 1 if RELEASES[mode].priced else None
     return ledger.charge(name, "d", study="s", kind="k", mode=mode, cost=cost, numbers=numbers, seal=seal)
 
 

@@ -208,7 +208,7 @@ def summarise(book: Ledger) -> str:
     releases = [entry for entry in book.entries() if entry.mode != "settings"]
     refusals = len(book.refusals())
     lines = [f"{len(releases)} releases, {refusals} refusals"]
-    open_ended = sum(entry.numbers for entry in releases if entry.cost is None)
+    open_ended = sum(entry.numbers for entry in releases if entry.unbounded)
     if open_ended:
         lines.append(f"{open_ended} numbers left without a bound on what they tell (epsilon = unlimited)")
     balance = book.balance()

@@ -10,7 +10,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from concilium.cli import audit, consult, demo, flare, gateway, identity, ledger, policy, run, studies
+from concilium.cli import (
+    audit,
+    consult,
+    demo,
+    flare,
+    gateway,
+    identity,
+    ledger,
+    policy,
+    run,
+    share,
+    studies,
+)
 from concilium.cli.output import say, warn
 from concilium.errors import ConciliumError
 
@@ -38,6 +50,7 @@ app.command("demo", short_help="Everything, on real patients.")(demo.demo)
 app.command("run", short_help="Run a study: model, metrics, card, report.")(run.run)
 app.command("consult", short_help="Predict for a patient, with reasons.")(consult.consult)
 app.command("audit", short_help="Attack a model: whom does it give away?")(audit.audit)
+app.command("share", short_help="Hand on coded histories, sensitive codes randomised.")(share.share)
 app.command("identity", short_help="A hospital's fingerprint, for its peers.")(identity.identity)
 app.add_typer(studies.app, name="studies", short_help="What is proposed to a hospital; agree or refuse.")
 app.add_typer(ledger.app, name="ledger", short_help="What a hospital has released; what is left.")

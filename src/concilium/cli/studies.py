@@ -191,7 +191,7 @@ def list_study(study: StudyOverview, delta: Fraction) -> list[str]:
     cells = [
         study.short_id,
         study.status,
-        "not readable" if terms is None else f"{terms.terms.method}: {terms.method.target}",
+        "not readable" if terms is None else f"{terms.terms.method}: {terms.method.subject}",
         "–" if terms is None else terms.method.release,
         study.house_name or f"{study.house[:9]}…",
         "–" if price is None else say_epsilon(float_above(price)),

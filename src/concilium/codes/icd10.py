@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from functools import cache
 
 from concilium.codes.code_tree import ROOT
@@ -15,7 +16,9 @@ _RANGE = re.compile(r"(?P<title>.*) \((?P<range>[0-9A-Z]{3}-[0-9A-Z]{3})\)")
 def read_icd10_tree() -> tuple[dict[str, str], dict[str, str]]:
     """The parent of each node of ICD-10-CM, and the titles; chapters and blocks are called by their ranges."""
     try:
-        import simple_icd_10_cm as icd
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of how the package reads its own files
+            import simple_icd_10_cm as icd
     except ModuleNotFoundError:
         raise MissingExtra("codes", "the ICD-10-CM taxonomy (simple-icd-10-cm)") from None
     parent_of: dict[str, str] = {}

@@ -15,14 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.codes.block_response import BlockResponse
 from concilium.codes.blocks import Blocking, check_size, choose_blocking, find_losses
 from concilium.codes.channel import CodeMechanism, tabulate_channel
+from concilium.codes.code_design import SINCE_FIRST, describe_taxonomy, make_response
+from concilium.codes.code_events import number_codes, take_latest
 from concilium.codes.dependence import MOST_STEPS, PRIOR, count_dependence
 from concilium.codes.leakage import Extension, extend_protection
 from concilium.codes.sensitive_codes import sensitive_codes
@@ -32,6 +33,12 @@ from concilium.codes.taxonomy import Taxonomy
 from concilium.errors import StudyError
 from concilium.privacy.mechanisms import Number, read_positive
 from concilium.records.sequences import Sequences
+
+if TYPE_CHECKING:
+    from concilium.codes.agreed_sharing import AgreedSharing
+    from concilium.federation.card import Card
+    from concilium.federation.house import House
+    from concilium.federation.site import Site
 
 MechanismName: TypeAlias = Literal["blocks", "umaxrr", "k-rr", "suppression"]
 MECHANISMS: tuple[MechanismName, ...] = get_args(MechanismName)
@@ -98,6 +105,9 @@ class CodeSharing:
         self._number_of = {code: number for number, code in enumerate(self.taxonomy.codes)}
         self.sensitive_numbers = np.array([self._number_of[code] for code in self.sensitive], dtype=np.intp)
 
+    card_: Card | None = None
+    """What the last sharing through a gate cost, and whom; None where none was charged."""
+
     def __repr__(self) -> str:
         return (
             f"CodeSharing({self.taxonomy!r}, {len(self.sensitive)} sensitive codes, "
@@ -152,9 +162,36 @@ class CodeSharing:
         other._design()
         return other
 
-    def share(self, sequences: Histories) -> Sequences:
-        """The same patients and times with randomised codes: of each patient the latest `max_events`."""
-        latest = self.take_latest(read_histories(sequences))
+    @overload
+    def share(self, source: Histories | Site, *, query: str = "", dates: str = SINCE_FIRST) -> Sequences: ...
+
+    @overload
+    def share(self, source: House, *, query: str = "", dates: str = SINCE_FIRST) -> dict[str, Sequences]: ...
+
+    def share(
+        self, source: Histories | Site | House, *, query: str = "", dates: str = SINCE_FIRST
+    ) -> Sequences | dict[str, Sequences]:
+        """The codes of these patients, randomised: of each the latest `max_events`.
+
+        Of a `Site`, or of all sites of a `House` by name, through the gate: as agreed, charged to the ledger before
+        anything leaves, patients under numbers; `card_` says what it cost. Of histories at hand, with the same
+        patients and times, and then NO ledger is charged: whoever hands that on accounts for `price` themselves.
+        """
+        from concilium.federation.house import House
+        from concilium.federation.site import Site
+
+        if isinstance(source, Site | House):
+            house = source if isinstance(source, House) else House([source])
+            agreed = self.propose(query=query, dates=dates).fit(house)
+            self.card_ = agreed.card
+            shared = agreed.sequences_
+            return shared if isinstance(source, House) else shared[source.name]
+        if query or dates != SINCE_FIRST:
+            raise StudyError(
+                "query and dates are for the patients of a site; choose among histories yourself"
+            )
+        self.card_ = None
+        latest = self.take_latest(read_histories(source))
         if self.taxonomy.root in latest.labels:
             raise StudyError(
                 f"some of these codes are suppressed ({self.taxonomy.root}): share codes as they were recorded"
@@ -162,23 +199,35 @@ class CodeSharing:
         drawn = self.mechanism_.randomize(self.number(latest))
         return latest.with_codes(drawn, (*self.taxonomy.codes, self.taxonomy.root))
 
+    def propose(self, *, query: str = "", dates: str = SINCE_FIRST) -> AgreedSharing:
+        """What hospitals are asked to agree to: this mechanism, for the patients of a query."""
+        from concilium.codes.agreed_sharing import AgreedSharing
+
+        self._check_fitted()
+        if self.mechanism == "suppression":
+            raise StudyError(
+                "suppression has no price, so that no ledger could be charged for it; share with blocks, umaxrr or k-rr"
+            )
+        chosen = set(self.sensitive)
+        hidden = [self.taxonomy.codes[code] for code in self.states[self.extension_.added]]
+        shown = [self.taxonomy.codes[code] for code in self.mechanism_.hidden_outputs]
+        return AgreedSharing(
+            sensitive=self.sensitive,
+            hidden=hidden,
+            company=[code for code in shown if code not in chosen.union(hidden)],
+            show_hidden=self._shows_hidden,
+            block_size=self.blocking_.size,
+            epsilon=self.epsilon,
+            max_events=self.max_events,
+            query=query,
+            dates=dates,
+            **describe_taxonomy(self.taxonomy),
+        )
+
     def take_latest(self, sequences: Sequences) -> Sequences:
         """Of each patient the latest `max_events` events; of several at one time those listed last."""
         self._check_fitted()
-        counts = np.diff(sequences.offsets)
-        if counts.max(initial=0) <= self.max_events:
-            return sequences
-        kept = np.minimum(counts, self.max_events)
-        offsets = np.concatenate([[0], np.cumsum(kept)])
-        events = np.arange(offsets[-1]) + np.repeat(sequences.offsets[1:] - offsets[1:], kept)
-        return Sequences.from_arrays(
-            offsets,
-            sequences.codes[events],
-            sequences.times[events],
-            sequences.labels,
-            ids=sequences.ids,
-            clock=sequences.clock,
-        )
+        return take_latest(sequences, self.max_events)
 
     def channel(
         self, codes: Iterable[str] | None = None
@@ -207,7 +256,11 @@ class CodeSharing:
         members = np.concatenate([chosen, added]) if self._shows_hidden else chosen
         self.blocking_ = self._choose_blocking(members, len(chosen), added)
         outputs = np.sort(self.states[np.concatenate([members, self.blocking_.added])]).astype(np.int32)
-        never = np.zeros(0, dtype=np.int32) if self._shows_hidden else self.states[added].astype(np.int32)
+        never = (
+            np.zeros(0, dtype=np.int32)
+            if self._shows_hidden
+            else np.sort(self.states[added]).astype(np.int32)
+        )
         self.mechanism_ = self._make_mechanism(outputs, never)
         hidden = np.flatnonzero(self.mechanism_.places >= 0)
         self.protected_: tuple[str, ...] = tuple(taxonomy.codes[code] for code in hidden)
@@ -221,12 +274,9 @@ class CodeSharing:
         if self.mechanism == "suppression":
             return Suppression(size, outputs)
         if self.mechanism == "k-rr":
-            return BlockResponse.without_blocks(size, np.arange(size, dtype=np.int32), self.epsilon)
-        names = [self.taxonomy.codes[code] for code in (*outputs, *never)]
-        distances = self.taxonomy.distances(names)[:, : len(outputs)]
-        return BlockResponse.from_distances(
-            size, outputs, distances, self.blocking_.size, self.epsilon, never
-        )
+            outputs = np.arange(size, dtype=np.int32)
+        shown, unseen = (tuple(self.taxonomy.codes[code] for code in codes) for codes in (outputs, never))
+        return make_response(self.taxonomy, shown, unseen, self.blocking_.size, self.epsilon)
 
     def _extend(self, chosen: NDArray[np.intp], clear: NDArray[np.bool_]) -> Extension:
         bound = math.inf if self.gamma is None else self.gamma
@@ -270,13 +320,7 @@ class CodeSharing:
 
     def number(self, sequences: Sequences) -> NDArray[np.int32]:
         """The number of each event's code in the taxonomy; a blot has the number after the last."""
-        blot, known = self.taxonomy.root, len(self.taxonomy.codes)
-        names = iter(self.taxonomy.normalise_all([text for text in sequences.labels if text != blot]))
-        numbers = np.array(
-            [known if text == blot else self._number_of[next(names)] for text in sequences.labels],
-            dtype=np.int32,
-        )
-        return numbers[sequences.codes] if len(numbers) else np.zeros(0, dtype=np.int32)
+        return number_codes(self.taxonomy, sequences)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "graph"):

@@ -19,7 +19,9 @@ def draw_curves(
 ) -> str:
     """The mean of a measure over runs, with bars of one standard deviation; points without a value are left out."""
     series: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for point in points:
+    listed = list(points)
+    colour_of = {name: place for place, name in enumerate(dict.fromkeys(point.series for point in listed))}
+    for point in listed:
         value = measure(point)
         if value is not None:
             series[point.series][float(point.epsilon)].append(value)
@@ -32,7 +34,7 @@ def draw_curves(
 
     parts = _draw_axes(widest, highest, right, bottom, title)
     for number, (name, line) in enumerate(series.items()):
-        colour = COLOURS[number % len(COLOURS)]
+        colour = COLOURS[colour_of[name] % len(COLOURS)]
         means = [(x, float(np.mean(found)), float(np.std(found))) for x, found in sorted(line.items())]
         path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y, _ in means)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')

@@ -16,6 +16,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.codes.agreed_sharing import NOT_FOR_CARE
 from concilium.codes.attack import Precision, SharedView, find_largest, guess_events, judge_guesses
 from concilium.codes.block_response import BlockResponse
 from concilium.codes.frequencies import Frequencies, estimate_frequencies
@@ -26,7 +27,6 @@ from concilium.privacy.mechanisms import Number
 from concilium.records.sequences import Sequences
 
 EPSILONS: tuple[str, ...] = ("0.1", "0.5", "1", "2", "2.5", "3", "4", "5")
-NOT_FOR_CARE = "Not for care: codes in this file are randomised, and many are false."
 OURS, NEVER, SAME = "blocks", "blocks, hidden never shown", "umaxrr, same codes"
 PLAIN, BLOT = "umaxrr", "suppression"
 

@@ -59,16 +59,18 @@ class Taxonomy:
         grammar: Grammar | None = None,
         other: tuple[str, Callable[[str], bool]] | None = None,
         zeros: Zeros = "kept",
+        headings: Headings = "refuse",
     ) -> None:
         self.name = name
         self.digits = digits
+        self.headings = headings
         self.tree = tree
         self.codes: tuple[str, ...] = tuple(sorted(tree.leaves))
         self._titles = titles
         self._finer = finer or {}
         self._read = grammar or _read_names(tree)
         self._other = other
-        self._zeros = zeros
+        self.zeros = zeros
         self._distances: OrderedDict[tuple[tuple[str, ...], float], NDArray[np.float64]] = OrderedDict()
 
     @classmethod
@@ -228,7 +230,7 @@ class Taxonomy:
 
     def _refuse_lost_zeros(self, found: Mapping[str, tuple[str | None, str]]) -> None:
         """Digits that are too few beside digits that are too many for a category: dots and zeros were lost."""
-        if self.name != "ICD-9-CM" or self._zeros == "lost":
+        if self.name != "ICD-9-CM" or self.zeros == "lost":
             return
         digits = [bare for label in found if isinstance(label, str) and (bare := label.strip()).isdigit()]
         short = next((bare for bare in digits if len(bare) < 3), None)
@@ -275,6 +277,7 @@ def _make_icd9(digits: int, zeros: Zeros, headings: Headings) -> Taxonomy:
         grammar=partial(read_icd9, zeros=zeros),
         other=("ICD-10-CM", looks_like_icd10),
         zeros=zeros,
+        headings=headings,
     )
 
 
@@ -290,6 +293,7 @@ def _make_icd10(digits: int, headings: Headings) -> Taxonomy:
         finer=finer,
         grammar=read_icd10,
         other=("ICD-9-CM", looks_like_icd9),
+        headings=headings,
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from concilium.closed_lists import KINDS, load
 from concilium.errors import LedgerError, MessageError
-from concilium.federation.questions import Gathered
+from concilium.federation.questions import Gathered, Randomised
 from concilium.federation.terms import OpenedTerms, name_study, open_terms, today
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import PlannedQuestion, epsilon_from_rho, float_above, say_epsilon, shown
@@ -197,7 +197,7 @@ def describe_terms(
         *section("Questions", list(describe_questions(opened)), mark="- "),
         *section("Settings", list(describe_settings(opened)) or ["none"], mark="- "),
         *section("Who takes part", describe_participants(opened, policy)),
-        *section("What leaves", [f"The model's card will say: {method.way_out.meaning}"]),
+        *section("What leaves", [f"The card will say: {method.way_out.meaning}"]),
         *section("Worst case", describe_worst_case(opened, ledger)),
         *section("Price", describe_price(study, opened, ledger)),
         *section("Until", [f"{terms.ends} (UTC), then nothing more is answered{say_days_left(opened)}."]),
@@ -220,14 +220,14 @@ def describe_house(study: StudyOverview, policy: Policy | None) -> list[str]:
 def describe_subject(opened: OpenedTerms, policy: Policy | None) -> Iterator[str]:
     """What is to be learned, about whom, and from what."""
     method = opened.method
-    positive = getattr(method, "positive", None)
-    about = "" if positive is None else f" = {quote(str(positive))}"
-    yield f"{method.description[0].upper()}{method.description[1:]}, to predict {quote(method.target)}{about}."
+    yield quote(method.aim)
     if opened.terms.models > 1:
         yield f"{opened.terms.models} models: hospitals are left out in turn, to measure how good they are."
     who = f"those for whom {quote(method.query)}" if method.query else "everyone"
     known = f", if {quote(method.must_know)} is known" if method.must_know else ""
     yield f"Patients: {who}{known}."
+    if not method.reads_columns:
+        return
     attributes: Sequence[str] | None = getattr(method, "attributes", None)
     withheld = () if policy is None else policy.withhold
     if attributes is None:
@@ -261,6 +261,8 @@ def describe_questions(opened: OpenedTerms) -> Iterator[str]:
 
 
 def say_way_out(opened: OpenedTerms, question: PlannedQuestion) -> str:
+    if issubclass(load(KINDS[question.kind]), Randomised) and question.cost is not None:
+        return f"each entry randomised by itself, rho {say_epsilon(float_above(question.cost))}"
     if question.cost is not None and opened.method.way_out.by_site:
         return f"randomised by each patient, rho {say_epsilon(float_above(question.cost))}"
     if question.cost is not None:
@@ -298,6 +300,8 @@ def describe_worst_case(opened: OpenedTerms, ledger: Ledger) -> list[str]:
     """What can come of it for patients, whatever the house does with what it gets."""
     release, others = opened.method.way_out, max(0, len(opened.terms.participants) - 1)
     colluders = opened.terms.colluders or 0
+    if opened.method.worst_case:
+        return list(opened.method.worst_case)
     if release.by_site and release.bounded:
         return [
             say_factor("the reports", opened.price or opened.method.plan().total, ledger.delta),
@@ -362,7 +366,8 @@ def describe_price(study: StudyOverview, opened: OpenedTerms, ledger: Ledger) ->
         if opened.price != planned:
             but = "only" if opened.price > planned else "and not all of them would be answered"
             lines.append(f"The method's questions cost {say_price(planned, ledger.delta)} {but}.")
-        lines += describe_balance(ledger.balance(), opened.price - study.record.spent)
+        pure = None if study.record.spent else opened.method.pure_price
+        lines += describe_balance(ledger.balance(), opened.price - study.record.spent, pure)
     if study.answers:
         lines.append(
             f"{count(study.answers, 'answer')} left in it so far: {describe_cost(study, ledger.delta)}."
@@ -370,8 +375,10 @@ def describe_price(study: StudyOverview, opened: OpenedTerms, ledger: Ledger) ->
     return lines
 
 
-def describe_balance(balance: Balance, cost: Fraction) -> list[str]:
-    """What is left of the budget and of the month, before and after a cost."""
+def describe_balance(balance: Balance, cost: Fraction, pure: Fraction | None = None) -> list[str]:
+    """What is left of the budget and of the month, before and after a cost in rho, or in pure epsilon."""
+    if balance.currency == "epsilon" and pure is not None and balance.left is not None:
+        return [f"{say_left(balance.left, pure, 'the budget', balance.currency)}."]
     if balance.currency != "rho":
         return [
             f"The budget is in {balance.currency}, to which such noise cannot be charged: nothing of it is answered."
@@ -387,10 +394,12 @@ def describe_balance(balance: Balance, cost: Fraction) -> list[str]:
     return lines
 
 
-def say_left(left: Fraction, cost: Fraction, of: str) -> str:
+def say_left(left: Fraction, cost: Fraction, of: str, currency: str = "rho") -> str:
     if cost > left:
-        return f"Of {of}, rho {shown(left)} is left: it does NOT fit, and what is beyond is not answered"
-    return f"Of {of}, rho {shown(left)} is left now, and rho {shown(left - cost)} after it"
+        return (
+            f"Of {of}, {currency} {shown(left)} is left: it does NOT fit, and what is beyond is not answered"
+        )
+    return f"Of {of}, {currency} {shown(left)} is left now, and {currency} {shown(left - cost)} after it"
 
 
 def describe_policy(study: StudyOverview, opened: OpenedTerms, ledger: Ledger, policy: Policy) -> str:
@@ -461,6 +470,8 @@ def quote(text: str) -> str:
 
 
 def write_value(value: Any) -> str:
+    if isinstance(value, list | tuple | dict) and not value:
+        return "none"
     if isinstance(value, list | tuple):
         return ", ".join(map(write_value, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -6,32 +6,28 @@ the sites; `fit` has a house drive it. What it learned is the body of its model 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MessageError, ModelError, StudyError
+from concilium.errors import MessageError, StudyError
 from concilium.federation.card import Card
-from concilium.federation.conversation import B, Conversation, Learned, Partners
+from concilium.federation.conversation import B
 from concilium.federation.edges import read_bins
 from concilium.federation.explanation import Explanation
-from concilium.federation.house import House
 from concilium.federation.model_file import save
 from concilium.federation.prediction import AnyPatients, KnownOutcomes, as_plain, read_patient
 from concilium.federation.questions import Statistic
-from concilium.federation.releases import find_release
-from concilium.federation.releases.release import Release
 from concilium.federation.schema import state_values
-from concilium.federation.terms import Draft
-from concilium.parameters import Declared, Parameter, declared, describe, lists_by_column, name, names, text
+from concilium.federation.undertaking import Undertaking
+from concilium.parameters import Parameter, describe, lists_by_column, name, names, text
 from concilium.privacy.accounting import (
-    Plan,
     epsilon_from_rho,
     exact_delta,
     exact_positive,
@@ -150,91 +146,41 @@ Bins = Annotated[
 ]
 
 
-class Method(ABC, Generic[B]):
+class Method(Undertaking[B]):
     """The contract of all methods (tests/contract runs every one in `closed_lists.METHODS` through it).
 
-    method            its name in study and model files
-    called            how sentences name it
-    description       what a report says it makes
     body_type         what its model file holds
     against_rest      whether it tells the positive class from all others together
     compares          whether every hospital can learn it alone, so that ways of learning can be put side by side
     predicts_numbers  whether it predicts a number where `bins` gives the target's range
     reads_courses     whether it learns from series or rules of patients and judges their courses, not rows
-    answers_at_random    whether even its exact answers are drawn at random, so that no two models are the same
     differs_from_pooled  why an exact or masked model is not that of the pooled table; empty where it is
     """
 
-    method: ClassVar[str]
-    called: ClassVar[str]
-    description: ClassVar[str]
     body_type: ClassVar[type[msgspec.Struct]]
     releases: ClassVar[tuple[str, ...]] = ("exact", "masked", "private")
     against_rest: ClassVar[bool] = False
     compares: ClassVar[bool] = True
     predicts_numbers: ClassVar[bool] = False
     reads_courses: ClassVar[bool] = False
-    answers_at_random: ClassVar[bool] = False
     differs_from_pooled: ClassVar[str] = ""
 
     target: str
-    query: str
-    release: str
-    _body: B | None = None
-    _card: Card | None = None
-    _settled: bool = False
 
-    def __post_init__(self) -> None:
-        for one in self.parameters().values():
-            value = getattr(self, one.name)
-            try:
-                setattr(self, one.name, one.read(value))
-            except ValueError:
-                raise self.wrong(one.name, one.takes, value) from None
-        if self.release not in self.releases:
-            *others, last = map(repr, self.releases)
-            raise self.wrong("release", " or ".join(filter(None, [", ".join(others), last])), self.release)
-        self.check()
-        self._settled = True
+    @property
+    def subject(self) -> str:
+        return self.target
 
-    @classmethod
-    def parameters(cls) -> dict[str, Declared]:
-        """Its parameters, in the order of its arguments."""
-        if "_parameters" not in vars(cls):
-            cls._parameters = declared(cls)
-        return cls._parameters
-
-    _parameters: ClassVar[dict[str, Declared]]
-
-    def wrong(self, name: str, must: str, value: Any) -> StudyError:
-        """What to say of a parameter that is none."""
-        return StudyError(f"the {name!r} of {self.called} must be {must}; got {value!r}")
-
-    def check(self) -> None:
-        """StudyError for parameters that need, exclude or contradict each other."""
-
-    @abstractmethod
-    def plan(self) -> Plan:
-        """What a fit will ask, what each question costs, and all of it together."""
-
-    @abstractmethod
-    def converse(self, partners: Partners) -> Conversation[Learned[B]]:
-        """Everything that a fit asks, and what it makes of the answers."""
+    @property
+    def aim(self) -> str:
+        positive = getattr(self, "positive", None)
+        about = "" if positive is None else f" = {positive}"
+        return f"{super().aim[:-1]}, to predict {self.target}{about}."
 
     @property
     def must_know(self) -> str:
         """The column of the table that must be known of a patient: the target; empty where there is none."""
         return self.target
-
-    def draft(self, *, models: int = 1) -> Draft:
-        """What hospitals are asked to agree to, for a house to propose: all of this, and its price at most."""
-        price = self.plan().total * models
-        return Draft(self.method, self.release, self.get_params(), price or None, models)
-
-    @property
-    def percent_held_out(self) -> int | None:
-        """The share of every site's patients that it may hold out of learning, in percent; None where it does not."""
-        return None
 
     def may_cut(self, name: str, edges: Sequence[float]) -> bool:
         """Whether it may cut an attribute at these cutoffs: they are among the public ones that the study states."""
@@ -244,18 +190,6 @@ class Method(ABC, Generic[B]):
         """What it states of every attribute under a parameter, if it has that."""
         stated: Mapping[str, Sequence[Any]] = getattr(self, name, None) or {}
         return stated
-
-    def find_objection(self, question: Statistic) -> str | None:
-        """Why this is no question of a study with these parameters, None where it may be one: sites hold every question
-        to it (terms.py)."""
-        if question.query != self.query or question.target != self.must_know:
-            return "it is about other patients, or another target, than the study's"
-        if question.division is not None and question.division.percent != self.percent_held_out:
-            return "it holds out another share of the patients"
-        for parameter, asked in question.fixed.items():
-            if not self._is_agreed(parameter, asked):
-                return f"its {parameter!r} is not that of the study"
-        return self._find_foreign(question)
 
     def _is_agreed(self, parameter: str, asked: Any) -> bool:
         """Whether a question has the study's own value of a parameter; what the study leaves open may be anything."""
@@ -287,39 +221,6 @@ class Method(ABC, Generic[B]):
         stated, positive = self._stated("values").get(name, ()), getattr(self, "positive", None)
         predicted = [positive] if name == self.target and positive is not None else []
         return frozenset(map(label, state_values([*stated, *predicted])))
-
-    def fit(self, house: House) -> Self:
-        """Learn with the sites of this house; returns itself."""
-        self.take(*house.learn(self.draft(), self.converse))
-        return self
-
-    def take(self, body: B, card: Card) -> None:
-        """Be the model that was learned."""
-        self._body, self._card = body, card
-
-    @property
-    def way_out(self) -> Release:
-        """The release, as an object."""
-        return find_release(self.release)
-
-    def get_params(self) -> dict[str, Any]:
-        """The parameters by name, as plain values."""
-        values = {name: getattr(self, name) for name in self.parameters()}
-        return {name: str(v) if isinstance(v, Fraction) else v for name, v in values.items()}
-
-    @property
-    def body(self) -> B:
-        """What the model file holds."""
-        if self._body is None:
-            raise ModelError(f"{type(self).__name__} is not fitted yet; call fit(house) first")
-        return self._body
-
-    @property
-    def card(self) -> Card:
-        """Sites, rounds, bytes, releases with their cost, refusals, dropouts, warnings."""
-        if self._card is None:
-            raise ModelError(f"{type(self).__name__} is not fitted yet; call fit(house) first")
-        return self._card
 
     def save(self, path: str | Path) -> None:
         """A model file (JSON)."""
@@ -397,24 +298,6 @@ class Method(ABC, Generic[B]):
         """The model as SVG by name, fit for a page or `whole`; none where there is nothing to draw."""
         return {}
 
-    def _summary(self) -> str:
-        """What `repr` says of a fitted model, such as "7 nodes"."""
-        return "fitted"
-
-    def __repr__(self) -> str:
-        given = [
-            f"{one.name}={getattr(self, one.name)!r}"
-            for one in self.parameters().values()
-            if one.required or getattr(self, one.name) != one.kept_default
-        ]
-        fitted = [] if self._body is None else [self._summary()]
-        return f"{type(self).__name__}({', '.join(given)})" + "".join(f" [{one}]" for one in fitted)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if self._settled and name in self.parameters():
-            raise AttributeError(f"the {name!r} of a {type(self).__name__} is settled: make another with it")
-        super().__setattr__(name, value)
-
 
 class PrivateMethod(Method[B]):
     """A method that may be released as `private`: all it asks then costs its epsilon, at its delta, per patient."""
@@ -438,13 +321,12 @@ class PrivateMethod(Method[B]):
         return f"differential privacy per patient: epsilon = {epsilon} at delta = {self.delta}"
 
 
-M = TypeVar("M", bound=Method[Any])
+M = TypeVar("M", bound=Undertaking[Any])
 
 
 def documented(method: type[M]) -> type[M]:
     """The method with its parameters in its docstring."""
-    notes = (
-        f"\n\n    An exact or masked one {method.differs_from_pooled}." if method.differs_from_pooled else ""
-    )
+    differs = getattr(method, "differs_from_pooled", "")
+    notes = f"\n\n    An exact or masked one {differs}." if differs else ""
     method.__doc__ = f"{method.__doc__}\n\n{describe(method)}{notes}\n"
     return method

@@ -2,8 +2,8 @@
 
 A kind is a msgspec struct that says its name, the releases it may have, what it reads, what it computes from a cohort,
 and how a region answers it for its sites. What is *gathered* comes back site by site, what is *summed* is added up, of
-what is *noisy* the site itself works out the price, and what is *reported* each patient randomises.
-`closed_lists.KINDS` lists them all.
+what is *noisy* the site itself works out the price, what is *reported* each patient randomises, and what is
+*randomised* are entries of patients themselves. `closed_lists.KINDS` lists them all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from concilium.privacy.local_reports import ListedAnswers, ReportChannel, split_
 from concilium.records.columns import Value
 
 if TYPE_CHECKING:
-    from concilium.federation.method import Method
+    from concilium.federation.undertaking import Undertaking
 
 MOST_CHARACTERS = 1000
 MOST_DIGITS = 200  # of an exact number
@@ -40,6 +40,7 @@ PLAIN = frozenset({"exact", "masked"})
 MASKED = frozenset({"masked"})
 PRIVATE = frozenset({"private"})
 LOCAL = frozenset({"local"})
+SHARED = frozenset({"shared"})
 
 
 class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,6 +141,28 @@ class Gathered(Statistic, Generic[R], frozen=True, kw_only=True):
         cannot_be_united(self.kind)
 
 
+class Randomised(Gathered[R], frozen=True, kw_only=True):
+    """A question that is released as `shared` only: entries of each patient, each randomised by itself.
+
+    The price is that of as many entries as anyone may have, from the question alone.
+    """
+
+    releases: ClassVar[frozenset[str]] = SHARED
+
+    @property
+    def price(self) -> Fraction:
+        """The epsilon of all entries of a patient together."""
+        raise NotImplementedError
+
+    def count(self, cohort: Cohort) -> int:
+        """How many entries leave; RecordsError where they cannot be read."""
+        raise NotImplementedError
+
+    def compute(self, cohort: Cohort, order: bytes = b"") -> R:
+        """The entries, drawn anew each time; patients in the order of this key (patient_numbers.py)."""
+        raise NotImplementedError
+
+
 class Summed(Statistic, frozen=True, kw_only=True):
     """A question whose answers are added up over sites: whole numbers, or reals with so many binary places."""
 
@@ -170,7 +193,7 @@ class Summed(Statistic, frozen=True, kw_only=True):
         """The array; `template` is what this site alone was told."""
         raise NotImplementedError
 
-    def asked_before(self, study: Method[Any]) -> Gathered[Any] | None:
+    def asked_before(self, study: Undertaking[Any]) -> Gathered[Any] | None:
         """For a region: the question of this study from whose answers the house made what it tells each site, if it
         does."""
         return None

@@ -62,6 +62,10 @@ EXACT_ONLY = (
     "a region answers exact questions only: {release!r} hides each hospital's numbers from whoever adds them up, and "
     "a region would see them; have its hospitals join the study themselves"
 )
+OWN_TO_SHARE = (
+    "a region answers exact questions only: entries of patients are for their own hospital to hand on; have its "
+    "hospitals join the study themselves"
+)
 CANNOT = "the region could not answer; its own log says why"
 
 
@@ -111,6 +115,8 @@ class Region:
             envelope = open_envelope(message)
             question = open_question(envelope)
             release = find_release(envelope.release)
+            if release.hands_on:
+                raise Refused("mode", OWN_TO_SHARE)
             if release.bounded or not release.by_site or not isinstance(question, Statistic | Propose):
                 raise Refused("mode", EXACT_ONLY.format(release=envelope.release))
             if isinstance(question, Propose):

@@ -30,6 +30,7 @@ from concilium.federation.disclosure import Populations
 from concilium.federation.masking import Memberships
 from concilium.federation.messages import VERSION, Envelope, LedgerHead, Refusal, open_envelope, write_signed
 from concilium.federation.meter import Meter
+from concilium.federation.patient_numbers import derive_order, order_patients
 from concilium.federation.questions import Question, Statistic, Step, open_question
 from concilium.federation.refused import Refused
 from concilium.federation.releases import find_release
@@ -38,6 +39,7 @@ from concilium.federation.terms import Propose
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, statement
 from concilium.privacy.ledger import LASTING_RULE, Head, Ledger
+from concilium.records.columns import Value
 from concilium.records.patients import PatientPart, Patients
 from concilium.records.table import Records
 
@@ -171,6 +173,15 @@ class Site:
         self._desk.studies.introduce(house)
         return self._desk.memberships.introduce(peers)
 
+    def name_patients(self, study: str) -> list[Value | None]:
+        """For the hospital itself: the ids of the patients whose entries it handed on in a study, in the order of the
+        numbers they had there."""
+        method = self._desk.studies.look_up(study).method
+        if method.handed_on not in self._reads:
+            raise StudyError(f"study {study[:12]} hands on no entries of patients that {self.name} holds")
+        ids = self._desk.view.select(method.query, method.must_know).take_part(method.handed_on).ids
+        return [ids[row] for row in order_patients(derive_order(self.identity, study), ids).tolist()]
+
     def _allow(self, envelope: Envelope, question: Question) -> None:
         if envelope.kind not in self.policy.kinds:
             fitting = ", ".join(self.policy.kinds)
@@ -219,12 +230,21 @@ class Site:
         budget = self.policy.budget
         return Ledger(
             where,
-            records=patients.digest,
+            records=self._find_digest(path, patients),
             former_records=lambda: patients.former_digest,
             currency=None if budget is None else budget.currency,
             delta=None if budget is None else budget.exact_delta,
             allowance=self.policy.allowance,
         )
+
+    def _find_digest(self, path: str | Path | None, patients: Patients) -> str:
+        """What the ledger is to be bound to: all parts together; or the table alone, where a ledger of that table is
+        there already. What else is held of the same patients opens no new account."""
+        if path is not None and patients.table is not None and Path(path).exists():
+            with Ledger.open_readonly(path) as book:
+                if book.settings.records == patients.table.digest:
+                    return patients.table.digest
+        return patients.digest
 
     def _find_identity(self, path: str | Path | None) -> Identity:
         if path is None and self.ledger.path == ":memory:":

@@ -40,7 +40,7 @@ from concilium.privacy.ledger import LASTING_RULE, Ledger
 from concilium.privacy.study_book import AGREED, ENDED, REFUSED, WAITING, StudyRecord
 
 if TYPE_CHECKING:
-    from concilium.federation.method import Method
+    from concilium.federation.undertaking import Undertaking
 
 REMEMBERED_STUDIES = 1000
 REPORTS = "reports"  # of groups of patients, as the ledger notes them
@@ -127,6 +127,11 @@ class Studies:
     def at(self, study: str) -> OpenedTerms:
         """The terms of a study that was found to be agreed."""
         return self._terms[study]
+
+    def look_up(self, study: str) -> OpenedTerms:
+        """The terms of a study that was proposed here at any time, for the hospital itself."""
+        record = self._book.get(study)
+        return open_terms(record.terms, record.signature)
 
     def check(self, study: str, question: Question, release: str) -> None:
         """Refused unless the study can ask this."""
@@ -325,7 +330,7 @@ def check_dates(ends: str) -> None:
         raise Refused("message", f"a study lasts {MOST_DAYS} days at most; this one ends on {ends}")
 
 
-def name_population(method: Method[Any]) -> str:
+def name_population(method: Undertaking[Any]) -> str:
     """Whom a study is about, under whatever name: the same patients count once among the refusals of a month."""
     about = (method.query, method.must_know, str(method.percent_held_out))
     parts = [text.encode() for text in about]

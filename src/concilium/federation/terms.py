@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
-from concilium.closed_lists import METHODS, RELEASES, load
+from concilium.closed_lists import PROPOSED, RELEASES, load
 from concilium.errors import ConciliumError, MessageError, QueryError, StudyError, nearest
 from concilium.federation.messages import Envelope, LedgerHead
 from concilium.federation.questions import Question, Reply, Statistic, Step
@@ -29,7 +29,7 @@ from concilium.privacy.manifest import KEY_BYTES, NONCE_BYTES, Manifest, Partici
 from concilium.records.dictionary import DictionaryEntry, check_entries
 
 if TYPE_CHECKING:
-    from concilium.federation.method import Method
+    from concilium.federation.undertaking import Undertaking
 
 # What no committee could read is agreed to by none.
 MOST_BYTES = 1 << 18
@@ -119,7 +119,7 @@ class OpenedTerms:
     terms: Terms
     encoded: bytes
     signature: bytes
-    method: Method[Any]
+    method: Undertaking[Any]
     _last: list[tuple[Question, str, str | None]] = field(default_factory=list, compare=False)
 
     @cached_property
@@ -276,11 +276,11 @@ def _is_price(text: str) -> bool:
         return False
 
 
-def open_method(name: str, parameters: Mapping[str, Any]) -> Method[Any]:
+def open_method(name: str, parameters: Mapping[str, Any]) -> Undertaking[Any]:
     """The method of this name with these parameters, checked as those of a study file are."""
-    if name not in METHODS:
-        raise MessageError(f"there is no method {name[:60]!r}{nearest(name[:60], METHODS)}")
-    form: type[Method[Any]] = load(METHODS[name])
+    if name not in PROPOSED:
+        raise MessageError(f"there is no method {name[:60]!r}{nearest(name[:60], PROPOSED)}")
+    form: type[Undertaking[Any]] = load(PROPOSED[name])
     unknown = set(parameters) - set(form.parameters())
     if unknown:
         raise MessageError(f"a {name!r} study has no parameter {sorted(unknown)[0][:60]!r}")

@@ -2,7 +2,7 @@
 
     [release]
     kinds = ["tree.schema", "tree.crosstables"]   # questions answered at all; a kind not listed is refused
-    modes = ["exact", "masked", "private", "local"]
+    modes = ["exact", "masked", "private", "local", "shared"]
     minimum_patients = 4          # fewer patients matching the study's query: no answer
     differencing = true           # nor where fewer tell a question's patients from an earlier question's
     refusals_per_month = 20       # after so many refusals for too few patients: none is answered until next month
@@ -65,7 +65,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from concilium.closed_lists import KINDS, METHODS, RELEASES
+from concilium.closed_lists import KINDS, METHODS, PROPOSED, RELEASES
 from concilium.errors import LedgerError, PolicyError, nearest
 from concilium.policy.functions import Secret
 from concilium.privacy.accounting import exact_delta, exact_positive
@@ -147,7 +147,10 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     least_patients: int = 0
 
     def __post_init__(self) -> None:
-        for names, options, what in ((self.releases, RELEASES, "release"), (self.methods, METHODS, "method")):
+        for names, options, what in (
+            (self.releases, RELEASES, "release"),
+            (self.methods, PROPOSED, "method"),
+        ):
             for name in names:
                 if name not in options:
                     raise PolicyError(f"there is no {what} {name!r} to agree to{nearest(name, options)}")

@@ -602,7 +602,7 @@ class Ledger(LedgerMemory, RefusalLog):
     def _price(self, mode: str, cost: Number | None, currency: str | None) -> Fraction | None:
         if mode not in RELEASES:
             raise LedgerError(f"a release is {' or '.join(map(repr, RELEASES))}; got {mode!r}")
-        if not RELEASES[mode].bounded:
+        if not RELEASES[mode].priced:
             if cost is not None:
                 raise LedgerError(f"{mode!r} is entered as unlimited and takes no cost; got {cost!r}")
             return None

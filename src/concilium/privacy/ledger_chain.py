@@ -27,8 +27,9 @@ from concilium.privacy.ledger_file import LedgerFile, open_in_memory
 FORMAT = "concilium/ledger@1"
 SETTINGS = "settings"
 """The mode of an entry that changes what the ledger is bound to, and releases nothing."""
-UNBOUNDED = f"cost IS NULL AND mode != '{SETTINGS}'"
-"""Entries of releases without a cost: no budget bounds them."""
+_PARTLY = ", ".join(repr(name) for name, listed in RELEASES.items() if listed.priced and not listed.bounded)
+UNBOUNDED = f"(cost IS NULL AND mode != '{SETTINGS}' OR mode IN ({_PARTLY}))"
+"""Entries of what no budget bounds: releases without a cost, and those that leave a part in the clear."""
 
 _APPLICATION = 0x436F6E63
 _VERSION = 1
@@ -104,6 +105,11 @@ class Entry:
     numbers: int
     hash: str
     note: str = ""
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether no budget bounds what it let out, or a part of that."""
+        return self.mode in RELEASES and not RELEASES[self.mode].bounded
 
 
 @dataclass(frozen=True)
@@ -333,7 +339,7 @@ def _follow(
     sequence, when, _, question, _, _, mode, cost, spent, _, _, terms = fields
     price = None if cost is None else _fraction(file, cost)
     is_release, total = mode in RELEASES, tail.spent + (price or 0)
-    has_price = is_release and RELEASES[mode].bounded
+    has_price = is_release and RELEASES[mode].priced
     follows = (
         when >= tail.time
         and _fraction(file, spent) == total

@@ -23,7 +23,9 @@ FORMS = {
 }
 
 
-def write_sequences(sequences: Sequences, path: str | os.PathLike[str], names: tuple[str, str, str]) -> None:
+def write_sequences(
+    sequences: Sequences, path: str | os.PathLike[str], names: tuple[str, str, str], notice: str | None = None
+) -> None:
     """One row for each event; `Sequences.write` says what is written."""
     target = Path(path)
     form = next((form for ending, form in FORMS.items() if target.name.lower().endswith(ending)), None)
@@ -43,12 +45,13 @@ def write_sequences(sequences: Sequences, path: str | os.PathLike[str], names: t
     in_text = form != FORMS[".parquet"]
     time = _write_days(in_text) if sequences.clock == "days" else _write_dates(in_text, sequences.clock)
     patient, moment, code = map(identifier, names)
+    noticed = "" if notice is None else f", {literal(notice)} AS notice"
     with scratch_database() as (connection, folder), in_one_sentence(f"{target} cannot be written"):
         for table, columns in {"events": events, "who": who, "what": what}.items():
             connection.register(table, columns)
         written = folder / "written"
         connection.execute(
-            f"COPY (SELECT name AS {patient}, CASE WHEN place >= 0 THEN {time} END AS {moment}, text AS {code}"
+            f"COPY (SELECT name AS {patient}, CASE WHEN place >= 0 THEN {time} END AS {moment}, text AS {code}{noticed}"
             f" FROM events JOIN who USING (owner) LEFT JOIN what USING (place) ORDER BY owner, row)"
             f" TO {literal(str(written))} ({form})"
         )

@@ -220,11 +220,15 @@ class Sequences:
         patient: str = "patient",
         time: str = "time",
         code: str = "code",
+        notice: str | None = None,
     ) -> None:
-        """A long table that `read` reads back: .csv, .csv.gz or .parquet; who has no events has a row without any."""
+        """A long table that `read` reads back: .csv, .csv.gz or .parquet; who has no events has a row without any.
+
+        A `notice` is repeated in every row, in a column of that name: rows get copied without what stands above them.
+        """
         from concilium.records.sequence_writing import write_sequences
 
-        write_sequences(self, path, (patient, time, code))
+        write_sequences(self, path, (patient, time, code), notice)
 
     @cached_property
     def digest(self) -> str:

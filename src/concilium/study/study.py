@@ -186,8 +186,9 @@ class Study(About, frozen=True, kw_only=True):
             raise StudyError(
                 f"{self.path}: [study] purpose must be words that can be printed; got {self.aim!r}"
             )
-        if self.release not in RELEASES:
-            options = ", ".join(f'"{name}"' for name in RELEASES)
+        of_models = [name for name, listed in RELEASES.items() if listed.priced == listed.bounded]
+        if self.release not in of_models:
+            options = ", ".join(f'"{name}"' for name in of_models)
             raise StudyError(
                 f"{self.path}: [privacy] release must be one of {options}; got {shown(self.release)}"
             )

@@ -136,6 +136,10 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         return exact_positive(as_written(self.epsilon), "epsilon")
 
     @property
+    def pure_price(self) -> Fraction | None:
+        return self.exact_epsilon if self.trust == "local" else None
+
+    @property
     def exact_threshold(self) -> Fraction:
         return share(self.threshold)
 

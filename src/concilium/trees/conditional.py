@@ -16,7 +16,7 @@ from concilium.federation.schema import AskSchema, ConditionalSchema, SchemaSeen
 from concilium.records.columns import Value, label
 
 if TYPE_CHECKING:
-    from concilium.federation.method import Method
+    from concilium.federation.undertaking import Undertaking
 
 
 class Conditional(Summed, frozen=True, kw_only=True):
@@ -47,9 +47,9 @@ class Conditional(Summed, frozen=True, kw_only=True):
         """Whether each site is told its own values."""
         return any(attribute.hidden for attribute in self.named)
 
-    def asked_before(self, study: Method[Any]) -> AskSchema:
+    def asked_before(self, study: Undertaking[Any]) -> AskSchema:
         asked = {name: value for name, value in study.get_params().items() if name in ("bins", "attributes")}
-        return AskSchema(query=study.query, target=study.target, **asked)
+        return AskSchema(query=study.query, target=study.must_know, **asked)
 
     def tell_on(self, template: bytes, replies: Mapping[str, SchemaSeen]) -> dict[str, bytes]:
         conditional = self.read_template(template)

@@ -30,6 +30,7 @@ class Release(ABC):
     comparable   whether sums over different circles of hospitals may be told: where not, leaving one out would tell its
                  whole answer
     begins_anew  whether a study goes on with the rest where a site is lost, by asking them from the beginning
+    hands_on     whether entries of single patients leave, and not statistics
     """
 
     name: ClassVar[str]
@@ -37,6 +38,7 @@ class Release(ABC):
     by_site: ClassVar[bool]
     comparable: ClassVar[bool]
     begins_anew: ClassVar[bool] = False
+    hands_on: ClassVar[bool] = False
 
     @property
     def bounded(self) -> bool:

@@ -1,0 +1,191 @@
+"""A sharing of codes as hospitals agree to it: `CodeSharing.propose()` makes one, terms carry it, a gate answers it.
+
+It says all that happens to a code: which are protected and why, how large blocks are, what an event costs and how many
+count. Nothing in it depends on the patients who are shared; what follows from auxiliary patients (which codes are
+hidden for what they say) is read by everybody who reads the terms, and those patients are not protected by anything.
+
+docs/methods.md, section 7.13.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from concilium.codes.code_design import KEPT, SINCE_FIRST, CodeDesign, open_design
+from concilium.codes.shared_codes import AskSharedCodes, SharedCodes
+from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.method import QueryText, as_written, documented, read_epsilon
+from concilium.federation.undertaking import Undertaking
+from concilium.parameters import Parameter, choice, flag, names, whole
+from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure, say_epsilon
+from concilium.records.sequences import Sequences
+
+NOT_FOR_CARE = "Not for care: codes in this file are randomised, and many are false."
+
+
+def read_tree(value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(text, str) and text for pair in value.items() for text in pair
+    ):
+        raise ValueError
+    return dict(value)
+
+
+def read_codes(value: Any) -> list[str]:
+    return sorted(names(value))
+
+
+class SharedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What each hospital handed on."""
+
+    sites: dict[str, SharedCodes]
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class AgreedSharing(Undertaking[SharedBody]):
+    """What hospitals agree to before their patients' codes are shared: `CodeSharing(...).fit(auxiliary).propose()`."""
+
+    method: ClassVar[str] = "code-sharing"
+    called: ClassVar[str] = "a sharing of codes"
+    description: ClassVar[str] = "patients' dated codes, the sensitive ones randomised"
+    releases: ClassVar[tuple[str, ...]] = ("shared",)
+    handed_on: ClassVar[str] = "codes"
+    reads_columns: ClassVar[bool] = False
+    answers_at_random: ClassVar[bool] = True
+
+    sensitive: Annotated[
+        Sequence[str],
+        Parameter("a list of codes", read_codes, "the codes that nobody is to learn of a patient"),
+    ]
+    epsilon: Annotated[
+        float | str | Fraction,
+        Parameter(
+            "a number above 0", read_epsilon, "what one event costs; everyone pays for max_events of them"
+        ),
+    ]
+    max_events: Annotated[
+        int,
+        Parameter(
+            "a whole number of at least 1", whole(1), "of a longer history the latest so many are handed on"
+        ),
+    ]
+    block_size: Annotated[
+        int,
+        Parameter(
+            "a whole number of at least 1",
+            whole(1),
+            "a protected code mostly leaves as one of so many like it",
+        ),
+    ]
+    hidden: Annotated[
+        Sequence[str],
+        Parameter("a list of codes", read_codes, "protected as well, for what they say about sensitive ones"),
+    ] = ()
+    company: Annotated[
+        Sequence[str],
+        Parameter("a list of codes", read_codes, "protected as well, as company of sensitive ones in blocks"),
+    ] = ()
+    show_hidden: Annotated[
+        bool, Parameter("true or false", flag, "whether codes that are hidden may come out, at random")
+    ] = True
+    taxonomy: Annotated[
+        str,
+        Parameter(
+            '"icd9", "icd10" or "tree"', choice("icd9", "icd10", "tree"), "the classification of the codes"
+        ),
+    ] = "icd9"
+    digits: Annotated[
+        int, Parameter("a whole number from 3 to 7", whole(3, 7), "how fine the codes are that leave")
+    ] = 3
+    headings: Annotated[
+        str,
+        Parameter(
+            '"refuse" or "keep"',
+            choice("refuse", "keep"),
+            "whether headings such as 585 are codes of their own below the category",
+        ),
+    ] = "refuse"
+    zeros: Annotated[
+        str,
+        Parameter('"kept" or "lost"', choice("kept", "lost"), "whether codes may have lost dots and zeros"),
+    ] = "kept"
+    tree: Annotated[
+        Mapping[str, str],
+        Parameter("a parent for each code", read_tree, 'the classification itself, of taxonomy "tree"'),
+    ] = field(default_factory=dict)
+    dates: Annotated[
+        str,
+        Parameter(
+            f'"{SINCE_FIRST}" or "{KEPT}"',
+            choice(SINCE_FIRST, KEPT),
+            "whether events leave with the days since the patient's first, or with their dates",
+        ),
+    ] = SINCE_FIRST
+    query: QueryText = ""
+
+    @property
+    def release(self) -> str:  # type: ignore[override]
+        return "shared"
+
+    def check(self) -> None:
+        self.design.check()
+        open_design(self.design)
+
+    @cached_property
+    def design(self) -> CodeDesign:
+        """What every question repeats of it."""
+        plain = {name: getattr(self, name) for name in CodeDesign.__struct_fields__ if name != "epsilon"}
+        epsilon = exact_positive(as_written(self.epsilon), "epsilon")
+        lists = {name: tuple(plain[name]) for name in ("sensitive", "hidden", "company")}
+        return CodeDesign(**{**plain, **lists, "epsilon": str(epsilon)})
+
+    @property
+    def pure_price(self) -> Fraction:
+        return self.design.price
+
+    def plan(self) -> Plan:
+        note = (
+            f"the dated codes of every patient, {len(self.design.outputs) + len(self.design.never_shown)} of them "
+            "protected, all others in the clear but for those that are overwritten"
+        )
+        return Plan("rho", (PlannedQuestion(AskSharedCodes.kind, rho_from_pure(self.pure_price), note),))
+
+    @property
+    def subject(self) -> str:
+        return f"{len(self.sensitive)} sensitive codes"
+
+    @property
+    def worst_case(self) -> Sequence[str]:
+        per_event = Fraction(self.design.epsilon)
+        factor = say_epsilon(math.exp(min(float(per_event), 700.0)))
+        whole = say_epsilon(float(self.pure_price))
+        return (
+            "The house gets a list of dated codes for each patient, under a number. Treat all codes that are not "
+            "protected as handed over, with when and how often: whoever knows some of them finds the patient.",
+            f"Of a protected code: any two codes that one entry could have been explain it almost equally well, one at "
+            f"most {factor} times as well as the other (epsilon = {say_epsilon(float(per_event))}). Of all "
+            f"{self.max_events} entries of a patient together the bound is epsilon = {whole}.",
+            "What codes in the clear say about a sensitive one is bounded by no price. The house chose the hidden "
+            "codes for that, as it says; judge them.",
+        )
+
+    def converse(self, partners: Partners) -> Conversation[Learned[SharedBody]]:
+        replies = yield AskSharedCodes(query=self.query, target="", design=self.design)
+        patients: dict[str, int | None] = {site: one.counts.shape[0] for site, one in replies.items()}
+        return Learned(SharedBody(replies), patients, [NOT_FOR_CARE])
+
+    @property
+    def sequences_(self) -> dict[str, Sequences]:
+        """What each hospital handed on: patients 1, 2, ... with their codes."""
+        return {site: one.open() for site, one in self.body.sites.items()}
+
+    def _summary(self) -> str:
+        return f"{sum(one.numbers for one in self.body.sites.values())} codes"
