@@ -12,8 +12,10 @@ from typer.core import TyperGroup
 
 from concilium.cli import (
     audit,
+    check,
     consult,
     demo,
+    dictionary,
     flare,
     gateway,
     identity,
@@ -48,6 +50,8 @@ app = typer.Typer(
 )
 app.command("demo", short_help="Everything, on real patients.")(demo.demo)
 app.command("run", short_help="Run a study: model, metrics, card, report.")(run.run)
+app.command("dictionary", short_help="Draft a dictionary from a table.")(dictionary.dictionary)
+app.command("check", short_help="Does a hospital's table fit a study?")(check.check)
 app.command("consult", short_help="Predict for a patient, with reasons.")(consult.consult)
 app.command("audit", short_help="Attack a model: whom does it give away?")(audit.audit)
 app.command("share", short_help="Hand on coded histories, sensitive codes randomised.")(share.share)

@@ -69,10 +69,17 @@ def check(
         )
     acts = {graph.name: describe(graph) for graph in graphs.graphs} if graphs is not None else {}
     release = describe_release(rules)
-    fit = None if records is None else fit_to(rules, records)
+    fit, idle = ([], []) if records is None else fit_to(rules, records)
+    warnings += idle
     if as_json:
         say_json(
-            {"policy": str(file), "release": release, "graphs": acts, "records": fit, "warnings": warnings}
+            {
+                "policy": str(file),
+                "release": release,
+                "graphs": acts,
+                "records": fit or None,
+                "warnings": warnings,
+            }
         )
         return
     say(f"{file}: {len(acts)} constraint graph{'' if len(acts) == 1 else 's'}")
@@ -81,7 +88,7 @@ def check(
         for sentence in sentences or ["does nothing"]:
             say(f"    {sentence}")
     say("a site with this policy")
-    for sentence in [*release, *(fit or [])]:
+    for sentence in [*release, *fit]:
         say(f"  {sentence}")
     for sentence in warnings:
         warn(f"warning: {sentence}")
@@ -179,16 +186,19 @@ def describe_work(rules: Policy) -> list[str]:
     ]
 
 
-def fit_to(rules: Policy, path: Path) -> list[str]:
-    """What the policy leaves of a table, in sentences; PolicyError where it does not fit."""
+def fit_to(rules: Policy, path: Path) -> tuple[list[str], list[str]]:
+    """What the policy leaves of a table, and which of its rules concern nobody, in sentences; PolicyError where it does
+    not fit."""
     from concilium.federation.cohort import View
+    from concilium.policy.constrain import explain_idle
     from concilium.records.table import Records
 
     table = Records.read(path)
     view = View(table, rules, STAND_IN_SECRET)
     sentences = [f"has {len(view.records)} of {len(table)} patients of {path.name} to answer about"]
     sentences += [f"does not know {name} ({why})" for name, why in view.hidden.items()]
-    return sentences
+    graphs = rules.graphs(STAND_IN_SECRET)
+    return sentences, [] if graphs is None else explain_idle(table, graphs, view.idle)
 
 
 def try_json(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:

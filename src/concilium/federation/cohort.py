@@ -136,6 +136,11 @@ class View:
         self._binned: dict[tuple[str, tuple[float, ...]], NDArray[np.unsignedinteger]] = {}
 
     @property
+    def idle(self) -> tuple[str, ...]:
+        """The graphs of the policy that concern no patient (never sent)."""
+        return self._constrained.idle
+
+    @property
     def division_key(self) -> bytes:
         return self._division_key if isinstance(self._division_key, bytes) else self._division_key()
 

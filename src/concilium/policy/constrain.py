@@ -39,10 +39,12 @@ from concilium.records.expression import (
     Range,
     bounds,
     literals,
+    predicates,
 )
 from concilium.records.grammar import all_labels, read_text
 from concilium.records.table import Records
 
+MOST_NAMED = 5
 Mask = NDArray[np.bool_]
 Truth = NDArray[np.uint8]
 
@@ -53,12 +55,14 @@ class Constrained:
 
     `rows` are the patients who are left, by their row in the original table. `eliminated` names the attributes
     that no longer exist and the graph behind each; `replaced` those to which a function was applied for everyone.
+    `idle` names the graphs that concern no patient, which is a slip more often than not.
     """
 
     columns: Mapping[str, Column]
     rows: NDArray[np.int64]
     eliminated: Mapping[str, str]
     replaced: frozenset[str]
+    idle: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,11 +133,16 @@ def constrain(records: Records, graphs: ConstraintGraphs) -> Constrained:
     look = _Look(records)
     refusals = np.zeros(len(records), dtype=np.bool_)
     deeds: list[tuple[str, Deed, Reach]] = []
+    idle: list[str] = []
     for rule in graphs.rules:
+        refused = np.zeros(0, dtype=np.bool_)
         if rule.refusal is not None:
-            refusals |= look.all_exist(rule.name, rule.refusal)
+            refused = look.all_exist(rule.name, rule.refusal)
+            refusals |= refused
         rule_deeds = [(rule.name, *pair) for step in rule.changes for pair in look.reach(rule.name, step)]
         deeds += sorted(rule_deeds, key=lambda each: each[1].action.place)
+        if len(records) and not refused.any() and not any(reach.mask.any() for _, _, reach in rule_deeds):
+            idle.append(rule.name)
     works = _substitute(records, deeds)
     columns = {name: records[name] for name in records.names}
     for name, work in works.items():
@@ -156,7 +165,39 @@ def constrain(records: Records, graphs: ConstraintGraphs) -> Constrained:
         selection = Records(columns).take(rows)
         columns = {name: forget_unused(selection[name]) for name in selection.names}
     replaced = frozenset(name for name, work in works.items() if work.replaced)
-    return Constrained(columns, rows, eliminated, replaced)
+    return Constrained(columns, rows, eliminated, replaced, tuple(idle))
+
+
+def explain_idle(records: Records, graphs: ConstraintGraphs, idle: Iterable[str]) -> list[str]:
+    """Why graphs concern no patient of this table, as far as their conditions tell: for the hospital alone, since it
+    names what patients have."""
+    sentences = []
+    for graph in graphs.graphs:
+        if graph.name not in idle:
+            continue
+        about = [
+            one for node in graph.nodes if node.condition is not None for one in predicates(node.condition)
+        ]
+        held = "; ".join(
+            dict.fromkeys(f"{one.name.attribute} is {say_held(records[one.name.attribute])}" for one in about)
+        )
+        sentences.append(
+            f"graph {graph.name} concerns no patient of this table{f' ({held})' if held else ''}: is it written as the "
+            "table has it?"
+        )
+    return sentences
+
+
+def say_held(column: Column) -> str:
+    """The commonest values of a column, in words."""
+    if isinstance(column, Numbers):
+        known = column.numbers[~np.isnan(column.numbers)]
+        return f"{known.min():g} to {known.max():g}" if known.size else "missing for everyone"
+    counts = np.bincount(column.codes, minlength=len(column.values) + 1)[1:]
+    order = [place for place in np.argsort(-counts, kind="stable") if counts[place]]
+    names = [label(column.values[place]) for place in order]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more if names else "missing for everyone"
 
 
 def blank(column: Column, rows: Mask) -> Column:

@@ -28,10 +28,11 @@ def convert(
         scale, plain = _parse(registry, unit)
         target_scale, target = _parse(registry, to)
         given = registry.Quantity(numbers * scale, plain)
-        if molar_mass is None:
-            converted = given.to(target)
-        else:
-            converted = given.to(target, "chemistry", mw=registry.Quantity(molar_mass, "g/mol"))
+        with np.errstate(all="ignore"):
+            if molar_mass is None:
+                converted = given.to(target)
+            else:
+                converted = given.to(target, "chemistry", mw=registry.Quantity(molar_mass, "g/mol"))
     except DimensionalityError:
         hint = (
             "" if molar_mass else "; amounts of substance (mol) and of mass (g) need its molar_mass, in g/mol"
