@@ -82,7 +82,8 @@ def test_explanations_are_sentences_and_data():
         "2. age >= 60: yes goes from 43% to 100% (60 patients).",
     ]
     unknown = tree.explain({"smoker": "y"})
-    assert "age, which is not known" in str(unknown)
+    assert "Not entered, and so not counted for or against: age" in str(unknown)
+    assert "age, which is not known" in str(tree.explain({"smoker": "y", "age": None}))
     assert "'sometimes'" in repr(tree.explain({"smoker": "sometimes"})) or "sometimes was not seen" in str(
         tree.explain({"smoker": "sometimes"})
     )
@@ -237,7 +238,7 @@ def test_missing_in_any_guise_is_not_known(missing):
         fitted(query="smoker = 'y'").explain({"age": value, "sex": "f"})
     ) or ("age" not in fitted(query="smoker = 'y'").attributes_)
     tree = fitted()
-    assert str(tree.explain({"smoker": "y", "age": value})) == str(tree.explain({"smoker": "y"}))
+    assert str(tree.explain({"smoker": "y", "age": value})) == str(tree.explain({"smoker": "y", "age": None}))
 
 
 def test_a_row_of_a_data_frame_is_a_patient():

@@ -154,7 +154,7 @@ def test_explanations_tell_the_votes_and_the_reasons_of_one_who_prevails(model):
         assert f"({len(agree)} of {len(explanation.votes)} experts)" in str(explanation)
     msgspec.to_builtins(explanation)
     partial = model.explain({"drug": "y"})
-    assert "age, which is not known" in str(partial)
+    assert "Not entered, and so not counted for or against: " in str(partial)
     with pytest.raises(
         ModelError, match="none of the attributes that this model asks about: age, drug, ward"
     ):

@@ -16,12 +16,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MessageError, StudyError
+from concilium.errors import MessageError, ModelError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.conversation import B
 from concilium.federation.edges import read_bins
 from concilium.federation.explanation import Explanation
 from concilium.federation.model_file import save
+from concilium.federation.patient_notes import annotate
 from concilium.federation.prediction import AnyPatients, KnownOutcomes, as_plain, read_patient
 from concilium.federation.questions import Statistic
 from concilium.federation.schema import state_values
@@ -283,8 +284,13 @@ class Method(Undertaking[B]):
         return KnownOutcomes(about, [value for value in about.values(self.target) if value is not None], rows)
 
     def explain(self, patient: Mapping[str, Any]) -> Explanation:
-        """Why this patient gets this prediction: prints as sentences, `.reasons` is data."""
-        return self._explain(read_patient(patient, self.attributes_))
+        """Why this patient gets this prediction: prints as sentences, `.reasons` is data.
+
+        A name that the patient lacks was not entered, and counts neither for nor against; None says that it is missing,
+        which counts as it did for patients learned from.
+        """
+        plain = read_patient(patient, self.attributes_)
+        return annotate(self._explain(plain), plain, self.attributes_, self.card.dictionary)
 
     @abstractmethod
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,16 @@ from concilium.rulefit.table import LARGEST
 MOST_SHOWN = 10
 
 
-def explain(body: RuleBody, row: NDArray[np.float64], ones: float) -> Explanation:
-    """The explanation of a patient of whom `row` has the columns of the terms taken."""
+def explain(
+    body: RuleBody, row: NDArray[np.float64], ones: float, undecided: Mapping[int, float] | None = None
+) -> Explanation:
+    """The explanation of a patient of whom `row` has the columns of the terms taken. Those that are `undecided`, for
+    something was not entered, count by what stands for them and are no reasons."""
+    undecided = undecided or {}
     moved = {
         term.column: body.coefficients[term.column] * value
         for term, value in zip(body.taken, row.tolist(), strict=True)
+        if term.column not in undecided
     }
     support = {term.column: term.support for term in body.taken if term.column < len(body.terms.rules)}
     reasons = tuple(
@@ -34,7 +39,7 @@ def explain(body: RuleBody, row: NDArray[np.float64], ones: float) -> Explanatio
         for column in sorted(moved, key=lambda column: (-abs(moved[column]), column))
         if moved[column]
     )
-    start = ones * body.intercept
+    start = ones * body.intercept + sum(body.coefficients[column] * v for column, v in undecided.items())
     ends = np.array([start, start + sum(moved.values())])
     prediction: Value
     if body.outcome.binary:
@@ -50,8 +55,20 @@ def explain(body: RuleBody, row: NDArray[np.float64], ones: float) -> Explanatio
         base, number = body.outcome.unscale(ends).tolist()
         prediction, chance = number, None
         begin = f"{body.target} = {say_number(number)}; everybody starts at {say_number(base)}."
-    sentences = (begin, *say_reasons(reasons, binary=body.outcome.binary))
-    return Explanation(body.target, prediction, chance, reasons, sentences, base)
+    notes = say_undecided(body, undecided)
+    sentences = (begin, *say_reasons(reasons, binary=body.outcome.binary), *notes)
+    return Explanation(body.target, prediction, chance, reasons, sentences, base, notes=notes)
+
+
+def say_undecided(body: RuleBody, undecided: Mapping[int, float]) -> tuple[str, ...]:
+    """What was not entered, and how the model goes on without it."""
+    if not undecided:
+        return ()
+    many = len(undecided)
+    return (
+        f"{many} term{' is' if many == 1 else 's are'} not decided by what was entered, and not counted for or "
+        "against: a rule stands for the share of patients for whom it holds.",
+    )
 
 
 def say_reasons(reasons: Sequence[Reason], *, binary: bool) -> list[str]:

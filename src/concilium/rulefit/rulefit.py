@@ -41,7 +41,7 @@ from concilium.records.table import Records
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.charts import draw_importances, draw_rates
 from concilium.rulefit.cutoffs import WIDE_EDGES
-from concilium.rulefit.design import Design, build
+from concilium.rulefit.design import Design, build, find_codes
 from concilium.rulefit.explanation import explain
 from concilium.rulefit.fit_questions import HELD_OUT
 from concilium.rulefit.fitting import AskReals
@@ -50,6 +50,7 @@ from concilium.rulefit.outcome import probability
 from concilium.rulefit.path import PenaltyTried
 from concilium.rulefit.plain_fit import PlainFit
 from concilium.rulefit.private_fit import PrivateFit
+from concilium.rulefit.rules import read_codes
 from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
 from concilium.rulefit.terms import keep
 
@@ -278,8 +279,31 @@ class RuleFit(PrivateMethod[RuleBody]):
         schema = {
             a.name: "number" if a.numeric else "code" for a in self.body.terms.attributes if a.name in row
         }
-        design = self._design_taken(Records.from_rows([row], schema=schema))
-        return explain(self.body, design.matrix()[0], float(design.ones[0]))
+        records = Records.from_rows([row], schema=schema)
+        design = self._design_taken(records)
+        ones = float(design.ones[0])
+        undecided = self._find_undecided(patient, NewPatients(records))
+        return explain(
+            self.body, design.matrix()[0], ones, {c: share * ones for c, share in undecided.items()}
+        )
+
+    def _find_undecided(self, patient: Mapping[str, Any], source: NewPatients) -> dict[int, float]:
+        """The columns of terms that what was entered does not decide, with what stands for each: of a rule the share of
+        patients for whom it holds, of anything else nothing at all, which is where its middle is."""
+        attributes = self.body.terms.attributes
+        undecided: dict[int, float] = {}
+        for taken in self.body.taken:
+            term = self.body.terms.in_order[taken.column]
+            if all(name in patient for name in self.body.attributes_of(taken.column)):
+                continue
+            if not isinstance(term, tuple):
+                undecided[taken.column] = 0.0
+                continue
+            known = [condition for condition in term if attributes[condition[0]].name in patient]
+            codes = [int(find_codes(attributes[one[0]], source)[0]) for one in known]
+            if all(code in read_codes(one) for code, one in zip(codes, known, strict=True)):
+                undecided[taken.column] = taken.support or 0.0
+        return undecided
 
     def _design_taken(self, patients: AnyPatients) -> Design:
         """The design of the terms that are in the model."""

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from concilium.federation.explanation import Explanation, Reason
 from concilium.records.columns import Value, label
 from concilium.trees.body import TreeBody
+from concilium.trees.settling import mix_shares, spread
 from concilium.trees.shares import class_shares, predicted
 
 NO_QUESTION = "asks nothing about the patient here."
@@ -19,6 +22,8 @@ def explain(
     body: TreeBody, path: Sequence[int], patient: Mapping[str, Any], vote: int | None = None
 ) -> Explanation:
     """The explanation of a path from the root, for the most frequent class at its end, or for that of the vote."""
+    if any(body.nodes[node].attribute not in {None, *patient} for node in path):
+        return explain_partly(body, patient, vote)
     counts = [body.nodes[node].counts for node in path]
     best = predicted(counts[-1]) if vote is None else vote
     shares = [class_shares(node)[best] for node in counts]
@@ -50,6 +55,70 @@ def explain(
         notes=notes,
         sentences=(first, *(say_reasons(named, reasons) or [f"The model {NO_QUESTION}"]), *notes),
     )
+
+
+def explain_partly(body: TreeBody, patient: Mapping[str, Any], vote: int | None = None) -> Explanation:
+    """The explanation for a patient of whom not all was entered that the tree asks: each value that was moves the
+    shares, in the order of the tree; what was not is weighed over the model's patients (settling.spread)."""
+    order = list(dict.fromkeys(node.attribute for node in body.nodes if node.attribute is not None))
+    known: dict[str, Any] = {}
+    resting = spread(body, known)
+    steps = [(mix_shares(body, resting), resting, "")]
+    for name in (name for name in order if name in patient):
+        known[name] = patient[name]
+        resting = spread(body, known)
+        if resting != steps[-1][1]:
+            steps.append((mix_shares(body, resting), resting, name))
+    shares = [step[0] for step in steps]
+    best = int(np.argmax(shares[-1])) if vote is None else vote
+    reasons = [
+        Reason(
+            attributes=(name,),
+            condition=f"{name} is missing" if patient[name] is None else f"{name} = {label(patient[name])}",
+            before=float(before[best]),
+            after=float(after[best]),
+            patients=count_patients(body, resting),
+        )
+        for (before, _, _), (after, resting, name) in pairwise(steps)
+    ]
+    named, patients = label(body.classes[best]), count_patients(body, resting)
+    absent = [name for name in order if name not in patient and is_met(body, resting, name)]
+    notes = (
+        f"Not entered, and so not counted for or against: {', '.join(absent)}; the answer is weighed over what the "
+        "model's patients have there.",
+    )
+    chance = float(shares[-1][best])
+    first = f"{body.target} = {named} ({chance:.0%}; {patients} patients fit what was entered)."
+    return Explanation(
+        target=body.target,
+        prediction=body.classes[best],
+        probability=chance,
+        base=float(shares[0][best]),
+        patients=patients,
+        reasons=tuple(reasons),
+        notes=notes,
+        sentences=(
+            first,
+            *(say_reasons(named, reasons) or ["Nothing that was entered is asked by it."]),
+            *notes,
+        ),
+    )
+
+
+def count_patients(body: TreeBody, resting: Mapping[int, float]) -> int:
+    return sum(sum(body.nodes[node].counts) for node in resting)
+
+
+def is_met(body: TreeBody, resting: Mapping[int, float], name: str) -> bool:
+    """Whether an attribute is asked about on the way to one of these nodes, or there."""
+    parents = {child: index for index, node in enumerate(body.nodes) for child in node.children}
+    for node in resting:
+        place: int | None = node
+        while place is not None:
+            if body.nodes[place].attribute == name:
+                return True
+            place = parents.get(place)
+    return False
 
 
 def say_reasons(named: str, reasons: Sequence[Reason]) -> list[str]:

@@ -176,7 +176,12 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         """What each attribute of this patient moved, the strongest first."""
-        return explain_evidence(self.body, [find_path(tree, patient)[-1] for tree in self.body.trees])
+        # What was not entered is no evidence, not even that of patients for whom it is missing.
+        reached = [
+            find_path(tree, patient)[-1] if name in patient else 0
+            for name, tree in zip(self.body.names, self.body.trees, strict=True)
+        ]
+        return explain_evidence(self.body, reached)
 
     def text(self) -> str:
         """The class shares, and for every attribute those of its values, the attribute that tells most first."""

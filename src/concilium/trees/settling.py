@@ -37,6 +37,43 @@ def find_path(body: TreeBody, patient: Mapping[str, Any]) -> list[int]:
     return path
 
 
+def spread(body: TreeBody, patient: Mapping[str, Any]) -> dict[int, float]:
+    """The nodes where a patient (of plain values) may come to rest, with weights that add up to 1.
+
+    What was not entered (a name that the patient lacks) is not evidence: there the patient goes every way, in parts as
+    large as the share of the model's patients who went it (Quinlan, C4.5: Programs for Machine Learning, 1993, chapter
+    3). A value that is said to be missing (None) is one, and goes where such patients went.
+    """
+    row = {name: patient.get(name) for name in body.asked}
+    tests = find_tests(body, NewPatients([row])) if row else {}
+    resting: dict[int, float] = {}
+    moving = [(0, 1.0)]
+    while moving:
+        index, weight = moving.pop()
+        node, test = body.nodes[index], tests.get(index)
+        ways: dict[int, float] = {}
+        if node.attribute is not None and node.attribute not in patient:
+            sizes = {child: float(sum(body.nodes[child].counts)) for child in node.children}
+            everyone = sum(sizes.values())
+            ways = {child: size / everyone for child, size in sizes.items() if size} if everyone else {}
+        elif test is not None:
+            child = int(test.child[test.codes[0]])
+            ways = {} if child == STAYS else {child: 1.0}
+        if not ways:
+            resting[index] = resting.get(index, 0.0) + weight
+        moving.extend((child, weight * share) for child, share in ways.items())
+    return resting
+
+
+def mix_shares(body: TreeBody, resting: Mapping[int, float]) -> NDArray[np.float64]:
+    """The shares of the classes where a patient is spread over nodes."""
+    shares: NDArray[np.float64] = body.shares
+    mixed: NDArray[np.float64] = sum(
+        (weight * shares[node] for node, weight in resting.items()), np.zeros(len(body.classes))
+    )
+    return mixed
+
+
 def find_tests(body: TreeBody, patients: NewPatients) -> dict[int, Branching]:
     """The tests of a tree, by node, on the columns of these patients."""
     values: dict[str, list[Any]] = {}

@@ -40,10 +40,12 @@ from concilium.trees.ensemble import begin
 from concilium.trees.explanation import explain, explain_votes
 from concilium.trees.growing import finish
 from concilium.trees.layout import MOST_NEGATIVES, Sample
-from concilium.trees.settling import find_path, settle
+from concilium.trees.settling import find_path, mix_shares, settle, spread
 from concilium.trees.stopping import experts_at
 from concilium.trees.tree import DecisionTree, MaxDepth, MinLeaf
 from concilium.trees.votes import Rule, is_for_positive
+
+FINE = 10**12  # shares are compared as whole numbers
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -232,10 +234,18 @@ class VotingTrees(Method[VotingBody]):
         if self.body.negatives is None:
             return explain(trees[0], paths[0], patient)
         votes = [
-            explain(tree, path, patient, vote=int(self._votes(tree)[path[-1]]))
+            explain(tree, path, patient, vote=self._vote(tree, patient))
             for tree, path in zip(trees, paths, strict=True)
         ]
         return explain_votes(votes, self.body.classes[1], self.body.vote)
+
+    def _vote(self, tree: TreeBody, patient: Mapping[str, Any]) -> int:
+        """What an expert votes on a patient, weighed where something was not entered."""
+        resting = spread(tree, patient)
+        if len(resting) == 1:
+            return int(self._votes(tree)[next(iter(resting))])
+        shares = [round(share * FINE) for share in mix_shares(tree, resting).tolist()]
+        return int(is_for_positive(shares, tree.nodes[0].counts, self.body.vote))
 
     def _votes(self, tree: TreeBody) -> list[bool]:
         """For each node of an expert whether it votes positive where a patient comes to rest there."""
