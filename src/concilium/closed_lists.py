@@ -31,6 +31,7 @@ KINDS = {
     "mask.open": "concilium.federation.masking:Open",
     "mask.end": "concilium.federation.masking:End",
     "patients.count": "concilium.federation.patient_count:AskPatientCount",
+    "region.relay": "concilium.federation.relay:Relay",
     "rulefit.schema": "concilium.rulefit.schema:AskRuleSchema",
     "rulefit.rules": "concilium.rulefit.generation:AskRules",
     "rulefit.fit": "concilium.rulefit.fitting:AskFit",

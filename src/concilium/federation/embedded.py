@@ -69,8 +69,17 @@ class Embedded:
     def names(self) -> tuple[str, ...]:
         return tuple(self._sites)
 
+    @property
+    def hospitals(self) -> list[Introducible]:
+        """The sites that can be introduced, those behind regions of this process among them."""
+        found: list[Introducible] = []
+        for site in self._sites.values():
+            below = getattr(site, "hospitals", None)
+            found += [site] if isinstance(site, Introducible) else below or []
+        return found
+
     def introduce(self, house: str) -> bool:
-        sites = [site for site in self._sites.values() if isinstance(site, Introducible)]
+        sites = self.hospitals
         peers = {site.name: site.identity.fingerprint for site in sites}
         took_our_word = [site.introduce(peers, house) for site in sites]
         return any(took_our_word)

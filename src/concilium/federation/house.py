@@ -147,7 +147,8 @@ class House:
             ) from None
 
     def _recall(self) -> None:
-        known = {site: said for site, said in self._read_memory().items() if site in self.names}
+        # Also those that are not its own sites: under masks it reaches hospitals through regions.
+        known = self._read_memory()
         try:
             self.identities = {site: bytes.fromhex(said.identity) for site, said in known.items()}
         except ValueError as error:

@@ -52,9 +52,11 @@ class Opened(Reply, frozen=True):
 
 
 class Greeting(Reply, frozen=True):
-    """What a manifest must say of this site; its identity is in the answer around it."""
+    """What a manifest must say of this site; its identity is in the answer around it. A region names those whom it
+    passes messages on to, and takes no part itself."""
 
     colluders: int
+    below: tuple[str, ...] = ()
 
 
 class Hello(Step, frozen=True, kw_only=True):

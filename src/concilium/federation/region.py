@@ -4,8 +4,9 @@ Each tier reduces what it gathers to one value that moves up: metadata is united
 through any number of tiers is the tree of one house over all sites. A region is trusted with its region: under `exact`
 it sees the numbers of each of its sites, and the house above sees their sum, believes it, and cannot tell who is
 behind it (nor from its refusals, which say how many of its sites and why, and never which). It keeps no ledger, since
-it has no patients: its sites charge themselves, and its answer carries the sum of what they entered. It never takes
-part under masks, where nobody may be trusted with a sum but all sites together.
+it has no patients: its sites charge themselves, and its answer carries the sum of what they entered. Under masks, where
+nobody may be trusted with a sum but all sites together, it takes no part: its sites do, by name, and it passes on what
+the house and they say to each other (relay.py).
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ import numpy as np
 
 from concilium.errors import HouseError, MessageError, StudyError, StudyPending
 from concilium.federation.card import Card, RefusalCard
-from concilium.federation.embedded import Embedded
+from concilium.federation.embedded import Embedded, Introducible
 from concilium.federation.house import House
+from concilium.federation.masking import Greeting, Hello
 from concilium.federation.messages import (
     VERSION,
     Answer,
@@ -39,6 +41,7 @@ from concilium.federation.messages import (
 )
 from concilium.federation.questions import Gathered, Question, Statistic, Summed, open_question
 from concilium.federation.refused import Refused
+from concilium.federation.relay import Relay, pass_on
 from concilium.federation.releases import find_release
 from concilium.federation.run import MISFITS, Run, SitesChanged
 from concilium.federation.studies import NOT_PROPOSED, NOT_THE_HOUSE
@@ -60,7 +63,7 @@ REMEMBERED_STUDIES = 64
 
 EXACT_ONLY = (
     "a region answers exact questions only: {release!r} hides each hospital's numbers from whoever adds them up, and "
-    "a region would see them; have its hospitals join the study themselves"
+    "a region would see them; its hospitals join such a study by name, and the region passes messages on"
 )
 OWN_TO_SHARE = (
     "a region answers exact questions only: entries of patients are for their own hospital to hand on; have its "
@@ -117,6 +120,10 @@ class Region:
             release = find_release(envelope.release)
             if release.hands_on:
                 raise Refused("mode", OWN_TO_SHARE)
+            if isinstance(question, Relay):
+                return pass_on(question, self.house.transport, self.house.timeout)
+            if isinstance(question, Hello):
+                return self._name_hospitals(envelope)
             if release.bounded or not release.by_site or not isinstance(question, Statistic | Propose):
                 raise Refused("mode", EXACT_ONLY.format(release=envelope.release))
             if isinstance(question, Propose):
@@ -139,6 +146,12 @@ class Region:
         """Whether its sites are of this process: then an embedded house need not ask several regions at once."""
         return isinstance(self.house.transport, Embedded)
 
+    @property
+    def hospitals(self) -> list[Introducible]:
+        """Its sites, where they are of this process."""
+        transport = self.house.transport
+        return transport.hospitals if isinstance(transport, Embedded) else []
+
     def card(self, study: str) -> Card:
         """What the region itself can tell of a study: who of its sites took part, refused or was lost."""
         with self._lock:
@@ -146,6 +159,19 @@ class Region:
         if below is None:
             raise HouseError(f"region {self.name!r} was not asked in study {study!r}, or it is long ago")
         return below.run.finish({})
+
+    def _name_hospitals(self, envelope: Envelope) -> bytes:
+        """Under masks: whom it passes messages on to."""
+        answer = Answer(
+            version=VERSION,
+            id=envelope.id,
+            site=self.name,
+            body=encode(Greeting(0, tuple(self.house.names))),
+            charge=None,
+            ledger=LedgerHead(0, ""),
+            identity=self.identity.public,
+        )
+        return write_signed(answer, self.identity)
 
     def _pass_on(self, envelope: Envelope, proposal: Propose) -> bytes:
         """Propose the study to the region's own sites, under its own name, and agree where they do."""

@@ -9,6 +9,7 @@ the sites and free), so that the model is that of the sites that stayed; otherwi
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -38,6 +39,7 @@ from concilium.federation.messages import (
     open_reply,
 )
 from concilium.federation.questions import Gathered, Question, Reply, Summed
+from concilium.federation.relay import Route, ask_through, find_twice
 from concilium.federation.releases import find_release
 from concilium.federation.terms import (
     Agreed,
@@ -102,6 +104,7 @@ class Run:
         self.refusals: list[RefusalCard] = []
         self.dropouts: list[DropoutCard] = []
         self._regions: dict[str, int] = {}
+        self._routes: dict[str, Route] = {}
 
     def begin(self) -> OpenedTerms:
         """Have all participants agree to the study, before the first of its questions; its terms.
@@ -123,9 +126,9 @@ class Run:
         """The terms of the study, as they were proposed first where the run is resumed."""
         colluders, keys = None, {}
         if not self.release.by_site:
-            replies = self._settle_first(Hello(), self.sites)
-            colluders = max(decode(data, Greeting).colluders for data in replies.values())
-            keys = {site: self.house.identities[site] for site in replies}
+            greetings = self._greet()
+            colluders = max(greeting.colluders for greeting in greetings.values())
+            keys = {site: self.house.identities[site] for site in greetings}
         ends = self.draft.ends or (today() + timedelta(days=self.house.days)).isoformat()
         terms = Terms(
             house=self.house.identity.public,
@@ -158,6 +161,23 @@ class Run:
             raise HouseError(f"{together(gone)}; without them it cannot go on: {error}") from None
         return opened
 
+    def _greet(self) -> dict[str, Greeting]:
+        """Who takes part under masks: the sites, and through regions the hospitals behind them, by name."""
+        greetings: dict[str, Greeting] = {}
+        while unmet := [site for site in self.sites if site not in greetings]:
+            replies = self._settle_first(Hello(), unmet, keep=greetings)
+            found = {site: decode(data, Greeting) for site, data in replies.items()}
+            below = {region: greeting.below for region, greeting in found.items() if greeting.below}
+            for region, names in below.items():
+                self._routes |= dict.fromkeys(names, (*self._routes.get(region, ()), region))
+            if (twice := find_twice([*self.sites, *itertools.chain(*below.values())])) is not None:
+                raise HouseError(
+                    f"two hospitals or regions are named {twice!r}; under masks each needs a name of its own"
+                )
+            greetings |= {site: greeting for site, greeting in found.items() if site not in below}
+            self.sites = [name for site in self.sites for name in below.get(site, (site,))]
+        return greetings
+
     def _propose(self, opened: OpenedTerms) -> None:
         proposal = opened.proposal
         until = time.monotonic() + self.house.patience
@@ -182,10 +202,12 @@ class Run:
             except (MessageError, MaskError) as error:
                 raise HouseError(f"{site} answered with what was not asked for: {error}") from None
 
-    def _settle_first(self, question: Question, sites: Sequence[str]) -> dict[str, bytes]:
-        """A round before the study is agreed to: sites may still stay away."""
+    def _settle_first(
+        self, question: Question, sites: Sequence[str], keep: Iterable[str] = ()
+    ) -> dict[str, bytes]:
+        """A round before the study is agreed to: sites may still stay away; those to `keep` were met already."""
         bodies, refused, lost = self._round(question, sites, live=True)
-        self._settle(question.kind, bodies, refused, lost)
+        self._settle(question.kind, {**dict.fromkeys(keep, b""), **bodies}, refused, lost)
         self._begun = False
         return bodies
 
@@ -338,6 +360,7 @@ class Run:
         lost = sorted({loss.site for loss in self.dropouts} - set(self.sites))
         if lost:
             notes.append(f"lost on the way: {', '.join(lost)}; the model is that of the sites that stayed")
+        notes += tell_of_relays({self._routes[site][-1] for site in self.sites if site in self._routes})
         notes += warn_of_regions({s: count for s, count in self._regions.items() if s in self.sites})
         return Card(
             study=self.study,
@@ -421,7 +444,9 @@ class Run:
             else:
                 replies[site] = kept
         if messages:
-            for site, reply in self.house.transport.ask(messages, timeout).items():
+            release = self.release.name
+            carried = ask_through(self.house.transport, messages, self._routes, release, timeout)
+            for site, reply in carried.items():
                 replies[site] = str(reply) if isinstance(reply, Silence) else reply
         self.bytes += sum(len(reply) for reply in replies.values() if isinstance(reply, bytes))
         if self.journal is not None and messages and not live:
@@ -519,6 +544,15 @@ def warn_of_regions(regions: Mapping[str, int]) -> list[str]:
     return [
         f"trusted with the numbers of their hospitals, and believed in their sums, are the regions {listed}"
     ]
+
+
+def tell_of_relays(regions: Iterable[str]) -> list[str]:
+    """What is to be said of regions that pass messages on under masks."""
+    named = sorted(regions)
+    if not named:
+        return []
+    listed = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+    return [f"some hospitals were reached through {listed}, which passed on what only they and the house say"]
 
 
 def is_answer(reply: bytes | str) -> bool:
