@@ -114,7 +114,7 @@ class FlareNetwork:
         end = time.monotonic() + PATIENCE
         found = None
         while time.monotonic() < end:
-            found = run_command("flare", "status", "--kit", self.kits / PERSON, "--json", check=False)
+            found = self.run("flare", "status", "--kit", self.kits / PERSON, "--json")
             if found.returncode == 0:
                 heard = {s for s, ago in json.loads(found.stdout)["sites"].items() if ago < 30}
                 if wanted <= heard:
@@ -148,7 +148,7 @@ class FlareNetwork:
 
     def submit(self, study, *options, check=True, timeout=PATIENCE):
         out = self.folder / f"{study.stem}-results"
-        done = run_command(
+        done = self.run(
             "flare",
             "submit",
             study,
@@ -157,7 +157,6 @@ class FlareNetwork:
             "--out",
             out,
             *options,
-            check=False,
             timeout=timeout,
         )
         if check:
@@ -175,7 +174,11 @@ class FlareNetwork:
             out,
         )
 
-    def run_embedded(self, study, policy=AGREES):
+    def run(self, *arguments, timeout=PATIENCE):
+        """A command of the person who submits studies."""
+        return run_command(*arguments, before=self.extra.get(PERSON, []), check=False, timeout=timeout)
+
+    def run_embedded(self, study):
         """The same study in one process, on the same tables."""
         text = study.read_text()
         houses = "".join(f'[[site]]\nname = "{s}"\nrecords = "{self.records[s]}"\n' for s in self.sites)
@@ -192,8 +195,8 @@ class FlareNetwork:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def run_command(*arguments, check=True, timeout=PATIENCE):
-    command = [*CONCILIUM, *(str(one) for one in arguments)]
+def run_command(*arguments, before=(), check=True, timeout=PATIENCE):
+    command = [*before, *CONCILIUM, *(str(one) for one in arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     if check:
         assert done.returncode == 0, (done.stdout, done.stderr)

@@ -148,6 +148,10 @@ class Kit:
             if "timed out" in str(error) and "read" in str(error):
                 return
             raise HouseNotThere(f"{self.name}: nobody answers at {where} (timed out)") from None
+        except ssl.SSLEOFError:  # by a gate on the way, behind which nobody listens (yet)
+            raise HouseNotThere(
+                f"{self.name}: the connection to {where} was cut; is the house running?"
+            ) from None
         except ssl.SSLError as error:
             raise KitError(
                 f"{self.name}: the house at {where} does not take this kit's certificate ({error.reason}): it is of "
