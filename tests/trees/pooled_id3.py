@@ -10,10 +10,11 @@ from fractions import Fraction
 from math import log2, prod
 
 
-def id3(rows, attributes, target, max_depth=None, min_leaf=1, depth=0, merge=None):
+def id3(rows, attributes, target, max_depth=None, min_leaf=1, depth=0, merge=None, lines=()):
     """(counts, None) for a leaf, (counts, (attribute, {value: subtree})) for a split.
 
-    `merge` may make groups of values (as frozensets) of the rows by value, given the attribute.
+    `merge` may make groups of values (as frozensets) of the rows by value, given the attribute; without it values of
+    fewer than `min_leaf` patients are joined, those of attributes in `lines` with their neighbours.
     """
     counts = Counter(row[target] for row in rows)
     leaf = (dict(counts), None)
@@ -26,6 +27,10 @@ def id3(rows, attributes, target, max_depth=None, min_leaf=1, depth=0, merge=Non
             groups.setdefault(row[attribute], []).append(row)
         if merge is not None:
             groups = merge(attribute, groups)
+        elif attribute in lines:
+            groups = join_neighbours(groups, min_leaf)
+        else:
+            groups = join_rare(groups, min_leaf)
         if len(groups) < 2 or any(len(group) < min_leaf for group in groups.values()):
             continue
         impurity = spread(groups.values(), target)
@@ -35,13 +40,13 @@ def id3(rows, attributes, target, max_depth=None, min_leaf=1, depth=0, merge=Non
         return leaf
     _, attribute, groups = best
     below = {
-        value: id3(group, attributes, target, max_depth, min_leaf, depth + 1, merge)
+        value: id3(group, attributes, target, max_depth, min_leaf, depth + 1, merge, lines)
         for value, group in groups.items()
     }
     return (dict(counts), (attribute, below))
 
 
-def c45(rows, attributes, target, max_depth=None, min_leaf=1, depth=0, merge=None):
+def c45(rows, attributes, target, max_depth=None, min_leaf=1, depth=0, merge=None, lines=()):
     """As id3, by gain ratio among the attributes of at least average gain, in floating point."""
     counts = Counter(row[target] for row in rows)
     leaf = (dict(counts), None)
@@ -54,6 +59,10 @@ def c45(rows, attributes, target, max_depth=None, min_leaf=1, depth=0, merge=Non
             groups.setdefault(row[attribute], []).append(row)
         if merge is not None:
             groups = merge(attribute, groups)
+        elif attribute in lines:
+            groups = join_neighbours(groups, min_leaf)
+        else:
+            groups = join_rare(groups, min_leaf)
         if len(groups) < 2 or any(len(group) < min_leaf for group in groups.values()):
             continue
         shares = [len(group) / len(rows) for group in groups.values()]
@@ -76,10 +85,68 @@ def c45(rows, attributes, target, max_depth=None, min_leaf=1, depth=0, merge=Non
     best = max(gain / width for gain, width, *_ in worth)
     _, _, attribute, groups = next(one for one in worth if one[0] / one[1] >= best - 1e-9)
     below = {
-        value: c45(group, attributes, target, max_depth, min_leaf, depth + 1, merge)
+        value: c45(group, attributes, target, max_depth, min_leaf, depth + 1, merge, lines)
         for value, group in groups.items()
     }
     return (dict(counts), (attribute, below))
+
+
+def join_rare(groups, min_leaf):
+    """Rows by value in; values of fewer than `min_leaf` rows out as one group, with the commonest where they are too
+    few together. A group of several values is a frozenset of them."""
+    rare = [value for value, rows in groups.items() if len(rows) < min_leaf]
+    if not rare:
+        return groups
+    order = sorted(groups, key=lambda value: (value is None, value))
+    commonest = max(order, key=lambda value: len(groups[value]))  # the first of the longest
+    joined = {value: rows for value, rows in groups.items() if value not in rare}
+    pool = [row for value in rare for row in groups[value]]
+    if len(pool) >= min_leaf and commonest not in rare:
+        return {**joined, name_group(rare): pool}
+    joined.pop(commonest, None)
+    names = {*rare, commonest}
+    return {**joined, name_group(names): [row for value in names for row in groups[value]]}
+
+
+def name_group(values):
+    """One value as it is, several as a frozenset."""
+    return next(iter(values)) if len(values) == 1 else frozenset(values)
+
+
+def join_neighbours(groups, min_leaf):
+    """The same for bins: from both ends towards the commonest, bins are joined until they are enough; what is left over
+    is the commonest's, which joins a neighbour if it is too small even so. Missing (None) is a group of its own or goes
+    with the commonest."""
+    if all(len(rows) >= min_leaf for rows in groups.values()):
+        return groups
+    order = sorted(value for value in groups if value is not None)
+    if not order:
+        return groups
+    middle = order.index(max(order, key=lambda value: len(groups[value])))
+
+    def gather(values):
+        whole, part = [], []
+        for value in values:
+            part = [*part, value]
+            if sum(len(groups[one]) for one in part) >= min_leaf:
+                whole, part = [*whole, part], []
+        return whole, part
+
+    before, rest_before = gather(order[:middle])
+    after, rest_after = gather(order[:middle:-1])
+    own = [*rest_before, order[middle], *rest_after]
+    lone = None in groups and len(groups[None]) >= min_leaf
+    if None in groups and not lone:
+        own.append(None)
+    if sum(len(groups[one]) for one in own) < min_leaf:
+        if before:
+            own += before.pop()
+        elif after:
+            own += after.pop()
+        elif lone:
+            own, lone = [*own, None], False
+    parts = [*before, own, *after, *([[None]] if lone else [])]
+    return {name_group(part): [row for value in part for row in groups[value]] for part in parts}
 
 
 def bits(values):

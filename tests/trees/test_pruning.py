@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_id3 import c45, errors, id3
+from pooled_id3 import c45, errors, id3, name_group
 from pooled_id3 import prune as prune_pooled
 from test_grouping import merging, nested
 from test_private_tree import SITES, VALUES, study
@@ -47,7 +47,7 @@ def ungroup(tree):
     counts, split = tree
     if split is None:
         return tree
-    return (counts, (split[0], {next(iter(group)): ungroup(below) for group, below in split[1].items()}))
+    return (counts, (split[0], {name_group(group): ungroup(below) for group, below in split[1].items()}))
 
 
 @given(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_id3 import c45, decide, id3
+from pooled_id3 import c45, decide, id3, name_group
 
 import concilium as cc
 from concilium.errors import HouseError
@@ -21,7 +21,8 @@ def nested(body, node=0):
     counts = {c: n for c, n in zip(body.classes, here.counts, strict=True) if n}
     if here.attribute is None:
         return (counts, None)
-    return (counts, (here.attribute, {branch.value: nested(body, branch.node) for branch in here.branches}))
+    below = {name_group(group.values): nested(body, group.node) for group in here.groups}
+    return (counts, (here.attribute, below))
 
 
 def house_of(sites, policy=None, read=cc.Records.from_rows):

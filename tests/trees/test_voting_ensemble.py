@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_id3 import decide, id3
+from pooled_id3 import decide, id3, name_group
 
 import concilium as cc
 from concilium.trees.voting import VotingTrees
@@ -46,7 +46,8 @@ def nested(nodes, node=0):
     counts = {c: n for c, n in zip((False, True), here.counts, strict=True) if n}
     if here.attribute is None:
         return (counts, None)
-    return (counts, (here.attribute, {branch.value: nested(nodes, branch.node) for branch in here.branches}))
+    below = {name_group(group.values): nested(nodes, group.node) for group in here.groups}
+    return (counts, (here.attribute, below))
 
 
 def is_for(expert, row, vote):
@@ -84,24 +85,25 @@ def taking_part(sites, negatives):
     sites=rare_houses(),
     negatives=st.integers(1, 3),
     max_depth=st.sampled_from([None, 1, 2]),
+    min_leaf=st.sampled_from([1, 1, 2, 3]),
     vote=st.sampled_from(["balanced", "majority"]),
 )
 @settings(max_examples=150)
-def test_experts_and_votes_are_those_of_the_definition(sites, negatives, max_depth, vote):
+def test_experts_and_votes_are_those_of_the_definition(sites, negatives, max_depth, min_leaf, vote):
     there = taking_part(sites, negatives)
     pooled = binary([row for rows in there.values() for row in rows], 1)
     if not there or all(row["y"] for row in pooled):
         return
     house = cc.House([cc.Site(name, cc.Records.from_rows(rows)) for name, rows in sites.items()])
     model = VotingTrees(
-        "y", 1, imbalance=1, negatives=negatives, vote=vote, max_depth=max_depth, min_leaf=1
+        "y", 1, imbalance=1, negatives=negatives, vote=vote, max_depth=max_depth, min_leaf=min_leaf
     ).fit(house)
     assert {site.name for site in model.card.sites} == set(there)
     attributes = set(pooled[0]) - {"y"}
     experts = []
     for number in range(model.body.stages[-1].experts):
         sample = [row for rows in there.values() for row in laid_out(rows, 1, negatives, number)]
-        experts.append(id3(binary(sample, 1), attributes, "y", max_depth))
+        experts.append(id3(binary(sample, 1), attributes, "y", max_depth, min_leaf))
     assert [nested(nodes) for nodes in model.body.experts] == experts[: len(model.body.experts)]
     for stage in model.body.stages:
         assert stage.balanced_accuracy == float(balanced(experts[: stage.experts], pooled, vote))

@@ -19,8 +19,9 @@ from concilium.federation.conversation import Conversation
 from concilium.federation.schema import SharedSchema
 from concilium.records.columns import Value
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
-from concilium.trees.grouping import Grouped, group_values, ungrouped
+from concilium.trees.grouping import Grouped, group_values
 from concilium.trees.routing import STAYS
+from concilium.trees.small_branches import join_small
 from concilium.trees.splits import MOST_CELLS, Split, distinct
 
 TIE = 1e-9
@@ -61,7 +62,7 @@ def grow(
     With `subtract`, the largest child of a split is not asked for but derived from its parent (sums are exact),
     which halves the counting. With `reduce`, attributes of which no more than this share of the patients at the
     root has another than the commonest value are left out below it (auto-reduction, section 1.6). With `group`, the
-    values of every attribute are grouped at every node before one is chosen.
+    values of every attribute are grouped at every node before one is chosen; without it only those of small branches.
     """
     counted = list(range(len(schema.attributes)))
     sizes = [attribute.size for attribute in schema.attributes]
@@ -83,10 +84,8 @@ def grow(
         parents = {}
         here = [schema.attributes[index] for index in counted]
         starts = np.cumsum([1, *(attribute.size for attribute in here)]).tolist()
-        grouped = [
-            group_values(tables[node], here, min_leaf) if group else ungrouped(tables[node])
-            for node in frontier
-        ]
+        join = group_values if group else join_small
+        grouped = [join(tables[node], here, min_leaf) for node in frontier]
         chosen = choose([one.table for one in grouped], [a.size for a in here], min_leaf, criterion)
         for node, position, by_group in zip(frontier, chosen, grouped, strict=True):
             if position is None:

@@ -59,7 +59,8 @@ MinLeaf = Annotated[
     Parameter(
         "a whole number of at least 1",
         whole(1),
-        "no branch with fewer patients than this, over all sites (of an ensemble: over the samples of all sites)",
+        "no branch with fewer patients than this, over all sites (of an ensemble: over the samples of all sites): "
+        "rarer values share a branch, or join the commonest",
     ),
 ]
 
