@@ -95,7 +95,18 @@ def test_the_public_list_is_what_the_package_exposes():
     ],
 )
 def test_starting_up_loads_nothing_heavy(code):
-    heavy = ["numba", "numpy", "duckdb", "opendp", "pandas", "lark", "cryptography", "jinja2", "scipy"]
+    heavy = [
+        "numba",
+        "numpy",
+        "duckdb",
+        "opendp",
+        "pandas",
+        "lark",
+        "cryptography",
+        "jinja2",
+        "scipy",
+        "torch",
+    ]
     check = f"\nimport sys; print('LOADED', [m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "LOADED []"
