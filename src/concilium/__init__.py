@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from concilium import privacy as privacy
     from concilium.codes.sharing import CodeSharing as CodeSharing
     from concilium.codes.taxonomy import Taxonomy as Taxonomy
+    from concilium.experts.experts import Experts as Experts
     from concilium.federation.house import House as House
     from concilium.federation.model_file import load as load
     from concilium.federation.region import Region as Region
@@ -44,6 +45,7 @@ _PLACES = {
     "CodeSharing": "concilium.codes.sharing",
     "DecisionTree": "concilium.trees.tree",
     "Dictionary": "concilium.records.dictionary",
+    "Experts": "concilium.experts.experts",
     "House": "concilium.federation.house",
     "Ledger": "concilium.privacy.ledger",
     "NaiveBayes": "concilium.trees.naive_bayes",

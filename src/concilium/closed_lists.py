@@ -23,6 +23,9 @@ class ListedRelease(NamedTuple):
 
 KINDS = {
     "codes.shared": "concilium.codes.shared_codes:AskSharedCodes",
+    "experts.grown": "concilium.experts.expert_answers:AskGrownExperts",
+    "experts.labels": "concilium.experts.expert_answers:AskExpertLabels",
+    "experts.step": "concilium.experts.expert_answers:AskExpertStep",
     "histograms": "concilium.federation.histograms:AskHistograms",
     "histograms.noisy": "concilium.federation.histograms:AskNoisyHistograms",
     "mask.hello": "concilium.federation.masking:Hello",
@@ -67,6 +70,7 @@ METHODS = {
     "rulefit": "concilium.rulefit.rulefit:RuleFit",
     "naive-bayes": "concilium.trees.naive_bayes:NaiveBayes",
     "discovery": "concilium.temporal.rule_discovery:RuleDiscovery",
+    "experts": "concilium.experts.experts:Experts",
 }
 
 SHARINGS = {

@@ -21,6 +21,8 @@ STUDY = {"target": "y", "positive": "yes", "bins": BINS, "values": VALUES, "epsi
 STUDY |= {"outcome": "y", "threshold": 0.5, "limits": 1, "most_rules": 5, "horizon": 1}
 # And for what hands on the codes of patients (those of `list_codes`).
 STUDY |= {"sensitive": ["042", "303", "304", "305"], "hidden": ["571"], "max_events": 3, "block_size": 2}
+# And for those that learn from series: a few small networks, and public stays for a student to learn from.
+STUDY |= {"experts": 40, "units": 2, "epochs": 3, "lead": "2h", "carry": "3h", "every": "1h"}
 BUDGET = cc.Policy(budget=cc.Budget("20"))
 
 
@@ -119,6 +121,8 @@ def make(method, release=None, **more):
     # Statements of a private study mean nothing to the others.
     if release != "private":
         given.pop("values", None)
+    if "public" in declared:
+        given["public"] = make_series(make_rows(60, 99), BINS, "y", "yes")
     if release is not None and "release" in declared:
         given["release"] = release
     elif release is not None and "trust" in declared:
@@ -140,4 +144,5 @@ VARIANTS = [
     ("voting-trees", "exact", {"imbalance": 1, "max_depth": 2}),
     ("discovery", "private", {"window": "3h", "limits": 2}),
     ("code-sharing", "shared", {}),
+    ("experts", "private", {"answers": "step", "epsilon": 1.0}),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import os
 import re
@@ -26,10 +27,12 @@ from contract.patients import (
     ROWS,
     SCHEMA,
     SITES,
+    STUDY,
     VALUES,
     cases,
     list_rules,
     make,
+    make_rows,
     method_types,
     open_site,
     open_sites,
@@ -301,7 +304,7 @@ def test_a_killed_fit_goes_on_from_its_journal_and_charges_nothing_twice(name, t
 
     whole = run(tmp_path / "whole", 0)
     assert whole.returncode == 0, whole.stderr
-    killed = run(tmp_path / "killed", 2)
+    killed = run(tmp_path / "killed", min(2, cc.load(tmp_path / "whole" / "model.json").card.rounds))
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "killed" / "model.json").exists()
     resumed = run(tmp_path / "killed", 0)
@@ -317,11 +320,21 @@ def test_a_killed_fit_goes_on_from_its_journal_and_charges_nothing_twice(name, t
         assert len({entry.question for entry in books[1].entries()}) == len(books[1].entries())
 
 
-def write_table(path, rows, *, rules):
-    """The patients of a hospital as a table, or their rules, one in each row."""
-    columns = ["patient", "rule"] if rules else list(SCHEMA)
-    if rules:
+def write_table(path, rows, part):
+    """The patients of a hospital as a table; or their rules or courses, one rule or step in each row."""
+    columns = {
+        "records": list(SCHEMA),
+        "rules": ["patient", "rule"],
+        "series": ["patient", "hour", *BINS, "y"],
+    }[part]
+    if part == "rules":
         rows = [{"patient": n, "rule": rule} for n, row in enumerate(rows) for rule in list_rules(row)]
+    elif part == "series":
+        rows = [
+            {**row, "patient": n, "hour": hour, "y": int(hour == 2 and row["y"] == "yes")}
+            for n, row in enumerate(rows)
+            for hour in range(3)
+        ]
     cells = [",".join("" if row[c] is None else str(row[c]) for c in columns) for row in rows]
     path.write_text("\n".join([",".join(columns), *cells]) + "\n")
 
@@ -336,21 +349,20 @@ def test_a_study_file_runs_it_and_its_report_describes_it(name, release, tmp_pat
     lines += ["[privacy]", *([f"epsilon = {given['epsilon']}"] if "epsilon" in declared else [])]
     lines += [f'release = "{release}"'] if "release" in declared else []
     lines += ["[bins]", *(f"{column} = {edges}" for column, edges in BINS.items())]
+    source = "records" if not method.reads_courses else "series" if "public" in declared else "rules"
     if method.reads_courses:
-        stated = ("threshold", "limits", "most_rules", "horizon")
-        lines += [
-            "[discovery]",
-            *(f"{key} = {given[key]!r}" for key in stated),
-            f'trust = "{given["trust"]}"',
-        ]
+        given |= {"public": "public.csv"} if source == "series" else {}
+        stated = {key: given[key] for key in (*STUDY, "trust", "public") if key in given}
+        own = {key: value for key, value in stated.items() if not declared[key].parameter.section}
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in own.items())]
+        write_table(tmp_path / "public.csv", make_rows(60, 99), source)
     else:
         lines += ["[schema]", *(f'{column} = "{kind}"' for column, kind in SCHEMA.items())]
     if release == "private" and not method.reads_courses:
         lines += ["[values]", *(f"{column} = {values}" for column, values in VALUES.items())]
     (tmp_path / "policy.toml").write_text('[budget]\ntotal = "20"\n')
     for site, rows in ROWS.items():
-        write_table(tmp_path / f"{site}.csv", rows, rules=method.reads_courses)
-        source = "rules" if method.reads_courses else "records"
+        write_table(tmp_path / f"{site}.csv", rows, source)
         lines += ["[[site]]", f'name = "{site}"', f'{source} = "{site}.csv"', 'policy = "policy.toml"']
     (tmp_path / "study.toml").write_text("\n".join(lines) + "\n")
     study = cc.Study.read(tmp_path / "study.toml")

@@ -13,7 +13,6 @@ from concilium.closed_lists import METHODS, load
 from concilium.errors import StudyError
 from concilium.records.table import Records
 from concilium.study import Study
-from concilium.study.methods import LATER
 from concilium.study.study import SECTIONS
 from concilium.trees.voting import VotingTrees
 
@@ -134,13 +133,7 @@ WRONG_KEYS = [
         'method = "tree"',
         'method = "tre"',
         "[study] there is no method 'tre'; did you mean 'tree'? "
-        "(available: tree, voting-trees, rulefit, naive-bayes, discovery)",
-    ),
-    (
-        'method = "tree"',
-        'method = "experts"',
-        "[study] method 'experts' is not in this version "
-        "(available: tree, voting-trees, rulefit, naive-bayes, discovery)",
+        "(available: tree, voting-trees, rulefit, naive-bayes, discovery, experts)",
     ),
 ]
 
@@ -274,10 +267,6 @@ def test_what_a_study_does_not_say_is_as_the_method_declares_it(tmp_path: Path, 
     for one in opened.parameters().values():
         if one.name not in ("target", "outcome", "positive", "delta"):
             assert getattr(opened, one.name) == one.kept_default, one.name
-
-
-def test_methods_that_exist_are_not_announced_for_later() -> None:
-    assert not set(METHODS) & set(LATER)
 
 
 COURSES = '[sites]\nrules = "rules.csv"\ngateways = 3\n'

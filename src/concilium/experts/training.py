@@ -62,11 +62,11 @@ def train_experts(
             experts[place] = Expert(None, constant, constant > 0)
             continue
         name = name_expert(task, windows)
-        kept = shelf.find(name)
+        kept = find_kept(shelf, name)
         if kept is None:
             missing.append((place, name, windows))
         else:
-            experts[place] = read_expert(kept)
+            experts[place] = kept
     tell(len(experts), len(patients))
     network = open_network(task.network, len(task.variables))
     seconds = sum(network.estimate_seconds(len(windows), task.steps) for _, _, windows in missing)
@@ -88,6 +88,15 @@ def train_experts(
     else:
         train(task, queue, keep)
     return [experts[place] for place in range(len(patients))]
+
+
+def find_kept(shelf: Shelf, name: str) -> Expert | None:
+    """An expert that was trained before; one that cannot be read is trained again."""
+    kept = shelf.find(name)
+    try:
+        return None if kept is None else read_expert(kept)
+    except RecordsError:
+        return None
 
 
 def name_expert(task: ExpertTask, windows: Windows) -> str:

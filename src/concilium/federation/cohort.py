@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import PolicyError, RecordsError
 from concilium.federation.disclosure import Guard, Population
+from concilium.federation.shelf import Shelf
 from concilium.policy.constrain import Constrained, constrain
 from concilium.policy.policy import Policy
 from concilium.privacy.randomness import draw_bytes
@@ -86,7 +87,7 @@ class View:
     """A site's records as the outside may know them: `patients` are those who are left, by their rows in the
     hospital's table, and `hidden` says which columns are left out and why (never sent). `by` is the column of patients'
     ids, if there is one. `division_key`, or what makes it where it is needed, decides who is held out (held_out.py).
-    `parts` are what is held of the same patients beside the table."""
+    `parts` are what is held of the same patients beside the table, `shelf` what was worked out of them and is kept."""
 
     def __init__(
         self,
@@ -99,7 +100,9 @@ class View:
         by_itself: frozenset[str] | None = None,
         constrained: Constrained | None = None,
         parts: Mapping[str, Records | PatientPart] = NO_PARTS,
+        shelf: Shelf | None = None,
     ) -> None:
+        self.shelf = shelf or Shelf()
         self.parts = {name: part for name, part in parts.items() if not isinstance(part, Records)}
         self._by_itself, self._policy, self._by = by_itself is not None, policy, by
         # A view that is nobody's divides its patients in a way that nobody else can know either.
@@ -160,6 +163,7 @@ class View:
             by_itself=self._own_labels,
             constrained=left,
             parts=self.parts,
+            shelf=self.shelf,
         )
 
     def _constrain(self, records: Records, policy: Policy, secret: bytes | None) -> Constrained:

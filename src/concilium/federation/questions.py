@@ -234,6 +234,38 @@ class Noisy(Summed, frozen=True, kw_only=True):
             raise MessageError("a private question says the variance of its noise, such as '81/2'")
 
 
+class NoisyPure(Noisy, frozen=True, kw_only=True):
+    """A `private` question whose sums get discrete Laplace noise in shares, for pure epsilon: it states no variance.
+
+    A ledger in either currency can pay for it. The house chooses the epsilon, and the site works out `sensitivity`.
+    """
+
+    variance: str = ""
+    epsilon: str
+
+    @property
+    def price(self) -> Fraction:
+        """The epsilon that it costs."""
+        return Fraction(self.epsilon)
+
+    @property
+    def sensitivity(self) -> int:
+        """The L1 norm of what one patient can change."""
+        raise NotImplementedError
+
+    @property
+    def sensitivity_squared(self) -> Fraction:
+        return Fraction(self.sensitivity**2)
+
+    @property
+    def noise(self) -> Fraction:
+        return 2 * (self.sensitivity / self.price) ** 2
+
+    def check(self, release: str) -> None:
+        if self.variance or not is_positive(self.epsilon):
+            raise MessageError("a question of pure epsilon says that, such as '1/2', and no variance")
+
+
 class Reported(Summed, frozen=True, kw_only=True):
     """A question that is released as `local` only: each patient of one group reports one answer, randomised by itself
     (privacy/local_reports.py), at this epsilon, and what is added up are reports.

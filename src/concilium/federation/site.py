@@ -34,6 +34,7 @@ from concilium.federation.patient_numbers import derive_order, order_patients
 from concilium.federation.questions import Question, Statistic, Step, open_question
 from concilium.federation.refused import Refused
 from concilium.federation.releases import find_release
+from concilium.federation.shelf import Shelf
 from concilium.federation.studies import Studies
 from concilium.federation.terms import Propose
 from concilium.policy.policy import Policy
@@ -101,6 +102,7 @@ class Site:
             patients.by,
             division_key=self._division_key,
             parts=patients.parts,
+            shelf=self._open_shelf(),
         )
         populations = Populations(self.ledger, patients, self.policy.minimum_patients)
         memberships = Memberships(name, self.identity, self.policy, self.ledger, patients.digest)
@@ -245,6 +247,10 @@ class Site:
                 if book.settings.records == patients.table.digest:
                     return patients.table.digest
         return patients.digest
+
+    def _open_shelf(self) -> Shelf:
+        in_memory = self.ledger.path == ":memory:"
+        return Shelf(None if in_memory else Path(f"{self.ledger.path}.shelf"))
 
     def _find_identity(self, path: str | Path | None) -> Identity:
         if path is None and self.ledger.path == ":memory:":

@@ -9,11 +9,15 @@ constants to scale and to check by, the same for every hospital and every patien
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["CLINICAL_RANGES", "ClinicalRange", "find_range"]
+__all__ = ["CLINICAL_RANGES", "ClinicalRange", "find_range", "place_limits"]
+
+PARTS = 4  # of a reference range, one limit for each
+NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -147,3 +151,19 @@ CLINICAL_RANGES: Mapping[str, ClinicalRange] = _ClinicalRanges()
 def find_range(name: str) -> ClinicalRange | None:
     """The public range of a variable of this name, None where there is none."""
     return CLINICAL_RANGES.get(name)
+
+
+def place_limits(clinical: ClinicalRange) -> tuple[float, ...]:
+    """Round numbers about a quarter of the reference range apart, from half a range below it to one above."""
+    width = clinical.high - clinical.low
+    step = _round_step(width / PARTS)
+    first = max(clinical.low - width / 2, clinical.lowest)
+    last = min(clinical.high + width, clinical.highest)
+    numbers = [round(k * step, 10) for k in range(math.ceil(first / step), math.floor(last / step) + 1)]
+    inside = tuple(number for number in numbers if clinical.lowest < number <= clinical.highest)
+    return inside or (clinical.low,)
+
+
+def _round_step(width: float) -> float:
+    power = 10.0 ** math.floor(math.log10(width))
+    return power * min(NICE, key=lambda nice: abs(math.log(nice * power / width)))

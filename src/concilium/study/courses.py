@@ -1,4 +1,5 @@
-"""Studies of patients' courses: hospitals hold series, or rules, and a discovery finds what patients have in common.
+"""Studies of patients' courses: hospitals hold series, or rules, of which a discovery finds what patients have in
+common, and of which experts teach a student.
 
 In a simulation all patients are at hand, so that what was found is put beside what they really share, and rules that
 were weighed beside the outcome of patients who were held back: exact figures, not covered by epsilon.
@@ -16,6 +17,7 @@ from concilium.errors import StudyError
 from concilium.evaluation.leave_out import FoldResult, Predictions, hold_out
 from concilium.evaluation.rule_judgement import DiscoveryFigures, judge_discovery
 from concilium.evaluation.summary import summarise
+from concilium.experts.experts import Experts
 from concilium.privacy.accounting import warn_of_delta
 from concilium.records.patients import Patients
 from concilium.records.series import Series
@@ -48,15 +50,15 @@ def read_populations(study: Study) -> dict[str, Patients]:
 
 
 def read_population(study: Study, source: Hospital | SplitTable) -> Patients:
-    method, columns = study.open_method(), study.columns
-    assert isinstance(method, RuleDiscovery)
+    columns = study.columns
     parts: dict[str, Any] = {}
     if source.rules is not None:
         parts["rules"] = RuleSets.read(
             study.locate(source.rules), patient=columns.patient or "patient", rule=columns.rule
         )
     if source.series is not None:
-        parts["series"] = read_series(study.locate(source.series), method.step, columns)
+        step = study.open_method().get_params()["step"]
+        parts["series"] = read_series(study.locate(source.series), step, columns)
     if source.records is None:
         return Patients(**parts)
     by = columns.patient or "patient"
@@ -78,10 +80,27 @@ def read_series(place: str, step: str, columns: CourseColumns) -> Series:
     )
 
 
-def conduct_courses(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> StudyResults:
-    """Discover with the study's hospitals, and judge what came out as it says."""
+def open_learner(study: Study) -> RuleDiscovery | Experts:
+    """The method of the study, with the public stays of experts at hand."""
     method = study.open_method()
+    if isinstance(method, Experts):
+        if not isinstance(method.public, str):
+            raise StudyError(
+                f"{study.path}: [experts] needs the key 'public', a file of public stays that teach the student"
+            )
+        return Experts(
+            **{
+                **method.get_params(),
+                "public": read_series(study.locate(method.public), method.step, study.columns),
+            }
+        )
     assert isinstance(method, RuleDiscovery)
+    return method
+
+
+def conduct_courses(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> StudyResults:
+    """Learn with the study's hospitals, and judge what came out as it says."""
+    method = open_learner(study)
     populations = read_populations(study)
     if method.way_out.bounded:
         for name, patients in populations.items():
@@ -91,7 +110,8 @@ def conduct_courses(study: Study, work: WorkInProgress, on_round: Tell, warn: Te
     learn, held_back = hold_back(study, populations)
     sites = open_sites(study, learn, spare=work.folder)
     if method.window is not None:
-        on_round("learning the rules of each patient, at each hospital")
+        learned = "the experts of patients" if isinstance(method, Experts) else "the rules of each patient"
+        on_round(f"learning {learned}, at each hospital")
     try:
         start = time.perf_counter()
         method.fit(open_house(study, sites.values(), work.journal("model"), on_round))
@@ -107,7 +127,7 @@ def conduct_courses(study: Study, work: WorkInProgress, on_round: Tell, warn: Te
         card = method.card
         summary = summarise([FoldResult((), measured, card.rounds, card.bytes, round(seconds, 3))], 1)
     metrics = tabulate(study, method, seconds, summary, 1)
-    if held_back:
+    if held_back and isinstance(method, RuleDiscovery):
         metrics["discovery"] = describe(judge(method, learn))
         metrics["evaluation"] = f"{metrics['evaluation']}; {say_figures(metrics['discovery'], method)}"
     return StudyResults(study, method, metrics, find_terms(work.journal("model"), method.card.study))
@@ -125,8 +145,8 @@ def hold_back(study: Study, populations: Populations) -> tuple[Populations, Popu
     )
 
 
-def predict_outcomes(site: str, method: RuleDiscovery, patients: Patients) -> Predictions:
-    """What the rules say of one window of each patient, as they were weighed on others (rule_outcomes.py)."""
+def predict_outcomes(site: str, method: RuleDiscovery | Experts, patients: Patients) -> Predictions:
+    """What the model says of each patient, at the first step with the outcome or at the last without it."""
     outcomes = method.find_outcomes(patients)
     if not len(outcomes.rows):
         return Predictions(site, (0, 1), [], [], [])

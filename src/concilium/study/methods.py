@@ -13,16 +13,11 @@ from concilium.study.sections import require_section, shown
 if TYPE_CHECKING:
     from concilium.federation.method import Method
 
-# Announced, and not built yet.
-LATER = ("experts",)
-
 
 def find_method(path: Path, name: str, document: Mapping[str, Any]) -> type[Method[Any]]:
     """The study's method, with no other's section beside its own."""
     if name not in METHODS:
         problem = f"there is no method {name!r}{nearest(name, METHODS)}"
-        if name in LATER:
-            problem = f"method {name!r} is not in this version"
         raise StudyError(f"{path}: [study] {problem} (available: {', '.join(METHODS)})")
     for other in METHODS:
         if other in document and other != name:

@@ -421,6 +421,18 @@ def _settle_target(path: Path, about: About, method: type[Method[Any]]) -> About
     return msgspec.structs.replace(about, target=about.target or about.outcome or "")
 
 
+def find_wanted_part(study: Study) -> tuple[str, str]:
+    """What hospitals hold of patients whose courses are learned from, and why."""
+    if (
+        "window" in study.method_type.parameters()
+        and study.method_type.parameters()["window"].default is not None
+    ):
+        return "series", f"[{study.method}] learns from them"
+    if study.parameters.get("window") is not None:
+        return "series", f"[{study.method}] window is given"
+    return "rules", f"[{study.method}] gives no window"
+
+
 def check_sources(study: Study) -> None:
     """Every hospital has what the method learns from, and nothing that it does not."""
     courses = study.method_type.reads_courses
@@ -432,12 +444,13 @@ def check_sources(study: Study) -> None:
     for place, source in sources.items():
         given = [name for name in ("series", "rules") if getattr(source, name) is not None]
         if not courses and (given or source.records is None):
-            problem = f'{given[0]} are for method = "discovery"' if given else "needs the key 'records'"
+            problem = (
+                f"{given[0]} are for methods that learn from courses" if given else "needs the key 'records'"
+            )
             raise StudyError(f"{study.path}: {place} {problem}")
         if courses:
-            wanted = "series" if study.parameters.get("window") is not None else "rules"
+            wanted, why = find_wanted_part(study)
             if given != [wanted]:
-                why = "[discovery] window is given" if wanted == "series" else "[discovery] gives no window"
                 raise StudyError(f"{study.path}: {place} needs the key {wanted!r}, and it alone: {why}")
     split = study.split
     if split is None:
@@ -447,7 +460,11 @@ def check_sources(study: Study) -> None:
             f"{study.path}: [sites] deals patients with courses to gateways = 3, say, and not by a column"
         )
     if not courses and (split.by is None or split.gateways is not None):
-        problem = "needs the key 'by'" if split.by is None else "has gateways for method = 'discovery' only"
+        problem = (
+            "needs the key 'by'"
+            if split.by is None
+            else "has gateways for methods that learn from courses only"
+        )
         raise StudyError(f"{study.path}: [sites] {problem}")
     if "release" not in study.method_type.parameters() and study.privacy.release is not None:
         raise StudyError(f"{study.path}: [privacy] release follows from [{study.method}] trust: leave it out")

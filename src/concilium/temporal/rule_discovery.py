@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 
 from concilium.errors import ModelError, StudyError
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.course_reading import AnySeries
 from concilium.federation.explanation import Explanation
 from concilium.federation.method import Delta, Epsilon, PrivateMethod, QueryText, as_written, documented
 from concilium.federation.prediction import KnownOutcomes
 from concilium.parameters import share
 from concilium.privacy.accounting import Plan, exact_delta, exact_positive
-from concilium.records.clinical_ranges import CLINICAL_RANGES
+from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
 from concilium.records.patients import Patients
 from concilium.records.query import Query
 from concilium.records.series import Series
@@ -64,9 +65,8 @@ from concilium.temporal.path_search import PathSearch
 from concilium.temporal.rule_codes import PARAMETER_SHARE
 from concilium.temporal.rule_evidence import explain_courses, score_courses
 from concilium.temporal.rule_levels import VARIABLES
-from concilium.temporal.rule_patients import AnySeries, read_courses
+from concilium.temporal.rule_patients import read_courses
 from concilium.temporal.rule_task import LearningTask, PublicLimits, RuleTask, open_grammar
-from concilium.temporal.search_space import place_limits
 from concilium.temporal.site_rules import prepare
 
 SIZE_SHARE, NAME_SHARE, OUTCOME_SHARE = Fraction(1, 1000), Fraction(1, 20), Fraction(1, 4)

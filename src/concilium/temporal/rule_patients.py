@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 
 from concilium.errors import ModelError
-from concilium.federation.prediction import NewPatients, as_plain
+from concilium.federation.course_reading import AnySeries, lay_out_courses
 from concilium.records.series import Series
-from concilium.records.table import Records
 from concilium.records.time_grid import count_steps
 from concilium.temporal.formula import Formula
 from concilium.temporal.windows import Duration
-
-AnySeries: TypeAlias = Any
-"""`Series`; or for each patient a mapping from variables to their values in order, one step apart; or a table, whose
-cells are series of one step."""
 
 
 def read_courses(
@@ -30,7 +24,7 @@ def read_courses(
 ) -> Series:
     """The courses of these variables: the last window of each stay with values carried forward as
     where the rules were learned, or all of it; ModelError where there is none."""
-    series = patients if isinstance(patients, Series) else _lay_out(patients, names, step)
+    series = patients if isinstance(patients, Series) else lay_out_courses(patients, names, step)
     if not any(name in series for name in names):
         raise ModelError(
             "the patients have none of the attributes that this model asks about: " + ", ".join(sorted(names))
@@ -59,48 +53,3 @@ def count_points(rule: Formula, step_hours: float) -> int:
             high = window.high
             last += (high.steps(step_hours) or 0) if isinstance(high, Duration) else int(high)
     return last + 1
-
-
-def _lay_out(patients: AnySeries, names: Sequence[str], step: str) -> Series:
-    rows: Sequence[Mapping[str, Any]]
-    if isinstance(patients, Sequence):
-        rows = patients
-    else:
-        records = patients if isinstance(patients, Records) else NewPatients(patients).records
-        known = [name for name in names if name in records]
-        columns = {name: records.values(name) for name in known}
-        rows = [{name: columns[name][row] for name in known} for row in range(len(records))]
-    courses = [
-        {name: read_course(name, row[name]) for name in names if name in row} for row in map(dict, rows)
-    ]
-    longest = max([len(values) for row in courses for values in row.values()], default=1)
-    grids = {}
-    for name in names:
-        if any(name in row for row in courses):
-            grid = np.full((longest, len(courses)), np.nan, dtype=np.float32)
-            for patient, row in enumerate(courses):
-                values = row.get(name, [])
-                grid[: len(values), patient] = values
-            grids[name] = grid
-    if not grids:
-        raise ModelError(
-            "the patients have none of the attributes that this model asks about: " + ", ".join(sorted(names))
-        )
-    lengths = [max([len(values) for values in row.values()], default=1) for row in courses]
-    return Series(grids, step=step, lengths=lengths)
-
-
-def read_course(name: str, values: Any) -> list[float]:
-    """One variable of one patient: a number, or numbers in order; missing ones as None or NaN."""
-    if isinstance(values, str | bytes) or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
-        values = [values]
-    course = []
-    for value in list(values) or [None]:
-        plain = as_plain(value)
-        if plain is None:
-            course.append(float("nan"))
-        elif isinstance(plain, int | float) and not isinstance(plain, bool):
-            course.append(float(plain))
-        else:
-            raise ModelError(f"{name!r} is a number, or a list of numbers in order; got {value!r}")
-    return course

@@ -16,13 +16,10 @@ from itertools import pairwise
 import numpy as np
 
 from concilium.errors import StudyError, nearest
-from concilium.records.clinical_ranges import CLINICAL_RANGES, ClinicalRange
+from concilium.records.clinical_ranges import CLINICAL_RANGES, ClinicalRange, place_limits
 from concilium.records.series import Series
 from concilium.temporal.formula import LARGEST_NUMBER, Formula, Limit
 from concilium.temporal.rebuilding import rebuild
-
-PARTS = 4  # of a reference range, one limit for each
-NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,19 +127,3 @@ def _read_limits(name: str, numbers: Iterable[float]) -> tuple[float, ...]:
     if any(np.float32(second) <= np.float32(first) for first, second in pairwise(limits)):
         raise StudyError(f"the limits of {name!r} must rise, as numbers of 32 bits; got {numbers!r}")
     return limits
-
-
-def place_limits(clinical: ClinicalRange) -> tuple[float, ...]:
-    """Round numbers about a quarter of the reference range apart, from half a range below it to one above."""
-    width = clinical.high - clinical.low
-    step = _round_step(width / PARTS)
-    first = max(clinical.low - width / 2, clinical.lowest)
-    last = min(clinical.high + width, clinical.highest)
-    numbers = [round(k * step, 10) for k in range(math.ceil(first / step), math.floor(last / step) + 1)]
-    inside = tuple(number for number in numbers if clinical.lowest < number <= clinical.highest)
-    return inside or (clinical.low,)
-
-
-def _round_step(width: float) -> float:
-    power = 10.0 ** math.floor(math.log10(width))
-    return power * min(NICE, key=lambda nice: abs(math.log(nice * power / width)))

@@ -10,7 +10,7 @@ privacy/membership.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
@@ -113,6 +113,18 @@ class Masked(Release):
                 check_cap(desk, numbers, tell_cap=False)
             return Opened(memberships.open(study, step, envelope.template, self.comparable))
 
+        return self.charge(desk, envelope, question, numbers, price, let_out)
+
+    def charge(
+        self,
+        desk: Desk,
+        envelope: Envelope,
+        question: Summed,
+        numbers: int,
+        price: Fraction | None,
+        let_out: Callable[[], Opened],
+    ) -> bytes:
+        """Enter what is opened, and let it out."""
         return desk.charge(envelope, numbers, price, let_out)
 
     def add_up(

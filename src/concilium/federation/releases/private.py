@@ -2,13 +2,15 @@
 
 Who is protected: every patient of every site, from the house and up to t colluding sites (as many as the manifest
 tolerates), at the price that is charged: rho = D^2 / (2 sigma^2) and a trifle for shares (privacy/shares.py), where the
-site itself works out D, the most that one patient can change, from the question alone. The charge is made when the sum
+site itself works out D, the most that one patient can change, from the question alone; or pure epsilon where a question
+asks for Laplace noise. The charge is made when the sum
 is opened; what cannot be paid then is not computed. No patient decides whether there is an answer: there is no floor,
 no least number of patients, and each cell is read by itself, whatever the others hold (cells.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import ClassVar
 
@@ -18,11 +20,13 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
 from concilium.federation.desk import Desk
+from concilium.federation.masking import Opened
 from concilium.federation.messages import Envelope
-from concilium.federation.questions import Noisy, Statistic, Summed
+from concilium.federation.questions import Noisy, NoisyPure, Statistic, Summed
 from concilium.federation.refused import Refused
 from concilium.federation.releases.masked import Masked
-from concilium.privacy.shares import draw_gaussian_share, price_gaussian_shares
+from concilium.privacy.accounting import rho_from_pure
+from concilium.privacy.shares import draw_gaussian_share, draw_laplace_share, price_gaussian_shares
 
 
 class Private(Masked):
@@ -46,6 +50,9 @@ class Private(Masked):
     def price(self, desk: Desk, study: str, question: Summed) -> Fraction:
         """rho, from the question and the manifest alone; refused where the ledger has no room for it."""
         noisy = as_noisy(question)
+        if isinstance(noisy, NoisyPure):
+            desk.ledger.check_room(noisy.price, "epsilon")
+            return rho_from_pure(noisy.price)
         manifest = desk.memberships.at(study).manifest
         price = price_gaussian_shares(
             noisy.sensitivity_squared,
@@ -61,13 +68,28 @@ class Private(Masked):
         self, desk: Desk, study: str, question: Summed, words: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """With this site's share of the noise, drawn once: a repeated question gets the stored vector."""
-        manifest = desk.memberships.at(study).manifest
-        noise = draw_gaussian_share(
-            words.size, as_noisy(question).noise, len(manifest.participants), manifest.colluders
-        )
+        manifest, noisy = desk.memberships.at(study).manifest, as_noisy(question)
+        circle = len(manifest.participants), manifest.colluders
+        if isinstance(noisy, NoisyPure):
+            noise = draw_laplace_share(words.size, noisy.price, noisy.sensitivity, *circle)
+        else:
+            noise = draw_gaussian_share(words.size, noisy.noise, *circle)
         # Held within the ring: a refusal would tell.
         held: NDArray[np.int64] = np.clip(words + noise, -manifest.largest, manifest.largest)
         return held
+
+    def charge(
+        self,
+        desk: Desk,
+        envelope: Envelope,
+        question: Summed,
+        numbers: int,
+        price: Fraction | None,
+        let_out: Callable[[], Opened],
+    ) -> bytes:
+        if isinstance(question, NoisyPure):
+            return desk.charge_epsilon(envelope, numbers, question.price, let_out)
+        return super().charge(desk, envelope, question, numbers, price, let_out)
 
 
 def as_noisy(question: Statistic) -> Noisy:
