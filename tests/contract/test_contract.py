@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 import json
 import math
@@ -15,6 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import sklearn.base
 
 import concilium as cc
 from concilium.closed_lists import RELEASES
@@ -109,6 +111,50 @@ def test_a_parameter_out_of_range_is_named_in_one_sentence(name):
 def required(method):
     asked = {"target": "y", "outcome": "y", "positive": "yes"}
     return {name: value for name, value in asked.items() if name in method.parameters()}
+
+
+@every_method
+def test_it_has_the_habits_of_an_estimator(name):
+    model = make(method_types()[name])
+    copy = sklearn.base.clone(model)
+    assert copy is not model
+    assert copy.get_params(deep=False) == model.get_params()
+    assert model.set_params(query="") is model
+    assert model.get_params() == copy.get_params()
+    with pytest.raises(StudyError, match="has no parameter 'no_such'"):
+        model.set_params(no_such=1)
+    with pytest.raises(StudyError, match="the 'query' of"):
+        model.set_params(query=object())
+    assert model.get_params() == copy.get_params()  # what was refused changed nothing
+
+
+@every_case
+def test_a_model_shows_itself_and_is_cloned_without_what_it_learned(name, release):
+    model, _, _ = fitted(name, release)
+    page = model._repr_html_()
+    assert model.text().splitlines()[-1].split()[-1] in html.unescape(page)
+    assert "<script" not in page
+    with pytest.raises(ModelError, match="is not fitted yet"):
+        _ = sklearn.base.clone(model).body
+    if not model.reads_courses:
+        patients = cc.Records.from_rows(EVERYONE, schema=SCHEMA)
+        known = [str(value) for value in patients.values("y")]
+        right = np.mean([str(a) == b for a, b in zip(model.predict(patients), known, strict=True)])
+        assert model.score(patients) == pytest.approx(right)
+        told = list(model.importances().values())
+        assert told == sorted(told, reverse=True)
+        shares = model.feature_importances_
+        assert len(shares) == len(model.attributes_)
+        assert shares.sum() == pytest.approx(1) or not shares.any()
+
+
+@every_method
+def test_sites_may_be_given_as_a_list(name):
+    model = make(method_types()[name])
+    with pytest.raises(HouseError, match="fit takes a House, or a list of sites; got int"):
+        model.fit(3)
+    with pytest.raises(HouseError, match="a house takes a list of sites; got str among them"):
+        model.fit(["north"])
 
 
 @every_method

@@ -9,7 +9,7 @@ docs/methods.md, part 8.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -51,6 +51,7 @@ from concilium.experts.student import Lesson, judge, open_rules, read_features, 
 from concilium.experts.student_body import StoredStudent, StudentBody, write_student
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.course_reading import AnySeries, lay_out_courses
+from concilium.federation.embedded import Answering
 from concilium.federation.explanation import Explanation, Reason
 from concilium.federation.house import House
 from concilium.federation.method import (
@@ -202,8 +203,8 @@ class Experts(PrivateMethod[StudentBody]):
         epsilon = exact_positive(as_written(self.conditional), "epsilon")
         return str(epsilon), str(Fraction(as_written(self.delta)))
 
-    def get_params(self) -> dict[str, Any]:
-        return {**super().get_params(), "public": self.asked_about or self.public}
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {**super().get_params(deep), "public": self.asked_about or self.public}
 
     @property
     def rho(self) -> Fraction:
@@ -221,9 +222,9 @@ class Experts(PrivateMethod[StudentBody]):
         note = f"what {self.experts} experts of each hospital say of {what[self.answers]}"
         return Plan("rho", (PlannedQuestion(kind, self.rho, note),))
 
-    def fit(self, house: House) -> Self:
-        self._house = house
-        return super().fit(house)
+    def fit(self, house: House | Iterable[Answering]) -> Self:
+        self._house = House.of(house)
+        return super().fit(self._house)
 
     def student(self, public: Series) -> Experts:
         """A model of these public stays: the ensembles label them once, at the price of this study.

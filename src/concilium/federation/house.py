@@ -6,7 +6,7 @@ A method opens a `Run` (run.py) and asks its questions through that.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -106,6 +106,15 @@ class House:
         self.identities: dict[str, bytes] = {}
         self._memory = None if memory is None else Path(memory)
         self._recall()
+
+    @classmethod
+    def of(cls, sites: House | Iterable[Answering]) -> House:
+        """A house as it is, or one of these sites."""
+        if isinstance(sites, House):
+            return sites
+        if not isinstance(sites, Iterable):
+            raise HouseError(f"fit takes a House, or a list of sites; got {type(sites).__name__}")
+        return cls(list(sites))
 
     @cached_property
     def identity(self) -> Identity:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -23,7 +24,7 @@ from concilium.federation.edges import read_bins
 from concilium.federation.explanation import Explanation
 from concilium.federation.model_file import save
 from concilium.federation.patient_notes import annotate
-from concilium.federation.prediction import AnyPatients, KnownOutcomes, as_plain, read_patient
+from concilium.federation.prediction import AnyPatients, KnownOutcomes, NewPatients, as_plain, read_patient
 from concilium.federation.questions import Statistic
 from concilium.federation.schema import state_values
 from concilium.federation.undertaking import Undertaking
@@ -282,6 +283,49 @@ class Method(Undertaking[B]):
         rows = np.flatnonzero(Query.parse(self.query).mask(table) & known)
         about = table.take(rows)
         return KnownOutcomes(about, [value for value in about.values(self.target) if value is not None], rows)
+
+    def score(self, patients: Any) -> float:
+        """How often the model is right about patients whose outcome the table holds; of a number, R squared.
+
+        Whom its query does not select, and whose outcome is missing, is left out.
+        """
+        found = self.find_outcomes(Patients.of(patients) or Patients(table=NewPatients(patients).records))
+        if not len(found.rows):
+            raise ModelError(
+                f"there is no patient whom the model is about and whose {self.target!r} is known"
+            )
+        predicted = self.predict(found.asked)
+        if not self.classes_:
+            truth = np.array([float(value) for value in found.truth])
+            spread = float(((truth - truth.mean()) ** 2).sum())
+            return 1 - float(((truth - predicted) ** 2).sum()) / spread if spread else float("nan")
+        known = {label(value) for value in self.classes_}
+        rest = label(self.classes_[0])  # of one class against all others together, the others
+        truth_labels = [
+            label(value) if label(value) in known or not self.against_rest else rest for value in found.truth
+        ]
+        return float(np.mean([label(a) == b for a, b in zip(predicted.tolist(), truth_labels, strict=True)]))
+
+    def importances(self) -> dict[str, float]:
+        """How much of what the model tells it tells by each attribute, the largest 100, the most important first."""
+        raise ModelError(f"{self.called} does not say how important its attributes are")
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """The importances of `attributes_`, in their order, as shares of 1."""
+        known = self.importances()
+        found = np.array([known.get(name, 0.0) for name in self.attributes_])
+        return found / found.sum() if found.sum() else found
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the model drawn where there is a picture, and as text."""
+        said = f"<p><code>{escape(repr(self))}</code></p>"
+        if self._body is None:
+            return said
+        pictures = "".join(f"<div>{picture}</div>" for picture in self.pictures().values())
+        folded = "" if pictures else " open"
+        text = f"<summary>as text</summary><pre>{escape(self.text())}</pre>"
+        return f"{said}{pictures}<details{folded}>{text}</details>"
 
     def explain(self, patient: Mapping[str, Any]) -> Explanation:
         """Why this patient gets this prediction: prints as sentences, `.reasons` is data.

@@ -6,13 +6,14 @@ costs, and what is no question of it. A method learns a model by that (method.py
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Generic, Self
 
-from concilium.errors import ModelError, StudyError
+from concilium.errors import ModelError, StudyError, nearest
 from concilium.federation.card import Card
 from concilium.federation.conversation import B, Conversation, Learned, Partners
+from concilium.federation.embedded import Answering
 from concilium.federation.house import House
 from concilium.federation.questions import Statistic
 from concilium.federation.releases import find_release
@@ -144,14 +145,28 @@ class Undertaking(ABC, Generic[B]):
         """The release, as an object."""
         return find_release(self.release)
 
-    def get_params(self) -> dict[str, Any]:
-        """The parameters by name, as plain values."""
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name, as plain values; `deep` is there because scikit-learn says it."""
         values = {name: getattr(self, name) for name in self.parameters()}
         return {name: str(v) if isinstance(v, Fraction) else v for name, v in values.items()}
 
-    def fit(self, house: House) -> Self:
-        """Have the sites of this house take part; returns itself."""
-        self.take(*house.learn(self.draft(), self.converse))
+    def set_params(self, **given: Any) -> Self:
+        """Take other parameters, checked as those it was made with; what was learned with the old ones is forgotten."""
+        for name in given:
+            if name not in self.parameters():
+                raise StudyError(f"{self.called} has no parameter {name!r}{nearest(name, self.parameters())}")
+        other = type(self)(**{**self.get_params(), **given})
+        vars(self).clear()
+        vars(self).update(vars(other))
+        return self
+
+    def __sklearn_clone__(self) -> Self:
+        """Another with the same parameters, which has learned nothing: what `sklearn.base.clone` asks for."""
+        return type(self)(**self.get_params())
+
+    def fit(self, house: House | Iterable[Answering]) -> Self:
+        """Have the sites of this house take part, or these sites in a house of their own; returns itself."""
+        self.take(*House.of(house).learn(self.draft(), self.converse))
         return self
 
     def take(self, body: B, card: Card) -> None:

@@ -27,6 +27,7 @@ from concilium.trees.body import BodyOfTrees, TreeBody, TreeNode
 from concilium.trees.cautions import find_oddities
 from concilium.trees.evidence import explain_evidence
 from concilium.trees.growing import Counts, GrowingNode, finish
+from concilium.trees.importances import rank
 from concilium.trees.noisy_crosstables import AskNoisyCrosstables
 from concilium.trees.plain_tree import PlainTables
 from concilium.trees.private_estimates import estimate
@@ -182,6 +183,10 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             for name, tree in zip(self.body.names, self.body.trees, strict=True)
         ]
         return explain_evidence(self.body, reached)
+
+    def importances(self) -> dict[str, float]:
+        body = self.body
+        return rank({name: max(self._information(number), 0.0) for number, name in enumerate(body.names)})
 
     def text(self) -> str:
         """The class shares, and for every attribute those of its values, the attribute that tells most first."""

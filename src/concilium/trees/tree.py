@@ -26,6 +26,7 @@ from concilium.trees.body import TreeBody
 from concilium.trees.drawing import draw
 from concilium.trees.explanation import explain
 from concilium.trees.expressions import LeafExpression, to_expressions
+from concilium.trees.importances import add_gains, rank
 from concilium.trees.pmml import to_pmml
 from concilium.trees.private_growing import TreeBudget
 from concilium.trees.schemas import TreeMethod
@@ -180,6 +181,9 @@ class DecisionTree(TreeMethod[TreeBody]):
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         return explain(self.body, find_path(self.body, patient), patient)
+
+    def importances(self) -> dict[str, float]:
+        return rank(add_gains([self.body]))
 
     def text(self) -> str:
         """The tree drawn with lines."""

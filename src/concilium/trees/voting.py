@@ -39,6 +39,7 @@ from concilium.trees.drawing import draw
 from concilium.trees.ensemble import begin
 from concilium.trees.explanation import explain, explain_votes
 from concilium.trees.growing import finish
+from concilium.trees.importances import add_gains, rank
 from concilium.trees.layout import MOST_NEGATIVES, Sample
 from concilium.trees.settling import find_path, mix_shares, settle, spread
 from concilium.trees.stopping import experts_at
@@ -250,6 +251,9 @@ class VotingTrees(Method[VotingBody]):
     def _votes(self, tree: TreeBody) -> list[bool]:
         """For each node of an expert whether it votes positive where a patient comes to rest there."""
         return [is_for_positive(node.counts, tree.nodes[0].counts, self.body.vote) for node in tree.nodes]
+
+    def importances(self) -> dict[str, float]:
+        return rank(add_gains(self.body.trees))
 
     def text(self) -> str:
         """The experts drawn with lines, one after the other."""
