@@ -22,6 +22,15 @@ CONCILIUM = [sys.executable, "-m", "concilium.cli.main"]
 # Nothing here may hang: whatever takes longer than this has failed.
 PATIENCE = 120.0
 
+SCHEMA = """
+[schema]
+age = "number"
+bsa = "number"
+sex = "code"
+ward = "code"
+death = "code"
+"""
+
 AGREES = """
 [agree]
 releases = ["exact", "masked", "private", "local"]
@@ -82,7 +91,7 @@ class FlareNetwork:
     def ledger(self, site):
         return self.kits / site / "local" / f"{site}.ledger"
 
-    def set_records(self, site, records, more='[schema]\nage = "number"\nbsa = "number"\n'):
+    def set_records(self, site, records, more=SCHEMA):
         (self.kits / site / "local" / "concilium.toml").write_text(
             f'[site]\nrecords = "{records}"\npolicy = "policy.toml"\nledger = "{site}.ledger"\n{more}'
         )
@@ -183,7 +192,7 @@ class FlareNetwork:
         text = study.read_text()
         houses = "".join(f'[[site]]\nname = "{s}"\nrecords = "{self.records[s]}"\n' for s in self.sites)
         copy = self.folder / f"{study.stem}-embedded.toml"
-        copy.write_text(text.split("[[site]]")[0] + '\n[schema]\nage = "number"\nbsa = "number"\n' + houses)
+        copy.write_text(text.split("[[site]]")[0] + "\n" + SCHEMA + houses)
         return cc.Study.read(copy).run(self.folder / f"{study.stem}-embedded")
 
     def charges(self, site):

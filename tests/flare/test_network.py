@@ -88,19 +88,14 @@ def test_several_studies_at_once_equal_those_of_one_process(network):
     assert_charged_once(network)
 
 
-SLOW = """[rulefit]
-solver = "fedda"
-trees = 20
-[house]
+HOUSE = """[house]
 timeout = {timeout}
 on_loss = "{on_loss}"
 """
 
 
-def describe_slow(name, on_loss, timeout=60):
-    """Some 300 rounds: time enough to be killed in."""
-    more = SLOW.format(on_loss=on_loss, timeout=timeout)
-    return describe(name, "rulefit", about="positive = 1", more=more)
+def describe_lossy(name, on_loss, timeout=60):
+    return describe(name, more=HOUSE.format(on_loss=on_loss, timeout=timeout))
 
 
 def wait_for(condition, what, patience=PATIENCE):
@@ -108,7 +103,7 @@ def wait_for(condition, what, patience=PATIENCE):
     while time.monotonic() < end:
         if found := condition():
             return found
-        time.sleep(0.02)
+        time.sleep(0.01)
     raise AssertionError(f"{what} did not come about within {patience} s")
 
 
@@ -117,8 +112,8 @@ def count_charges(network, site):
 
 
 def wait_until_midway(network, site, before):
-    """Until the site has answered some questions of a slow study, and will be asked hundreds more."""
-    wait_for(lambda: count_charges(network, site) >= before + 5, "the middle of the study")
+    """Until the site has answered the first question of a tree. The next takes it longer, and there are some more."""
+    wait_for(lambda: count_charges(network, site) > before, "the middle of the study")
 
 
 def find_job_processes(network, name):
@@ -193,7 +188,7 @@ def test_a_study_waits_for_stewards_also_over_a_restart_and_goes_on_in_the_same_
 
 
 def test_a_site_killed_in_a_round_stops_the_study_which_goes_on_when_it_is_back(network):
-    study = network.write_study("killed", describe_slow("killed", "stop"))
+    study = network.write_study("killed", describe_lossy("killed", "stop"))
     before = count_charges(network, "south")
     process, out = network.start_submit(study)
     wait_until_midway(network, "south", before)
@@ -213,7 +208,7 @@ def test_a_site_killed_in_a_round_stops_the_study_which_goes_on_when_it_is_back(
 
 
 def test_a_site_that_never_answers_is_left_out_and_the_card_says_so(network):
-    study = network.write_study("silent", describe_slow("silent", "continue", timeout=4))
+    study = network.write_study("silent", describe_lossy("silent", "continue", timeout=15))
     before = count_charges(network, "coast")
     process, out = network.start_submit(study)
     wait_until_midway(network, "coast", before)
@@ -229,12 +224,12 @@ def test_a_site_that_never_answers_is_left_out_and_the_card_says_so(network):
     card = read_results(out)["card"]
     assert sorted(site["name"] for site in card["sites"]) == ["north", "south"]
     assert [one["site"] for one in card["dropouts"]] == ["coast"]
-    assert "no answer within 4 s" in card["dropouts"][0]["reason"]
+    assert "no answer within 15 s" in card["dropouts"][0]["reason"]
     assert_charged_once(network)
 
 
 def test_a_house_that_is_killed_goes_on_from_its_last_finished_round(network):
-    study = network.write_study("house", describe_slow("house", "stop"))
+    study = network.write_study("house", describe_lossy("house", "stop"))
     before = {site: count_charges(network, site) for site in SITES}
     process, out = network.start_submit(study)
     wait_until_midway(network, "north", before["north"])
@@ -251,7 +246,7 @@ def test_a_house_that_is_killed_goes_on_from_its_last_finished_round(network):
     assert got["model"]["body"] == json.loads((alone.files["model.json"]).read_text())["body"]
     assert_charged_once(network)
     for site in SITES:  # as many charges as a study has that nobody interrupted
-        assert before[site] + 5 <= asked[site] <= count_charges(network, site)
+        assert before[site] < asked[site] <= count_charges(network, site)
         answers = sum(one["answers"] for one in got["card"]["releases"] if one["site"] == site)
         assert count_charges(network, site) - before[site] == answers
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from concilium.study.work_in_progress import WorkInProgress, write_whole
 
 log = logging.getLogger(__name__)
 
+FETCHED_WITHIN = 5.0
+MOST_AT_ONCE = 1 << 23
+
 
 class JobAborted(HouseError):
     """Somebody ended the job."""
@@ -44,7 +48,9 @@ class FlareHouse(Controller):  # type: ignore[misc]
     def __init__(self, study: str, ticket: str, sites: list[str]) -> None:
         super().__init__()
         self._text, self._ticket, self._sites = study, ticket, sites
-        self._last, self._over, self._rounds = "", False, 0
+        self._last, self._rounds = "", 0
+        self._results: Path | None = None
+        self._fetched = threading.Event()
 
     def start_controller(self, fl_ctx: Any) -> None:
         start_own_log(Path(fl_ctx.get_workspace().get_root_dir()), "house", fl_ctx.get_job_id())
@@ -65,11 +71,19 @@ class FlareHouse(Controller):  # type: ignore[misc]
         outcome = self._conduct(Path(workspace.get_root_dir()), results, abort_signal, fl_ctx)
         log.info("the study has %s%s", outcome.ended, f": {outcome.problem}" if outcome.problem else "")
         write_whole(results / OUTCOME, msgspec.json.encode(outcome))
-        self._over = True
+        self._results = results
+        # FLARE ends a job only when all its sites have, and one that hangs has not: whoever watches fetches from here.
+        self._fetched.wait(FETCHED_WITHIN)
 
     def _report(self, topic: str, data: Any, fl_ctx: Any) -> dict[str, Any]:
-        """How far it has come, for whoever watches."""
-        return {"last": self._last, "over": self._over}
+        """How far it has come, for whoever watches; in the end, the files that it leaves."""
+        if self._results is None or not data:
+            return {"last": self._last, "over": self._results is not None}
+        files = {path.name: path.read_text(encoding="utf-8") for path in self._results.glob("*.json")}
+        if sum(map(len, files.values())) > MOST_AT_ONCE:
+            return {"files": {}}  # they are fetched with the job, when it has ended
+        threading.Timer(1.0, self._fetched.set).start()
+        return {"files": files}
 
     def _tell(self, text: str) -> None:
         self._last = text
@@ -90,7 +104,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
             return JobOutcome(ended="stopped", problem=str(error))
         except HouseError as error:
             stops = study.house.on_loss == "stop" or not study.way_out.begins_anew
-            return JobOutcome(ended="stopped" if stops and self._rounds > 1 else "failed", problem=str(error))
+            return JobOutcome(ended="stopped" if stops and self._rounds else "failed", problem=str(error))
         except ConciliumError as error:
             return JobOutcome(ended="failed", problem=str(error))
         except Exception:

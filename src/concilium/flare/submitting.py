@@ -27,7 +27,7 @@ from concilium.privacy.randomness import draw_bytes
 from concilium.records.table import label
 from concilium.study.results import StudyResults, publish, tabulate, write_results
 from concilium.study.sources import read_test_file
-from concilium.study.work_in_progress import WorkInProgress
+from concilium.study.work_in_progress import WorkInProgress, write_whole
 
 if TYPE_CHECKING:
     from concilium.records.columns import Value
@@ -85,7 +85,7 @@ def submit_study(
                 ticket.sites,
             )
             outcome, folder = run_job(kit, session, job, work.folder / "fetched", tell)
-        keep = outcome.ended != "failed"
+        keep = resume or outcome.ended != "failed"  # what stewards have agreed to is not thrown away
         if outcome.ended == "pending":
             raise StudyPending(outcome.study, outcome.sites)
         if outcome.ended == "stopped":
@@ -190,26 +190,41 @@ def run_job(kit: Kit, session: Any, job: Path, fetched: Path, tell: Tell) -> tup
     tell("fetching the results")
     shutil.rmtree(fetched, ignore_errors=True)
     fetched.mkdir()
-    patiently(kit, lambda: session.download_job_result(number, str(fetched)))
+    if not fetch_files(session, number, fetched):
+        status = follow(kit, session, number, tell, to_the_end=True)
+        patiently(kit, lambda: session.download_job_result(number, str(fetched)))
     found = list(fetched.rglob(OUTCOME))
     if not found:
         raise RunStopped(f"job {number} left no results ({status}); the house's log of it says why")
     return msgspec.json.decode(found[0].read_bytes(), type=JobOutcome), found[0].parent
 
 
-def follow(kit: Kit, session: Any, number: str, tell: Tell) -> str:
-    """Tell how a job goes until it has ended; its last status."""
+def fetch_files(session: Any, number: str, folder: Path) -> bool:
+    """Have the files of a job whose study is over while its process is there; False where that is too late."""
+    try:
+        files = session.do_app_command(number, PROGRESS, {"fetch": True}).get("files", {})
+    except Exception:
+        return False
+    for name, text in files.items():
+        write_whole(folder / Path(name).name, text.encode())
+    return OUTCOME in files
+
+
+def follow(kit: Kit, session: Any, number: str, tell: Tell, *, to_the_end: bool = False) -> str:
+    """Tell how a job goes until its study is over, or until it has ended itself; its last status."""
     begun = heard = time.monotonic()
-    said, over = "", False
+    said = ""
     while True:
         status = str(patiently(kit, lambda: session.get_job_meta(number)).get("status", ""))
         if status.startswith(("FINISHED", "ABANDONED")):
             return status
         now = time.monotonic()
         if status == "RUNNING":
-            progress = None if over else ask_progress(session, number)
+            progress = None if to_the_end else ask_progress(session, number)
             if progress is not None:
-                heard, over = now, bool(progress.get("over"))
+                heard = now
+                if progress.get("over"):
+                    return status
                 if progress.get("last", "") != said:
                     said = str(progress["last"])
                     tell(said)
