@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -268,3 +270,66 @@ def test_a_ledger_that_runs_dry_refuses_and_its_hospital_is_named(network):
     assert not out.exists()
     assert "refused" in network.log("coast")
     assert_charged_once(network)
+
+
+def test_sites_that_cannot_answer_are_named_with_the_remedy_at_the_house_and_in_their_logs(network):
+    away = network.records["north"].with_suffix(".away")
+    network.records["north"].rename(away)  # while its site runs
+    older = network.folder / "older"
+    older.mkdir()
+    (older / "sitecustomize.py").write_text('import concilium\nconcilium.__version__ = "0.0.9"\n')
+    network.kill("south")
+    network.extra["south environment"] = {"PYTHONPATH": str(older)}
+    network.start("south").wait_until_connected()
+    study = network.write_study("ill", describe("ill"))
+    try:
+        done, out = network.submit(study)
+    finally:
+        away.rename(network.records["north"])
+        network.kill("south")
+        del network.extra["south environment"]
+        network.start("south")
+    card = read_results(out)["card"]
+    assert [site["name"] for site in card["sites"]] == ["coast"]
+    reasons = {one["site"]: one["reason"] for one in card["dropouts"]}
+    assert "records, policy or ledger cannot be used: its own log" in reasons["north"]
+    assert str(network.folder) not in reasons["north"]
+    assert f"it runs concilium 0.0.9, and the house {cc.__version__}: install" in reasons["south"]
+    for site, reason in reasons.items():
+        assert f"{site} takes no part: {reason}" in network.log("house")
+        assert f"{site} was lost: {reason}" in done.stderr
+    assert f"{network.records['north']}; mend it" in network.log("north")
+    assert f"the house runs concilium {cc.__version__}, and this site 0.0.9" in network.log("south")
+    network.wait_until_connected()
+
+
+def say_hello(context, port):
+    with (
+        socket.create_connection(("localhost", port), 20) as plain,
+        context.wrap_socket(plain) as secured,
+    ):
+        try:
+            secured.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return secured.recv(1)
+        except (ssl.SSLError, ConnectionError):
+            return b""
+
+
+def test_a_certificate_of_another_project_or_none_gets_nowhere(network, tmp_path):
+    other = FlareNetwork(tmp_path, port=network.port)
+    done = run_command("flare", "site", other.kits / "north", "--check", check=False)
+    assert done.returncode == 2
+    assert "north: at localhost" in done.stderr
+    assert "is the house of another project" in done.stderr
+    assert "is the house of another project" in other.log("north")
+    # Whoever knows the house's authority, and has no certificate of it, is cut off before a word is said.
+    context = ssl.create_default_context(cafile=str(network.kits / "north" / "startup" / "rootCA.pem"))
+    context.check_hostname = False
+    kits = (None, other.kits / "north" / "startup", network.kits / "north" / "startup")
+    for own, heard in zip(kits, (b"", b"", b"H"), strict=True):
+        if own is not None:
+            context.load_cert_chain(own / "client.crt", own / "client.key")
+        assert say_hello(context, network.port) == heard
+    done = network.run("flare", "status", "--kit", network.kits / "north")
+    assert done.returncode == 2
+    assert "is the kit of a hospital" in done.stderr

@@ -172,6 +172,8 @@ def submit(
         say_json(results.metrics)
         return
     tell_results(results)
+    for lost in results.card.dropouts:
+        warn(f"{lost.site} was lost: {lost.reason}")
     say(f"results in {out}: {', '.join(results.files)}")
 
 

@@ -144,6 +144,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
             start = time.perf_counter()
             model = study.open_method().fit(house)
             seconds = time.perf_counter() - start
+            log.info("%s, %.2f s in all", transport.describe_rounds(), seconds)
         finally:
             transport.close()
         model.save(results / "model.json")

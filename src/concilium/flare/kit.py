@@ -141,7 +141,8 @@ class Kit:
                 context.wrap_socket(plain) as secured,
             ):
                 secured.settimeout(REFUSED_WITHIN)
-                secured.recv(1)  # whoever refuses a certificate says so only now
+                secured.recv(1)  # whoever refuses a certificate says so only now, or hangs up
+            raise KitError(self._say_refused(where, "it hangs up"))
         except ssl.SSLCertVerificationError as error:
             raise KitError(self._explain(where, error)) from None
         except TimeoutError as error:
@@ -153,10 +154,7 @@ class Kit:
                 f"{self.name}: the connection to {where} was cut; is the house running?"
             ) from None
         except ssl.SSLError as error:
-            raise KitError(
-                f"{self.name}: the house at {where} does not take this kit's certificate ({error.reason}): it is of "
-                "another project, or was withdrawn; get the kit that was made with the house's"
-            ) from None
+            raise KitError(self._say_refused(where, error.reason)) from None
         except socket.gaierror:
             raise HouseNotThere(
                 f"{self.name}: the name {self.host} of the house is not known here; ask the network's administrator"
@@ -166,6 +164,12 @@ class Kit:
                 f"{self.name}: nobody answers at {where} ({error.strerror or error}); is the house running, and is the "
                 f"way out to TCP port {self.port} open?"
             ) from None
+
+    def _say_refused(self, where: str, reason: str) -> str:
+        return (
+            f"{self.name}: the house at {where} does not take this kit's certificate ({reason}): it is of another "
+            "project, or was withdrawn; get the kit that was made with the house's"
+        )
 
     def _explain(self, where: str, error: ssl.SSLCertVerificationError) -> str:
         reason = error.verify_message

@@ -19,7 +19,7 @@ from concilium.privacy.identity import Identity
 
 Tell = Callable[[str], None]
 
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 
 def prepare_site(kit: Kit, tell: Tell) -> None:

@@ -1,0 +1,151 @@
+"""Studies across machines against the engine's own empty round, on a real FLARE with three sites on this machine.
+
+python benchmarks/flare.py [folder]      default: a temporary folder, deleted afterwards
+
+One house, three hospitals of 2,000 patients and one who submits, each a process of its own, over mutual TLS. The peer
+is FLARE itself: the median of rounds in the same job, by the same channel, in which the sites answer at once with
+nothing. Targets: an exact question at most 1.2 x that, a masked one 2.4 x (it is asked and opened), a tree of depth 8
+under 2 s after its job has started, RuleFit's rounds under 5 s. Ledgers are on disk: what a question costs includes its
+entry.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from concilium.privacy.identity import Identity
+
+SITES = ("coast", "north", "south")
+PERSON = "ana@example.org"
+CONCILIUM = [sys.executable, "-m", "concilium.cli.main", "flare"]
+PORT = 18402
+PATIENTS = 2000
+STUDY = """
+[study]
+name = "{name}"
+method = "{method}"
+target = "death"
+positive = 1
+[privacy]
+release = "{release}"
+[bins]
+age = [20, 30, 40, 50, 60, 70, 80]
+bsa = [5, 10, 20, 30, 40, 50, 60, 80]
+{more}
+"""
+DEEP = "[tree]\nmax_depth = 8\n"
+STUDIES = {
+    (method, release): STUDY.format(name=f"{method}, {release}", method=method, release=release, more=more)
+    for method, more in (("tree", DEEP), ("rulefit", ""))
+    for release in ("exact", "masked")
+}
+
+
+def write_network(folder: Path) -> None:
+    project = folder / "network.toml"
+    sites = "".join(f'[[site]]\nname = "{site}"\n' for site in SITES)
+    project.write_text(
+        f'[project]\nname = "bench"\npeople = ["{PERSON}"]\n[house]\nhost = "localhost"\nport = {PORT}\n{sites}'
+    )
+    subprocess.run(
+        [*CONCILIUM, "provision", project, "--out", folder / "kits"], check=True, capture_output=True
+    )
+    (folder / "kits/house/concilium").mkdir(mode=0o700)
+    house = Identity.at(folder / "kits/house/concilium/house.identity").fingerprint
+    local = {site: folder / "kits" / site / "local" for site in SITES}
+    keys = {site: Identity.at(local[site] / f"{site}.ledger.identity").fingerprint for site in SITES}
+    draw = random.Random(3)
+    for site in SITES:
+        lines = ["age,sex,ward,bsa,death"]
+        for _ in range(PATIENTS):
+            age, bsa = draw.randrange(18, 90), draw.randrange(1, 95)
+            death = int(age + 1.2 * bsa + draw.gauss(0, 25) > 105)
+            lines.append(f"{age},{draw.choice('fm')},{draw.choice('abcdefgh')},{bsa},{death}")
+        (local[site] / "records.csv").write_text("\n".join(lines) + "\n")
+        peers = "".join(f'{one} = "{key}"\n' for one, key in keys.items() if one != site)
+        (local[site] / "policy.toml").write_text(f'[houses]\nhouse = "{house}"\n[peers]\n{peers}[agree]\n')
+        (local[site] / "concilium.toml").write_text(
+            f'[site]\nrecords = "records.csv"\npolicy = "policy.toml"\nledger = "{site}.ledger"\n'
+            '[schema]\nage = "number"\nbsa = "number"\nsex = "code"\nward = "code"\ndeath = "code"\n'
+        )
+
+
+def start(folder: Path) -> list[subprocess.Popen[bytes]]:
+    running = []
+    for name in ("house", *SITES):
+        role = "house" if name == "house" else "site"
+        with (folder / f"{name}.out").open("wb") as out:
+            running.append(
+                subprocess.Popen(
+                    [*CONCILIUM, role, folder / "kits" / name], stdout=out, stderr=subprocess.STDOUT
+                )
+            )
+    end = time.monotonic() + 180
+    while time.monotonic() < end:
+        command = [*CONCILIUM, "status", "--kit", folder / "kits" / PERSON, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 0 and len(json.loads(done.stdout)["sites"]) == len(SITES):
+            return running
+        time.sleep(1)
+    raise SystemExit("the sites did not connect")
+
+
+def submit(folder: Path, name: str, text: str) -> dict[str, float]:
+    """Milliseconds of a round of this study and of an empty one, as the house logged them, and seconds in all."""
+    study = folder / f"{re.sub('[^a-z]', '-', name)}.toml"
+    study.write_text(text)
+    log = folder / "kits/house/concilium.log"
+    before = log.stat().st_size
+    command = [*CONCILIUM, "submit", study, "--kit", folder / "kits" / PERSON, "--out", study.with_suffix("")]
+    begun = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    took = time.perf_counter() - begun
+    said = log.read_bytes()[before:].decode()
+    found = re.search(
+        r"(\d+) rounds of ([\d.]+) ms in the middle, empty ones ([\d.]+) ms, ([\d.]+) s in all", said
+    )
+    assert found, said
+    return {
+        "rounds": int(found[1]),
+        "round": float(found[2]),
+        "empty": float(found[3]),
+        "seconds": float(found[4]),
+        "submitted": took,
+    }
+
+
+def main(folder: Path) -> None:
+    write_network(folder)
+    running = start(folder)
+    try:
+        submit(folder, "warm up", STUDIES["tree", "exact"])  # what is compiled once is kept on disk
+        print(f"{'':16} rounds  ms/question  ms empty  ratio  s after start  s submitted")
+        for (method, release), text in STUDIES.items():
+            got = submit(folder, f"{method}, {release}", text)
+            question = got["round"] * (2 if release == "masked" else 1)  # asked, and opened
+            print(
+                f"{method + ', ' + release:16} {got['rounds']:6}  {question:11.1f}  {got['empty']:8.1f}  "
+                f"{question / got['empty']:5.2f}  {got['seconds']:13.2f}  {got['submitted']:11.1f}"
+            )
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).mkdir(parents=True)
+        main(Path(sys.argv[1]).absolute())
+    else:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+            main(Path(temporary))

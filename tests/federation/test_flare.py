@@ -1,0 +1,145 @@
+"""The transport across machines against sites in this process, behind a `send` that fails as a network does."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import concilium as cc
+from concilium.errors import HouseError
+from concilium.federation import flare
+from concilium.federation.embedded import Silence
+from concilium.federation.flare import (
+    HELLO,
+    KNOCK,
+    NOT_THERE,
+    FlareGreeting,
+    FlareTransport,
+    Unreachable,
+    find_discord,
+)
+from concilium.federation.house import House
+from concilium.federation.messages import encode
+from concilium.privacy.identity import Identity
+
+ROWS = [{"a": i % 3, "b": "xyz"[i * 7 % 3], "y": i * i % 5 % 2} for i in range(240)]
+HOUSE = Identity.create()
+
+
+def open_sites(count):
+    sites = {}
+    for number in range(count):
+        site = cc.Site(f"site {number}", cc.Records.from_rows(ROWS[number::count]))
+        site.introduce({}, HOUSE.fingerprint)  # as a policy that pins the house, and agrees, would
+        sites[site.name] = site
+    return sites
+
+
+class Wire:
+    """Delivers to sites of this process. `ill` says by site how a question fails, from the `after`th on."""
+
+    def __init__(self, sites, ill=None, after=0, greetings=None):
+        self.sites, self.ill, self.after = sites, ill or {}, after
+        self.greetings = greetings or {}
+        self.asked = dict.fromkeys(sites, 0)
+        self.released = threading.Event()
+
+    def __call__(self, site, topic, message, timeout):
+        if topic == HELLO:
+            greeting = self.greetings.get(site) or FlareGreeting(cc.__version__, time.time(), True)
+            return greeting if isinstance(greeting, Silence) else encode(greeting)
+        failing = self.ill.get(site) if self.asked[site] >= self.after else None
+        if topic == KNOCK:
+            return Unreachable("gone") if failing == "gone" else b""
+        self.asked[site] += 1
+        if failing in ("gone", "hangs"):
+            self.released.wait(timeout)
+            return Silence(f"no answer within {timeout:g} s")
+        return self.sites[site].answer(message)
+
+
+def fit(wire, names=None, pins=None, **house):
+    transport = FlareTransport(names or wire.sites, wire.sites, wire, pins)
+    transport.greet(until_seen=0.2, until_ready=0.5)
+    try:
+        return cc.DecisionTree("y").fit(House(transport=transport, identity=HOUSE, **house))
+    finally:
+        transport.close()
+
+
+@settings(max_examples=10, deadline=None)
+@given(count=st.integers(1, 5))
+def test_a_tree_over_the_wire_is_that_of_an_embedded_house(count):
+    over_wire = fit(Wire(open_sites(count)))
+    embedded = cc.DecisionTree("y").fit(House(list(open_sites(count).values()), identity=HOUSE))
+    assert over_wire.body == embedded.body
+    assert over_wire.card.rounds == embedded.card.rounds
+    assert not over_wire.card.dropouts
+
+
+def test_a_site_that_is_gone_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(flare, "KNOCKED_AFTER", 0.05)
+    wire = Wire(open_sites(3), ill={"site 1": "gone"}, after=2)
+    start = time.monotonic()
+    try:
+        tree = fit(wire, timeout=60)
+    finally:
+        wire.released.set()
+    assert time.monotonic() - start < 30
+    assert [one.site for one in tree.card.dropouts] == ["site 1"]
+    assert [one.name for one in tree.card.sites] == ["site 0", "site 2"]
+
+
+def test_a_site_that_hangs_is_waited_for_as_long_as_the_house_says(monkeypatch):
+    monkeypatch.setattr(flare, "KNOCKED_AFTER", 0.05)
+    wire = Wire(open_sites(3), ill={"site 1": "hangs"}, after=2)
+    try:
+        tree = fit(wire, timeout=1.0)
+        assert [one.reason for one in tree.card.dropouts] == ["no answer within 1 s"]
+        with pytest.raises(HouseError, match=r"stopped in round .*site 1: no answer within 1 s"):
+            fit(Wire(open_sites(3), ill={"site 1": "hangs"}, after=2), timeout=1.0, on_loss="stop")
+    finally:
+        wire.released.set()
+
+
+@pytest.mark.parametrize(
+    ("greeting", "reason"),
+    [
+        (Unreachable("no way"), "it did not start within 0.2 s"),
+        (FlareGreeting("0.0.9", time.time(), True), "it runs concilium 0.0.9, and the house"),
+        (FlareGreeting(cc.__version__, time.time() - 7200, True), "behind the house's: set it"),
+        (FlareGreeting(cc.__version__, time.time() + 7200, True), "ahead of the house's: set it"),
+        (
+            FlareGreeting(cc.__version__, time.time(), False, "its records cannot be used"),
+            "its records cannot",
+        ),
+        (FlareGreeting(cc.__version__, time.time(), False), "it is still reading its records"),
+    ],
+)
+def test_a_site_that_cannot_answer_is_absent_with_the_reason(greeting, reason):
+    tree = fit(Wire(open_sites(3), greetings={"site 2": greeting}))
+    assert [one.name for one in tree.card.sites] == ["site 0", "site 1"]
+    assert reason in tree.card.dropouts[0].reason
+
+
+def test_a_site_that_was_not_sent_the_job_is_absent():
+    tree = fit(Wire(open_sites(2)), names=["site 0", "site 1", "site 2"])
+    assert [(one.site, one.reason) for one in tree.card.dropouts] == [("site 2", NOT_THERE)]
+
+
+def test_whoever_signs_with_another_identity_than_the_pinned_one_is_not_believed():
+    sites = open_sites(3)
+    pins = {name: site.identity.fingerprint for name, site in sites.items()}
+    assert len(fit(Wire(sites), pins=pins).card.sites) == 3
+    tree = fit(Wire(open_sites(3)), pins={"site 1": pins["site 1"]})  # a certificate, and another key
+    assert [one.name for one in tree.card.sites] == ["site 0", "site 2"]
+    assert "another identity than the one that the house pins" in tree.card.dropouts[0].reason
+
+
+def test_clocks_may_differ_by_minutes():
+    assert find_discord(cc.__version__, time.time() + 200) == ""
+    assert "ahead" in find_discord(cc.__version__, time.time() + 400)
