@@ -40,10 +40,14 @@ age = [20, 30, 40, 50, 60, 70, 80]
 bsa = [5, 10, 20, 30, 40, 50, 60, 80]
 {more}
 """
-DEEP = "[tree]\nmax_depth = 8\n"
+SETTINGS = {
+    "tree of depth 8": ("tree", "[tree]\nmax_depth = 8\n"),
+    "rulefit": ("rulefit", ""),
+    "many questions": ("rulefit", '[rulefit]\nsolver = "fedda"\ntrees = 20\n'),
+}
 STUDIES = {
-    (method, release): STUDY.format(name=f"{method}, {release}", method=method, release=release, more=more)
-    for method, more in (("tree", DEEP), ("rulefit", ""))
+    (name, release): STUDY.format(name=f"{name}, {release}", method=method, release=release, more=more)
+    for name, (method, more) in SETTINGS.items()
     for release in ("exact", "masked")
 }
 
@@ -127,13 +131,15 @@ def main(folder: Path) -> None:
     write_network(folder)
     running = start(folder)
     try:
-        submit(folder, "warm up", STUDIES["tree", "exact"])  # what is compiled once is kept on disk
-        print(f"{'':16} rounds  ms/question  ms empty  ratio  s after start  s submitted")
-        for (method, release), text in STUDIES.items():
-            got = submit(folder, f"{method}, {release}", text)
+        submit(
+            folder, "warm up", STUDIES["tree of depth 8", "exact"]
+        )  # what is compiled once is kept on disk
+        print(f"{'':24} rounds  ms/question  ms empty  ratio  s after start  s submitted")
+        for (name, release), text in STUDIES.items():
+            got = submit(folder, f"{name}, {release}", text)
             question = got["round"] * (2 if release == "masked" else 1)  # asked, and opened
             print(
-                f"{method + ', ' + release:16} {got['rounds']:6}  {question:11.1f}  {got['empty']:8.1f}  "
+                f"{name + ', ' + release:24} {got['rounds']:6}  {question:11.1f}  {got['empty']:8.1f}  "
                 f"{question / got['empty']:5.2f}  {got['seconds']:13.2f}  {got['submitted']:11.1f}"
             )
     finally:

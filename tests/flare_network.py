@@ -31,6 +31,8 @@ ward = "code"
 death = "code"
 """
 
+RULE = '"F[0,3] HR >= 100"'
+
 AGREES = """
 [agree]
 releases = ["exact", "masked", "private", "local"]
@@ -46,15 +48,18 @@ def find_port():
 def write_records(folder, seed=7, patients=160):
     """A table for each hospital, and all of them together."""
     draw = random.Random(seed)
-    lines = {site: ["age,sex,ward,bsa,death"] for site in SITES}
-    for _ in range(patients * len(SITES)):
+    lines = {site: ["patient,age,sex,ward,bsa,death"] for site in SITES}
+    rules = {site: ["patient,rule"] for site in SITES}
+    for number in range(patients * len(SITES)):
         age, sex, ward = draw.randrange(18, 90), draw.choice("fm"), draw.choice("abc")
         bsa = draw.randrange(1, 95)
         death = int(age + 1.2 * bsa + draw.gauss(0, 18) > 105)
         site = draw.choice(SITES)
-        lines[site].append(f"{age},{sex},{ward},{bsa},{death}")
+        lines[site].append(f"p{number},{age},{sex},{ward},{bsa},{death}")
+        rules[site].append(f"p{number},{'' if number % 10 == 0 else RULE}")
     paths = {}
     for site, rows in lines.items():
+        (folder / f"{site}-rules.csv").write_text("\n".join(rules[site]) + "\n")
         paths[site] = folder / f"{site}.csv"
         paths[site].write_text("\n".join(rows) + "\n")
     return paths
@@ -93,7 +98,8 @@ class FlareNetwork:
 
     def set_records(self, site, records, more=SCHEMA):
         (self.kits / site / "local" / "concilium.toml").write_text(
-            f'[site]\nrecords = "{records}"\npolicy = "policy.toml"\nledger = "{site}.ledger"\n{more}'
+            f'[site]\nrecords = "{records}"\nrules = "{self.folder}/{site}-rules.csv"\n'
+            f'policy = "policy.toml"\nledger = "{site}.ledger"\n{more}'
         )
 
     def set_policy(self, site, more=AGREES):
@@ -123,6 +129,8 @@ class FlareNetwork:
         end = time.monotonic() + PATIENCE
         found = None
         while time.monotonic() < end:
+            ended = [name for name, process in self.processes.items() if process.poll() is not None]
+            assert not ended, self.read_outputs()
             found = self.run("flare", "status", "--kit", self.kits / PERSON, "--json")
             if found.returncode == 0:
                 heard = {s for s, ago in json.loads(found.stdout)["sites"].items() if ago < 30}
@@ -196,6 +204,8 @@ class FlareNetwork:
         return cc.Study.read(copy).run(self.folder / f"{study.stem}-embedded")
 
     def charges(self, site):
+        if not self.ledger(site).exists():
+            return []
         with cc.Ledger.open_readonly(self.ledger(site)) as book:
             return [(entry.question, entry.study, entry.kind) for entry in book.entries() if entry.question]
 
