@@ -218,9 +218,9 @@ class Memberships:
         content = write_content(envelope.kind, envelope.body_digest)
         return self.at(envelope.study).mask(content, words.view(np.uint64), comparable=comparable)
 
-    def count_numbers(self, study: str, step: Open, comparable: bool) -> int:
+    def count_numbers(self, study: str, step: Open) -> int:
         """How many numbers opening this answer adds to the sum."""
-        size = self.at(study).measure(step.content, comparable=comparable)
+        size = self.at(study).measure(step.content)
         if size is None:
             raise MaskError(f"{self._site} has not answered this question yet: ask it first")
         return size // WIRE.itemsize

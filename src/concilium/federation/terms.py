@@ -158,7 +158,9 @@ class OpenedTerms:
 
     def find_objection(self, question: Question, release: str) -> str | None:
         """Why this study cannot ask this question, None where it can. All sites of a process are asked the same: what
-        was looked at last is remembered."""
+        was looked at last is remembered (but for steps, which take no looking and come between)."""
+        if isinstance(question, Step):
+            return self._find_objection(question, release)
         for last, its_release, objection in self._last:
             if last is question and its_release == release:
                 return objection

@@ -172,6 +172,13 @@ class SqliteMaskStore:
             )
         return answer
 
+    def measure(self, study: bytes, content: bytes) -> int | None:
+        """How many bytes the stored answer to a question has."""
+        row = self._connection.execute(
+            "SELECT length(vector) FROM mask_attempt WHERE study = ? AND content = ?", (study, content)
+        ).fetchone()
+        return None if row is None else row[0]
+
     def openings(self, content: bytes) -> dict[bytes, tuple[str, ...]]:
         """For which participants a question was opened, and their names, in whatever study, ended or not."""
         rows = self._connection.execute(

@@ -94,6 +94,7 @@ class Membership:
         self._own = b""
         self.key: StudyKey = sign_study_key(identity, self._study, name, self._join(), witness)
         self._roll = b""
+        self._hashed = (b"", b"")
         self._shared: dict[str, bytes] = {}
         self._pairs: tuple[bytes, dict[str, PairKey]] = (b"", {})
 
@@ -124,11 +125,12 @@ class Membership:
             answer = self._find(content, comparable)
         return None if answer is None else self._message(answer)
 
-    def measure(self, content: bytes, *, comparable: bool = False) -> int | None:
-        """How many bytes the stored answer to this question has; None and MaskError as with `recall`."""
+    def measure(self, content: bytes) -> int | None:
+        """How many bytes the stored answer to this question has, None where there is none. Whether it may be opened is
+        looked at when it is."""
         with self._store.transaction():
-            answer = self._find(content, comparable)
-        return None if answer is None else len(answer.vector)
+            self._read_key()
+            return self._store.measure(self._study, hash_content(content))
 
     def mask(self, content: bytes, vector: Ring, *, comparable: bool = False) -> MaskedVector:
         """The answer under its masks, stored before it is returned; for a question that was answered before,
@@ -239,8 +241,13 @@ class Membership:
         return MaskedVector(answer.label, answer.vector, seed_hash, commitment)
 
     def _hashes(self, answer: MaskedAnswer) -> tuple[bytes, bytes]:
+        """Of the seed, and of the vector with that; the last are remembered, since who answers soon opens."""
         seed_hash = hash_seed(answer.label, self.name, answer.seed)
-        return seed_hash, hash_vector(answer.label, self.name, seed_hash, answer.vector)
+        latest, digest = self._hashed
+        if latest != seed_hash:
+            digest = hash_vector(answer.label, self.name, seed_hash, answer.vector)
+            self._hashed = seed_hash, digest
+        return seed_hash, digest
 
     def _pair_keys(self, label: bytes) -> dict[str, PairKey]:
         latest, pairs = self._pairs

@@ -10,7 +10,7 @@ Bonawitz et al. 2017, CCS, figure 4, the server's rounds 2 and 4.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
@@ -47,6 +47,7 @@ class MaskedRound:
     manifest: Manifest
     roll: bytes
     content: bytes
+    _checked: dict[str, MaskedVector] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def label(self) -> bytes:
@@ -93,10 +94,12 @@ class MaskedRound:
         for name, answer in by_name.items():
             if answer.label != label:
                 raise MaskError(f"{name} answered another question or set of participants than it was asked")
-            if hash_vector(label, name, answer.seed_hash, answer.vector) != answer.commitment.digest:
-                raise MaskError(
-                    f"the answer of {name} does not match its hash; it was damaged on the way: ask again"
-                )
+            if self._checked.get(name) is not answer:  # looked at when it came, and now again to be added up
+                if hash_vector(label, name, answer.seed_hash, answer.vector) != answer.commitment.digest:
+                    raise MaskError(
+                        f"the answer of {name} does not match its hash; it was damaged on the way: ask again"
+                    )
+                self._checked[name] = answer
             lengths.setdefault(len(answer.vector), name)
         if len(lengths) > 1 or next(iter(lengths)) % WIRE.itemsize:
             text = " and ".join(f"{size // WIRE.itemsize} numbers ({name})" for size, name in lengths.items())

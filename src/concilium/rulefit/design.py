@@ -139,17 +139,15 @@ def build_at_site(terms: RuleTerms, cohort: Cohort) -> Design:
 def estimate_design(terms: RuleTerms, patients: int, *, each_by_itself: bool = False) -> Workload:
     """To build the design of so many patients, and to hold it."""
     rules, dense = len(terms.rules), len(terms.lines) + len(terms.steps)
-    listed = sum(len(rule) for rule in terms.rules)
-    distinct = {id(condition): condition[0] for rule in terms.rules for condition in rule}
-    cells = sum(terms.attributes[attribute].size + 1 for attribute in distinct.values())
+    listed, distinct, cells = terms.extent
     lengths = 0 if terms.norm is None else 2 * rules + 2 * dense + 20
     return estimate_columns(terms.attributes, patients, each_by_itself=each_by_itself) + Workload(
-        (3 * len(distinct) + listed // 4 + 30 * dense + lengths + 10) * patients
-        + CALL * (1 + len(distinct) + dense)
+        (3 * distinct + listed // 4 + 30 * dense + lengths + 10) * patients
+        + CALL * (1 + distinct + dense)
         + 8 * cells,
-        ((rules + len(distinct)) // 8 + 1 + 17 * dense + BLOCK + BLOCK // 8 + 64) * patients
+        ((rules + distinct) // 8 + 1 + 17 * dense + BLOCK + BLOCK // 8 + 64) * patients
         + 8 * cells
-        + 200 * (len(distinct) + listed),
+        + 200 * (distinct + listed),
     )
 
 

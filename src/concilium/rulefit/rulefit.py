@@ -7,9 +7,11 @@ release does and does not protect is said on the card.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -201,8 +203,7 @@ class RuleFit(PrivateMethod[RuleBody]):
         between two of the whole numbers that hospitals list as values."""
         if name not in self.bins and not self.way_out.bounded:
             return all((2 * edge).is_integer() for edge in edges) or set(edges) <= set(WIDE_EDGES)
-        own = self.bins.get(name, ())
-        return {*own, *WIDE_EDGES, *(float(np.nextafter(edge, np.inf)) for edge in own)}.issuperset(edges)
+        return list_cuts(tuple(self.bins.get(name, ()))).issuperset(edges)
 
     def find_objection(self, question: Statistic) -> str | None:
         outcome = question.outcome if isinstance(question, AskReals | AskRules) else None
@@ -338,3 +339,9 @@ class RuleFit(PrivateMethod[RuleBody]):
 
     def _summary(self) -> str:
         return f"{len(self.body.taken)} of {len(self.body.terms)} terms"
+
+
+@lru_cache(maxsize=1024)
+def list_cuts(edges: tuple[float, ...]) -> frozenset[float]:
+    """Where a study with these edges of an attribute may cut it."""
+    return frozenset((*edges, *WIDE_EDGES, *(math.nextafter(edge, math.inf) for edge in edges)))

@@ -60,6 +60,13 @@ class RuleTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         return (*self.rules, *self.lines, *self.steps)
 
     @functools.cached_property
+    def extent(self) -> tuple[int, int, int]:
+        """How many conditions the rules have, how many of these are different, and how many cells those go over."""
+        different = {id(condition): condition[0] for rule in self.rules for condition in rule}
+        sizes = [attribute.size + 1 for attribute in self.attributes]
+        return sum(map(len, self.rules)), len(different), sum(sizes[place] for place in different.values())
+
+    @functools.cached_property
     def conditions(self) -> Conditions:
         """The different conditions of the rules."""
         return list_conditions(self.rules, [attribute.size for attribute in self.attributes])

@@ -106,7 +106,7 @@ class Masked(Release):
         memberships, study = desk.memberships, envelope.study
         desk.studies.check(study, question, envelope.release)
         price = self.price(desk, study, question)
-        numbers = memberships.count_numbers(study, step, self.comparable)
+        numbers = memberships.count_numbers(study, step)
 
         def let_out() -> Opened:
             if price is None:
