@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from pooled_lasso import find_optimum, objective
-from rule_patients import BINS, draw, open_house, records_of, small_rulefit
+from rule_patients import BINS, COLUMNS, draw, open_house, records_of, small_rulefit
 
 import concilium as cc
 from concilium.errors import HouseError, ModelError
@@ -110,3 +110,35 @@ def test_the_plan_names_every_question_that_is_asked_and_its_price(patients, opt
     spent = [sum(Fraction(one.cost) for one in released if one.site == site and one.cost) for site in sites]
     assert max(spent) <= plan.total
     assert bool(plan.total) == (options["release"] == "masked") == bool(max(spent))
+
+
+def test_linear_terms_in_units_of_the_deviation_within_hospitals(patients):
+    """Against the paper's formula on the hospitals' own tables: sum (N - 1) s^2 / sum (N - 1), of held values."""
+    matrix, outcome = patients
+    shifted = matrix + np.arange(len(matrix))[:, None] % 4  # hospital h has its numbers h higher
+    bins = {name: [*np.linspace(-3, 6, 61)] for name in BINS}
+    options = {"bins": bins, "trees": 20, "penalty": 0.02, "epsilon": None}
+    overall, exact, masked = (
+        cc.RuleFit("y", 1, scale=scale, release=release, **options).fit(open_house(shifted, outcome, 4))
+        for scale, release in (("overall", "exact"), ("within", "exact"), ("within", "masked"))
+    )
+    assert masked.body == exact.body
+    lines = exact.body.terms.lines
+    assert [(line.low, line.high) for line in lines] == [
+        (line.low, line.high) for line in overall.body.terms.lines
+    ]
+    for line, before in zip(lines, overall.body.terms.lines, strict=True):
+        place = COLUMNS.index(exact.body.terms.attributes[line.attribute].name)
+        held = np.clip(shifted[:, place], line.low, line.high)
+        own = [held[site::4] for site in range(4)]
+        free = sum(len(one) - 1 for one in own)
+        pooled = np.sqrt(sum((len(one) - 1) * one.var(ddof=1) for one in own) / free)
+        assert line.scale == pytest.approx(0.4 / pooled, rel=1e-5)
+        assert line.scale > 1.2 * before.scale
+    kinds = [question.kind for question in exact.plan().questions]
+    assert kinds.count("rulefit.rates") == 2
+
+
+def test_a_private_model_has_no_scale_within_hospitals():
+    with pytest.raises(StudyError, match="a private RuleFit has no 'scale'"):
+        cc.RuleFit("y", 1, bins=BINS, values={"y": [0, 1]}, release="private", scale="within")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,6 +54,21 @@ def measure(index: int, edges: Sequence[float], histogram: NDArray[np.int64]) ->
     if deviation <= (high - low) * RULE_DEVIATION / WIDEST:
         return None
     return Line(index, low, high, min(max(middle, low), high), RULE_DEVIATION / deviation)
+
+
+def rescale(lines: Sequence[Line], deviations: Sequence[float]) -> list[Line]:
+    """Linear terms whose columns have these standard deviations, in units that give them that of a rule; those that
+    hardly vary are left out."""
+    own = [
+        RULE_DEVIATION * line.scale / deviation if deviation > 0 else 0.0
+        for line, deviation in zip(lines, deviations, strict=True)
+    ]
+    pairs = zip(lines, own, strict=True)
+    return [
+        msgspec.structs.replace(line, scale=scale)
+        for line, scale in pairs
+        if scale > 0 and scale * (line.high - line.low) < WIDEST
+    ]
 
 
 def quantile(bins: NDArray[np.int64], edges: Sequence[float], share: float) -> float:

@@ -26,7 +26,7 @@ from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.columns import Value, label
 from concilium.rulefit import fedda, newton, path
 from concilium.rulefit.body import RuleBody, TakenTerm
-from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, say_missed
+from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, rescale, say_missed
 from concilium.rulefit.fit_questions import LEARNING, FitQuestions
 from concilium.rulefit.generation import AskRules
 from concilium.rulefit.outcome import Outcome, say_number
@@ -66,6 +66,10 @@ class PlainFit:
         if self._noisy and rulefit.most_cutoffs is not None:
             more = f"the same with noise, of numbers with more than {rulefit.most_cutoffs} edges"
             questions.append(("histograms.noisy", rulefit.rho, more))
+        if rulefit.scale == "within":
+            questions.append(
+                ("rulefit.rates", None, "the spread of each number within hospitals, for scales")
+            )
         questions.append(("rulefit.rules", None, f"rules of {rulefit.trees} boosted trees at every site"))
         if rulefit.solver == "fedda":
             solving = f"{fedda.ROUNDS} times: how far the dual vector moves"
@@ -100,6 +104,12 @@ class PlainFit:
                 "no attribute is left to make rules of: "
                 + "; ".join(f"{name}: {why}" for name, why in left_out.items())
             )
+        if rulefit.scale == "within" and lines:
+            about = RuleTerms(tuple(attributes), (), tuple(lines))
+            places = choose_places(partners.hospitals)
+            asked = FitQuestions(rulefit.query, rulefit.target, outcome, about, places)
+            rates = yield from asked.ask_rates(range(len(lines)))
+            lines = rescale(lines, rates.deviation.tolist())
         rules = yield from self._gather_rules(outcome, attributes, warnings)
         terms = RuleTerms(tuple(attributes), tuple(rules), tuple(lines))
         questions = FitQuestions(

@@ -185,6 +185,16 @@ class RuleFit(PrivateMethod[RuleBody]):
             "of boosting, and of the rules of a private model",
         ),
     ] = 0
+    scale: Annotated[
+        Literal["overall", "within"],
+        Parameter(
+            "'overall' or 'within'",
+            choice("overall", "within"),
+            "linear terms get the deviation of a rule by that of all patients together, as a histogram tells it "
+            '("overall"), or by the one within hospitals, pooled over them, at one more question '
+            '("within", the paper\'s)',
+        ),
+    ] = "overall"
     # What was learned of each penalty on the way to one; empty where one was given.
     path_: Sequence[PenaltyTried] = field(init=False, default=())
 
