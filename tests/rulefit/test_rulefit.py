@@ -10,7 +10,7 @@ from pooled_lasso import find_optimum, objective
 from rule_patients import BINS, COLUMNS, draw, open_house, records_of, small_rulefit
 
 import concilium as cc
-from concilium.errors import HouseError, ModelError
+from concilium.errors import HouseError, ModelError, StudyError
 from concilium.privacy.accounting import rho_for_epsilon
 
 
