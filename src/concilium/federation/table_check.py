@@ -142,6 +142,13 @@ class TableUnderStudy:
             selected,
         )
 
+    def find_faults(self) -> list[str]:
+        """In short, for whoever runs a simulation: what is wrong with columns, and rules that concern nobody."""
+        found = [one for one in self._find_in_columns() if one.level == "fault"]
+        if self.policy.graphs() is not None:
+            found += self._constrain()[1]
+        return [f"{one.column}: {one.what}" if one.column else one.what for one in found]
+
     @cached_property
     def _wanted(self) -> list[str]:
         """The columns that matter: the dictionary's and those asked about; without either all there are."""

@@ -68,9 +68,11 @@ class Place:
 
     def not_a_number(self, row: int, value: object) -> RecordsError:
         text = repr(value) if isinstance(value, str) else str(value)
+        comma = isinstance(value, str) and is_number(value.strip(BLANKS).replace(",", ".", 1))
+        remedy = ', or write decimal = "," in the map of the hospital' if comma else ""
         return RecordsError(
             f"{self.source}: column {self.name!r} is stated as a number, but {self.row(row)} holds {text}; "
-            f'state it as a "code" or name {text} as missing'
+            f'state it as a "code" or name {text} as missing{remedy}'
         )
 
 

@@ -16,6 +16,7 @@ from concilium.evaluation.leave_out import FoldResult, measure_model
 from concilium.evaluation.summary import calibrate_all, summarise
 from concilium.privacy.accounting import warn_of_delta
 from concilium.records.table import Records
+from concilium.study.checking import find_faults
 from concilium.study.courses import conduct_courses
 from concilium.study.evaluating import compare_ways, hold_back, leave_out, widen
 from concilium.study.results import StudyResults, find_terms, publish, tabulate, write_results
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from concilium.study.study import Study
 
 Tell = Callable[[str], None]
+MOST_FAULTS = 8
 
 
 def run_study(
@@ -114,6 +116,11 @@ def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> S
     classes = study.find_classes([*tables.values(), *test.values()])
     positive = study.find_positive(classes)
     warn_of_deltas(study, tables, warn)
+    faults = list(find_faults(study, tables))
+    for fault in faults[:MOST_FAULTS]:
+        warn(fault)
+    if len(faults) > MOST_FAULTS:
+        warn(f"and {len(faults) - MOST_FAULTS} more like that: concilium check {study.path}")
     work.bind(study, [*tables.values(), *test.values()])
     sites = open_sites(study, tables, spare=work.folder)
     try:

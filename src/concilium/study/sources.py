@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +12,17 @@ from concilium.errors import RecordsError, StudyError, nearest
 from concilium.federation.cohort import identifies
 from concilium.federation.held_out import SIMULATION_KEY
 from concilium.federation.house import House
+from concilium.federation.schema import state_values
 from concilium.federation.site import Site
+from concilium.policy.constrain import say_held
 from concilium.policy.policy import Policy
+from concilium.records.cells import read_as_labels
 from concilium.records.coding import Place, code_values, reads_as_number
-from concilium.records.grammar import read_text
+from concilium.records.grammar import measure, read_text
 from concilium.records.patients import Patients
 from concilium.records.query import Query
 from concilium.records.table import Coded, Numbers, Records, label
+from concilium.records.table_map import TableMap, say_remedy
 from concilium.study.sections import SplitTable
 
 if TYPE_CHECKING:
@@ -35,7 +39,7 @@ def read_tables(study: Study) -> dict[str, Records]:
         source = study.locate(study.split.records)
         whole = read_table(study, source, study.split, reading)
         require_target(study, whole, source, reading)
-        require_columns(study, [whole])
+        require_columns(study, {source: whole})
         return whole.split(study.split.by)
     tables: dict[str, Records] = {}
     for hospital in study.hospitals:
@@ -48,7 +52,7 @@ def read_tables(study: Study) -> dict[str, Records]:
             tables[hospital.name].former_reading = partial(
                 read_table, study, source, hospital, study.schema, mapped=False
             )
-    require_columns(study, list(tables.values()))
+    require_columns(study, {f"site {name!r}": table for name, table in tables.items()})
     return tables
 
 
@@ -125,8 +129,9 @@ def is_measured(column: Coded) -> bool:
     return isinstance(code_values(values, None, Place("", "")), Numbers)
 
 
-def require_columns(study: Study, tables: Sequence[Records]) -> None:
-    """Every column the study names is known somewhere; a column nobody has is a slip of the pen."""
+def require_columns(study: Study, by_site: Mapping[str, Records]) -> None:
+    """Every column that the study names is known somewhere, and what it says; one that nobody has is a slip."""
+    tables = list(by_site.values())
     names = {name for table in tables for name in table.names}
     mentions = {
         "[study] query": sorted(Query.parse(study.query).attributes),
@@ -146,6 +151,39 @@ def require_columns(study: Study, tables: Sequence[Records]) -> None:
     for column in study.unstated:
         if not all(table[column].by_itself for table in tables if column in table):
             raise StudyError(f"{study.path}: {say_missing(column)}")
+    for site, table in by_site.items():
+        require_numbers(study, site, table)
+        require_classes(study, site, table)
+
+
+def require_numbers(study: Study, site: str, table: Records) -> None:
+    """What the study cuts at numbers holds numbers; where it holds text beside, the hospital's map says what it is."""
+    for column in study.bins:
+        if column == study.target or column not in table:
+            continue
+        held = table[column]
+        odd = [] if isinstance(held, Numbers) else [v for v in held.values if math.isnan(measure(v))]
+        if odd and not study.way_out.bounded:
+            text = label(odd[0])
+            raise StudyError(
+                f"{site}: {column!r} has bins, and holds {text!r} and the like beside numbers, or none; "
+                f"{say_remedy(text, TableMap())}, in the map of the hospital (docs/dictionary.md)"
+            )
+
+
+def require_classes(study: Study, site: str, table: Records) -> None:
+    """Of the classes that a private study states some patient has one: otherwise its budget would be spent on nothing.
+    In a simulation only, where all tables are at hand; between hospitals each looks for itself (`concilium check`)."""
+    if not study.way_out.bounded or study.target not in study.values or study.target_range is not None:
+        return
+    column, stated = table[study.target], study.values[study.target]
+    listed = {label(value) for value in state_values(stated)}
+    held = set() if isinstance(column, Numbers) else {label(v) for v in read_as_labels(column).values}
+    if not held & listed:
+        raise StudyError(
+            f"{site}: no patient has {study.target} = {' or '.join(sorted(listed))}, which the study states; the "
+            f"column holds {say_held(column)}: write the classes as they are there, or map them"
+        )
 
 
 def say_missing(column: str) -> str:
