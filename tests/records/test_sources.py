@@ -319,7 +319,7 @@ def corrupt(path: Path) -> Path:
     ("make", "sentence"),
     [
         (lambda folder: folder / "absent.csv", "there is no file"),
-        (lambda folder: folder / "t.xlsx", r"must end in one of .csv, .csv.gz, .* .parquet, .duckdb"),
+        (lambda folder: folder / "t.docx", r"must end in one of .csv, .csv.gz, .* .parquet, .duckdb"),
         (lambda folder: corrupt(folder / "t.parquet"), "cannot be read as a Parquet file"),
         (lambda folder: corrupt(folder / "t.duckdb"), "cannot be opened as a DuckDB file"),
         (lambda folder: "s3://bucket/t.csv", "cannot read from a s3:// address"),

@@ -229,9 +229,11 @@ class Relation:
             return np.zeros(self.ask("count(*)"), dtype=np.uint8), []
         if distinct > MOST_ENUM:
             return self._code_many(text)
+        # In a query of its own, or the name would be that of a column which the table may have.
         self.connection.execute(
             f"CREATE OR REPLACE TEMP TYPE texts AS ENUM"
-            f" (SELECT DISTINCT {text} AS text FROM {self.table} WHERE text IS NOT NULL ORDER BY text)"
+            f" (SELECT DISTINCT cell FROM (SELECT {text} AS cell FROM {self.table}) WHERE cell IS NOT NULL"
+            " ORDER BY cell)"
         )
         rows = self.connection.execute("SELECT unnest(enum_range(NULL::texts))::VARCHAR").fetchall()
         codes = self.fetch(f"coalesce(enum_code(({text})::texts)::UINTEGER + 1, 0)::UINTEGER")

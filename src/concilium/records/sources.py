@@ -14,8 +14,10 @@ from concilium.records.columns import Column
 from concilium.records.grammar import BLANKS, DEFAULT_MISSING
 
 TEXT_FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
-DATABASES = (".duckdb", ".db")
-ENDINGS = (*TEXT_FILES, ".parquet", *DATABASES)
+DATABASES = (".duckdb", ".db", ".sqlite", ".sqlite3")
+SPREADSHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+ARROW_FILES = (".arrow", ".feather", ".ipc")
+ENDINGS = (*TEXT_FILES, ".parquet", *DATABASES, *SPREADSHEETS, *ARROW_FILES)
 SERVERS = ("postgresql", "postgres")
 
 
@@ -30,9 +32,15 @@ def read_columns(
         _refuse_table(table, "a DataFrame")
         return read_frame(source, schema, tokens)
     if not isinstance(source, str | os.PathLike):
+        if hasattr(type(source), "__arrow_c_stream__"):
+            from concilium.records.arrow import read_arrow
+
+            _refuse_table(table, f"a {type(source).__name__}")
+            return read_arrow(source, schema, tokens)
+        lazy = "; collect() it first" if type(source).__name__ == "LazyFrame" else ""
         raise RecordsError(
-            f"patients cannot be read from a {type(source).__name__}; give a path, a PostgreSQL URL or a DataFrame, "
-            f"and rows to Records.from_rows"
+            f"patients cannot be read from a {type(source).__name__}{lazy}; give a path, a PostgreSQL URL or a "
+            f"DataFrame, and rows to Records.from_rows"
         )
     address = os.fspath(source)
     if "://" in address:
@@ -45,14 +53,27 @@ def read_columns(
         )
     _check_file(path)
     if ending in DATABASES:
+        from concilium.records.sqlite import is_sqlite, read_sqlite
+
+        if is_sqlite(path):
+            return read_sqlite(path, table, schema, tokens)
         from concilium.records.relation import read_duckdb
 
         return read_duckdb(path, table, schema, tokens)
+    if ending in SPREADSHEETS:
+        from concilium.records.spreadsheet import read_spreadsheet
+
+        own = tokens if missing is not None else _tokens(DEFAULT_MISSING)
+        return read_spreadsheet(path, table, schema, own)
     _refuse_table(table, str(path))
     if ending in TEXT_FILES:
         from concilium.records.delimited import read_delimited
 
         return read_delimited(path, schema, tokens if missing is not None else _tokens(DEFAULT_MISSING))
+    if ending in ARROW_FILES:
+        from concilium.records.arrow import read_arrow_file
+
+        return read_arrow_file(path, schema, tokens)
     from concilium.records.relation import read_parquet
 
     return read_parquet(path, schema, tokens)

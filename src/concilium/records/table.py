@@ -64,9 +64,10 @@ class Records:
         dictionary: Dictionary | None = None,
         map: TableMap | None = None,
     ) -> Records:
-        """A table from a .csv, .csv.gz, .parquet or .duckdb file, a PostgreSQL URL, or a DataFrame.
+        """A table from a text file (.csv, .tsv, also .gz), .parquet, .arrow, .xlsx, a DuckDB or SQLite file, a
+        PostgreSQL URL, a DataFrame of pandas or polars, or whatever speaks the Arrow interface.
 
-        `table` names a table of a database, `clinic.patients` for one in a schema. `schema` states what
+        `table` names a table of a database, or a sheet, `clinic.patients` for one in a schema. `schema` states what
         inference would get wrong: `{"race": "code", "age": "number"}`; a stated column is read cell by cell
         (grammar.py), and only such columns can be asked about under `private`. `missing` lists the texts that stand
         for a missing cell (blanks around them do not count); text files use `DEFAULT_MISSING` unless it is

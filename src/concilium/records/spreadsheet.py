@@ -1,0 +1,75 @@
+"""Tables in spreadsheets (xlsx, xls, ods), read by calamine: the first row that says something names the columns.
+
+A cell of a spreadsheet has a type of its own, so that nothing is known of a column but what all its cells say: what
+should be read cell by cell is stated, by a schema or a dictionary.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from concilium.errors import MissingExtra, RecordsError, nearest
+from concilium.records.coding import Place, Schema, code_values, plan_reading, stated_kind
+from concilium.records.columns import Column, label
+
+
+def read_spreadsheet(
+    path: Path, sheet: str | None, schema: Schema, missing: frozenset[str]
+) -> dict[str, Column]:
+    """All columns of a sheet; it must be named where there are several."""
+    first, rows = _read_rows(path, sheet)
+    if not rows:
+        raise RecordsError(f"{path} holds no patients: there is no row but the names of columns")
+    names = [label(name).strip() if name is not None else "" for name in first.cells]
+    while names and not names[-1] and all(row.cell(len(names) - 1) is None for row in rows):
+        names.pop()
+    kinds = plan_reading(schema, names, str(path))
+    columns = {}
+    for name, kind in kinds.items():
+        number = names.index(name)
+        cells = [row.cell(number) for row in rows]
+        values = [None if isinstance(cell, str) and cell.strip() in missing else cell for cell in cells]
+        place = Place(str(path), name, lambda row: f"row {rows[row].number}")
+        columns[name] = code_values(values, stated_kind(kind), place, missing)
+    return columns
+
+
+class SheetRow:
+    """A row of a sheet by its number there."""
+
+    def __init__(self, number: int, cells: list[Any]) -> None:
+        self.number = number
+        self.cells = [None if cell == "" else cell for cell in cells]
+
+    def cell(self, place: int) -> Any:
+        return self.cells[place] if place < len(self.cells) else None
+
+    def __bool__(self) -> bool:
+        return any(cell is not None for cell in self.cells)
+
+
+def _read_rows(path: Path, sheet: str | None) -> tuple[SheetRow, list[SheetRow]]:
+    try:
+        from python_calamine import CalamineError, CalamineWorkbook
+    except ImportError:
+        raise MissingExtra("excel", "reading spreadsheets") from None
+    try:
+        with CalamineWorkbook.from_path(str(path)) as book:
+            names = list(book.sheet_names)
+            if sheet is None and len(names) > 1:
+                raise RecordsError(
+                    f"{path}: say which sheet to read with table=...; there are: {', '.join(names[:10])}"
+                )
+            if sheet is not None and sheet not in names:
+                hint = nearest(sheet, names) or f"; there are: {', '.join(names[:10])}"
+                raise RecordsError(f"{path}: there is no sheet {sheet!r}{hint}")
+            cells = book.get_sheet_by_name(sheet or names[0]).to_python(skip_empty_area=False)
+    except (CalamineError, OSError, ValueError):
+        raise RecordsError(
+            f"{path} cannot be read as a spreadsheet; save it again, without a password"
+        ) from None
+    rows = [row for row in (SheetRow(number, own) for number, own in enumerate(cells, start=1)) if row]
+    if not rows:
+        raise RecordsError(f"{path} is empty; a table of patients starts with a row of column names")
+    return rows[0], rows[1:]
