@@ -82,9 +82,11 @@ class Site:
             raise StudyError(f"site {name!r} takes a Policy, such as Policy.read(...); got {policy!r}")
         table = patients.selectable
         self.name = name
+        # How the table changed since the ledger was last used (for the hospital alone); empty where it did not.
+        self.grown = ""
         self.policy = policy if policy is not None else Policy()
         self.policy.check(table.names)  # before any file is made
-        self.ledger = ledger if isinstance(ledger, Ledger) else self._open_ledger(ledger, patients)
+        self.ledger = ledger if isinstance(ledger, Ledger) else self._open_ledger(ledger, patients, identity)
         if note := self.ledger.settle(self.policy.allowance):
             log.warning("site %s has a ledger whose budget changed: %s", name, note)
         self.identity = identity if isinstance(identity, Identity) else self._find_identity(identity)
@@ -227,17 +229,58 @@ class Site:
         )
         return write_signed(refusal, self.identity)
 
-    def _open_ledger(self, path: str | Path | None, patients: Patients) -> Ledger:
+    def _open_ledger(
+        self, path: str | Path | None, patients: Patients, identity: str | Path | Identity | None
+    ) -> Ledger:
         where = ":memory:" if path is None else path
         budget = self.policy.budget
-        return Ledger(
-            where,
-            records=self._find_digest(path, patients),
-            former_records=lambda: patients.former_digest,
-            currency=None if budget is None else budget.currency,
-            delta=None if budget is None else budget.exact_delta,
-            allowance=self.policy.allowance,
+        digest = self._find_digest(path, patients)
+
+        def open_for(records: str | None) -> Ledger:
+            return Ledger(
+                where,
+                records=records,
+                former_records=lambda: patients.former_digest,
+                currency=None if budget is None else budget.currency,
+                delta=None if budget is None else budget.exact_delta,
+                allowance=self.policy.allowance,
+            )
+
+        try:
+            return open_for(digest)
+        except LedgerError:
+            if patients.by is None or path is None or patients.reads != ("table",):
+                raise
+            book = open_for(None)
+            file = identity if identity is not None else f"{path}.identity"
+            if not isinstance(file, Identity) and not Path(file).exists():
+                book.close()
+                raise
+            own = file if isinstance(file, Identity) else Identity.at(file)
+            if not self._goes_on(book, patients, digest, own):
+                book.close()
+                raise
+            return book
+
+    def _goes_on(self, book: Ledger, patients: Patients, digest: str, identity: Identity) -> bool:
+        """Bind a ledger of this hospital to its table as it is now, where patients are known by an id: some were added,
+        corrected or taken out, which is entered. What is spent stays spent, and whom earlier answers were about stays
+        remembered, by id, over all versions of the table.
+
+        False where the ledger is another site's, or its patients are hardly in this table: that is a slip.
+        """
+        settings = book.settings
+        if settings.records in (None, digest) or settings.site != f"{self.name} ({identity.fingerprint})":
+            return False
+        known, still = Populations(book, patients, self.policy.minimum_patients).count_known()
+        if still < known / 2:
+            return False
+        said = f"; of {known} patients who are remembered {still} are in it" if known else ""
+        self.grown = (
+            f"the table has changed since its ledger was last used: {len(patients)} patients now{said}"
         )
+        book.rebind(digest, note=self.grown)
+        return True
 
     def _find_digest(self, path: str | Path | None, patients: Patients) -> str:
         """What the ledger is to be bound to: all parts together; or the table alone, where a ledger of that table is

@@ -332,8 +332,8 @@ class Ledger(LedgerMemory, RefusalLog):
                 raise LedgerError(problem)
             return count
 
-    def rebind(self, records: str, forget: str | None = None) -> None:
-        """The hospital's table changed: bind to the new records' digest. What is spent stays spent.
+    def rebind(self, records: str, forget: str | None = None, note: str = "the records changed") -> None:
+        """The hospital's table changed: bind to the new records' digest, with a note of how. What is spent stays spent.
 
         Whom earlier answers were about is remembered still, unless `forget` says why not: what was answered could then
         be subtracted from what will be.
@@ -343,7 +343,6 @@ class Ledger(LedgerMemory, RefusalLog):
             raise LedgerError(f"to forget the patients of {self.path} needs a reason, which is entered")
         with self._writing() as tail:
             settings = chain.read_settings(self._file)
-            note = "the records changed"
             if forget is not None:
                 note += f"; whom {self._forget_patients()} answers were about was forgotten: {forget}"
             elif settings.records != digest:
@@ -583,9 +582,13 @@ class Ledger(LedgerMemory, RefusalLog):
 
     def _refuse_binding(self, name: str, current: Any, requirement: Any) -> NoReturn:
         if name == "records":
+            site = self.settings.site
+            whose = "" if site is None else f"the ledger of {site.split(' (')[0]!r} and "
             raise LedgerError(
-                f"{self.path} is bound to other records (their digest begins {current[:12]}, not {requirement[:12]}); "
-                "if the hospital's table changed, rebind the ledger to it: what is spent stays spent"
+                f"{self.path} is {whose}bound to other records (their digest begins {current[:12]}, not "
+                f"{requirement[:12]}); if that hospital's table changed, rebind the ledger to it: what is spent stays "
+                "spent (a site that names its column of patients goes on by itself); if it is another hospital's "
+                "table, name that hospital's own ledger"
             )
         remedy = {
             "site": "give each site its own ledger, and keep its identity file beside it",

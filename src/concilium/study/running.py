@@ -123,6 +123,9 @@ def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> S
         warn(f"and {len(faults) - MOST_FAULTS} more like that: concilium check {study.path}")
     work.bind(study, [*tables.values(), *test.values()])
     sites = open_sites(study, tables, spare=work.folder)
+    for name, site in sites.items():
+        if site.grown:
+            warn(f"{name}: {site.grown}; the ledger goes on")
     try:
         patients, held_back = hold_back(study, tables)
         members = keep_patients(study, sites, patients) if held_back else sites

@@ -88,6 +88,7 @@ class Hospital(msgspec.Struct, frozen=True, kw_only=True):
     policy: Text | None = None
     ledger: Text | None = None
     map: Map | None = None
+    patient: Text | None = None
 
     @property
     def source(self) -> str:

@@ -45,7 +45,8 @@ def read_tables(study: Study) -> dict[str, Records]:
     for hospital in study.hospitals:
         assert hospital.records is not None
         source = study.locate(hospital.records)
-        tables[hospital.name] = read_table(study, source, hospital, reading)
+        ids: dict[str, str] = {} if hospital.patient is None else {hospital.patient: "code"}
+        tables[hospital.name] = read_table(study, source, hospital, {**reading, **ids})
         require_target(study, tables[hospital.name], f"site {hospital.name!r}, {source}", reading)
         if hospital.ledger and reading != study.schema:
             # A ledger of an earlier version is bound to the table as [schema] alone would have it read.
@@ -215,7 +216,7 @@ def open_sites(
             refuse_identifier(study, name, records, policy or Policy())
         sites[name] = Site(
             name,
-            records,
+            know_patients(study, name, records),
             policy=policy,
             ledger=ledgers.get(name) or (spare / f"{number}.ledger" if spare else None),
             division_key=None if name in ledgers else SIMULATION_KEY,
@@ -230,9 +231,27 @@ def keep_patients(study: Study, sites: Mapping[str, Site], tables: Mapping[str, 
     for name, site in sites.items():
         refuse_identifier(study, name, tables[name], site.policy)
     return {
-        name: Site(name, tables[name], site.policy, site.ledger, site.identity, site.division_key)
+        name: Site(
+            name,
+            know_patients(study, name, tables[name]),
+            site.policy,
+            site.ledger,
+            site.identity,
+            site.division_key,
+        )
         for name, site in sites.items()
     }
+
+
+def know_patients(study: Study, name: str, records: Records | Patients) -> Records | Patients:
+    """A hospital's table with its column of patients, where it names one."""
+    by = next((one.patient for one in study.hospitals if one.name == name), None)
+    if by is None or isinstance(records, Patients):
+        return records
+    try:
+        return Patients(table=records, by=by)
+    except RecordsError as error:
+        raise StudyError(f"site {name!r}: {error}") from None
 
 
 def refuse_identifier(study: Study, site: str, records: Records, policy: Policy) -> None:
