@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections import Counter
 
 import numpy as np
@@ -12,6 +14,7 @@ from pooled_id3 import c45, decide, id3, name_group
 
 import concilium as cc
 from concilium.errors import HouseError
+from concilium.trees.plain_tree import PlainTables
 from strategies import federations
 
 
@@ -142,3 +145,47 @@ def test_auto_reduction_is_id3_on_the_attributes_that_are_kept(sites, reduce):
     assert nested(tree.body) == id3(pooled, kept, "y")
     said = next(warning for warning in tree.card.warnings if warning.startswith("auto-reduction"))
     assert f"{len(shared(taking_part)) - len(kept)} of {len(shared(taking_part))} attributes" in said
+
+
+def make_wide_rows(count, seed):
+    """Two attributes that matter, eight that do not, and twelve that nearly nobody differs in."""
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        row = {f"x{i}": draw.choice("abcd") for i in range(10)}
+        row |= {f"z{i}": "other" if i > 5 and draw.random() < 0.01 else "same" for i in range(12)}
+        told = (row["x0"] in "ab") != (row["x1"] == "c")
+        rows.append({**row, "y": "yes" if told or draw.random() < 0.2 else "no"})
+    return rows
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+@pytest.mark.parametrize(("reduce", "least"), [(0, 0.03), (0.05, 0.15)])
+def test_what_auto_reduction_saves_is_what_the_card_says(release, reduce, least):
+    """The same tree, with and without: the bytes that were really exchanged differ by what is said."""
+    sites = {f"s{i}": make_wide_rows(300, i) for i in range(4)}
+    options = {"release": release, "max_depth": 4, "min_leaf": 5}
+    whole = cc.DecisionTree("y", **options).fit(house_of(sites))
+    reduced = cc.DecisionTree("y", reduce=reduce, **options).fit(house_of(sites))
+    assert reduced.body == whole.body
+    (said,) = [warning for warning in reduced.card.warnings if warning.startswith("auto-reduction")]
+    saved, of = (1000 * float(number) for number in re.findall(r"([\d.]+) kB", said))
+    assert f"{6 if reduce == 0 else 12} of 22 attributes were counted at the root only" in said
+    assert saved == pytest.approx(whole.card.bytes - reduced.card.bytes, rel=0.02, abs=100)
+    assert of == pytest.approx(whole.card.bytes, rel=0.02)  # when it is said, masks have not been ended yet
+    assert saved > least * whole.card.bytes
+
+
+def test_questions_below_the_root_list_only_what_is_counted(monkeypatch):
+    asked = []
+    write = PlainTables._write
+    monkeypatch.setattr(
+        PlainTables, "_write", lambda self, *how: asked.append(question := write(self, *how)) or question
+    )
+    tree = cc.DecisionTree("y", reduce=0.05, max_depth=3, prune=0.3)
+    tree.fit(house_of({f"s{i}": make_wide_rows(200, i) for i in range(3)}))
+    sent = [question for question in asked if len(question.attributes) < 22]
+    names = [{attribute.name for attribute in question.attributes} for question in sent]
+    assert all(own <= {f"x{i}" for i in range(10)} for own in names)
+    assert names[-1] <= set(tree.attributes_) | {f"x{i}" for i in range(10)}
+    assert sent[-1].counted == []  # of those held out nothing is counted but their classes

@@ -46,6 +46,10 @@ class Partners(Protocol):
         """How many bytes have gone to and fro."""
 
     @property
+    def answered(self) -> int:
+        """How many of these were what answers hold, without the envelopes and signatures around it."""
+
+    @property
     def least_variance(self) -> Fraction:
         """The least noise that a private sum can have: a share below it would be refused."""
 

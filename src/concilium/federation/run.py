@@ -83,6 +83,7 @@ class Run:
         self.sites = list(house.names)
         self.rounds = 0
         self.bytes = 0
+        self.answered = 0
         self.fixed = False
         self.journal = None if house.journal is None else Journal(house.journal)
         self.id = draft.nonce or draw_bytes(16).hex()
@@ -485,6 +486,7 @@ class Run:
         seen = self.house.heads.get(site)
         if seen is None or answer.ledger.count > seen.count:
             self.house.heads[site] = answer.ledger
+        self.answered += len(answer.body)
         if answer.below:
             self._regions[site] = answer.below
         if answer.charge is not None and answer.id not in self._answered:

@@ -61,8 +61,9 @@ def grow(
 
     With `subtract`, the largest child of a split is not asked for but derived from its parent (sums are exact),
     which halves the counting. With `reduce`, attributes of which no more than this share of the patients at the
-    root has another than the commonest value are left out below it (auto-reduction, section 1.6). With `group`, the
-    values of every attribute are grouped at every node before one is chosen; without it only those of small branches.
+    root has another than the commonest value are left out, from the root on (auto-reduction, section 1.6). With
+    `group`, the values of every attribute are grouped at every node before one is chosen; without it only those of
+    small branches.
     """
     counted = list(range(len(schema.attributes)))
     sizes = [attribute.size for attribute in schema.attributes]

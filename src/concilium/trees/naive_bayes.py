@@ -117,7 +117,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     def _converse_plainly(self) -> Conversation[Learned[NaiveBayesBody]]:
         seen = yield from ask_schemas(self)
         schema = share_schema(seen, self.bins, self.target)
-        counts: Counts = yield PlainTables(self, schema, seen).ask()
+        counts = yield from PlainTables(self, schema, seen).count()
         patients = {site: own.patients for site, own in seen.items()}
         return Learned(self._finish(schema, counts[0]), patients, find_oddities(self, schema, seen))
 

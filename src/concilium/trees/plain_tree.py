@@ -3,17 +3,20 @@ every level; the tree is that of the pooled table (docs/methods.md, section 1.3)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
+import numpy as np
 
 from concilium.federation.attributes import Attribute
-from concilium.federation.conversation import Asked, Conversation, Learned, Partners, ToEach
+from concilium.federation.conversation import Conversation, Learned, Partners, ToEach
 from concilium.federation.edges import choose_cutoffs
+from concilium.federation.held_out import Part
 from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, split_histograms
 from concilium.federation.messages import encode
 from concilium.federation.schema import SchemaSeen, SharedSchema, share_schema
+from concilium.federation.sums import write_sum
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.trees.body import TreeBody
 from concilium.trees.cautions import find_constant, find_lonely_classes, find_oddities, say_constant
@@ -21,7 +24,7 @@ from concilium.trees.crosstables import AskCrosstables
 from concilium.trees.growing import Counts, finish, grow
 from concilium.trees.pruning import prune_with
 from concilium.trees.schemas import PLAN_SCHEMA, TreeStudy, ask_schemas
-from concilium.trees.splits import Split, cells_of_node
+from concilium.trees.splits import Split
 
 if TYPE_CHECKING:
     from concilium.trees.tree import DecisionTree
@@ -45,25 +48,19 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
     """Grow a tree over the sites."""
     seen = yield from ask_schemas(tree)
     schema = share_schema(seen, (yield from choose_bins(tree, seen)), tree.target)
-    tables = PlainTables(tree, schema, seen)
-    everything = cells_of_node(schema.attributes, range(len(schema.attributes)))
+    tables = PlainTables(tree, schema, seen, partners)
     floored = [site for site, own in seen.items() if own.floored]
     pruning = tree.prune is not None and not floored
     constant: list[str] = []
-    saved = 0.0
 
     def count(splits: list[Split], nodes: list[int], counted: list[int]) -> Conversation[Counts]:
-        nonlocal saved
-        before = partners.bytes
-        part = tree.part(held=False) if pruning else None
-        total: Counts = yield tables.ask(tree=splits, nodes=nodes, counted=counted, part=part)
+        total = yield from tables.count(splits, nodes, counted, tree.part(held=False) if pruning else None)
         if not splits:
             constant[:] = find_constant(total[0], schema.attributes)
-        saved += (partners.bytes - before) * (everything / total.shape[1] - 1)
         return total
 
     def count_held_out(splits: list[Split], nodes: list[int]) -> Conversation[Counts]:
-        total: Counts = yield tables.ask(tree=splits, nodes=nodes, counted=[], part=tree.part(held=True))
+        total = yield from tables.count(splits, nodes, [], tree.part(held=True))
         return total
 
     grown, counted = yield from grow(
@@ -76,6 +73,7 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         reduce=tree.reduce,
         group=tree.group,
     )
+    saved = tables.saved
     warnings = [
         *find_oddities(tree, schema, seen),
         *find_lonely_classes(tree.target, {site: own.classes for site, own in seen.items()}),
@@ -92,35 +90,99 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
     if tree.reduce is not None:
         everyone = len(schema.attributes)
         warnings.append(
-            f"auto-reduction: {everyone - len(counted)} of {everyone} attributes are left out below "
-            f"the root, which saved about {saved / 1000:.1f} kB of {(partners.bytes + saved) / 1000:.1f} kB"
+            f"auto-reduction: {everyone - len(counted)} of {everyone} attributes were counted at the root only, which "
+            f"saved {saved / 1000:.1f} kB of {(partners.bytes + saved) / 1000:.1f} kB"
         )
     body = finish(tree.target, tree.query, schema, grown)
     return Learned(body, {site: own.patients for site, own in seen.items()}, warnings)
 
 
 class PlainTables:
-    """The crosstables of one study, as its sites are asked for them: under `exact` each is told its own values."""
+    """The crosstables of one study, as its sites are asked for them: under `exact` each is told its own values.
 
-    def __init__(self, study: TreeStudy, schema: SharedSchema, seen: Mapping[str, SchemaSeen]) -> None:
-        by_site = study.way_out.by_site
-        public = schema.hidden if by_site else schema
-        self._root = AskCrosstables(
-            query=study.query,
-            target=study.target,
+    A question lists the attributes that it counts and those that its tree asks about, and no others. `saved` are the
+    bytes that this spared, of questions and of answers, where not all attributes were counted: what the same questions
+    would have been with all of them, as they would have been written.
+    """
+
+    def __init__(
+        self,
+        study: TreeStudy,
+        schema: SharedSchema,
+        seen: Mapping[str, SchemaSeen],
+        partners: Partners | None = None,
+    ) -> None:
+        self._study, self._schema, self._seen, self._partners = study, schema, seen, partners
+        self._told: dict[tuple[int, ...], dict[str, bytes]] = {}
+        self.saved = 0
+
+    def count(
+        self,
+        splits: Sequence[Split] = (),
+        nodes: Sequence[int] = (0,),
+        counted: Sequence[int] | None = None,
+        part: Part | None = None,
+    ) -> Conversation[Counts]:
+        """The counts of these attributes (all of them by default) at the nodes of a partial tree."""
+        everything = range(len(self._schema.attributes))
+        counting = list(everything) if counted is None else list(counted)
+        listed = tuple(sorted({*counting, *(split.attribute for split in splits)}))
+        before = 0 if self._partners is None else self._partners.answered
+        question = self._write(listed, splits, nodes, counting, part)
+        total: Counts = yield ToEach(question, self._tell(listed)) if self._by_site else question
+        if len(listed) < len(everything) and self._partners is not None:
+            answers = self._partners.answered - before
+            whole = self._write(tuple(everything), splits, nodes, list(everything), part)
+            if answers:  # folds that share a conversation ask nothing themselves
+                self.saved += self._weigh(whole, tuple(everything)) - self._weigh(question, listed)
+                more = math.prod(whole.shape) - math.prod(question.shape)
+                word = self._study.way_out.word or self._find_word(answers, question.shape)
+                self.saved += round(len(self._seen) * word * more)
+        return total
+
+    @property
+    def _by_site(self) -> bool:
+        return self._study.way_out.by_site
+
+    def _write(
+        self,
+        listed: tuple[int, ...],
+        splits: Sequence[Split],
+        nodes: Sequence[int],
+        counting: Sequence[int],
+        part: Part | None,
+    ) -> AskCrosstables:
+        """The question about these attributes, which are numbered anew in it."""
+        place = {attribute: number for number, attribute in enumerate(listed)}
+        schema = self._schema.keep(listed)
+        public = schema.hidden if self._by_site else schema
+        return AskCrosstables(
+            query=self._study.query,
+            target=self._study.target,
             classes=public.classes,
             attributes=public.attributes,
-            tree=[],
-            nodes=[0],
+            tree=[Split(split.node, place[split.attribute], split.children) for split in splits],
+            nodes=list(nodes),
+            counted=None if len(counting) == len(listed) else [place[index] for index in counting],
+            part=part,
         )
-        self._templates = tell_each(schema, seen) if by_site else None
 
-    def ask(self, **changes: Any) -> Asked:
-        """The root's tables, or with these changes others."""
-        question = msgspec.structs.replace(self._root, **changes)
-        if question.counted is not None and len(question.counted) == len(question.attributes):
-            question = msgspec.structs.replace(question, counted=None)
-        return question if self._templates is None else ToEach(question, self._templates)
+    def _tell(self, listed: tuple[int, ...]) -> dict[str, bytes]:
+        """What each site is told of the values of these attributes."""
+        if listed not in self._told:
+            self._told[listed] = tell_each(self._schema.keep(listed), self._seen)
+        return self._told[listed]
+
+    def _weigh(self, question: AskCrosstables, listed: tuple[int, ...]) -> int:
+        """How many bytes a question is, as it goes to all sites."""
+        templates = sum(map(len, self._tell(listed).values())) if self._by_site else 0
+        return len(encode(question)) * len(self._seen) * self._study.way_out.sendings + templates
+
+    def _find_word(self, answers: int, shape: tuple[int, ...]) -> float:
+        """How many bytes a number took on average in answers of this shape. With all attributes it would be as many:
+        the class counts of the nodes, which are in both, are the largest numbers."""
+        around = len(encode(write_sum(np.zeros(shape, dtype=np.uint8), 0))) - math.prod(shape)
+        return (answers / len(self._seen) - around) / math.prod(shape)
 
 
 def tell_each(schema: SharedSchema, seen: Mapping[str, SchemaSeen]) -> dict[str, bytes]:

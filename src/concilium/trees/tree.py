@@ -100,8 +100,9 @@ class DecisionTree(TreeMethod[TreeBody]):
         Parameter(
             "a share from 0 to below 1",
             number(lambda share: 0 <= share < 1),
-            "auto-reduction: below the root, leave out attributes of which at most this share of the patients has "
-            "another than the commonest value; 0 leaves out what is constant and changes no tree",
+            "auto-reduction: attributes of which at most this share of the patients has another than the commonest "
+            "value are counted once and split no node, the root among them; 0 leaves out what is constant and changes "
+            "no tree",
         ),
     ] = None
     prune: Annotated[

@@ -38,6 +38,8 @@ class Masked(Release):
     )
     by_site: ClassVar[bool] = False
     comparable: ClassVar[bool] = False
+    sendings: ClassVar[int] = 2  # to be answered, and to be opened
+    word: ClassVar[int | None] = 8
 
     def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
         if isinstance(question, Summed):

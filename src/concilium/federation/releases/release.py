@@ -31,6 +31,8 @@ class Release(ABC):
                  whole answer
     begins_anew  whether a study goes on with the rest where a site is lost, by asking them from the beginning
     hands_on     whether entries of single patients leave, and not statistics
+    sendings     how often a question for a sum goes to each site
+    word         how many bytes each number of a sum travels in; None: as few as all of them need
     """
 
     name: ClassVar[str]
@@ -39,6 +41,8 @@ class Release(ABC):
     comparable: ClassVar[bool]
     begins_anew: ClassVar[bool] = False
     hands_on: ClassVar[bool] = False
+    sendings: ClassVar[int] = 1
+    word: ClassVar[int | None] = None
 
     @property
     def bounded(self) -> bool:
