@@ -140,3 +140,62 @@ def test_accepted_patterns_are_quick_on_long_values(pattern: str, period: str, e
     ours.substitute(value)
     # The worst measured is an eighth of a second; a pattern that runs away takes years.
     assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "value", "becomes"),
+    [
+        ("[a-z]", "[A-Z]", "ab1", "AB1"),
+        ("[a-zA-Z]", "[b-zaB-ZA]", "Hal zZ", "Ibm aA"),
+        ("[0-9]", "[5-90-4]", "2019-05", "7564-50"),
+        ("[abc]", "[xyz]", "cabbage", "zxyyxge"),
+        ("[aeiou]", "[.....]", "patient", "p.t..nt"),
+        (r"[\-\]]", "[+)]", "a-b]", "a+b)"),
+        ("[-a]", "[a-]", "a-", "-a"),
+    ],
+)
+def test_a_range_becomes_the_other(pattern: str, replacement: str, value: str, becomes: str) -> None:
+    assert read_pattern(pattern, replacement).substitute(value) == becomes
+
+
+@given(st.text("abcxyzABC019 -", max_size=30), st.permutations("abcxyz"))
+def test_ranges_are_translated_as_python_translates(value: str, order: list[str]) -> None:
+    old, new = "abcxyz", "".join(order)
+    assert read_pattern(f"[{old}]", f"[{new}]").substitute(value) == value.translate(str.maketrans(old, new))
+    assert read_pattern("[a-z]", "[A-Z]").substitute(value) == value.upper()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "place", "words"),
+    [
+        ("[a-z]", "[0-9]", 6, "26 are in the first and 10 in this"),
+        ("[0-9]", "[redacted]", 6, r"write \\\[ for the bracket"),
+        ("[a-za]", "[A-ZA]", 0, "twice in this range"),
+        (r"[\d]", "[a-j]", 0, r"such as \[0-9\]"),
+        ("[a-c]", "[z-x]", 6, "backwards"),
+        ("x[a-z]", "[A-Z]", 7, "a range replaces a range"),
+        ("[a-z]+", "[A-Z]", 7, "a range replaces a range"),
+        ("[^a-z]", "[A-Z]", 7, "a range replaces a range"),
+        (r"(\d)", r"\1-[a-zA-Z]", 8, "a range replaces a range"),
+    ],
+)
+def test_a_range_that_replaces_no_range_is_pointed_at(
+    pattern: str, replacement: str, place: int, words: str
+) -> None:
+    with pytest.raises(Mistake, match=words) as caught:
+        read_pattern(pattern, replacement)
+    assert caught.value.place == place
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "becomes"),
+    [
+        (r"\d+", "[redacted]", "a[redacted]"),
+        (r"\d+", "[de-identified]", "a[de-identified]"),
+        (r"\d+", r"\[A-Z]", "a[A-Z]"),
+        ("[0-9]", r"\[x\]", "a[x][x]"),
+        ("[0-9]", "x", "axx"),
+    ],
+)
+def test_brackets_that_are_no_range_stay_brackets(pattern: str, replacement: str, becomes: str) -> None:
+    assert read_pattern(pattern, replacement).substitute("a12") == becomes

@@ -5,6 +5,9 @@ backreferences nor looking around. It is accepted only if the work it can cause 
 unlimited repetition must be able to tell from the next character whether to go on, so that it never has to
 give back what it took. Then Python's own engine runs it, at most `MOST_STEPS` steps for `LONGEST_VALUE`
 characters, whatever the sender of the value had in mind.
+
+`/[a-z]/[A-Z]/` goes from range to range (the thesis, 4.3.3): each character of the first is replaced by the one at its
+place in the second, which has as many.
 """
 
 from __future__ import annotations
@@ -78,11 +81,19 @@ Part = Chars | Edge | Sequence | Choice | Group | Repeat
 
 
 @dataclass(frozen=True)
+class NewRange:
+    """In place of a character of one range, the character at the same place of the other."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
 class Pattern:
     """A pattern with its replacement, ready to be used on values of up to `LONGEST_VALUE` characters."""
 
     regex: re.Pattern[str]
-    replacement: tuple[str | int, ...]
+    replacement: tuple[str | int | NewRange, ...]
 
     def substitute(self, text: str) -> str | None:
         """The text with every match replaced; None for a text too long to be searched in bounded time."""
@@ -92,7 +103,12 @@ class Pattern:
 
     def _fill(self, match: re.Match[str]) -> str:
         return "".join(
-            part if isinstance(part, str) else match.group(part) or "" for part in self.replacement
+            part
+            if isinstance(part, str)
+            else match.group(part) or ""
+            if isinstance(part, int)
+            else part.new[part.old.index(match[0])]
+            for part in self.replacement
         )
 
 
@@ -104,7 +120,59 @@ def read_pattern(pattern: str, replacement: str, place: int = 0) -> Pattern:
     part = reader.read()
     _require_bound(part, reader.groups, place)
     regex = re.compile(_write(part))
-    return Pattern(regex, _read_replacement(replacement, reader.groups, place + len(pattern) + 1))
+    there = place + len(pattern) + 1
+    if _is_class(pattern) and _is_class(replacement):
+        return Pattern(regex, (_pair(pattern, place, replacement, there),))
+    if found := _RANGES.search(replacement):
+        raise Mistake(
+            "a range replaces a range, as in /[a-z]/[A-Z]/, and here the pattern is none; write \\[ for the bracket "
+            "itself",
+            there + found.start(),
+        )
+    return Pattern(regex, _read_replacement(replacement, reader.groups, there))
+
+
+# Ranges and nothing else in brackets, which are not escaped.
+_RANGES = re.compile(r"(?<!\\)\[(?:[^\\\]]-[^\\\]])+\]")
+
+
+def _is_class(text: str) -> bool:
+    """Whether all of it is one class of characters, and not of all others."""
+    return re.fullmatch(r"\[(?!\^)(?:[^\\\]]|\\.)+\]", text) is not None
+
+
+def _pair(pattern: str, place: int, replacement: str, there: int) -> NewRange:
+    """What each character of a range becomes; a Mistake where it is not one character for each."""
+    old, new = _list_class(pattern, place), _list_class(replacement, there)
+    if len(set(old)) < len(old):
+        raise Mistake("a character is twice in this range, so that it is not clear what becomes of it", place)
+    if len(old) != len(new):
+        raise Mistake(
+            f"a range replaces a range of as many characters: {len(old)} are in the first and {len(new)} in this; "
+            "write \\[ for the bracket itself",
+            there,
+        )
+    return NewRange(old, new)
+
+
+def _list_class(text: str, place: int) -> str:
+    """The characters of a class, in the order written."""
+    reader = _Reader(text, place)
+    reader.at = 1
+    listed = ""
+    while reader.peek() != "]":
+        low = high = reader.member()
+        if reader.peek() == "-" and text[reader.at + 1] != "]":
+            reader.at += 1
+            high = reader.member()
+        if len(low) > 1 or len(high) > 1:
+            raise Mistake(
+                "a range from which another is made lists its characters, such as [0-9] for \\d", place
+            )
+        if high < low:
+            raise Mistake("this range goes backwards", place)
+        listed += "".join(map(chr, range(ord(low), ord(high) + 1)))
+    return listed
 
 
 class _Reader:
@@ -123,11 +191,11 @@ class _Reader:
     def _mistake(self, problem: str, at: int | None = None) -> Mistake:
         return Mistake(problem, self.start + (self.at if at is None else at))
 
-    def _peek(self) -> str:
+    def peek(self) -> str:
         return self.text[self.at : self.at + 1]
 
     def _take(self) -> str:
-        sign = self._peek()
+        sign = self.peek()
         if not sign:
             raise self._mistake("the pattern ends too early")
         self.at += 1
@@ -135,14 +203,14 @@ class _Reader:
 
     def _choice(self) -> Part:
         options = [self._sequence()]
-        while self._peek() == "|":
+        while self.peek() == "|":
             self.at += 1
             options.append(self._sequence())
         return options[0] if len(options) == 1 else Choice(tuple(options))
 
     def _sequence(self) -> Part:
         parts: list[Part] = []
-        while self._peek() not in ("", "|", ")"):
+        while self.peek() not in ("", "|", ")"):
             parts.append(self._repeated())
         return Sequence(tuple(parts))
 
@@ -154,12 +222,12 @@ class _Reader:
             return atom
         if isinstance(atom, Edge):
             raise self._mistake("there is nothing to repeat here", start)
-        if self._peek() and self._peek() in "?+*{":
+        if self.peek() and self.peek() in "?+*{":
             raise self._mistake("one repetition sign after another is not allowed")
         return Repeat(atom, *counts, place=self.start + start)
 
     def _counts(self) -> tuple[int, int | None] | None:
-        sign = self._peek()
+        sign = self.peek()
         if sign and sign in "?*+":
             self.at += 1
             return {"?": (0, 1), "*": (0, None), "+": (1, None)}[sign]
@@ -200,7 +268,7 @@ class _Reader:
                 return _one(sign)
 
     def _group(self, start: int) -> Part:
-        numbered = self._peek() != "?"
+        numbered = self.peek() != "?"
         if not numbered and self.text[self.at : self.at + 2] != "?:":
             raise self._mistake("only plain groups ( ) and (?: ) are allowed, no looking around", start)
         self.at += 0 if numbered else 2
@@ -209,7 +277,7 @@ class _Reader:
         if self.depth > DEEPEST_GROUP:
             raise self._mistake(f"groups are nested more than {DEEPEST_GROUP} deep here", start)
         inner = self._choice()
-        if self._peek() != ")":
+        if self.peek() != ")":
             raise self._mistake("this parenthesis is never closed", start)
         self.at += 1
         self.depth -= 1
@@ -230,22 +298,18 @@ class _Reader:
         return _one(sign)
 
     def _class(self, start: int) -> Part:
-        negated = self._peek() == "^"
+        negated = self.peek() == "^"
         self.at += negated
         written, mentioned = "", set[str]()
-        while self._peek() != "]":
-            if not self._peek():
+        while self.peek() != "]":
+            if not self.peek():
                 raise self._mistake("this bracket is never closed", start)
             if self.text.startswith("[:", self.at):
                 raise self._mistake("write \\d, \\w or \\s instead of a class by name")
-            low = self._member()
-            if (
-                len(low) == 1
-                and self._peek() == "-"
-                and self.text[self.at + 1 : self.at + 2] not in ("", "]")
-            ):
+            low = self.member()
+            if len(low) == 1 and self.peek() == "-" and self.text[self.at + 1 : self.at + 2] not in ("", "]"):
                 self.at += 1
-                high = self._member()
+                high = self.member()
                 if len(high) > 1 or high < low or ord(high) - ord(low) > 512:
                     raise self._mistake("this range goes backwards or is too wide")
                 written += f"{re.escape(low)}-{re.escape(high)}"
@@ -258,7 +322,7 @@ class _Reader:
         self.at += 1
         return Chars(f"[{'^' if negated else ''}{written}]", frozenset(mentioned))
 
-    def _member(self) -> str:
+    def member(self) -> str:
         """One character of a class, or one of its categories such as \\d."""
         sign = self._take()
         if sign != "\\":
