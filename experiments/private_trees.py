@@ -7,8 +7,8 @@ Three studies, each dealt to five hospitals, three in ten patients held back by 
 diabetes130 (which of 69,973 diabetics discharged alive are admitted again). Values and cutoffs are public: codes as
 documented, clinical ranges. Every private figure is the mean of REPETITIONS studies through a house with real noise at
 delta = 1e-6. Ways: the private tree; the same with its budget spread evenly (every level asks about
-all attributes, all questions weigh the same); the one-level model; diffprivlib's tree and its forest of ten, which
-see all patients in one table, at pure epsilon. Infinite epsilon is release = "exact".
+all attributes, all questions weigh the same); the one-level model; RuleFit; diffprivlib's tree and its forest of ten,
+which see all patients in one table, at pure epsilon. Infinite epsilon is release = "exact".
 
 diffprivlib 0.6.6 does not import with scikit-learn 1.9; the table then says so. To see its figures, make it a Python of
 its own and name it:  python -m venv peer && peer/bin/pip install diffprivlib==0.6.6 scikit-learn==1.5.2
@@ -39,7 +39,7 @@ from concilium.evaluation.leave_out import hold_out
 from concilium.evaluation.metrics import auc
 from concilium.federation.attributes import NOWHERE, Attribute, recode
 from concilium.federation.prediction import NewPatients
-from concilium.records.table import Coded, Numbers
+from concilium.records.table import Coded, Column, Numbers
 from concilium.trees.private_growing import TreeBudget
 
 UNLIMITED = cc.Policy(budget=cc.Budget("unlimited"))  # a simulation, with an epsilon of 10 in it
@@ -145,11 +145,19 @@ class Study:
 def make_study(
     name: str, table: cc.Records, values: dict[str, list[Any]], bins: dict[str, list[float]]
 ) -> Study:
+    # Private questions are answered about columns of which the hospital states how they are read.
+    table = cc.Records({column: state(table[column]) for column in table.names})
     held = hold_out(len(table), HELD_BACK, name, "private trees")
     rows = np.flatnonzero(~held)
     home = np.array([deal(int(row)) for row in rows])
     learning = [table.take(rows[home == hospital]) for hospital in range(HOSPITALS)]
     return Study(name, learning, table.take(held), values, bins)
+
+
+def state(column: Column) -> Column:
+    if isinstance(column, Numbers):
+        return Numbers(column.numbers, by_itself=True)
+    return Coded(column.codes, column.values, stated=True)
 
 
 def deal(row: int) -> int:
@@ -230,7 +238,7 @@ class EvenTree(cc.DecisionTree):
 
 def try_ours(study: Study, make: Any, epsilon: float, **options: Any) -> float:
     """The mean AUC of models learned from the study's hospitals, each with noise of its own."""
-    given = {"attributes": study.names, "bins": study.bins, **options}
+    given = {"attributes": study.names, "bins": study.bins, "release": "exact", **options}
     if math.isfinite(epsilon):
         stated = {**study.values, "outcome": YES_NO}
         given |= {"release": "private", "epsilon": epsilon, "delta": "1e-6", "values": stated}
@@ -330,6 +338,7 @@ def tell(study: Study, python: str) -> None:
         "tree": (cc.DecisionTree, {"max_depth": DEPTH}),
         "tree, budget spread evenly": (EvenTree, {"max_depth": DEPTH}),
         "one level (NaiveBayes)": (cc.NaiveBayes, {}),
+        "rules (RuleFit)": (cc.RuleFit, {}),
     }
     for name, (make, options) in ways.items():
         tell_row(name, [try_ours(study, make, epsilon, **options) for epsilon in EPSILONS])

@@ -22,6 +22,8 @@ from concilium.trees.grouping import Grouped, ungrouped
 def join_small(table: NDArray[np.int64], attributes: Sequence[Attribute], min_leaf: int) -> Grouped:
     """A node's table with its small branches joined: cell 0 has the class counts, then come the cells of each
     attribute."""
+    if min_leaf <= 1:
+        return ungrouped(table)
     patients = table.sum(axis=1)
     small = (patients > 0) & (patients < min_leaf)
     if not small[1:].any():
