@@ -71,6 +71,22 @@ def test_rules_tell_more_than_the_tree_of_the_same_patients(shown: tuple[Path, s
 
 
 @needs_patients
+def test_codes_are_shared_once_and_a_second_copy_does_not_fit(shown: tuple[Path, str]) -> None:
+    out, said = shown
+    shared = cc.Sequences.read(out / "sharing" / "shared.csv")
+    assert len(shared) == 4800
+    assert "not for care" in (out / "sharing" / "shared.csv").read_text().splitlines()[1]
+    with cc.Ledger.open_readonly(out / "sharing" / "codes.csv.ledger") as book:
+        assert (book.currency, book.spent()) == ("epsilon", 8)
+    assert "A second copy of the same patients is refused: this would cost epsilon = 8, but 2 is left" in said
+    assert not (out / "sharing" / "second.csv").exists()
+    lines = [line for line in said.splitlines() if line.startswith(("this file", "suppression of"))]
+    assert [float(line.split()[-3]) for line in lines][1] == 1.0
+    assert float(lines[0].split()[-3]) < 0.3
+    assert "Date, signature" in (out / "sharing" / "shared.html").read_text()
+
+
+@needs_patients
 def test_together_is_pooled_and_better_than_alone(shown: tuple[Path, str]) -> None:
     figures: dict[str, list[float]] = {}
     for line in shown[1].splitlines():

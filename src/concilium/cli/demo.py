@@ -4,7 +4,8 @@ Patients come with the package SurvSet (extra `demo`), nothing is vendored. Four
 federally funded haemodialysis centres of Rio de Janeiro State (Sá Carvalho et al., Int. J. Qual. Health Care 15, 2003),
 where the centres are real; and three of intensive-care patients of the right heart catheterisation study (Connors et
 al., JAMA 276, 1996), whose hospitals are not in the public data, so that patients are dealt to twenty made-up ones. The
-fifth has made-up patients: three wards with hourly measurements (demo_ward.py).
+fifth has made-up patients: three wards with hourly measurements (demo_ward.py). So has the last part, in which a
+hospital shares coded histories (demo_codes.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import typer
 from concilium.cli.output import figure, refuse_file, say, say_table, show_progress
 from concilium.cli.results import SHOWN
 from concilium.cli.run import run_study
-from concilium.errors import MissingExtra, StudyError
+from concilium.errors import HouseError, MissingExtra, StudyError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -162,6 +163,13 @@ holdout = 0.3
 HOSPITALS = 20
 RULES_SHOWN = 6
 WARDS, PATIENTS_OF_A_WARD = ("north", "south", "west"), 300
+CODED_PATIENTS, EVENT_EPSILON, EVENTS = 6000, "1", 8
+SHARING_POLICY = """\
+# Room for one sharing of eight events at epsilon 1, and not for two: two draws of one code tell more than one.
+[budget]
+currency = "epsilon"
+total = "10"
+"""
 
 MEASURED = {
     "age": ("num_age", [50, 65, 75]),
@@ -211,7 +219,7 @@ def demo(
         Path, typer.Option("--out", metavar="DIR", help="The folder for everything the demo writes.")
     ] = Path("concilium-demo"),
 ) -> None:
-    """Run four studies on real patients and one on made-up ones, explain a prediction, and write all to a folder.
+    """Run four studies on real patients and one on made-up ones, share codes, and write everything to a folder.
 
     \b
     Example:
@@ -229,6 +237,8 @@ def demo(
     run_rules(patients, out / "rules", tree)
     say()
     run_courses(out / "courses")
+    say()
+    run_sharing(out / "sharing")
     say()
     say(f"Everything is in {out}. Open {out / 'intensive-care' / 'results' / 'report.html'}, or go on with:")
     say("  " + shlex.join(["concilium", "run", str(out / "dialysis" / "study.toml"), "--out", "again"]))
@@ -374,6 +384,51 @@ def run_courses(folder: Path) -> None:
         f"Of the {discovery['truth']} forms of rules that 5% have, {discovery['coverage']:.0%} were found; of the "
         f"{discovery['rules']} found, {discovery['precision']:.0%} are among them."
     )
+
+
+def run_sharing(folder: Path) -> None:
+    """Coded histories, handed on with the sensitive codes randomised, and what a second copy would cost."""
+    from concilium.cli.demo_codes import make_histories
+    from concilium.cli.share import say_precision
+    from concilium.consult.sharing_page import compare
+    from concilium.study.code_sharing import SharingFiles, share_codes
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        make_histories(CODED_PATIENTS, seed=1).to_csv(folder / "codes.csv", index=False)
+        (folder / "policy.toml").write_text(SHARING_POLICY, encoding="utf-8")
+        for old in folder.glob("codes.csv.ledger*"):
+            old.unlink()
+    except OSError as error:
+        raise StudyError(f"{folder}: cannot be written to ({error.strerror})") from None
+    files = SharingFiles(
+        codes=str(folder / "codes.csv"),
+        policy=str(folder / "policy.toml"),
+        purpose="a demonstration",
+        settings={"epsilon": EVENT_EPSILON, "max_events": EVENTS},
+    )
+    say(
+        f"6. The coded histories of {CODED_PATIENTS:,} made-up patients, handed to a research group: who has HIV, and "
+        f"who abuses drugs? Every event is randomised at epsilon = {EVENT_EPSILON}, and everyone pays for {EVENTS}."
+    )
+    with show_progress(quiet=False) as tell:
+        results = share_codes(files, folder / "shared.csv", tell=tell)
+    rows = []
+    for row in compare(results.report):
+        loss = row["measured"].loss
+        precision = say_precision(row["measured"].largest)
+        rows.append(
+            [row["name"], precision, f"{loss.sensitive:.3f}", f"{loss.everything:.3f}", f"{loss.changed:.0%}"]
+        )
+    say_table(["", "attack precision", "lost: sensitive", "all codes", "false entries"], rows)
+    say(f"Hidden with the sensitive codes, since they give them away: {', '.join(results.report.hidden)}.")
+    try:
+        share_codes(files, folder / "second.csv", again=True)
+    except HouseError as refused:
+        say(
+            f"A second copy of the same patients is refused: {str(refused).split(': ', 2)[-1].split(';')[0]}."
+        )
+    say(f"{folder / 'shared.html'} is the page that a data steward signs. The codes are not for care.")
 
 
 def say_figures(rows: dict[str, dict[str, Any]]) -> None:

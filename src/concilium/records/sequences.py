@@ -197,6 +197,16 @@ class Sequences:
             clock=self.clock,
         )
 
+    def with_patients(self, ids: Iterable[Value | None]) -> Sequences:
+        """The same, and after them whoever of these is not among them yet, without events: a table of patients says who
+        there is, also who has no code."""
+        known = {label(one) for one in self.ids}
+        more = [one for one in dict.fromkeys(ids) if label(one) not in known]
+        offsets = np.concatenate([self.offsets, np.full(len(more), self.offsets[-1])])
+        return Sequences.from_arrays(
+            offsets, self.codes, self.times, self.labels, ids=[*self.ids, *more], clock=self.clock
+        )
+
     def with_codes(self, codes: NDArray[np.integer], labels: Sequence[str]) -> Sequences:
         """The same patients and times with other codes: for each event a place in `labels`."""
         if len(codes) != len(self.codes):

@@ -300,7 +300,7 @@ def read_patients(files: SharingFiles) -> Patients:
             )
         return Patients(codes=codes)
     table = Records.read(files.records, schema={files.by: "code"})
-    return Patients(table=table, codes=codes, by=files.by)
+    return Patients(table=table, codes=codes.with_patients(table.values(files.by)), by=files.by)
 
 
 def read_codes(path: str, columns: Mapping[str, str]) -> Sequences:
