@@ -247,8 +247,32 @@ def test_no_policy_agrees_to_share_by_itself_that_does_not_name_it(fitted):
     assert "Of all 5 entries of a patient together the bound is epsilon = 0.5." in text
     assert "codes.shared; each entry randomised by itself, rho 0.123" in text
     assert "it agrees to no 'code-sharing' by itself" in text
-    named = open_site(policy=cc.Policy(agree=Agree(methods=("code-sharing",))))
+    named = open_site(policy=cc.Policy(agree=Agree(methods=("code-sharing",), sensitive=("042", "303.9"))))
     assert len(fitted.share(named)) == len(PATIENTS)
+
+
+@pytest.mark.parametrize(
+    ("sensitive", "why"),
+    [
+        (None, "that does not hide 282"),  # of 38 U.S.C. section 7332
+        (("042", "786"), "that does not hide 786"),
+        (("E11",), "does not say which codes of this classification must be hidden"),
+    ],
+)
+def test_a_house_that_leaves_in_the_clear_what_the_policy_wants_hidden_waits(fitted, sensitive, why):
+    policy = cc.Policy(agree=Agree(methods=("code-sharing",), sensitive=sensitive))
+    site = open_site(policy=policy)
+    with pytest.raises(StudyPending) as pending:
+        fitted.share(site)
+    study = find_study(site.ledger, pending.value.study, policy)
+    assert why in " ".join(write_page(study, site.ledger, policy).split())
+    assert site.ledger.spent() == 0
+
+
+def test_what_hides_all_that_the_law_names_needs_no_person_where_sharing_is_named():
+    site = open_site(policy=cc.Policy(agree=Agree(methods=("code-sharing",))))
+    law = cc.CodeSharing(epsilon="0.1", max_events=5).fit(AUXILIARY)
+    assert len(law.share(site)) == len(PATIENTS)
 
 
 def test_a_person_agrees_and_the_same_study_goes_on(fitted, tmp_path):

@@ -19,7 +19,9 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from concilium.codes.code_design import KEPT, SINCE_FIRST, CodeDesign, open_design
+from concilium.codes.sensitive_codes import sensitive_codes
 from concilium.codes.shared_codes import AskSharedCodes, SharedCodes
+from concilium.errors import ConciliumError
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.method import QueryText, as_written, documented, read_epsilon
 from concilium.federation.undertaking import Undertaking
@@ -176,6 +178,18 @@ class AgreedSharing(Undertaking[SharedBody]):
             "What codes in the clear say about a sensitive one is bounded by no price. The house chose the hidden "
             "codes for that, as it says; judge them.",
         )
+
+    def find_reservation(self, sensitive: Sequence[str] | None) -> str | None:
+        """A house may name any codes as sensitive, and leave all others in the clear: what a policy agrees to by itself
+        hides at least those that the policy names, or the law (sensitive_codes.py)."""
+        taxonomy, _ = open_design(self.design)
+        try:
+            wanted = sensitive_codes(taxonomy) if sensitive is None else sensitive
+            codes = {code for text in wanted for code in taxonomy.under(text)}
+        except ConciliumError:
+            return "its policy does not say which codes of this classification must be hidden"
+        shown = codes.difference(self.sensitive, self.hidden, self.company)
+        return f"its policy agrees to no sharing by itself that does not hide {min(shown)}" if shown else None
 
     def converse(self, partners: Partners) -> Conversation[Learned[SharedBody]]:
         replies = yield AskSharedCodes(query=self.query, target="", design=self.design)

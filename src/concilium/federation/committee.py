@@ -414,6 +414,7 @@ def describe_policy(study: StudyOverview, opened: OpenedTerms, ledger: Ledger, p
         return "It has no [agree]: a person decides on what a house of another process proposes."
     of_month = ledger.studies.price_of_month()
     reservation = policy.agree.find_reservation(method.release, method.method, opened.price, of_month)
+    reservation = reservation or method.find_reservation(policy.agree.sensitive)
     if reservation is None:
         return "[agree] covers it, if enough patients match."
     return f"A person decides: {reservation.replace('its policy', 'it')}."

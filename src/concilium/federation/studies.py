@@ -268,9 +268,10 @@ class Studies:
         agree = self._policy.agree
         if agree is None:
             return None if house in self._introduced else "its policy agrees to nothing by itself"
-        return agree.find_reservation(
+        own = agree.find_reservation(
             opened.method.release, opened.method.method, opened.price, self._book.price_of_month()
         )
+        return own or opened.method.find_reservation(agree.sensitive)
 
     def _begin(self, opened: OpenedTerms, proposal: Propose | None = None) -> None:
         """Compare the population of a study with those before, and enter it with what the policy agreed to."""

@@ -105,6 +105,11 @@ class Undertaking(ABC, Generic[B]):
         """All that it costs in pure epsilon, where every part of it has such a price; None where there is none."""
         return None
 
+    def find_reservation(self, sensitive: Sequence[str] | None) -> str | None:
+        """Why a person must decide on it, whatever else a policy agrees to, None where there is no reason; `sensitive`
+        are codes that the policy wants hidden."""
+        return None
+
     @property
     def must_know(self) -> str:
         """The column of the table that must be known of a patient; empty where there is none."""

@@ -33,7 +33,8 @@
     methods = ["tree", "rulefit"]
     price_per_study = "1/20"      # of private studies, in the budget's currency
     price_per_month = "1/4"       # of all studies agreed so in a month, together
-    least_patients = 100          # exact, masked: studies about fewer wait
+    least_patients = 100          # exact, masked, shared: studies about fewer wait
+    sensitive = ["042", "303"]    # shared: sharings that do not hide all of these wait (absent: 38 U.S.C. 7332)
 
     [work]                        # what computing may take, at most; by what a question says, before it is computed
     operations_per_question = 1e11  # visits to a cell of the table (absent: a million for each patient, 1e10 at least)
@@ -145,6 +146,7 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     price_per_study: str | int | None = None
     price_per_month: str | int | None = None
     least_patients: int = 0
+    sensitive: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for names, options, what in (
