@@ -49,7 +49,7 @@ from concilium.study.results import write_json
 Tell = Callable[[str], None]
 DAYS = 366
 NOTICE = "not for care"
-MOST_MEASURED = 10_000
+MOST_MEASURED = 5_000
 """Attacks look at so many patients at most, the first by their numbers, which are dealt at random."""
 PAGE_EPSILONS = ("0.5", "1", "2.5", "5")
 
