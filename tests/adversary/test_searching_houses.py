@@ -212,7 +212,7 @@ def test_no_number_of_a_studys_terms_tells_two_hospitals_apart(place):
             assert refused or both[0] == both[1], (path, value)
     assert len(answered) == len(plain)
     for count in fates:
-        assert count["answer"] > 10
+        assert count["answer"] > 10 or not plain  # of sums alone, under masks, nothing is seen
         assert set(count) <= {"answer", "agreed", "message", "mask", "attribute", LASTING_RULE, "ended"}
         assert count[LASTING_RULE] <= MOST_REFUSED
 

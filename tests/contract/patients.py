@@ -22,7 +22,7 @@ STUDY |= {"outcome": "y", "threshold": 0.5, "limits": 1, "most_rules": 5, "horiz
 # And for what hands on the codes of patients (those of `list_codes`).
 STUDY |= {"sensitive": ["042", "303", "304", "305"], "hidden": ["571"], "max_events": 3, "block_size": 2}
 # And for those that learn from series: a few small networks, and public stays for a student to learn from.
-STUDY |= {"experts": 40, "units": 2, "epochs": 3, "lead": "2h", "carry": "3h", "every": "1h"}
+STUDY |= {"experts": 60, "units": 2, "epochs": 3, "lead": "2h", "carry": "3h", "every": "1h"}
 BUDGET = cc.Policy(budget=cc.Budget("20"))
 
 
@@ -122,7 +122,10 @@ def make(method, release=None, **more):
     if release != "private":
         given.pop("values", None)
     if "public" in declared:
-        given["public"] = make_series(make_rows(60, 99), BINS, "y", "yes")
+        stays = 1 if "answers" in more else 60  # of one stay, or to teach a student
+        names = given.get("bins", BINS)
+        rows = [{**dict.fromkeys(names, row["pressure"] / 50), **row} for row in make_rows(stays, 99)]
+        given["public"] = make_series(rows, names, "y", "yes")
     if release is not None and "release" in declared:
         given["release"] = release
     elif release is not None and "trust" in declared:

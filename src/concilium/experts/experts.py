@@ -143,6 +143,8 @@ class Experts(PrivateMethod[StudentBody]):
             raise StudyError(
                 "single answers are sold as 'private' only: they are of experts that nobody selected"
             )
+        if self.answers != "student" and isinstance(self.public, Series) and len(self.public) != 1:
+            raise StudyError(f"ensembles are asked about one stay at a time; got {len(self.public)}")
 
     @cached_property
     def edges(self) -> dict[str, tuple[float, ...]]:
@@ -241,8 +243,6 @@ class Experts(PrivateMethod[StudentBody]):
         """What the ensembles themselves say of one stay, at its last step or at all of them: `.answer`, with noise of
         `.deviation`; each time at the price of this study. A stay that is asked about is known to the hospitals."""
         series = self._read([patient] if isinstance(patient, Mapping) else patient)
-        if len(series) != 1:
-            raise StudyError(f"ensembles are asked about one stay at a time; got {len(series)}")
         answers = "course" if whole else "step"
         return self._ask_again(public=series, answers=answers).fit(self._find_house()).body
 
@@ -258,7 +258,6 @@ class Experts(PrivateMethod[StudentBody]):
         if self.stays is None:
             if isinstance(self.public, str):
                 raise StudyError(f"the public stays {self.public!r} are not at hand: give them as a Series")
-            self._check_size(partners.hospitals)
             body = self._write(self.experts * partners.hospitals, None, 0, 0.0, None)
             return Learned(body, {}, ["there is no student yet: student(public) asks for its labels"])
         if self.answers != "student":
@@ -274,12 +273,11 @@ class Experts(PrivateMethod[StudentBody]):
 
     def _converse_privately(self, partners: Partners) -> Conversation[tuple[Lesson, int, None]]:
         assert self.stays is not None
-        experts = self.experts * partners.hospitals
-        self._check_size(partners.hospitals)
+        experts, factor = self._count(partners)
         question = self._ask_labels(partners)
         sums = yield question
         laid, asked = self.stays.open(self.task)
-        deviation = math.sqrt(question.noise * partners.noise_factor) / (GRID * experts)
+        deviation = math.sqrt(question.noise * factor) / (GRID * experts)
         return Lesson(laid, asked, sums / (GRID * experts), deviation), experts, None
 
     def _ask_labels(self, partners: Partners) -> AskExpertLabels:
@@ -291,11 +289,15 @@ class Experts(PrivateMethod[StudentBody]):
             draft, variance=str(partners.variance(self.rho, draft.sensitivity_squared))
         )
 
-    def _check_size(self, hospitals: int) -> None:
-        """Refuse what would be noise, by public numbers alone."""
-        if self.release != "private":
-            return
-        experts = self.experts * hospitals
+    def _count(self, partners: Partners) -> tuple[int, Fraction]:
+        """How many experts answer, by what is public, once it is agreed who takes part, and how much more noise there
+        is than is paid for; StudyError where so few would tell noise."""
+        factor = partners.noise_factor
+        experts = self.experts * partners.hospitals
+        self._check_size(experts)
+        return experts, factor
+
+    def _check_size(self, experts: int) -> None:
         if self.answers == "student":
             check_student(experts, as_written(self.epsilon), as_written(self.delta))
         elif self.answers == "step":
@@ -331,8 +333,7 @@ class Experts(PrivateMethod[StudentBody]):
     def _converse_once(self, partners: Partners) -> Conversation[Learned[StudentBody]]:
         """One private answer of the ensembles themselves."""
         assert self.stays is not None
-        experts = self.experts * partners.hospitals
-        self._check_size(partners.hospitals)
+        experts, factor = self._count(partners)
         question: AskExpertLabels | AskExpertStep
         if self.answers == "step":
             question = AskExpertStep(
@@ -346,7 +347,7 @@ class Experts(PrivateMethod[StudentBody]):
         else:
             question = self._ask_labels(partners)
         sums = yield question
-        deviation = math.sqrt(question.noise * partners.noise_factor) / (GRID * experts)
+        deviation = math.sqrt(question.noise * factor) / (GRID * experts)
         body = self._write(experts, None, len(sums), deviation, None)
         told = (sums / (GRID * experts)).tolist()
         return Learned(msgspec.structs.replace(body, answer=told), {}, [body.protects])

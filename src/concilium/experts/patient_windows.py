@@ -95,9 +95,8 @@ def lay_out(series: Series, task: ExpertTask, *, labelled: bool = True) -> LaidO
             f'step="{task.step}"'
         )
     if (labelled and task.target not in series) or not any(name in series for name in task.names):
-        raise RecordsError(
-            f"these series have no {task.target!r}, or none of the variables that experts are to learn from"
-        )
+        lacking = f"no {task.target!r}, or none" if labelled else "none"
+        raise RecordsError(f"these series have {lacking} of the variables that experts learn from")
     size = int(series.starts[-1])
     known = [name for name in task.names if name in series]
     carried = series.choose(known).carry_forward(task.carry)

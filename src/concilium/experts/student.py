@@ -130,10 +130,14 @@ def write_rules(
     rows = lesson.asked[:: max(1, -(-len(lesson.asked) // MOST_ROWS))]
     truth, task = targets[rows], lesson.laid.task
     seen = in_units(lesson.features, task)[rows]
-    features = choose_features(seen, truth)
+    names = name_features(task)
+    told_apart = [
+        len(np.unique(np.searchsorted(cutoffs[name.rsplit(" ", 1)[0]], seen[:, place], side="right"))) > 1
+        for place, name in enumerate(names)
+    ]
+    features = choose_features(seen, truth, np.array(told_apart))
     if not features or truth.std() < FLAT:
         return [], None
-    names = name_features(task)
     columns = {names[place]: Numbers(seen[:, place]) for place in features}
     margin = float(truth.std())
     ends = [float(truth.min()) - margin, float(truth.max()) + margin]
@@ -153,10 +157,10 @@ def write_rules(
     return [names[place] for place in features], msgspec.json.decode(msgspec.json.encode(model.body))
 
 
-def choose_features(seen: Reals, truth: Reals) -> list[int]:
-    """Those most correlated with the targets."""
+def choose_features(seen: Reals, truth: Reals, told_apart: NDArray[np.bool_]) -> list[int]:
+    """Those most correlated with the targets, of those that some cutoff tells apart."""
     spread = seen.std(axis=0)
-    moving = np.flatnonzero(spread > 1e-6 * np.maximum(np.abs(seen).max(axis=0), 1e-6))
+    moving = np.flatnonzero((spread > 1e-6 * np.maximum(np.abs(seen).max(axis=0), 1e-6)) & told_apart)
     if not len(moving) or len(truth) < 2:
         return []
     shared = ((seen - seen.mean(axis=0)) * (truth - truth.mean())[:, None]).mean(axis=0)

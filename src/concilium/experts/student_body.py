@@ -97,8 +97,13 @@ def write_student(body: StudentBody, table: str) -> str:
         noise = f", each with noise of deviation {body.deviation:.3g}" if body.deviation else ""
         lines.append(f"taught by {body.labels} labels of public stays{noise}")
         network = body.student.task.network
+        rules = (
+            f"rules on {len(body.student.features)} window features"
+            if table
+            else "none, for want of a cutoff"
+        )
         lines.append(
             f"network: {network.kind}, {network.units} units, {len(body.student.task.variables)} variables, windows of "
-            f"{body.student.task.window}; readable: rules on {len(body.student.features)} window features"
+            f"{body.student.task.window}; readable: {rules}"
         )
     return "\n".join([*lines, *([table] if table else []), *textwrap.wrap(body.protects, WIDE)])

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 1000
 MOST_DIGITS = 200  # of an exact number
+MOST_RATE = 40  # epsilon over sensitivity: noise other than zero would hardly ever be drawn
 MOST_REMEMBERED = 1 << 16  # bytes of a question
 
 EXACT = frozenset({"exact"})
@@ -264,6 +265,8 @@ class NoisyPure(Noisy, frozen=True, kw_only=True):
     def check(self, release: str) -> None:
         if self.variance or not is_positive(self.epsilon):
             raise MessageError("a question of pure epsilon says that, such as '1/2', and no variance")
+        if self.price > MOST_RATE * self.sensitivity:
+            raise MessageError(f"an epsilon of {self.epsilon[:60]} would mean no noise at all")
 
 
 class Reported(Summed, frozen=True, kw_only=True):
