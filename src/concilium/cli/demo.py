@@ -4,8 +4,8 @@ Patients come with the package SurvSet (extra `demo`), nothing is vendored. Four
 federally funded haemodialysis centres of Rio de Janeiro State (Sá Carvalho et al., Int. J. Qual. Health Care 15, 2003),
 where the centres are real; and three of intensive-care patients of the right heart catheterisation study (Connors et
 al., JAMA 276, 1996), whose hospitals are not in the public data, so that patients are dealt to twenty made-up ones. The
-fifth has made-up patients: three wards with hourly measurements (demo_ward.py). So has the last part, in which a
-hospital shares coded histories (demo_codes.py).
+fifth and the sixth have made-up patients: three wards with hourly measurements (demo_ward.py). So has the last part, in
+which a hospital shares coded histories (demo_codes.py).
 """
 
 from __future__ import annotations
@@ -160,9 +160,41 @@ most_rules = 20
 holdout = 0.3
 """
 
+TEACHERS = """\
+# Who falls ill with sepsis? Each hospital trains a small network of each of its patients. What these say of public
+# stays on average leaves it, under masks and with noise, and teaches a student: a network, and rules that can be read.
+[study]
+name = "a student of patient experts"
+method = "experts"
+target = "sepsis"
+
+[privacy]
+epsilon = 4.0
+
+[series]
+patient = "patient"
+time = "hour"
+
+[bins]
+HR = [60, 70, 80, 90, 100, 110, 120]
+Resp = [12, 16, 20, 24, 28]
+Temp = [36, 37, 37.5, 38, 38.5]
+MAP = [55, 65, 75, 85, 95]
+
+[experts]
+public = "public.csv"
+experts = 150
+window = "12h"
+lead = "8h"
+
+[evaluate]
+holdout = 0.3
+"""
+
 HOSPITALS = 20
 RULES_SHOWN = 6
 WARDS, PATIENTS_OF_A_WARD = ("north", "south", "west"), 300
+PUBLIC_STAYS = 200
 CODED_PATIENTS, EVENT_EPSILON, EVENTS = 6000, "1", 8
 SHARING_POLICY = """\
 # Room for one sharing of eight events at epsilon 1, and not for two: two draws of one code tell more than one.
@@ -219,7 +251,7 @@ def demo(
         Path, typer.Option("--out", metavar="DIR", help="The folder for everything the demo writes.")
     ] = Path("concilium-demo"),
 ) -> None:
-    """Run four studies on real patients and one on made-up ones, share codes, and write everything to a folder.
+    """Run four studies on real patients and two on made-up ones, share codes, and write everything to a folder.
 
     \b
     Example:
@@ -237,6 +269,8 @@ def demo(
     run_rules(patients, out / "rules", tree)
     say()
     run_courses(out / "courses")
+    say()
+    run_experts(out / "experts")
     say()
     run_sharing(out / "sharing")
     say()
@@ -386,6 +420,27 @@ def run_courses(folder: Path) -> None:
     )
 
 
+def run_experts(folder: Path) -> None:
+    """A student of networks of single patients, privately, and one patient whom it judges."""
+    from concilium.cli.demo_ward import make_ward
+
+    wards = {name: make_ward(PATIENTS_OF_A_WARD, seed) for seed, name in enumerate(WARDS, start=1)}
+    public = make_ward(PUBLIC_STAYS, len(WARDS) + 1)
+    study = write_study(folder, TEACHERS, wards, part="series", beside={"public": public})
+    say(
+        f"6. The same {len(wards) * PATIENTS_OF_A_WARD} patients: each ward trains networks of 150, one each, and "
+        f"what these say of {PUBLIC_STAYS} other stays teaches a student: epsilon = 4 once, however often it is asked."
+    )
+    with show_progress(quiet=False) as tell:
+        results = run_study(study, folder / "results", resume=False, tell=tell)
+    say_figures({"patients held back": results.metrics})
+    say("\n".join(results.model.text().splitlines()[1 : RULES_SHOWN + 3]))
+    patient: dict[str, list[float]] = {"HR": [88, 95, 104, 112], "Temp": [37.2, 37.9, 38.4, 38.9]}
+    pairs = [f"{name}={','.join(map(str, values))}" for name, values in patient.items()]
+    say("$ " + shlex.join(["concilium", "consult", str(folder / "results" / "model.json"), *pairs]))
+    say("\n".join(str(results.model.explain(patient)).splitlines()[: RULES_SHOWN - 1]))
+
+
 def run_sharing(folder: Path) -> None:
     """Coded histories, handed on with the sensitive codes randomised, and what a second copy would cost."""
     from concilium.cli.demo_codes import make_histories
@@ -408,7 +463,7 @@ def run_sharing(folder: Path) -> None:
         settings={"epsilon": EVENT_EPSILON, "max_events": EVENTS},
     )
     say(
-        f"6. The coded histories of {CODED_PATIENTS:,} made-up patients, handed to a research group: who has HIV, and "
+        f"7. The coded histories of {CODED_PATIENTS:,} made-up patients, handed to a research group: who has HIV, and "
         f"who abuses drugs? Every event is randomised at epsilon = {EVENT_EPSILON}, and everyone pays for {EVENTS}."
     )
     with show_progress(quiet=False) as tell:
@@ -477,12 +532,16 @@ def write_study(
     ledgers: bool = False,
     part: str = "records",
     file: str = "study.toml",
+    beside: dict[str, DataFrame] | None = None,
 ) -> Study:
-    """A study file beside its csv files: one per hospital, or (without `sites`) those that the text names."""
+    """A study file beside its csv files: one per hospital, or (without `sites`) those that the text names; and those
+    `beside`, which are no hospital's."""
     from concilium.study import Study
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for name, table in (beside or {}).items():
+            table.to_csv(folder / f"{name}.csv", index=False)
         for name, table in tables.items():
             stem = name.replace(" ", "-")
             table.to_csv(folder / f"{stem}.csv", index=False)

@@ -1,0 +1,358 @@
+"""Patient experts on intensive-care stays: tables 3 and 4 and figure 3 of Schamoni, Hagmann and Riezler (2022) remade
+on other data, and a student at a total epsilon of 8.
+
+python experiments/experts.py DATA [--stays 1275] [--runs 5]
+
+DATA is the folder of data sets; what is read is PhysioNet's challenge of 2019 (40,336 stays at two hospitals, hourly).
+The paper's patients are closed. As there, stays under 16 hours and stays with sepsis on admission are left out (here:
+with onset in the first 30 hours, 48 in the paper; the challenge's label is there from six hours before onset). Of the
+rest as many as in the paper are drawn by a hash of the id: 296 with sepsis and 979 without. They are sorted, with
+sepsis by onset, others by length of stay, and dealt to four partitions A to D in groups of four. Two partitions train,
+one validates (and, without its labels, stands for public stays), one tests, in turn.
+
+AUROC at h hours before onset: all steps up to there of patients with sepsis, and all steps of others; positive is the
+step h hours (or the steps of an interval) before onset. "ensemble-w" knows the truth of earlier steps. Accuracy loss is
+1 - (2 AUROC of the private model - 1)/(2 AUROC of the exact one - 1), with Laplace noise of scale B/(N e) on each step
+by itself, as in the paper (so that each step costs e), N = 1 for the full model. The student has one total (8, 1e-5),
+the noise of three hospitals of which one may collude, and learns from every second hour of the public stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import statistics
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import duckdb
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from scipy.stats import ttest_ind
+
+from concilium.experts.averaging import find_course_deviation
+from concilium.experts.expert_ensemble import ExpertEnsemble, average
+from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange
+from concilium.experts.growing import Growth, find_covariance, list_sizes, weigh_by_history, weigh_optimally
+from concilium.experts.network import open_network
+from concilium.experts.patient_windows import LaidOut, lay_out
+from concilium.experts.severity import find_onsets
+from concilium.experts.student import Lesson, teach, tell
+from concilium.experts.training import train_experts
+from concilium.privacy.accounting import rho_for_epsilon
+from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
+from concilium.records.series import Series
+from concilium.records.series_description import OddValues
+
+Reals = NDArray[np.float64]
+
+FILE = Path("sepsis-challenge2019") / "challenge2019_all.parquet"
+VITALS = ("HR", "O2Sat", "Temp", "SBP", "MAP", "DBP", "Resp")
+LABORATORY = (
+    *(
+        "BaseExcess",
+        "HCO3",
+        "FiO2",
+        "pH",
+        "PaCO2",
+        "BUN",
+        "Calcium",
+        "Chloride",
+        "Creatinine",
+        "Glucose",
+        "Lactate",
+    ),
+    *(
+        "Magnesium",
+        "Phosphate",
+        "Potassium",
+        "Bilirubin_total",
+        "Hct",
+        "Hgb",
+        "PTT",
+        "WBC",
+        "Platelets",
+        "Age",
+    ),
+)
+TARGET, BEFORE_ONSET = "SepsisLabel", 6
+SEPTIC_SHARE = 296 / 1275
+SHORTEST, EARLIEST = 16, 24
+HORIZONS = {"4h": (4, 4), "8h": (8, 8), "12h": (12, 12), "12h-8h": (8, 12), "24h-12h": (12, 24)}
+EPSILONS = [10.0**power for power in range(-3, 4)]
+FULL = NetworkSettings(units=32, epochs=12, rate=0.005, clip=0.25, batch=20, patience=99)
+FULL_ROUNDS = 6
+PAPER_SIZES = {"models": "40.50", "without sepsis": "16.75", "with sepsis": "23.75"}
+PAPER = {
+    "full model": ("70.80", "69.48", "67.99", "68.75", "67.13"),
+    "ensemble-u": ("76.15", "73.47", "70.51", "72.12", "70.77"),
+    "ensemble-w": ("78.13", "74.61", "70.67", "72.77", "70.63"),
+}
+
+console = Console(width=110)
+
+
+def choose_stays(data: Path, stays: int) -> tuple[list[str], list[str]]:
+    """The ids with and without sepsis, in order of onset and of length of stay."""
+    query = f"""
+        SELECT patient, count(*) AS hours, min(CASE WHEN {TARGET} = 1 THEN ICULOS END) - min(ICULOS) AS onset
+        FROM '{data / FILE}' GROUP BY patient
+    """
+    rows = duckdb.sql(query).fetchall()
+    septic = [(onset, patient) for patient, _, onset in rows if onset is not None and onset >= EARLIEST]
+    others = [(hours, patient) for patient, hours, onset in rows if onset is None and hours >= SHORTEST]
+    console.print(f"{len(septic)} stays with sepsis and {len(others)} without fit; of {len(rows)} in all")
+    count = round(stays * SEPTIC_SHARE)
+    chosen = []
+    for listed, size in ((septic, count), (others, stays - count)):
+        drawn = sorted(listed, key=lambda one: hashlib.sha256(one[1].encode()).digest())[:size]
+        chosen.append([patient for _, patient in sorted(drawn)])
+    return chosen[0], chosen[1]
+
+
+def deal(ids: list[str]) -> list[list[str]]:
+    """Sorted patients in groups of four, each group to A, B, C and D in an order of its own."""
+    partitions: list[list[str]] = [[], [], [], []]
+    for first in range(0, len(ids), 4):
+        group = ids[first : first + 4]
+        shuffled = sorted(group, key=lambda one: hashlib.sha256(f"deal {one}".encode()).digest())
+        for place, patient in enumerate(shuffled):
+            partitions[place].append(patient)
+    return partitions
+
+
+def make_task() -> ExpertTask:
+    names = sorted((*VITALS, *LABORATORY))
+    ranges = tuple(PublicRange(name, CLINICAL_RANGES[name].low, CLINICAL_RANGES[name].high) for name in names)
+    return ExpertTask(TARGET, ranges)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One turn: experts of the training patients, validation and test stays."""
+
+    number: int
+    experts: ExpertEnsemble
+    training: LaidOut
+    validation: LaidOut
+    test: LaidOut
+    onsets: Reals
+
+
+def make_splits(data: Path, stays: int) -> Iterator[Split]:
+    septic, others = choose_stays(data, stays)
+    parts = [one + other for one, other in zip(deal(septic), deal(others), strict=True)]
+    warnings.simplefilter("ignore", OddValues)
+    everyone = [patient for part in parts for patient in part]
+    series = Series.read(
+        data / FILE,
+        time="ICULOS",
+        origin="first",
+        variables=[*VITALS, *LABORATORY, TARGET],
+        patients=everyone,
+    )
+    task = make_task()
+    laid = lay_out(series, task)
+    start = time.process_time()
+    experts = train_experts(laid, range(len(series)), workers=1)
+    seconds = time.process_time() - start
+    trained = sum(expert.weights is not None for expert in experts)
+    console.print(f"{len(experts)} experts, {trained} of them networks, in {seconds:.1f} s of one core")
+    bounds = np.cumsum([0, *map(len, parts)])
+    rows = [np.arange(bounds[place], bounds[place + 1]) for place in range(4)]
+    for number in range(4):
+        train = np.concatenate([rows[number], rows[(number + 1) % 4]])
+        chosen = [series.take(one) for one in (train, rows[(number + 2) % 4], rows[(number + 3) % 4])]
+        ensemble = ExpertEnsemble(task, [experts[row] for row in train])
+        stays_of = [lay_out(one, task) for one in chosen]
+        yield Split(number, ensemble, *stays_of, find_onsets(chosen[2], TARGET) + BEFORE_ONSET)
+
+
+def measure(severity: Reals, split: Split) -> dict[str, float]:
+    """AUROC at each time before onset."""
+    starts = split.test.starts
+    steps = np.arange(len(severity)) - np.repeat(starts[:-1], np.diff(starts))
+    onset = np.repeat(split.onsets, np.diff(starts))
+    found = {}
+    for name, (last, first) in HORIZONS.items():
+        counted = steps <= onset - last
+        found[name] = find_auc(severity[counted], (steps >= onset - first)[counted])
+    return found
+
+
+def find_auc(scores: Reals, truth: NDArray[np.bool_]) -> float:
+    """By ranks, ties counting a half."""
+    _, places = np.unique(scores, return_inverse=True)
+    counts = np.bincount(places)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    ill = int(truth.sum())
+    return float((ranks[truth].sum() - ill * (ill + 1) / 2) / (ill * (len(truth) - ill)))
+
+
+def train_full(split: Split) -> Reals:
+    """One network of all training patients, stopped by validation patients; what it says of the test stays."""
+    task = split.training.task
+    windows, _, _ = split.training.gather(np.arange(len(split.training)))
+    held, _, _ = split.validation.gather(np.arange(len(split.validation)))
+    best, best_error = None, np.inf
+    for rounds in range(1, FULL_ROUNDS + 1):
+        settings = msgspec.structs.replace(FULL, epochs=2 * rounds)
+        network = open_network(settings, len(task.variables))
+        weights = network.train(windows)
+        error = float(np.nanmean((network.run([weights], held)[0] - held.targets) ** 2))
+        if error >= best_error:
+            break
+        best, best_error = weights, error
+    assert best is not None
+    network = open_network(FULL, len(task.variables))
+    seen, places, cells = split.test.gather(np.arange(len(split.test)))
+    told = np.empty(len(split.test.values))
+    told[cells] = network.run([best], seen)[0].ravel()[places]
+    return np.clip(told, 0, task.bound)
+
+
+@dataclass
+class Outcome:
+    """What one split showed."""
+
+    sizes: tuple[int, int, int]
+    auroc: dict[str, dict[str, float]]
+    losses: dict[str, dict[float, dict[str, float]]]
+    students: dict[str, list[float]]
+
+
+def run_split(split: Split, runs: int, dice: np.random.Generator) -> Outcome:
+    ensemble, task = split.experts, split.experts.task
+    told = ensemble.tell(split.validation)
+    covariance = find_covariance(told, split.validation.severity)
+    growth = Growth(covariance, ensemble.septic).grow()
+    grown = ensemble.take(growth.members)
+    answers = grown.tell(split.test)
+    weights = weigh_by_history(answers, split.test.severity, split.test.starts)
+    chosen = np.ix_(growth.members, growth.members)
+    severities = {
+        "full model": train_full(split),
+        "ensemble-u": average(answers),
+        "ensemble-w": average(answers, weights),
+        "ensemble-o": average(answers, weigh_optimally(covariance[chosen])),
+    }
+    exact = {name: measure(severity, split) for name, severity in severities.items()}
+    losses: dict[str, dict[float, dict[str, float]]] = {}
+    for name, size in (("full model", 1), ("ensemble-u", len(grown))):
+        losses[name] = {}
+        for epsilon in EPSILONS:
+            noisy = [
+                measure(
+                    severities[name] + dice.laplace(0, task.bound / (size * epsilon), len(answers[0])), split
+                )
+                for _ in range(runs)
+            ]
+            losses[name][epsilon] = {
+                at: 1 - (2 * statistics.fmean(one[at] for one in noisy) - 1) / (2 * exact[name][at] - 1)
+                for at in HORIZONS
+            }
+    students: dict[str, list[float]] = {}
+    for size in (200, len(ensemble)):
+        chosen_ones = ensemble.take(range(0, len(ensemble), max(1, len(ensemble) // size)))
+        chosen_ones = chosen_ones.take(range(min(size, len(chosen_ones))))
+        unselected = measure(average(chosen_ones.tell(split.test)), split)
+        exact[f"unselected, {size}"] = unselected
+        labels = average(chosen_ones.tell(split.validation))
+        gaps = []
+        for _ in range(runs):
+            found = measure(run_student(split, labels, len(chosen_ones), dice), split)
+            gaps.append(statistics.fmean(found[at] - unselected[at] for at in HORIZONS))
+            for at in HORIZONS:
+                students.setdefault(f"{size} {at}", []).append(found[at])
+        students[f"{size} gap"] = gaps
+    return Outcome(list_sizes(grown.septic), exact, losses, students)
+
+
+def run_student(split: Split, labels: Reals, experts: int, dice: np.random.Generator) -> Reals:
+    """What a student of the validation stays says of the test stays, at (8, 1e-5) with the noise of three hospitals."""
+    task = split.experts.task
+    starts = split.validation.starts
+    steps = np.arange(len(labels)) - np.repeat(starts[:-1], np.diff(starts))
+    asked = np.flatnonzero(steps % 2 == 1)
+    deviation = find_course_deviation(experts, task.bound, len(asked), rho_for_epsilon(8, "1e-5")) * np.sqrt(
+        3 / 2
+    )
+    noisy = labels[asked] + dice.normal(0, deviation, len(asked))
+    laid = replace(split.validation, severity=np.full(len(labels), np.nan))
+    cutoffs = {name: place_limits(CLINICAL_RANGES[name]) for name in task.names}
+    settings = NetworkSettings(
+        units=16, epochs=30, rate=0.01, clip=1.0, batch=20, patience=4, least_gain=0.003
+    )
+    student = teach(Lesson(laid, asked, noisy, float(deviation)), settings, cutoffs, 0.1)
+    return tell(student, split.test)
+
+
+def say_tables(outcomes: list[Outcome]) -> None:
+    table = Table(
+        "Table 3: grown ensembles", *(f"split-{place}" for place in range(len(outcomes))), "mean", "paper"
+    )
+    for place, name in enumerate(PAPER_SIZES):
+        sizes = [outcome.sizes[place] for outcome in outcomes]
+        table.add_row(name, *map(str, sizes), f"{statistics.fmean(sizes):.2f}", PAPER_SIZES[name])
+    console.print(table)
+    table = Table("Table 4: AUROC before onset (sd over splits)", *HORIZONS)
+    for name in outcomes[0].auroc:
+        cells = []
+        for at in HORIZONS:
+            values = [100 * outcome.auroc[name][at] for outcome in outcomes]
+            full = [100 * outcome.auroc["full model"][at] for outcome in outcomes]
+            differs = name != "full model" and ttest_ind(values, full).pvalue < 0.05
+            cells.append(
+                f"{'*' if differs else ''}{statistics.fmean(values):.2f} ({statistics.stdev(values):.2f})"
+            )
+        table.add_row(name, *cells)
+        if name in PAPER:
+            table.add_row("  the paper", *PAPER[name], style="dim")
+    console.print(table)
+    table = Table("Figure 3: accuracy loss over epsilon, median of splits", *(f"{one:g}" for one in EPSILONS))
+    for name in ("full model", "ensemble-u"):
+        for at in HORIZONS:
+            medians = [
+                statistics.median(outcome.losses[name][epsilon][at] for outcome in outcomes)
+                for epsilon in EPSILONS
+            ]
+            table.add_row(f"{name}, {at}", *(f"{one:.2f}" for one in medians))
+    console.print(table)
+    table = Table("Student at (8, 1e-5), AUROC", *HORIZONS, "beside its ensemble")
+    for size in sorted({key.split()[0] for outcome in outcomes for key in outcome.students}, key=int):
+        cells = []
+        for at in HORIZONS:
+            values = [100 * one for outcome in outcomes for one in outcome.students[f"{size} {at}"]]
+            cells.append(f"{statistics.fmean(values):.2f} ({statistics.stdev(values):.2f})")
+        gaps = [one for outcome in outcomes for one in outcome.students[f"{size} gap"]]
+        table.add_row(
+            f"{size} experts", *cells, f"{statistics.fmean(gaps):+.4f} ({min(gaps):+.3f} to {max(gaps):+.3f})"
+        )
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--stays", type=int, default=1275)
+    parser.add_argument("--runs", type=int, default=5, help="draws of noise")
+    arguments = parser.parse_args()
+    dice = np.random.default_rng(1)
+    start = time.process_time()
+    splits = make_splits(arguments.data, arguments.stays)
+    outcomes = [run_split(split, arguments.runs, dice) for split in track(splits, "splits", total=4)]
+    say_tables(outcomes)
+    console.print(f"{time.process_time() - start:.0f} s of one core")
+
+
+if __name__ == "__main__":
+    main()
