@@ -21,15 +21,15 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 import statistics
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -37,17 +37,21 @@ from rich.progress import track
 from rich.table import Table
 from scipy.stats import ttest_ind
 
+from concilium.experts import lstm_kernel
 from concilium.experts.averaging import find_course_deviation
 from concilium.experts.expert_ensemble import ExpertEnsemble, average
 from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange
+from concilium.experts.experts import STUDENT
 from concilium.experts.growing import Growth, find_covariance, list_sizes, weigh_by_history, weigh_optimally
-from concilium.experts.network import open_network
+from concilium.experts.lstm import SmallLstm
 from concilium.experts.patient_windows import LaidOut, lay_out
 from concilium.experts.severity import find_onsets
-from concilium.experts.student import Lesson, teach, tell
+from concilium.experts.smoothing import smooth
+from concilium.experts.student import teach_network, tell
 from concilium.experts.training import train_experts
+from concilium.experts.window_features import find_features
 from concilium.privacy.accounting import rho_for_epsilon
-from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
+from concilium.records.clinical_ranges import CLINICAL_RANGES
 from concilium.records.series import Series
 from concilium.records.series_description import OddValues
 
@@ -87,7 +91,7 @@ SEPTIC_SHARE = 296 / 1275
 SHORTEST, EARLIEST = 16, 24
 HORIZONS = {"4h": (4, 4), "8h": (8, 8), "12h": (12, 12), "12h-8h": (8, 12), "24h-12h": (12, 24)}
 EPSILONS = [10.0**power for power in range(-3, 4)]
-FULL = NetworkSettings(units=32, epochs=12, rate=0.005, clip=0.25, batch=20, patience=99)
+FULL = NetworkSettings(units=32, rate=0.005, batch=20)
 FULL_ROUNDS = 6
 PAPER_SIZES = {"models": "40.50", "without sepsis": "16.75", "with sepsis": "23.75"}
 PAPER = {
@@ -201,20 +205,21 @@ def train_full(split: Split) -> Reals:
     task = split.training.task
     windows, _, _ = split.training.gather(np.arange(len(split.training)))
     held, _, _ = split.validation.gather(np.arange(len(split.validation)))
-    best, best_error = None, np.inf
-    for rounds in range(1, FULL_ROUNDS + 1):
-        settings = msgspec.structs.replace(FULL, epochs=2 * rounds)
-        network = open_network(settings, len(task.variables))
-        weights = network.train(windows)
-        error = float(np.nanmean((network.run([weights], held)[0] - held.targets) ** 2))
+    network = SmallLstm(FULL, len(task.variables))
+    weights = network.begin()
+    best, best_error = weights.copy(), np.inf
+    for _ in range(FULL_ROUNDS):
+        inputs, targets, lengths = windows.inputs, windows.targets, windows.lengths
+        lstm_kernel.fit(
+            weights, inputs, targets, lengths, FULL.units, FULL.batch, 2, FULL.rate, FULL.clip, 0, 9, 0.0
+        )
+        error = float(np.nanmean((network.run([{"weights": weights}], held)[0] - held.targets) ** 2))
         if error >= best_error:
             break
-        best, best_error = weights, error
-    assert best is not None
-    network = open_network(FULL, len(task.variables))
+        best, best_error = weights.copy(), error
     seen, places, cells = split.test.gather(np.arange(len(split.test)))
     told = np.empty(len(split.test.values))
-    told[cells] = network.run([best], seen)[0].ravel()[places]
+    told[cells] = network.run([{"weights": best}], seen)[0].ravel()[places]
     return np.clip(told, 0, task.bound)
 
 
@@ -229,29 +234,26 @@ class Outcome:
 
 
 def run_split(split: Split, runs: int, dice: np.random.Generator) -> Outcome:
-    ensemble, task = split.experts, split.experts.task
-    told = ensemble.tell(split.validation)
+    task, everyone = split.experts.task, split.experts
+    told, answers = everyone.tell(split.validation), everyone.tell(split.test)
     covariance = find_covariance(told, split.validation.severity)
-    growth = Growth(covariance, ensemble.septic).grow()
-    grown = ensemble.take(growth.members)
-    answers = grown.tell(split.test)
-    weights = weigh_by_history(answers, split.test.severity, split.test.starts)
-    chosen = np.ix_(growth.members, growth.members)
+    members = Growth(covariance, everyone.septic).grow().members
+    grown = answers[members]
+    weights = weigh_by_history(grown, split.test.severity, split.test.starts)
     severities = {
         "full model": train_full(split),
-        "ensemble-u": average(answers),
-        "ensemble-w": average(answers, weights),
-        "ensemble-o": average(answers, weigh_optimally(covariance[chosen])),
+        "ensemble-u": average(grown),
+        "ensemble-w": average(grown, weights),
+        "ensemble-o": average(grown, weigh_optimally(covariance[np.ix_(members, members)])),
     }
     exact = {name: measure(severity, split) for name, severity in severities.items()}
     losses: dict[str, dict[float, dict[str, float]]] = {}
-    for name, size in (("full model", 1), ("ensemble-u", len(grown))):
+    for name, size in (("full model", 1), ("ensemble-u", len(members))):
         losses[name] = {}
         for epsilon in EPSILONS:
+            scale = task.bound / (size * epsilon)
             noisy = [
-                measure(
-                    severities[name] + dice.laplace(0, task.bound / (size * epsilon), len(answers[0])), split
-                )
+                measure(severities[name] + dice.laplace(0, scale, answers.shape[1]), split)
                 for _ in range(runs)
             ]
             losses[name][epsilon] = {
@@ -259,39 +261,34 @@ def run_split(split: Split, runs: int, dice: np.random.Generator) -> Outcome:
                 for at in HORIZONS
             }
     students: dict[str, list[float]] = {}
-    for size in (200, len(ensemble)):
-        chosen_ones = ensemble.take(range(0, len(ensemble), max(1, len(ensemble) // size)))
-        chosen_ones = chosen_ones.take(range(min(size, len(chosen_ones))))
-        unselected = measure(average(chosen_ones.tell(split.test)), split)
-        exact[f"unselected, {size}"] = unselected
-        labels = average(chosen_ones.tell(split.validation))
-        gaps = []
+    features = find_features(split.validation)
+    for size in (200, len(everyone)):
+        drawn = dice.permutation(len(everyone))[:size]  # unselected
+        unselected = measure(average(answers[drawn]), split)
+        exact[f"unselected, {'all' if size == len(everyone) else size}"] = unselected
+        labels = average(told[drawn])
         for _ in range(runs):
-            found = measure(run_student(split, labels, len(chosen_ones), dice), split)
-            gaps.append(statistics.fmean(found[at] - unselected[at] for at in HORIZONS))
+            found = measure(run_student(split, features, labels, len(drawn), dice), split)
             for at in HORIZONS:
                 students.setdefault(f"{size} {at}", []).append(found[at])
-        students[f"{size} gap"] = gaps
-    return Outcome(list_sizes(grown.septic), exact, losses, students)
+            gap = statistics.fmean(found[at] - unselected[at] for at in HORIZONS)
+            students.setdefault(f"{size} gap", []).append(gap)
+    return Outcome(list_sizes(everyone.septic[members]), exact, losses, students)
 
 
-def run_student(split: Split, labels: Reals, experts: int, dice: np.random.Generator) -> Reals:
+def run_student(
+    split: Split, features: Reals, labels: Reals, experts: int, dice: np.random.Generator
+) -> Reals:
     """What a student of the validation stays says of the test stays, at (8, 1e-5) with the noise of three hospitals."""
-    task = split.experts.task
-    starts = split.validation.starts
+    task, starts = split.experts.task, split.validation.starts
     steps = np.arange(len(labels)) - np.repeat(starts[:-1], np.diff(starts))
     asked = np.flatnonzero(steps % 2 == 1)
-    deviation = find_course_deviation(experts, task.bound, len(asked), rho_for_epsilon(8, "1e-5")) * np.sqrt(
-        3 / 2
-    )
+    deviation = find_course_deviation(
+        experts, task.bound, len(asked), rho_for_epsilon(8, "1e-5")
+    ) * math.sqrt(3 / 2)
     noisy = labels[asked] + dice.normal(0, deviation, len(asked))
-    laid = replace(split.validation, severity=np.full(len(labels), np.nan))
-    cutoffs = {name: place_limits(CLINICAL_RANGES[name]) for name in task.names}
-    settings = NetworkSettings(
-        units=16, epochs=30, rate=0.01, clip=1.0, batch=20, patience=4, least_gain=0.003
-    )
-    student = teach(Lesson(laid, asked, noisy, float(deviation)), settings, cutoffs, 0.1)
-    return tell(student, split.test)
+    targets = smooth(features, asked, noisy, deviation, task.bound)
+    return tell(teach_network(split.validation, targets, STUDENT), split.test)
 
 
 def say_tables(outcomes: list[Outcome]) -> None:

@@ -16,6 +16,7 @@ import concilium as cc
 from agreed import deliver
 from concilium.closed_lists import KINDS, load
 from concilium.errors import HouseError, MessageError, PolicyError
+from concilium.experts.site_experts import LAST_ENSEMBLES
 from concilium.federation import meter
 from concilium.federation.arrays import pack
 from concilium.federation.attributes import Attribute
@@ -79,7 +80,8 @@ def ask(method):
 
 def noting(compute, asked):
     def note(self, cohort, *template):
-        asked[self.kind].append((self, template))
+        if self.target in ("", "y"):  # a student asks rules of public stays, which are no hospital's
+            asked[self.kind].append((self, template))
         return compute(self, cohort, *template)
 
     return note
@@ -114,6 +116,8 @@ def forget(view):
         remembered.clear()
     LAST.pop(view, None)
     LAST_ASKED.pop(view, None)
+    LAST_ENSEMBLES.clear()
+    view.shelf._kept.clear()
 
 
 def test_every_kind_says_what_it_takes(measured):

@@ -37,7 +37,7 @@ Make = Callable[[LaidOut], ExpertEnsemble]
 VALIDATION = 3  # one in so many patients is for validation where an ensemble is grown
 
 _lock = threading.RLock()
-_kept: WeakKeyDictionary[PatientPart, OrderedDict[Hashable, ExpertEnsemble]] = WeakKeyDictionary()
+LAST_ENSEMBLES: WeakKeyDictionary[PatientPart, OrderedDict[Hashable, ExpertEnsemble]] = WeakKeyDictionary()
 
 
 def open_unselected(cohort: Cohort, task: ExpertTask, size: int) -> ExpertEnsemble:
@@ -111,7 +111,7 @@ def _open(cohort: Cohort, task: ExpertTask, way: tuple[Hashable, ...], make: Mak
     part, rows = cohort.view.parts["series"], cohort.population.rows
     key = (way, task, hashlib.sha256(np.ascontiguousarray(rows, dtype=np.int64).tobytes()).digest())
     with _lock:
-        own = _kept.setdefault(part, OrderedDict())
+        own = LAST_ENSEMBLES.setdefault(part, OrderedDict())
         ensemble = own.get(key)
         if ensemble is None:
             series = cohort.take_part("series")

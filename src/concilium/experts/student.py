@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.closed_lists import METHODS, load
-from concilium.experts.expert_task import ExpertTask, NetworkSettings
+from concilium.experts.expert_task import NetworkSettings
 from concilium.experts.network import open_network
 from concilium.experts.patient_windows import LaidOut, lay_out
 from concilium.experts.smoothing import smooth
@@ -67,28 +67,11 @@ def teach(
 ) -> StoredStudent:
     """Both students of a lesson. `cutoffs` are the public numbers of each variable that rules may cut at; an alarm is
     where the student says more than in all but this share (`alarms`) of the public steps."""
-    task, targets = lesson.laid.task, lesson.targets
-    known = targets[~np.isnan(targets)]
-    center, scale = float(known.mean()), max(float(known.std()), FLAT)
-    own = replace_network(task, settings)
-    laid = replace(lesson.laid, task=own, severity=(targets - center) / scale)
-    network = open_network(settings, len(task.variables))
-    windows, _, _ = laid.gather(np.arange(len(laid)))
-    weights = store(network.train(windows))
-    draft = StoredStudent(
-        task=own,
-        weights=weights,
-        center=center,
-        scale=scale,
-        alarm=0.0,
-        spread=1.0,
-        features=[],
-        readable=None,
-    )
-    said = tell(draft, laid)
-    features, readable = write_rules(lesson, targets, cutoffs)
+    student = teach_network(lesson.laid, lesson.targets, settings)
+    said = tell(student, lesson.laid)
+    features, readable = write_rules(lesson, lesson.targets, cutoffs)
     return msgspec.structs.replace(
-        draft,
+        student,
         alarm=float(np.quantile(said, 1 - alarms)),
         spread=max(float(said.std()), FLAT),
         features=features,
@@ -96,8 +79,23 @@ def teach(
     )
 
 
-def replace_network(task: ExpertTask, settings: NetworkSettings) -> ExpertTask:
-    return msgspec.structs.replace(task, network=settings)
+def teach_network(laid: LaidOut, targets: Reals, settings: NetworkSettings) -> StoredStudent:
+    """The network alone, of stays and what it is to say at each step (NaN: nothing)."""
+    known = targets[~np.isnan(targets)]
+    center, scale = float(known.mean()), max(float(known.std()), FLAT)
+    own = msgspec.structs.replace(laid.task, network=settings)
+    network = open_network(settings, len(own.variables))
+    windows, _, _ = replace(laid, task=own, severity=(targets - center) / scale).gather(np.arange(len(laid)))
+    return StoredStudent(
+        task=own,
+        weights=store(network.train(windows)),
+        center=center,
+        scale=scale,
+        alarm=0.0,
+        spread=1.0,
+        features=[],
+        readable=None,
+    )
 
 
 def tell(student: StoredStudent, laid: LaidOut) -> Reals:
