@@ -1,7 +1,7 @@
 """Patient experts on intensive-care stays: tables 3 and 4 and figure 3 of Schamoni, Hagmann and Riezler (2022) remade
 on other data, and a student at a total epsilon of 8.
 
-python experiments/experts.py DATA [--stays 1275] [--runs 5]
+python experiments/patient_experts.py DATA [--stays 1275] [--runs 5]
 
 DATA is the folder of data sets; what is read is PhysioNet's challenge of 2019 (40,336 stays at two hospitals, hourly).
 The paper's patients are closed. As there, stays under 16 hours and stays with sepsis on admission are left out (here:

@@ -1,0 +1,121 @@
+"""Smoothing, window features, and students of labels without hospitals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concilium.errors import MessageError
+from concilium.experts.expert_task import NetworkSettings
+from concilium.experts.patient_windows import lay_out
+from concilium.experts.public_stays import PublicStays, lay_course, lay_public
+from concilium.experts.smoothing import regress, smooth
+from concilium.experts.student import Lesson, judge, read_features, teach
+from concilium.experts.window_features import find_features, in_units, name_features
+from concilium.federation.arrays import pack
+from experts.expert_patients import RANGES, make_series, make_task
+
+CUTOFFS = {"HR": (60.0, 80.0, 100.0, 120.0), "Temp": (36.0, 37.0, 38.0)}
+SMALL = NetworkSettings(units=3, epochs=5, batch=20)
+
+
+def test_features_are_what_can_be_read_off_a_window():
+    series, task = make_series(6, 1, hours=(3, 30)), make_task()
+    laid = lay_out(series, task)
+    features = in_units(find_features(laid), task)
+    names = name_features(task)
+    assert names == [f"{name} {what}" for what in ("latest", "mean", "highest", "lowest") for name in RANGES]
+    middle = np.array([(low + high) / 2 for low, high in RANGES.values()])
+    half = np.array([(high - low) / 2 for low, high in RANGES.values()])
+    for patient in range(len(laid)):
+        first, last = laid.starts[patient], laid.starts[patient + 1]
+        for cell in range(first, last):
+            window = laid.values[max(first, cell - task.steps + 1) : cell + 1] * 2 * half + middle
+            expected = np.concatenate(
+                [window[-1], window.mean(axis=0), window.max(axis=0), window.min(axis=0)]
+            )
+            np.testing.assert_allclose(features[cell], expected, rtol=1e-5)
+
+
+@given(st.integers(0, 10**6), st.floats(0.01, 10))
+def test_regression_with_known_noise_is_ridge_at_the_likeliest_prior(seed, noise):
+    dice = np.random.default_rng(seed)
+    design = dice.normal(size=(40, 4))
+    labels = design @ dice.normal(size=4) + dice.normal(0, noise**0.5, 40)
+    found = regress(design, labels, noise)
+
+    def find_evidence(prior):
+        covariance = prior * design @ design.T + noise * np.eye(40)
+        return -0.5 * (np.linalg.slogdet(covariance)[1] + labels @ np.linalg.solve(covariance, labels))
+
+    priors = 10.0 ** np.arange(-10.0, 2.01, 0.25)
+    best = priors[np.argmax([find_evidence(prior) for prior in priors])]
+    ridge = np.linalg.solve(design.T @ design + noise / best * np.eye(4), design.T @ labels)
+    np.testing.assert_allclose(found, ridge, rtol=1e-3, atol=1e-6)
+
+
+def test_smoothing_finds_what_noise_hides_and_says_nothing_of_noise_alone():
+    dice = np.random.default_rng(1)
+    features = dice.normal(size=(4000, 6))
+    truth = 0.5 + 0.1 * features[:, 0]
+    asked = np.arange(0, 4000, 2)
+    noisy = truth[asked] + dice.normal(0, 1.0, len(asked))
+    smoothed = smooth(features, asked, noisy, 1.0, 4.0)
+    assert np.corrcoef(smoothed, truth)[0, 1] > 0.8
+    assert np.corrcoef(noisy, truth[asked])[0, 1] < 0.2
+    nothing = smooth(features, asked, dice.normal(0, 1.0, len(asked)), 1.0, 4.0)
+    assert nothing.std() < 0.1
+    constant = smooth(np.ones((10, 2)), np.arange(10), np.full(10, 3.0), 1.0, 4.0)
+    assert constant.tolist() == [3.0] * 10
+
+
+def test_labels_without_noise_are_learned_as_they_are():
+    laid = lay_out(make_series(20, 1), make_task())
+    asked = np.arange(0, len(laid.values), 2)
+    exact = Lesson(laid, asked, np.ones(len(asked)), 0.0)
+    assert np.isnan(exact.targets[1])
+    assert (exact.targets[asked] == 1).all()
+    assert not np.isnan(Lesson(laid, asked, np.ones(len(asked)), 0.5).targets).any()
+
+
+def test_labels_that_are_all_the_same_teach_a_constant_and_no_rules():
+    series = make_series(20, 1)
+    laid = lay_out(series, make_task())
+    asked = np.arange(len(laid.values))
+    student = teach(Lesson(laid, asked, np.full(len(asked), 1.5), 0.0), SMALL, CUTOFFS, 0.1)
+    assert student.readable is None
+    np.testing.assert_allclose(judge(student, series)[0], 1.5)
+
+
+def test_rules_are_of_features_that_some_cutoff_tells_apart():
+    series = make_series(40, 1)
+    laid = lay_out(series, make_task())
+    asked = np.arange(len(laid.values))
+    labels = np.clip(laid.values[:, 0], 0, 1).astype(np.float64)
+    student = teach(Lesson(laid, asked, labels, 0.0), SMALL, {**CUTOFFS, "Temp": (20.0,)}, 0.1)
+    assert student.readable is not None
+    assert {name.split()[0] for name in student.features} == {"HR"}
+    row = read_features(student, series)[0]
+    assert set(row) == set(student.features)
+
+
+def test_public_stays_travel_and_are_checked():
+    series, task = make_series(5, 1), make_task()
+    stays = lay_public(series, task, "4h")
+    laid, asked = stays.open(task)
+    np.testing.assert_allclose(laid.values, lay_out(series, task).values, atol=1 / 8192)
+    steps = asked - np.repeat(series.starts[:-1], series.lengths)[asked]
+    lengths = np.repeat(series.lengths, series.lengths)[asked]
+    assert all((step % 4 == 3) or (step == length - 1) for step, length in zip(steps, lengths, strict=True))
+    assert stays.digest != lay_public(series, task, "2h").digest
+    one = series.take(np.array([0]))
+    assert lay_course(one, task, whole=False).open(task)[1].tolist() == [int(one.lengths[0]) - 1]
+    assert len(lay_course(one, task, whole=True).open(task)[1]) == int(one.lengths[0])
+    twice = PublicStays(stays.inputs, stays.lengths, pack(np.array([1, 1], dtype="<u4")))
+    beyond = PublicStays(stays.inputs, stays.lengths, pack(np.array([10**6], dtype="<u4")))
+    nobody = PublicStays(stays.inputs, pack(np.zeros(3, dtype="<u4")), stays.asked)
+    for wrong in (twice, beyond, nobody):
+        with pytest.raises(MessageError, match="public stays have at least one step each"):
+            wrong.open(task)
