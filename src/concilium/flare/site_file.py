@@ -13,15 +13,17 @@ import msgspec
 from concilium.errors import KitError, StudyError, nearest
 from concilium.federation.site import Site
 from concilium.policy.policy import Policy
+from concilium.records.dictionary import Dictionary, find_dictionary
 from concilium.records.patients import Patients
 from concilium.records.series import Series
 from concilium.records.table import Records
+from concilium.records.table_map import TableMap
 from concilium.study.sections import Kind, Text, read_columns, read_section
 from concilium.study.sources import read_as_stated
 from concilium.temporal.rule_sets import RuleSets
 
 FILE = "local/concilium.toml"
-SECTIONS = ("site", "schema", "series")
+SECTIONS = ("site", "schema", "series", "dictionary", "map")
 
 
 class Holdings(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +36,7 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True):
     series: Text | None = None
     rules: Text | None = None
     identity: Text | None = None
+    patient: Text | None = None
 
 
 class HeldColumns(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +60,8 @@ class SiteFile:
     holds: Holdings
     schema: dict[str, Kind]
     columns: HeldColumns
+    dictionary: Dictionary
+    map: TableMap | None
 
     @classmethod
     def read(cls, kit: Path) -> SiteFile:
@@ -67,11 +72,13 @@ class SiteFile:
             holds = read_section(path, "site", document, Holdings)
             columns = read_section(path, "series", document, HeldColumns)
             schema = read_columns(path, "schema", document, Kind)
+            dictionary = find_dictionary(path, document)
+            map = TableMap.parse(document["map"], str(path)) if "map" in document else None
         except StudyError as error:
             raise KitError(str(error)) from None
         if (holds.series or holds.rules or holds.records) is None:
             raise KitError(f"{path}: [site] needs the key 'records' (or series, or rules)")
-        return cls(path, holds, schema, columns)
+        return cls(path, holds, schema, columns, dictionary, map)
 
     @property
     def ledger(self) -> Path:
@@ -111,12 +118,18 @@ class SiteFile:
             )
         if holds.records is None:
             return Patients(**parts)
-        table = read_as_stated(self._locate(holds.records), holds.table, self.schema)
-        if not parts:
-            return table
-        by = columns.patient or "patient"
-        table = read_as_stated(self._locate(holds.records), holds.table, {by: "code", **self.schema})
-        return Patients(table=table, by=by, **parts)
+        by = (columns.patient or holds.patient or "patient") if parts else holds.patient
+        ids: dict[str, str] = {} if by is None else {by: "code"}
+        table = self._read_table(self._locate(holds.records), {**ids, **self.schema})
+        return table if by is None else Patients(table=table, by=by, **parts)
+
+    def _read_table(self, source: str, schema: dict[str, str]) -> Records:
+        """The table under the hospital's map, its columns read as the dictionary says."""
+        if self.map is None and not self.dictionary:
+            return read_as_stated(source, self.holds.table, schema)
+        return Records.read(
+            source, table=self.holds.table, schema=schema, dictionary=self.dictionary, map=self.map
+        )
 
     def _locate(self, place: str) -> str:
         return place if "://" in place else str(self.path.parent / place)
