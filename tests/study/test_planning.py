@@ -98,3 +98,20 @@ def test_what_a_private_study_lists_is_stated_and_its_ledgers_go_on(tmp_path: Pa
     assert study.reading == {"age": "number", "sex": "code", "death": "code"}
     study.run()
     cc.Study.read(lay_out(tmp_path, SEVERAL)).run()
+
+
+def test_a_plan_names_what_a_policy_withholds_and_which_houses_it_pins(tmp_path: Path) -> None:
+    study = lay_out(tmp_path, SEVERAL + PRIVATE)
+    study.write_text(
+        study.read_text().replace('records = "north.csv"', 'records = "north.csv"\npolicy = "north.toml"')
+    )
+    (tmp_path / "north.toml").write_text(
+        '[release]\nwithhold = ["sex"]\n[houses]\nnetwork = "ABCD-EFGH-ABCD-EFGH-ABCD-EFGH-ABCD-EFGH"\n'
+    )
+    plan = cc.Study.read(study).plan()
+    north = next(site for site in plan.sites if site.site == "north")
+    assert north.forbidden == (
+        "its policy withholds 'sex'",
+        "its policy pins the houses that may ask, and [house] of the study names no identity",
+    )
+    assert not plan.fits

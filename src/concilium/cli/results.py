@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from concilium.cli.output import figure, say, say_table, size, warn
 
 if TYPE_CHECKING:
+    from concilium.federation.card import Card
     from concilium.study import Study
     from concilium.study.results import StudyResults
 
@@ -58,6 +59,8 @@ def tell_results(results: StudyResults) -> None:
             tell_intervals(metrics["overall"], intervals, columns)
     if "comparison" in metrics:
         tell_comparison(metrics["comparison"], study)
+    for line in list_left_out(card):
+        warn(f"warning: {line}")
     for warning in card.warnings[:WARNINGS_SHOWN]:
         warn(f"warning: {warning}")
     if len(card.warnings) > WARNINGS_SHOWN:
@@ -78,6 +81,17 @@ def tell_intervals(
     ]
     if known:
         say(f"95 % intervals ({intervals['drawn']} drawn): {', '.join(known)}")
+
+
+def list_left_out(card: Card) -> list[str]:
+    """The hospitals that are not in the model, each with why."""
+    there = {site.name for site in card.sites}
+    reasons: dict[str, str] = {}
+    for refusal in card.refusals:
+        reasons.setdefault(refusal.site, f"refused ({refusal.rule}: {refusal.reason})")
+    for loss in card.dropouts:
+        reasons.setdefault(loss.site, f"was lost in round {loss.round} ({loss.reason})")
+    return [f"{site} is not in the model: it {why}" for site, why in reasons.items() if site not in there]
 
 
 def tell_comparison(comparison: Mapping[str, Any], study: Study) -> None:

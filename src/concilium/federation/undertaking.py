@@ -58,6 +58,11 @@ class Undertaking(ABC, Generic[B]):
         if self.release not in self.releases:
             *others, last = map(repr, self.releases)
             raise self.wrong("release", " or ".join(filter(None, [", ".join(others), last])), self.release)
+        target = self.must_know
+        if target and target in (getattr(self, "attributes", None) or ()):
+            raise StudyError(
+                f"{target!r} is the target of {self.called}, and cannot be among its 'attributes': take it out"
+            )
         self.check()
         self._settled = True
 

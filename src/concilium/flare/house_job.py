@@ -139,6 +139,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 on_round=self._tell,
                 identity=own.identity,
                 purpose=study.aim,
+                dictionary=study.dictionary,
                 days=study.house.days,
             )
             start = time.perf_counter()

@@ -213,6 +213,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     work: WorkLimits = WorkLimits()
 
     def __post_init__(self) -> None:
+        for one in msgspec.structs.fields(type(self)):
+            try:
+                msgspec.convert(getattr(self, one.name), one.type)
+            except msgspec.ValidationError as error:
+                problem = str(error).replace("Expected", "expected")
+                raise PolicyError(f"the policy's {one.name} is not what it takes: {problem}") from None
         for names, options, what in ((self.kinds, KINDS, "kind"), (self.modes, RELEASES, "mode")):
             for name in names:
                 if name not in options:

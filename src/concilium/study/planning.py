@@ -13,6 +13,7 @@ from concilium.errors import BudgetError
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import Plan
 from concilium.privacy.budgets import Balance
+from concilium.privacy.identity import Identity, has_fingerprint
 from concilium.privacy.ledger import Ledger
 from concilium.records.sources import TEXT_FILES
 from concilium.study.sources import read_tables
@@ -172,7 +173,38 @@ def find_forbidden(study: Study, questions: Plan, policy: Policy) -> tuple[str, 
     return (
         *(f"its policy releases nothing as {mode!r}" for mode in modes if mode not in policy.modes),
         *(f"its policy answers no {kind!r}" for kind in kinds if kind not in policy.kinds),
+        *find_withheld(study, policy),
+        *find_strange_house(study, policy),
     )
+
+
+def find_withheld(study: Study, policy: Policy) -> tuple[str, ...]:
+    """What the study cannot do without and a policy withholds: target, query, and what a private study asks about."""
+    from concilium.records.query import Query
+
+    needed = {
+        *Query.parse(study.query).attributes,
+        *([study.target] if not study.method_type.reads_courses else []),
+    }
+    if study.way_out.bounded:
+        stated = {*study.values, *study.bins}
+        needed |= stated if study.attributes is None else stated & set(study.attributes)
+    hidden = dict.fromkeys(policy.withhold, "withholds") | dict.fromkeys(policy.identifiers, "hides")
+    return tuple(f"its policy {hidden[name]} {name!r}" for name in sorted(needed & set(hidden)))
+
+
+def find_strange_house(study: Study, policy: Policy) -> tuple[str, ...]:
+    """Whether a policy pins the houses that may ask, and this study's is none of them."""
+    if not policy.houses:
+        return ()
+    file = None if study.house.identity is None else Path(study.locate(study.house.identity))
+    if file is None:
+        return ("its policy pins the houses that may ask, and [house] of the study names no identity",)
+    if file.exists():
+        public = Identity.at(file).public
+        if any(has_fingerprint(public, pin) for pin in policy.houses.values()):
+            return ()
+    return (f"its policy pins the houses that may ask, and that of {file.name} is not among them",)
 
 
 def read_balance(policy: Policy, ledger: Path | None) -> Balance:
