@@ -86,6 +86,9 @@ def test_three_codings_are_one_study(tmp_path):
     branches = {b.value for node in tree.body.nodes if node.attribute == "sex" for b in node.branches}
     assert branches <= {"f", "m", None}
     assert results.card.dictionary["chol"].unit == "mg/dl"
+    page = results.report()
+    assert "What the names mean (4)" in page
+    assert "a number in mg/dl, plausible from 80 to 700 mg/dl" in page
 
 
 @pytest.mark.parametrize(

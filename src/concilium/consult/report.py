@@ -9,12 +9,14 @@ from typing import Any
 
 import jinja2
 import markupsafe
+import msgspec
 
 from concilium.closed_lists import METHODS, load
 from concilium.consult.calibration import draw_calibration
 from concilium.consult.curves import draw_risks
 from concilium.evaluation.number_metrics import IN_UNITS
 from concilium.privacy.accounting import shown
+from concilium.records.dictionary import DictionaryEntry, describe_entry
 from concilium.rulefit.outcome import say_number
 
 FIGURES = {
@@ -77,10 +79,20 @@ def render_report(
             else {},
             patients=sum(patients),
             releases=releases_by_site(card),
+            dictionary=describe_dictionary(card),
             long_list=LONG_LIST,
             long_table=LONG_TABLE,
         )
     )
+
+
+def describe_dictionary(card: Mapping[str, Any]) -> dict[str, str]:
+    """What the study's attributes mean, by name; nothing where the study has no dictionary."""
+    entries = msgspec.convert(card.get("dictionary", {}), dict[str, DictionaryEntry])
+    return {
+        name: f"{entry.label}: {describe_entry(entry)}" if entry.label else describe_entry(entry)
+        for name, entry in entries.items()
+    }
 
 
 def make_environment() -> jinja2.Environment:
