@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 import concilium as cc
-from concilium.errors import PolicyError, StudyError
+from concilium.errors import HouseError, PolicyError, StudyError
 
 SITE = cc.Site("north", cc.Records.from_rows([{"a": i % 2, "y": i % 3 == 0} for i in range(20)]))
 
 
-def test_fit_takes_a_house():
-    with pytest.raises(StudyError, match=r"fit takes a House, such as House\(\[site, \.\.\.\]\); got a list"):
-        cc.DecisionTree("y").fit([SITE])
+def test_fit_takes_a_house_or_a_list_of_sites():
+    assert cc.DecisionTree("y").fit([SITE]).body == cc.DecisionTree("y").fit(cc.House([SITE])).body
+    with pytest.raises(HouseError, match="fit takes a House, or a list of sites; got Site"):
+        cc.DecisionTree("y").fit(SITE)
 
 
 @pytest.mark.parametrize("method", [cc.DecisionTree, cc.NaiveBayes, cc.RuleFit])
