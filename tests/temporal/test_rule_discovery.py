@@ -23,9 +23,9 @@ from concilium.federation.patient_count import AskPatientCount
 from concilium.federation.sums import read_sum
 from concilium.privacy.accounting import rho_for_epsilon, rho_from_pure
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.records.series_outcomes import find_windows
 from concilium.temporal.discovery_body import FoundRule
 from concilium.temporal.discovery_by_sums import ask_counts
-from concilium.temporal.labelled_windows import find_windows
 from concilium.temporal.rule_bits import AskRuleBits
 from concilium.temporal.rule_codes import AskRuleCodes, estimate_codes
 from concilium.temporal.rule_counts import AskRuleCounts

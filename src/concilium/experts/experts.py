@@ -75,7 +75,7 @@ from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
 from concilium.records.patients import Patients
 from concilium.records.query import Query
 from concilium.records.series import Series
-from concilium.temporal.labelled_windows import find_windows
+from concilium.records.series_outcomes import find_windows
 
 # Of torch, as the paper has it; of the small network, what did best on held-out patients (docs/experts.md).
 TORCH_RATE, TORCH_BATCH = 0.001, 20

@@ -32,7 +32,7 @@ People = Annotated[tuple[str, ...], Meta(min_length=1, description="a list of e-
 RESERVED = ("house", "server", "authority", "all")
 
 
-class Network(msgspec.Struct, frozen=True, kw_only=True):
+class FlareNetwork(msgspec.Struct, frozen=True, kw_only=True):
     """[project]: its name, and the people who may submit studies."""
 
     name: Name
@@ -56,7 +56,7 @@ class FlareProject(msgspec.Struct, frozen=True, kw_only=True):
     """A checked project file."""
 
     path: Path
-    network: Network
+    network: FlareNetwork
     house: HouseAddress
     sites: tuple[str, ...]
 
@@ -81,7 +81,7 @@ class FlareProject(msgspec.Struct, frozen=True, kw_only=True):
         try:
             project = cls(
                 path=path,
-                network=read_section(path, "project", document, Network),
+                network=read_section(path, "project", document, FlareNetwork),
                 house=read_section(path, "house", document, HouseAddress),
                 sites=tuple(
                     fill(path, f"[[site]] number {n}", table, Member).name

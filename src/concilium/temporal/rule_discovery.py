@@ -34,6 +34,7 @@ from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
 from concilium.records.patients import Patients
 from concilium.records.query import Query
 from concilium.records.series import Series
+from concilium.records.series_outcomes import find_windows
 from concilium.records.time_grid import count_steps
 from concilium.temporal.discovery_along_paths import converse_along_paths
 from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, is_complete, write_table
@@ -59,7 +60,6 @@ from concilium.temporal.discovery_parameters import (
 )
 from concilium.temporal.discovery_plan import plan_questions, say_protection
 from concilium.temporal.discovery_search import MOST_TEMPLATES, LevelSearch
-from concilium.temporal.labelled_windows import find_windows
 from concilium.temporal.local_search import LocalSearch
 from concilium.temporal.path_search import PathSearch
 from concilium.temporal.rule_codes import PARAMETER_SHARE

@@ -20,10 +20,10 @@ from concilium.errors import FormulaError, MessageError
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import Noisy
 from concilium.federation.work import CALL, Workload
+from concilium.records.series_outcomes import find_windows
 from concilium.records.time_grid import read_step
 from concilium.temporal.evaluation import satisfied_all
 from concilium.temporal.formula import Formula
-from concilium.temporal.labelled_windows import find_windows
 from concilium.temporal.parsing import parse
 from concilium.temporal.rule_counts import find_parts
 from concilium.temporal.rule_part import MOST_PARENTS, check_task

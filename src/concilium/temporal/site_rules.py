@@ -21,8 +21,8 @@ from concilium.errors import RecordsError
 from concilium.federation.cohort import Cohort
 from concilium.records.patients import PatientPart
 from concilium.records.series import Series
+from concilium.records.series_outcomes import find_windows
 from concilium.records.time_grid import read_step
-from concilium.temporal.labelled_windows import find_windows
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.rule_task import RuleTask, open_grammar, open_learner
 from concilium.temporal.template_index import TemplateIndex
