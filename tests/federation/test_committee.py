@@ -26,6 +26,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "rulefit": {"positive": "y", "bins": {"age": [20, 40, 60]}},
     "naive-bayes": {},
     "discovery": {"outcome": "y", "bins": {"age": [20, 40, 60]}},
+    "experts": {"bins": {"age": [20, 40, 60]}},
     "code-sharing": {"sensitive": ["042", "303"], "epsilon": "1", "max_events": 2, "block_size": 1},
 }
 TRUSTED = {release: trust for trust, release in TRUST.items()}
@@ -65,6 +66,8 @@ def test_every_study_has_a_page(method: str, release: str) -> None:
     parameters = {**PARAMETERS[method], **(STATED if release == "private" else {})}
     if method == "discovery":
         parameters = {**PARAMETERS[method], "trust": TRUSTED[release]}
+    elif method == "experts":
+        parameters = PARAMETERS[method]
     site, study = propose(release, method, parameters)
     text = read_page(site, study)
     opened = find_study(site.ledger, study).opened
