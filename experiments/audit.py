@@ -5,9 +5,9 @@ python experiments/audit.py [--shadows 64] [--page audit.html]
 SurvSet's rhc (5,735 critically ill adults; who dies within 30 days), dealt to five hospitals by a hash. Half of each
 hospital's patients are held back: models learn from the others, and both halves are audited as this does:
     concilium audit MODEL --study STUDY --attribute cancer --shadows 64
-Seven models of the same half: a tree of four questions, trees of any depth on clinical bins and on bins so fine that
-they group hardly anybody, RuleFit, and trees and naive Bayes with differential privacy. The page is that of the tree
-of any depth.
+Eight models of the same half: trees of four questions, with and without a least number of patients to a branch,
+trees of any depth on clinical bins and on bins so fine that they group hardly anybody, RuleFit, and trees and naive
+Bayes with differential privacy. The page is that of the tree of any depth.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ def make_studies() -> dict[str, tuple[str, str, str, bool]]:
     """Method, epsilon where it is private, the method's section, whether bins are fine, by what tables call it."""
     return {
         "tree, depth 4": ("tree", "", "[tree]\nmax_depth = 4\n", False),
+        "tree, depth 4, 20 to a branch": ("tree", "", "[tree]\nmax_depth = 4\nmin_leaf = 20\n", False),
         "tree, any depth": ("tree", "", "", False),
         "tree, any depth, fine bins": ("tree", "", "", True),
         "RuleFit": ("rulefit", "", "[rulefit]\ntrees = 100\n", False),

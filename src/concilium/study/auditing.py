@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from concilium.errors import ModelError, StudyError
 from concilium.evaluation.audit import DELTA, Audit, audit_model
 from concilium.evaluation.audited_patients import AuditedPatients
+from concilium.evaluation.shadow_attack import Make
 from concilium.federation.model_file import load
 from concilium.records.patients import Patients
 from concilium.records.query import Query
 from concilium.records.table import Records
 from concilium.study.courses import hold_back as hold_back_courses
-from concilium.study.courses import read_populations, read_series
+from concilium.study.courses import open_learner, read_populations, read_series
 from concilium.study.evaluating import hold_back
 from concilium.study.sections import CourseColumns
 from concilium.study.sources import read_as_stated, read_tables, read_test_file
@@ -61,7 +62,7 @@ class AuditOrder:
             audited,
             attribute=self.attribute,
             shadows=self.shadows,
-            make=None if self.study is None else self.study.open_method,
+            make=find_maker(self.study) if self.study is not None and self.shadows else None,
             delta=DELTA if self.study is None else self.study.privacy.delta,
             seed=SEED,
             tell=tell,
@@ -79,6 +80,14 @@ class AuditOrder:
                 "say whom the model learned from and whom not: --members FILE --others FILE, or --study"
             )
         return find_held_back(self.study)
+
+
+def find_maker(study: Study) -> Make:
+    """What makes the study's method anew; public stays of experts are read once."""
+    if not study.method_type.reads_courses:
+        return study.open_method
+    learner = open_learner(study)
+    return lambda: type(learner)(**learner.get_params())
 
 
 def check_study(study: Study, model: Method[Any]) -> None:
