@@ -29,6 +29,7 @@ from concilium.records.coding import (
     Schema,
     check_names,
     code_texts,
+    code_whole,
     plan_reading,
     stated_kind,
 )
@@ -39,6 +40,7 @@ DELIMITERS = ",;\t|"
 HEAD = 1 << 16  # characters looked at to tell the delimiter
 BLOCK = 1 << 20  # bytes looked at at once for a fault
 ROWS = 10_000  # rows coded at once
+PLAIN_KINDS = (None, "code", "number")
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,13 @@ def read_quickly(
         if not relation.ask("count(*)"):
             return None
         with in_one_sentence(f"{layout.path} cannot be read"):
+            numbers = relation.whole_numbers(
+                [cell for name, cell in chosen.items() if kinds[name] in PLAIN_KINDS]
+            )
             return {
-                name: relation.guessed(cell, kinds[name], Place(str(layout.path), name, layout.row))
+                name: code_whole(*numbers.pop(cell), stated_kind(kinds[name]))
+                if cell in numbers
+                else relation.guessed(cell, kinds[name], Place(str(layout.path), name, layout.row))
                 for name, cell in chosen.items()
             }
 
