@@ -277,6 +277,7 @@ TERMS = {
         "rulefit": {"positive": 1, "bins": {"age": [40.0]}},
         "naive-bayes": {"bins": {"age": [40.0]}},
         "discovery": {"outcome": "y", "bins": {"age": [40.0]}, "window": "2h", "trust": "rule"},
+        "experts": {"bins": {"age": [40.0, 60.0]}},
         "code-sharing": {"sensitive": ["042", "303"], "epsilon": "1", "max_events": 2, "block_size": 1},
     }.items()
 }
