@@ -1,7 +1,7 @@
-"""Patient experts on intensive-care stays: tables 3 and 4 and figure 3 of Schamoni, Hagmann and Riezler (2022) remade
-on other data, and a student at a total epsilon of 8.
+"""Patient experts on intensive-care stays: tables 3 and 4 and figures 2 and 3 of Schamoni, Hagmann and Riezler
+(2022) remade on other data, and a student at a total epsilon of 8.
 
-python experiments/patient_experts.py DATA [--stays 1275] [--runs 5]
+python experiments/patient_experts.py DATA [--stays 1275] [--runs 5] [--students]
 
 DATA is the folder of data sets; what is read is PhysioNet's challenge of 2019 (40,336 stays at two hospitals, hourly).
 The paper's patients are closed. As there, stays under 16 hours and stays with sepsis on admission are left out (here:
@@ -13,7 +13,9 @@ one validates (and, without its labels, stands for public stays), one tests, in 
 AUROC at h hours before onset: all steps up to there of patients with sepsis, and all steps of others; positive is the
 step h hours (or the steps of an interval) before onset. "ensemble-w" knows the truth of earlier steps. Accuracy loss is
 1 - (2 AUROC of the private model - 1)/(2 AUROC of the exact one - 1), with Laplace noise of scale B/(N e) on each step
-by itself, as in the paper (so that each step costs e), N = 1 for the full model. The student has one total (8, 1e-5),
+by itself, as in the paper (so that each step costs e), N = 1 for the full model. Leakage is
+Yeom's attack on the mean squared errors of stays, of the full model's training patients, of the ensemble's members, and
+of test patients, 1,000 resamples. The student has one total (8, 1e-5),
 the noise of three hospitals of which one may collude, and learns from every second hour of the public stays.
 """
 
@@ -37,6 +39,7 @@ from rich.progress import track
 from rich.table import Table
 from scipy.stats import ttest_ind
 
+from concilium.evaluation.attack_figures import measure_threshold_attack
 from concilium.experts import lstm_kernel
 from concilium.experts.averaging import find_course_deviation
 from concilium.experts.expert_ensemble import ExpertEnsemble, average
@@ -46,6 +49,7 @@ from concilium.experts.growing import Growth, find_covariance, list_sizes, weigh
 from concilium.experts.lstm import SmallLstm
 from concilium.experts.patient_windows import LaidOut, lay_out
 from concilium.experts.severity import find_onsets
+from concilium.experts.site_experts import take_stays
 from concilium.experts.smoothing import smooth
 from concilium.experts.student import teach_network, tell
 from concilium.experts.training import train_experts
@@ -200,8 +204,9 @@ def find_auc(scores: Reals, truth: NDArray[np.bool_]) -> float:
     return float((ranks[truth].sum() - ill * (ill + 1) / 2) / (ill * (len(truth) - ill)))
 
 
-def train_full(split: Split) -> Reals:
-    """One network of all training patients, stopped by validation patients; what it says of the test stays."""
+def train_full(split: Split) -> tuple[Reals, Reals]:
+    """One network of all training patients, stopped by validation patients; what it says of the test stays, and of its
+    own."""
     task = split.training.task
     windows, _, _ = split.training.gather(np.arange(len(split.training)))
     held, _, _ = split.validation.gather(np.arange(len(split.validation)))
@@ -217,10 +222,24 @@ def train_full(split: Split) -> Reals:
         if error >= best_error:
             break
         best, best_error = weights.copy(), error
-    seen, places, cells = split.test.gather(np.arange(len(split.test)))
-    told = np.empty(len(split.test.values))
-    told[cells] = network.run([{"weights": best}], seen)[0].ravel()[places]
-    return np.clip(told, 0, task.bound)
+    return run_full(network, best, split.test), run_full(network, best, split.training)
+
+
+def run_full(network: SmallLstm, weights: Reals, laid: LaidOut) -> Reals:
+    windows, places, cells = laid.gather(np.arange(len(laid)))
+    told = np.empty(len(laid.values))
+    told[cells] = network.run([{"weights": weights}], windows)[0].ravel()[places]
+    return np.clip(told, 0, laid.task.bound)
+
+
+def find_losses(severity: Reals, laid: LaidOut) -> Reals:
+    """The mean squared error of each stay, over the steps whose truth is known."""
+    owners = np.repeat(np.arange(len(laid)), np.diff(laid.starts))
+    known = ~np.isnan(laid.severity)
+    squares = (severity - laid.severity)[known] ** 2
+    sums = np.bincount(owners[known], squares, minlength=len(laid))
+    losses: Reals = sums / np.maximum(np.bincount(owners[known], minlength=len(laid)), 1)
+    return losses
 
 
 @dataclass
@@ -230,6 +249,7 @@ class Outcome:
     sizes: tuple[int, int, int]
     auroc: dict[str, dict[str, float]]
     losses: dict[str, dict[float, dict[str, float]]]
+    leakage: dict[str, dict[float, float]]
     students: dict[str, list[float]]
 
 
@@ -240,18 +260,29 @@ def run_split(split: Split, runs: int, dice: np.random.Generator) -> Outcome:
     members = Growth(covariance, everyone.septic).grow().members
     grown = answers[members]
     weights = weigh_by_history(grown, split.test.severity, split.test.starts)
+    full, full_own = train_full(split)
     severities = {
-        "full model": train_full(split),
+        "full model": full,
         "ensemble-u": average(grown),
         "ensemble-w": average(grown, weights),
         "ensemble-o": average(grown, weigh_optimally(covariance[np.ix_(members, members)])),
     }
     exact = {name: measure(severity, split) for name, severity in severities.items()}
+    own = take_stays(split.training, np.array(members))
+    trained = {
+        "full model": (full_own, split.training),
+        "ensemble-u": (average(everyone.take(members).tell(own)), own),
+    }
     losses: dict[str, dict[float, dict[str, float]]] = {}
+    leakage: dict[str, dict[float, float]] = {}
     for name, size in (("full model", 1), ("ensemble-u", len(members))):
-        losses[name] = {}
+        losses[name], leakage[name] = {}, {}
         for epsilon in EPSILONS:
             scale = task.bound / (size * epsilon)
+            said, stays = trained[name]
+            inside = find_losses(said + dice.laplace(0, scale, len(said)), stays)
+            outside = find_losses(severities[name] + dice.laplace(0, scale, answers.shape[1]), split.test)
+            leakage[name][epsilon] = measure_threshold_attack(inside, outside).advantage.value
             noisy = [
                 measure(severities[name] + dice.laplace(0, scale, answers.shape[1]), split)
                 for _ in range(runs)
@@ -260,20 +291,32 @@ def run_split(split: Split, runs: int, dice: np.random.Generator) -> Outcome:
                 at: 1 - (2 * statistics.fmean(one[at] for one in noisy) - 1) / (2 * exact[name][at] - 1)
                 for at in HORIZONS
             }
+    students = run_students(split, told, answers, exact, runs, dice)
+    return Outcome(list_sizes(everyone.septic[members]), exact, losses, leakage, students)
+
+
+def run_students(
+    split: Split,
+    told: NDArray[np.float32],
+    answers: NDArray[np.float32],
+    exact: dict[str, dict[str, float]],
+    runs: int,
+    dice: np.random.Generator,
+) -> dict[str, list[float]]:
+    """AUROC of students of unselected experts, several draws of noise each, and of these experts themselves (exact)."""
     students: dict[str, list[float]] = {}
     features = find_features(split.validation)
-    for size in (200, len(everyone)):
-        drawn = dice.permutation(len(everyone))[:size]  # unselected
-        unselected = measure(average(answers[drawn]), split)
-        exact[f"unselected, {'all' if size == len(everyone) else size}"] = unselected
+    for name, size in (("200", 200), ("all", len(told))):
+        drawn = dice.permutation(len(told))[:size]
+        unselected = exact[f"unselected, {name}"] = measure(average(answers[drawn]), split)
         labels = average(told[drawn])
         for _ in range(runs):
             found = measure(run_student(split, features, labels, len(drawn), dice), split)
             for at in HORIZONS:
-                students.setdefault(f"{size} {at}", []).append(found[at])
+                students.setdefault(f"{name} {at}", []).append(found[at])
             gap = statistics.fmean(found[at] - unselected[at] for at in HORIZONS)
-            students.setdefault(f"{size} gap", []).append(gap)
-    return Outcome(list_sizes(everyone.septic[members]), exact, losses, students)
+            students.setdefault(f"{name} gap", []).append(gap)
+    return students
 
 
 def run_student(
@@ -313,6 +356,13 @@ def say_tables(outcomes: list[Outcome]) -> None:
         if name in PAPER:
             table.add_row("  the paper", *PAPER[name], style="dim")
     console.print(table)
+    table = Table(
+        "Figure 2: leakage (TPR - FPR) over epsilon, median of splits", *(f"{one:g}" for one in EPSILONS)
+    )
+    for name in ("full model", "ensemble-u"):
+        medians = [statistics.median(one.leakage[name][epsilon] for one in outcomes) for epsilon in EPSILONS]
+        table.add_row(name, *(f"{one:+.2f}" for one in medians))
+    console.print(table)
     table = Table("Figure 3: accuracy loss over epsilon, median of splits", *(f"{one:g}" for one in EPSILONS))
     for name in ("full model", "ensemble-u"):
         for at in HORIZONS:
@@ -322,16 +372,19 @@ def say_tables(outcomes: list[Outcome]) -> None:
             ]
             table.add_row(f"{name}, {at}", *(f"{one:.2f}" for one in medians))
     console.print(table)
+    say_students([outcome.students for outcome in outcomes])
+
+
+def say_students(found: list[dict[str, list[float]]]) -> None:
     table = Table("Student at (8, 1e-5), AUROC", *HORIZONS, "beside its ensemble")
-    for size in sorted({key.split()[0] for outcome in outcomes for key in outcome.students}, key=int):
+    for size in ("200", "all"):
         cells = []
         for at in HORIZONS:
-            values = [100 * one for outcome in outcomes for one in outcome.students[f"{size} {at}"]]
+            values = [100 * one for students in found for one in students[f"{size} {at}"]]
             cells.append(f"{statistics.fmean(values):.2f} ({statistics.stdev(values):.2f})")
-        gaps = [one for outcome in outcomes for one in outcome.students[f"{size} gap"]]
-        table.add_row(
-            f"{size} experts", *cells, f"{statistics.fmean(gaps):+.4f} ({min(gaps):+.3f} to {max(gaps):+.3f})"
-        )
+        gaps = [one for students in found for one in students[f"{size} gap"]]
+        span = f"{statistics.fmean(gaps):+.4f} ({min(gaps):+.3f} to {max(gaps):+.3f})"
+        table.add_row(f"{size} experts", *cells, span)
     console.print(table)
 
 
@@ -342,12 +395,20 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--stays", type=int, default=1275)
     parser.add_argument("--runs", type=int, default=5, help="draws of noise")
+    parser.add_argument("--students", action="store_true", help="the last table only")
     arguments = parser.parse_args()
     dice = np.random.default_rng(1)
     start = time.process_time()
     splits = make_splits(arguments.data, arguments.stays)
-    outcomes = [run_split(split, arguments.runs, dice) for split in track(splits, "splits", total=4)]
-    say_tables(outcomes)
+    shown = track(splits, "splits", total=4)
+    if arguments.students:
+        found = []
+        for split in shown:
+            told, answers = split.experts.tell(split.validation), split.experts.tell(split.test)
+            found.append(run_students(split, told, answers, {}, arguments.runs, dice))
+        say_students(found)
+    else:
+        say_tables([run_split(split, arguments.runs, dice) for split in shown])
     console.print(f"{time.process_time() - start:.0f} s of one core")
 
 

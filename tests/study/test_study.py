@@ -258,8 +258,13 @@ def complaint_or_none(path: Path) -> str | None:
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_study_does_not_say_is_as_the_method_declares_it(tmp_path: Path, method: str) -> None:
     text = SMALLEST.replace('"tree"', f'"{method}"').replace("[sites]", "positive = 1\n[sites]")
-    if load(METHODS[method]).reads_courses:
-        text = text.replace("target =", "outcome =").split("[sites]")[0] + COURSES
+    declared = load(METHODS[method])
+    if declared.reads_courses:
+        text = text.split("[sites]")[0] + COURSES
+    if "outcome" in declared.parameters():
+        text = text.replace("target =", "outcome =")
+    elif declared.reads_courses:
+        text = text.replace("rules =", "series =")
     study = Study.read(write(tmp_path, text))
     opened = study.open_method()
     assert type(opened) is study.method_type
