@@ -11,7 +11,9 @@ import concilium as cc
 from concilium.closed_lists import METHODS
 from concilium.consult.audit_report import render_audit
 from concilium.errors import ModelError
-from concilium.evaluation.audit import audit_model, say_meaning
+from concilium.evaluation.attack_figures import Estimate
+from concilium.evaluation.attribute_attack import AttributeFigures, Guess
+from concilium.evaluation.audit import GUESSES, audit_model, say_guesses, say_meaning
 from concilium.evaluation.audited_patients import NUMBER, AuditedPatients, join_parts
 from concilium.evaluation.responses import observe, share_of_truth
 from contract.patients import ROWS, VARIANTS, hold, make, make_rows, method_types, open_sites
@@ -133,6 +135,23 @@ def test_joined_patients_keep_their_order_and_parts():
         join_parts([first, cc.Patients(table=second.table)])
     with pytest.raises(ModelError, match="nobody among the others"):
         AuditedPatients.join({"a": first}, {})
+
+
+def test_only_what_exceeds_the_groups_own_difference_is_put_down_to_membership():
+    def guess(advantage, half=0.02):
+        rate = Estimate(0.7, 0.68, 0.72)
+        return Guess(rate, rate, Estimate(advantage, advantage - half, advantage + half))
+
+    def say(marginal, imputation, model, both):
+        guesses = dict(zip(GUESSES, map(guess, (marginal, imputation, model, both)), strict=True))
+        return " ".join(say_guesses(AttributeFigures("ward", ["a", "b"], True, 100, 50, 50, guesses)))
+
+    assert "because they were members" not in say(
+        0.03, 0.0, 0.03, 0.0
+    )  # members have the commonest ward more often
+    assert "because they were members" in say(0.03, 0.0, 0.08, 0.0)
+    assert "because they were members" in say(0.0, 0.0, 0.0, 0.05)
+    assert "because they were members" not in say(-0.04, 0.0, -0.01, 0.0)
 
 
 def test_attributes_of_courses_are_not_guessed():
