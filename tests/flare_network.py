@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -20,7 +21,7 @@ SITES = ("coast", "north", "south")
 PERSON = "ana@example.org"
 CONCILIUM = [sys.executable, "-m", "concilium.cli.main"]
 # Nothing here may hang: whatever takes longer than this has failed.
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 SCHEMA = """
 [schema]
@@ -150,7 +151,12 @@ class FlareNetwork:
 
     def kill(self, name):
         """The whole of a site or house at once, with the processes of its jobs."""
+        import psutil
+
         process = self.processes.pop(name)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(PATIENCE)
 

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from concilium.errors import ConciliumError, KitError, MissingExtra, StudyError
 from concilium.flare.kit import HouseNotThere, Kit
 from concilium.flare.project import FlareProject
+from concilium.flare.site_file import SiteFile
 from concilium.flare.starting import prepare_site
 from concilium.study.study import Study
 from flare_network import PERSON, FlareNetwork, run_command
@@ -273,6 +274,21 @@ def test_a_site_knows_its_house_from_others_and_from_nobody(network, tmp_path):
         pytest.raises(KitError, match=r"north: the house at .* does not take this kit's certificate"),
     ):
         kit.check_house()
+
+
+def test_a_hospital_s_own_map_and_dictionary_say_how_its_table_is_read(kits):
+    rows = "\n".join(f"{age},{age % 2}" for age in range(30, 60))
+    (kits / "north/local/own.csv").write_text(f"age,death\n{rows}\n?,1\n")
+    (kits / "north/local/concilium.toml").write_text(
+        '[site]\nrecords = "own.csv"\npolicy = "policy.toml"\nledger = "own.ledger"\n[map]\nmissing = ["?"]\n'
+        '[dictionary.age]\ntype = "number"\nunit = "years"\n[dictionary.death]\ntype = "code"\n'
+    )
+    site = SiteFile.read(kits / "north").open("north")
+    assert "31 patients" in repr(site)
+    site.ledger.close()
+    (kits / "north/local/own.csv").write_text(f"age,death\n{rows}\nold,1\n")
+    with pytest.raises(ConciliumError, match="old"):
+        SiteFile.read(kits / "north").open("north")
 
 
 STUDY = '[study]\nname = "a"\nmethod = "tree"\ntarget = "death"\n'

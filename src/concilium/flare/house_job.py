@@ -145,7 +145,8 @@ class FlareHouse(Controller):  # type: ignore[misc]
             start = time.perf_counter()
             model = study.open_method().fit(house)
             seconds = time.perf_counter() - start
-            log.info("%s, %.2f s in all", transport.describe_rounds(), seconds)
+            rounds = transport.describe_rounds(site.name for site in model.card.sites)
+            log.info("%s, %.2f s in all", rounds, seconds)
         finally:
             transport.close()
         model.save(results / "model.json")

@@ -43,7 +43,7 @@ class FlareSite(Executor):  # type: ignore[misc]
         self._site: Site | None = None
         self._problem = ""
         self._answering = threading.Lock()
-        self._house_greeted = False
+        self._house_greeted = self._ended = False
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         if event_type == EventType.START_RUN:
@@ -59,6 +59,7 @@ class FlareSite(Executor):  # type: ignore[misc]
             with self._answering:
                 if self._site is not None:
                     self._site.ledger.close()
+                self._site, self._ended = None, True
             log.info("the job has ended")
 
     def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
@@ -106,6 +107,8 @@ class FlareSite(Executor):  # type: ignore[misc]
     def _answer(self, topic: str, request: Any, fl_ctx: Any) -> Any:
         message = request.get(BODY)
         with self._answering:  # one at a time, even where the house has given up on the one before
+            if self._ended:
+                return make_reply(ReturnCode.ERROR)  # as if nobody were there any more
             if self._site is None or not isinstance(message, bytes):
                 return make_reply(ReturnCode.BAD_REQUEST_DATA)
             return carry(self._site.answer(message))
