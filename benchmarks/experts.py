@@ -29,7 +29,7 @@ from concilium.experts.training import train_one
 from concilium.records.clinical_ranges import CLINICAL_RANGES
 from concilium.records.series import Series
 
-EXPERTS, EPOCHS, ANSWERS = 40, 20, 20
+EXPERTS, EPOCHS, ANSWERS = 12, 20, 20
 SMALL = NetworkSettings(epochs=EPOCHS, patience=EPOCHS)
 LARGE = NetworkSettings(
     kind="torch-lstm", units=200, layers=2, dropout=0.2, epochs=EPOCHS, rate=0.001, batch=20, patience=EPOCHS

@@ -14,9 +14,10 @@ AUROC at h hours before onset: all steps up to there of patients with sepsis, an
 step h hours (or the steps of an interval) before onset. "ensemble-w" knows the truth of earlier steps. Accuracy loss is
 1 - (2 AUROC of the private model - 1)/(2 AUROC of the exact one - 1), with Laplace noise of scale B/(N e) on each step
 by itself, as in the paper (so that each step costs e), N = 1 for the full model. Leakage is
-Yeom's attack on the mean squared errors of stays, of the full model's training patients, of the ensemble's members, and
-of test patients, 1,000 resamples. The student has one total (8, 1e-5),
-the noise of three hospitals of which one may collude, and learns from every second hour of the public stays.
+Yeom's attack on the mean squared errors of stays, of all training patients and of test patients, with 1,000 resamples;
+an ensemble's own members are chosen by their outcome, and would be told from others by that alone. The
+student has one total (8, 1e-5), the noise of three hospitals of which one may collude, and learns from every second
+hour of the public stays.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ from concilium.experts.growing import Growth, find_covariance, list_sizes, weigh
 from concilium.experts.lstm import SmallLstm
 from concilium.experts.patient_windows import LaidOut, lay_out
 from concilium.experts.severity import find_onsets
-from concilium.experts.site_experts import take_stays
 from concilium.experts.smoothing import smooth
 from concilium.experts.student import teach_network, tell
 from concilium.experts.training import train_experts
@@ -268,19 +268,15 @@ def run_split(split: Split, runs: int, dice: np.random.Generator) -> Outcome:
         "ensemble-o": average(grown, weigh_optimally(covariance[np.ix_(members, members)])),
     }
     exact = {name: measure(severity, split) for name, severity in severities.items()}
-    own = take_stays(split.training, np.array(members))
-    trained = {
-        "full model": (full_own, split.training),
-        "ensemble-u": (average(everyone.take(members).tell(own)), own),
-    }
+    trained = {"full model": full_own, "ensemble-u": average(everyone.take(members).tell(split.training))}
     losses: dict[str, dict[float, dict[str, float]]] = {}
     leakage: dict[str, dict[float, float]] = {}
     for name, size in (("full model", 1), ("ensemble-u", len(members))):
         losses[name], leakage[name] = {}, {}
         for epsilon in EPSILONS:
             scale = task.bound / (size * epsilon)
-            said, stays = trained[name]
-            inside = find_losses(said + dice.laplace(0, scale, len(said)), stays)
+            said = trained[name]
+            inside = find_losses(said + dice.laplace(0, scale, len(said)), split.training)
             outside = find_losses(severities[name] + dice.laplace(0, scale, answers.shape[1]), split.test)
             leakage[name][epsilon] = measure_threshold_attack(inside, outside).advantage.value
             noisy = [
