@@ -311,6 +311,7 @@ def test_the_harness_sees_what_a_column_that_is_guessed_would_do(folder, monkeyp
     `unknown` among TRUE and FALSE moves what everybody counts as."""
     monkeypatch.setattr("concilium.records.columns.Coded.by_itself", Always())
     monkeypatch.setattr("concilium.records.cells.canonical", label)
+    monkeypatch.setattr("concilium.records.coding.canonical", label)
     place = next(place for place in PRIVATE if STUDIES[place][0] == "naive-bayes")
     rows = [("1", "TRUE", "a", "TRUE"), ("2", "FALSE", "a", "FALSE")] * 20
     sums = []

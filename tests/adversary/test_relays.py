@@ -81,7 +81,8 @@ def find(recording: Recording, name: str) -> cc.Site:
 
 def test_every_kind_is_relayed():
     seen = {exchange.envelope.kind for place in PLACES for exchange in record(place).exchanges}
-    assert seen == set(KINDS)
+    # What a region is given to pass on is one of these already (tests/federation/test_relay.py).
+    assert seen == set(KINDS) - {"region.relay"}
 
 
 # At the hospital

@@ -45,8 +45,10 @@ def test_a_measured_column_full_of_text(tmp_path: Path) -> None:
     study = lay_out(tmp_path, STUDY)
     change(tmp_path, "south", age="old")
     said = run(tmp_path, study)
-    assert "south: attribute 'age' holds text, so bins do not apply to it; mend the column" in said
-    assert said.count(":") == 2  # one sentence, and no more of it
+    assert (
+        "site 'south': 'age' has bins, and holds 'old' and the like beside numbers, or none; name it" in said
+    )
+    assert said.count(":") == 1  # one sentence, and no more of it
 
 
 @pytest.mark.parametrize("study", [STUDY, STUDY.replace("[tree]", '[privacy]\nrelease = "masked"\n[tree]')])

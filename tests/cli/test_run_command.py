@@ -211,7 +211,7 @@ BAD_STUDIES = [
         "positive = 'dead' is not a value of 'death'",
     ),
     ("age = [40, 60]", "agge = [40, 60]", "[bins] names 'agge', a column no site has; did you mean 'age'?"),
-    ("age = [40, 60]", "sex = [40, 60]", "attribute 'sex' holds text, so bins do not apply to it"),
+    ("age = [40, 60]", "sex = [40, 60]", "'sex' has bins, and holds 'f' and the like"),
     ("[bins]", '[schema]\nward = "code"\n[bins]', "'ward'"),
     ('records = "all.csv"', 'records = "none.csv"', "none.csv"),
     ('by = "hospital"', 'by = "hospitl"', "there is no column 'hospitl'; did you mean 'hospital'?"),

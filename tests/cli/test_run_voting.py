@@ -191,7 +191,11 @@ def test_a_plan_names_the_four_kinds_of_question(tmp_path: Path) -> None:
     [
         ('positive = "yes"', "", "needs the key 'positive'"),
         ('positive = "yes"', 'positive = "yess"', "positive = 'yess' is not a value of 'bleeding'"),
-        ("[bins]", '[privacy]\nrelease = "masked"\n[bins]', "the 'release' of VotingTrees must be 'exact'"),
+        (
+            "[bins]",
+            '[privacy]\nrelease = "private"\n[bins]',
+            "the 'release' of VotingTrees must be 'exact' or",
+        ),
         ("[voting-trees]", "[tree]", "[tree] is for method = 'tree'"),
     ],
 )

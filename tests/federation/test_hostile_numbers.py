@@ -166,7 +166,8 @@ def test_every_kind_is_asked_by_some_variant():
         noting = Probed(first, 0)
         make(proposed_types()[name], release, **more).fit(cc.House([noting, *others]))
         kinds |= set(noting.seen)
-    assert kinds == set(KINDS)
+    # What a region is given to pass on is one of these already (tests/federation/test_relay.py).
+    assert kinds == set(KINDS) - {"region.relay"}
 
 
 @every_variant

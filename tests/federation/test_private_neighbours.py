@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.closed_lists import KINDS, load
 from concilium.errors import ConciliumError, MessageError
+from concilium.experts.expert_answers import AskExpertLabels, AskExpertStep
+from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange
+from concilium.experts.public_stays import lay_course, lay_public
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
 from concilium.federation.held_out import Part
@@ -233,7 +236,43 @@ def list_rules(row: dict) -> list[str]:
     return [rule for place, rule in enumerate(RULES) if Random(f"{row} {place}").random() < 0.5]
 
 
+EXPERTS = ExpertTask(
+    target="truth",
+    variables=(PublicRange("real", 0.0, 5.0),),
+    window="2h",
+    carry="2h",
+    lead="1h",
+    network=NetworkSettings(units=1, epochs=1),
+)
+STAYS = make_series([{"real": 0.5}, {"real": 4.0}], ["real"], "truth", True)
+
+
+def draw_expert_labels(dice: Random) -> AskExpertLabels:
+    return AskExpertLabels(
+        query=draw_query(dice),
+        target="",
+        task=EXPERTS,
+        experts=dice.choice([1, 2, 5, 40]),
+        stays=lay_public(STAYS, EXPERTS, dice.choice(["1h", "3h"])),
+        variance="100000000",
+    )
+
+
+def draw_expert_step(dice: Random) -> AskExpertStep:
+    stay = make_series([{"real": dice.choice([0.0, 2.0, 5.0])}], ["real"], "truth", True)
+    return AskExpertStep(
+        query=draw_query(dice),
+        target="",
+        task=EXPERTS,
+        experts=dice.choice([1, 3, 40]),
+        stays=lay_course(stay, EXPERTS, whole=False),
+        epsilon="1/2",
+    )
+
+
 DRAWN = {
+    "experts.labels": draw_expert_labels,
+    "experts.step": draw_expert_step,
     "rules.counts": draw_rule_counts,
     "rules.outcomes": draw_rule_outcomes,
     "histograms.noisy": draw_histograms,

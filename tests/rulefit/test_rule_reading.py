@@ -117,7 +117,9 @@ def test_many_reasons_are_told_together(fitted):
 def test_a_patient_of_whom_nothing_is_known(fitted):
     with pytest.raises(ModelError, match="none of the attributes that this model asks about: a, b"):
         fitted.explain({"shoe size": 43})
-    partly = fitted.explain({"a": None, "b": float("nan")})
+    partly = fitted.explain(
+        {**dict.fromkeys("abcd"), "b": float("nan")}
+    )  # missing, which is not "not entered"
     records = Records({name: Numbers(np.array([np.nan])) for name in "abcd"})
     assert partly.probability == pytest.approx(fitted.predict_proba(records)[0].max())
     with pytest.raises(ModelError, match="have no attribute"):

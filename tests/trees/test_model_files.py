@@ -22,7 +22,9 @@ def test_a_model_file_of_before_says_what_it_said(name, tmp_path):
     assert model.classes_ == before["classes"]
     assert model.attributes_ == before["attributes"]
     assert model.text() == before["text"]
-    np.testing.assert_array_equal(model.predict_proba(PATIENTS), before["shares"])
+    # Shares of counts are the same everywhere; the last digit of a logarithm is the processor's.
+    last_digit = 1e-14 if model.method == "naive-bayes" else 0
+    np.testing.assert_allclose(model.predict_proba(PATIENTS), before["shares"], rtol=last_digit, atol=0)
     assert model.predict(PATIENTS).tolist() == before["predictions"]
     assert [str(model.explain(patient)) for patient in PATIENTS] == before["explanations"]
     document = json.loads((FORMATS / f"{name}.json").read_text(encoding="utf-8"))

@@ -182,4 +182,5 @@ class House:
                     learned = run.converse(begin(run))
                 except SitesChanged:
                     continue  # sites only ever get fewer, so this ends
+                run.begin()  # a study that asked nothing was agreed to all the same
                 return learned.body, run.finish(learned.patients, learned.warnings)

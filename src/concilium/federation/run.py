@@ -345,7 +345,6 @@ class Run:
 
     def finish(self, patients: Mapping[str, int | None], warnings: Iterable[str] = ()) -> Card:
         """End the run: the card of the model that came of it."""
-        self.begin()  # a study that asked nothing was agreed to all the same
         notes = list(warnings)
         if self._masked_study is not None:
             notes += self._masked_study.end()

@@ -35,6 +35,7 @@ MANY_MISSING = 0.5
 BINS = 24
 MOST_BARS = 12
 SHOWN = 5
+LONGEST = 40
 
 OTHER_UNITS = (
     "mmol/l", "umol/l", "nmol/l", "mg/dl", "g/dl", "g/l", "mg/l", "ug/l", "ng/ml", "degC", "degF", "kelvin", "kg", "g",
@@ -302,15 +303,23 @@ def _find_unlisted(name: str, column: Column, listed: set[str]) -> Iterator[Chec
     if not unlisted:
         return
     total = sum(count for count, _ in unlisted)
-    names = ", ".join(f"{value!r} ({count})" for count, value in sorted(unlisted, reverse=True)[:SHOWN])
+    names = ", ".join(
+        f"{shorten(value)!r} ({count})" for count, value in sorted(unlisted, reverse=True)[:SHOWN]
+    )
+    known = ", ".join(shorten(value) for value in sorted(listed)[:SHOWN])
     more = f" and {len(unlisted) - SHOWN} more" if len(unlisted) > SHOWN else ""
     none = " and none of those listed" if total == int(counts.sum()) else ""
     yield CheckFinding(
         "fault",
-        f"has values that are not listed: {names}{more}{none}; listed are {', '.join(sorted(listed)[:SHOWN])}; recode "
+        f"has values that are not listed: {names}{more}{none}; listed are {known}; recode "
         "them in the map, or name them as missing",
         name,
     )
+
+
+def shorten(value: str) -> str:
+    """A value as a sentence can hold it."""
+    return value if len(value) <= LONGEST else f"{value[:LONGEST]}..."
 
 
 def _find_outside(name: str, numbers: NDArray[np.float64], entry: DictionaryEntry) -> Iterator[CheckFinding]:
