@@ -7,6 +7,7 @@ not know are not asked for, and values it does not know are hidden (it is told t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -285,9 +286,10 @@ def find_foreign_codings(schemas: Mapping[str, SchemaSeen]) -> list[str]:
             own = {label(value) for value in attribute.values if value is not None}
             columns.setdefault(attribute.name, {})[site] = own
     for name, by_site in sorted(columns.items()):
+        sites_with = Counter(value for own in by_site.values() for value in own)
         for site, own in by_site.items():
-            others = set().union(*(values for other, values in by_site.items() if other != site))
-            if len(own) > 1 and len(others) > 1 and own.isdisjoint(others):
+            alone = all(sites_with[value] == 1 for value in own)
+            if alone and len(own) > 1 and len(sites_with) - len(own) > 1:
                 cautions.append(
                     f"{site} has no value of {name} that any other site has: it may code {name} in another way; map "
                     "its values to those of the others there"
