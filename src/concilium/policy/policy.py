@@ -213,12 +213,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     work: WorkLimits = WorkLimits()
 
     def __post_init__(self) -> None:
-        for one in msgspec.structs.fields(type(self)):
+        for name, kind in _list_types():
             try:
-                msgspec.convert(getattr(self, one.name), one.type)
+                msgspec.convert(getattr(self, name), kind)
             except msgspec.ValidationError as error:
                 problem = str(error).replace("Expected", "expected")
-                raise PolicyError(f"the policy's {one.name} is not what it takes: {problem}") from None
+                raise PolicyError(f"the policy's {name} is not what it takes: {problem}") from None
         for names, options, what in ((self.kinds, KINDS, "kind"), (self.modes, RELEASES, "mode")):
             for name in names:
                 if name not in options:
@@ -353,6 +353,12 @@ def read_secret(path: str | Path) -> Secret:
         raise PolicyError(f"{path}: the secret cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise PolicyError(f"{path}: {error}") from None
+
+
+@functools.cache
+def _list_types() -> tuple[tuple[str, Any], ...]:
+    """What each key of a policy takes; found once, since a thousand simulated hospitals have a policy each."""
+    return tuple((one.name, one.type) for one in msgspec.structs.fields(Policy))
 
 
 @functools.lru_cache(maxsize=32)

@@ -75,6 +75,7 @@ class Ledger(LedgerMemory, RefusalLog):
     _settings: tuple[Head, LedgerSettings] | None = None
     _head_file: HeadFile | None = None
     _entered: Head | None = None
+    _absent: tuple[str, Head] | None = None
     _is_setting: bool = False
 
     def __init__(
@@ -183,9 +184,10 @@ class Ledger(LedgerMemory, RefusalLog):
             raise LedgerError(f"the count of numbers released must be a whole number from 0; got {numbers!r}")
         price = Fraction(0) if paid and cost is None else self._price(mode, cost, currency)
         with self._writing() as tail:
-            answer = chain.find_answer(self._file, question, digest)
-            if answer is not None:
-                return answer
+            if self._absent != (question, tail.head):  # else it was looked for, and nothing was entered since
+                answer = chain.find_answer(self._file, question, digest)
+                if answer is not None:
+                    return answer
             settings = self._read_settings(tail.head)
             if self._records is not None and settings.records != self._records:
                 raise LedgerError(f"{self.path} was bound to other records while in use; open the site again")
@@ -215,10 +217,12 @@ class Ledger(LedgerMemory, RefusalLog):
 
     def recall(self, question: str, digest: str) -> bytes | None:
         """The stored answer to this question, or None where it was never answered."""
+        require_text(question, "question id")
         with self._file.reading():
-            return chain.find_answer(
-                self._file, require_text(question, "question id"), require_text(digest, "digest")
-            )
+            answer = chain.find_answer(self._file, question, require_text(digest, "digest"))
+            # A chain that ends where it was last seen to end has had nothing added since.
+            self._absent = None if answer is not None else (question, self._seen)
+        return answer
 
     @property
     def path(self) -> str:
