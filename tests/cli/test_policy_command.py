@@ -13,7 +13,7 @@ from concilium.cli.main import app
 from concilium.cli.policy import side_by_side
 from concilium.policy import parse
 from concilium.policy.explain import describe, find_oddities, reached_in_records
-from concilium.policy.matching import match
+from concilium.policy.matching import match_alone
 
 RULES = """# what leaves
 graph identity { node u exists u.name, exists u.ssn; }
@@ -246,6 +246,6 @@ def test_what_reaches_records_is_what_the_matcher_says() -> None:
             expected = set()
             for pattern in range(1 << len(tags)):
                 if all(pattern >> t & 1 for t in always):
-                    fits = match(step.motif, [pattern >> t & 1 for t in tags], (0,))
+                    fits = match_alone(step.motif, [pattern >> t & 1 for t in tags])
                     expected |= {t for t in tags if fits is not None and fits[t]}
             assert reached_in_records(step) == expected, text

@@ -97,6 +97,15 @@ EXAMPLES = [
     "graph N { node y where not y.weight between 60 and 81 eliminate y.id; }",
     "graph N { node x where x.weight >= 9007199254740993 or x.weight <= 80.25 eliminate x.id; }",
     "graph N { node x where x.zip > 9000 eliminate x.id; }",
+    "graph V { node x where x.age > x.weight eliminate x.zip; }",
+    "graph V { node x where x.age = x.weight or x.sex != x.code eliminate x.zip; }",
+    "graph V { node x where not x.dob < x.id eliminate x.zip; node y where y.zip = z.zip eliminate y.sex; node z; }",
+    "graph V { node x eliminate x.sex; node y {0} where y.zip = x.zip; }",
+    "graph V { node x eliminate x.sex; node y; edge e(x, y) where e.kind = 'kin' eliminate e, exists e.note; }",
+    """function band { when value < 50 give 'young'; when value < 92 give /decade()/; }
+       graph V { node x substitute x.age =~ /band()/, substitute x.weight =~ /band()/; }""",
+    """function keep { when value in {'m', 'f'} give value; otherwise give 3; }
+       graph V { node x substitute x =~ /keep()/; }""",
 ]
 
 
@@ -124,6 +133,10 @@ CONDITION = st.one_of(
     st.builds("@.{} is missing".format, st.sampled_from([*VALUES])),
     st.builds("not @.{} between {} and 50".format, st.sampled_from("nw"), NUMBERS),
     st.just("@.sex = 'm'"),
+    st.builds(
+        "@.{} {} @.{}".format, st.sampled_from("nw"), st.sampled_from(["<", ">="]), st.sampled_from("nw")
+    ),
+    st.builds("@.{} = @.{}".format, st.sampled_from([*VALUES]), st.sampled_from([*VALUES])),
 )
 FUNCTIONS = ["year()", "decade()", "first3()", "zip3()", "round(5)", "round(0.1)", "generalise()", "hash()"]
 PATTERNS = ["shift_dates()", "shift_dates(sex, 9)", "[0-9]+/N", "1/", "o/0"]

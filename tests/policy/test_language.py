@@ -14,6 +14,7 @@ from concilium.policy.language import (
     ConstraintGraph,
     Eliminate,
     Exists,
+    MotifEdge,
     Node,
     Quantifier,
     Substitute,
@@ -58,9 +59,9 @@ def about(tag: str, attribute: str, sign: str, kind: str, value: str | int) -> C
 @pytest.mark.parametrize(
     ("example", "meant"),
     [
-        ("G", ConstraintGraph("G", (Node("v1"), Node("v2")), (("v1", "v2"),), ())),
+        ("G", ConstraintGraph("G", (Node("v1"), Node("v2")), (MotifEdge("e", "v1", "v2"),), ())),
         ("A", ConstraintGraph("A", (Node("x", SOME), Node("y", ONE)), (), ())),
-        ("B", ConstraintGraph("B", (Node("u", SOME), Node("v", SOME)), (("u", "v"),), ())),
+        ("B", ConstraintGraph("B", (Node("u", SOME), Node("v", SOME)), (MotifEdge(None, "u", "v"),), ())),
         ("C", ConstraintGraph("C", (Node("u", Quantifier(3, 3)),), (), ())),
         (
             "P",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from concilium.errors import PolicyError
 from concilium.policy import parse
 from concilium.policy.language import ConstraintGraph, read_graphs
-from concilium.policy.matching import TRUE, each, judge_of, match, motif_of, scope
+from concilium.policy.matching import TRUE, Links, each, judge_of, match, motif_of, scope
 from concilium.records.columns import Coded
 from concilium.records.query import Query
 from concilium.records.table import Records
@@ -148,9 +148,7 @@ def test_a_million_patients_are_decided_like_ten_nodes() -> None:
     ages = np.arange(1_000_000) % 101
     records = Records({"age": Coded(ages.astype(np.uint8), tuple(range(1, 101)))})
     mask = Query(graph.nodes[0].condition).mask(records)
-    fits = match(
-        motif_of(graph), [int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")], []
-    )
+    fits = match(motif_of(graph), [int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")])
     assert fits is not None
     reached = np.unpackbits(
         np.frombuffer(fits[0].to_bytes(125_000, "little"), dtype=np.uint8), bitorder="little"
@@ -169,7 +167,7 @@ def placements(
         placed = dict(zip(tags, chosen, strict=True))
         if all(node in fulfil[tag] for tag, node in placed.items()) and all(
             frozenset({placed[left], placed[right]}) in joined
-            for left, right in graph.edges
+            for left, right in ((edge.left, edge.right) for edge in graph.edges)
             if left in placed and right in placed
         ):
             yield placed
@@ -178,7 +176,7 @@ def placements(
 def connected(graph: ConstraintGraph, tag: str, needed: set[str]) -> list[str]:
     found = [tag]
     for reached in found:
-        for left, right in graph.edges:
+        for left, right in ((edge.left, edge.right) for edge in graph.edges):
             other = right if left == reached else left if right == reached else None
             if other in needed and other not in found:
                 found.append(other)
@@ -255,11 +253,8 @@ def test_finds_what_a_brute_force_matcher_finds(text: str, transaction: Graph) -
 
     assert bool(parse(text).matches(transaction)) == (expected is not None)
     candidates = [sum(1 << node for node in fulfil[node_.tag]) for node_ in graph.nodes]
-    neighbours = [
-        sum(1 << other for other in range(len(transaction["nodes"])) if frozenset({node, other}) in joined)
-        for node in range(len(transaction["nodes"]))
-    ]
-    fits = match(motif_of(graph), candidates, neighbours)
+    ends = [(left, right) for left, right in transaction["edges"]]
+    fits = match(motif_of(graph), candidates, Links(transaction["nodes"], [{} for _ in ends], ends))
     assert (fits is None) == (expected is None)
     if fits is not None and expected is not None:
         assert [set(each(nodes)) for nodes in fits] == [expected[node.tag] for node in graph.nodes]

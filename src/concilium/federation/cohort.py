@@ -24,7 +24,7 @@ from concilium.policy.constrain import Constrained, constrain
 from concilium.policy.policy import Policy
 from concilium.privacy.randomness import draw_bytes
 from concilium.records.cells import read_as_asked, read_as_labels, read_as_numbers
-from concilium.records.expression import predicates
+from concilium.records.expression import names
 from concilium.records.patients import PatientPart
 from concilium.records.query import Query
 from concilium.records.table import Coded, Column, Numbers, Records
@@ -172,7 +172,7 @@ class View:
         if graphs is not None:
             nodes = [node for graph in graphs.graphs for node in graph.nodes]
             conditions = [node.condition for node in nodes if node.condition is not None]
-            self._looked_at |= {one.name.attribute for each in conditions for one in predicates(each)}
+            self._looked_at |= {name.attribute for each in conditions for name in names(each)}
             if any(node.quantifier.listed for node in nodes):  # looked for in every column
                 self._looked_at |= set(records.names)
             return constrain(records, graphs)

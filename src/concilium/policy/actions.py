@@ -1,52 +1,50 @@
 """What constraint graphs do to a transaction (docs/methods.md, section 3.3): refuse it, or let a filtered copy out.
 
 Whether a rule applies is always decided on the transaction as it came in, so rules do not depend on their order.
-`exists`: where all of a graph's `exists` hold, nothing leaves. `eliminate`: each on its own, every node that fits
-the tag loses the attribute. `substitute`: in the order written; a value that cannot be changed as asked is
-eliminated, and what one rule eliminates no other brings back. Who is protected: the people in the transaction,
+`exists`: where all of a graph's `exists` hold, nothing leaves. `eliminate`: each on its own, every node or edge that
+fits the tag loses the attribute, or goes. `substitute`: in the order written; a value that cannot be changed as asked
+is eliminated, and what one rule eliminates no other brings back. Who is protected: the people in the transaction,
 from its recipient, as far as the rules see what identifies them. It is a filter, not a guarantee. What no rule
 can see (other parts of a message, nested values) is refused, and an error never repeats the data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from concilium.errors import PolicyError
+from concilium.policy.definitions import Definition, step_change
 from concilium.policy.functions import Call, Change, Secret
+from concilium.policy.judging import Judge, Unfit, is_missing
 from concilium.policy.language import (
     Action,
     ConstraintGraph,
     Eliminate,
     Exists,
+    MotifEdge,
     Node,
     Substitute,
     check_attributes,
-    read_graphs,
+    read_language,
 )
 from concilium.policy.matching import (
-    Judge,
+    Links,
     Motif,
     TooEntangled,
-    Unfit,
     each,
-    is_missing,
     judge_of,
     match,
+    motif_edges,
     motif_of,
+    own_condition,
     scope,
 )
-from concilium.policy.patterns import Pattern
-from concilium.records.columns import Value, label
+from concilium.policy.transaction import Transaction, TransactionNode
+from concilium.records.columns import label
 from concilium.records.expression import TRUE, Expression
-
-Attribute = Any
-TransactionNode = Mapping[str, Attribute]
-
-_PLAIN_KINDS = frozenset({str, int, float, bool, type(None)})
 
 
 @dataclass(frozen=True)
@@ -58,89 +56,12 @@ class Decision:
     rules: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Transaction:
-    """A graph that was checked: nodes with plain attributes, edges between nodes that are there."""
-
-    nodes: tuple[TransactionNode, ...]
-    edges: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def read(cls, graph: Any) -> Transaction:
-        """The graph, or a PolicyError that says which part of it is wrong (and not what it holds)."""
-        if not isinstance(graph, Mapping) or not isinstance(graph.get("nodes"), list | tuple):
-            raise PolicyError(
-                'a transaction is {"nodes": [...], "edges": [...]}; this one has no list of nodes'
-            )
-        if not graph.keys() <= {"nodes", "edges"}:
-            raise PolicyError(
-                "a transaction has nodes and edges and nothing else: no rule would see the rest"
-            )
-        nodes = tuple(graph["nodes"])
-        for position, node in enumerate(nodes, start=1):
-            _check_node(node, position)
-        return cls(nodes, tuple(_read_edges(nodes, graph.get("edges", ()))))
-
-    def neighbours(self) -> list[int]:
-        """The neighbours of each node."""
-        neighbours = [0] * len(self.nodes)
-        for left, right in self.edges:
-            neighbours[left] |= 1 << right
-            neighbours[right] |= 1 << left
-        return neighbours
-
-    def copy(self) -> list[dict[str, Any]]:
-        """The nodes, free to be changed."""
-        return [
-            {name: list(value) if value.__class__ is list else value for name, value in node.items()}
-            if list in map(type, node.values())
-            else dict(node)
-            for node in self.nodes
-        ]
-
-
-def _check_node(node: Any, position: int) -> None:
-    if not isinstance(node, Mapping) or not {*map(type, node)} <= {str}:
-        raise PolicyError(
-            f'node {position} is not an object of attributes, such as {{"id": "a", "sex": "f"}}'
-        )
-    if {*map(type, node.values())} <= _PLAIN_KINDS:
-        return
-    for value in node.values():
-        items = value if type(value) is list else [value]
-        if not {*map(type, items)} <= _PLAIN_KINDS:
-            raise PolicyError(
-                f"node {position} has an attribute that is neither text, number, true, false nor a list of "
-                "those; no rule could see inside it"
-            )
-
-
-def _read_edges(nodes: Sequence[TransactionNode], edges: Any) -> Iterator[tuple[int, int]]:
-    if not isinstance(edges, list | tuple):
-        raise PolicyError('the edges of a transaction are a list of pairs, such as ["a", "b"]')
-    position: dict[tuple[type, Any], int] = {}
-    for index, node in enumerate(nodes):
-        name = node.get("id")
-        if name is None:
-            continue
-        if type(name) not in (str, int):
-            raise PolicyError(f"the id of node {index + 1} is neither text nor a whole number")
-        if position.setdefault((type(name), name), index) != index:
-            raise PolicyError(f"node {index + 1} has the id of an earlier node; ids must differ")
-    for index, edge in enumerate(edges, start=1):
-        if not isinstance(edge, list | tuple) or len(edge) != 2:
-            raise PolicyError(f'edge {index} is not a pair of ids, such as ["a", "b"]')
-        ends = [position.get((type(end), end)) if type(end) in (str, int) else None for end in edge]
-        if ends[0] is None or ends[1] is None:
-            raise PolicyError(f"edge {index} ends at a node that is not in the transaction")
-        yield ends[0], ends[1]
-
-
 class Deed(NamedTuple):
-    """An action and, for a substitution, how it changes the values of a node."""
+    """An action, whether it is done to edges, and for a substitution how it changes what a node or edge has."""
 
     action: Action
     change_for: Callable[[TransactionNode], Change] | None
+    to_edges: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,9 +69,13 @@ class GraphStep:
     """Tags that must match together, where to find their conditions, and what then happens to which of them."""
 
     motif: Motif
-    nodes: tuple[Node, ...]
+    statements: tuple[Node | MotifEdge, ...]
     conditions: tuple[int | None, ...]
     actions: tuple[tuple[int, Deed], ...]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(one for one in self.statements if isinstance(one, Node))
 
 
 @dataclass(frozen=True)
@@ -165,7 +90,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """What is to be done to a transaction: nothing where a rule refuses it, else these deeds to these nodes."""
+    """What is to be done to a transaction: nothing where a rule refuses it, else these deeds, each to a set."""
 
     refused_by: str | None
     deeds: tuple[tuple[Deed, int], ...]
@@ -176,18 +101,24 @@ class ConstraintGraphs:
     """The constraint graphs of a policy, ready to filter transactions."""
 
     def __init__(
-        self, graphs: Iterable[ConstraintGraph], text: str = "", secret: bytes | None = None
+        self,
+        graphs: Iterable[ConstraintGraph],
+        text: str = "",
+        secret: bytes | None = None,
+        functions: Iterable[Definition] = (),
     ) -> None:
         self.graphs = tuple(graphs)
+        self.functions = tuple(functions)
         self._text = text
         self._secret = None if secret is None else _secret(secret)
         # The same condition in several rules is looked at once.
-        self._positions: dict[tuple[Expression | None, tuple[str, ...]], int] = {}
+        self._positions: dict[tuple[bool, Expression | None, tuple[str, ...]], int] = {}
         self._conditions: list[Judge] = []
         self.rules = tuple(map(self._compile, self.graphs))
         substitutions = (act for graph in self.graphs for act in graph.actions if isinstance(act, Substitute))
         self.needs_secret = any(
-            isinstance(act.transform, Call) and act.transform.needs_secret for act in substitutions
+            isinstance(act.transform, Call | Definition) and act.transform.needs_secret
+            for act in substitutions
         )
 
     def check(self, attributes: Iterable[str]) -> None:
@@ -252,9 +183,17 @@ class ConstraintGraphs:
 
     def _step(self, graph: ConstraintGraph, tags: frozenset[str], actions: Sequence[Action]) -> GraphStep:
         motif = motif_of(graph, tags)
-        nodes = tuple(node for node in graph.nodes if node.tag in tags)
-        deeds = [(motif.tags.index(action.tag), Deed(action, self._change_for(action))) for action in actions]
-        return GraphStep(motif, nodes, tuple(map(self._index_condition, nodes)), tuple(deeds))
+        statements: list[Node | MotifEdge] = [node for node in graph.nodes if node.tag in tags]
+        statements += [edge for edge in motif_edges(graph) if {edge.left, edge.right} <= tags]
+        deeds = [
+            (
+                motif.tags.index(action.tag),
+                Deed(action, self._change_for(action), action.tag in graph.edge_tags),
+            )
+            for action in actions
+        ]
+        conditions = tuple(map(self._index_condition, statements))
+        return GraphStep(motif, tuple(statements), conditions, tuple(deeds))
 
     def _change_for(self, action: Action) -> Callable[[TransactionNode], Change] | None:
         if not isinstance(action, Substitute):
@@ -262,9 +201,7 @@ class ConstraintGraphs:
         transform = action.transform
         if isinstance(transform, Call) and transform.per_patient:
             return partial(self._change_for_patient, transform)
-        change = (
-            transform.change(self._secret) if isinstance(transform, Call) else partial(_replace, transform)
-        )
+        change = step_change(transform, self._secret)
         return lambda original: change
 
     def _change_for_patient(self, transform: Call, original: TransactionNode) -> Change:
@@ -272,60 +209,68 @@ class ConstraintGraphs:
         patient: Any = next((original[name] for name in names if not is_missing(original.get(name))), None)
         return transform.change(self._secret, None if patient is None else label(patient))
 
-    def _index_condition(self, node: Node) -> int | None:
-        judge = judge_of(node)
+    def _index_condition(self, statement: Node | MotifEdge) -> int | None:
+        judge = judge_of(statement)
         if judge is None:
             return None
-        position = self._positions.setdefault((node.condition, node.quantifier.listed), len(self._conditions))
+        listed = statement.quantifier.listed if isinstance(statement, Node) else ()
+        key = (isinstance(statement, MotifEdge), own_condition(statement), listed)
+        position = self._positions.setdefault(key, len(self._conditions))
         if position == len(self._conditions):
             self._conditions.append(judge)
         return position
 
     def _carry_out(self, deeds: Sequence[tuple[Deed, int]], transaction: Transaction) -> dict[str, Any]:
-        copies, removals = transaction.copy(), 0
-        for (action, change_for), nodes in deeds:
+        copies, relations = transaction.copy(), transaction.copy_relations()
+        for (action, change_for, to_edges), items in deeds:
             if change_for is not None:
-                for index in each(nodes):
-                    _substitute(copies[index], action.attribute, change_for(transaction.nodes[index]))
+                before, after = (
+                    (transaction.relations, relations) if to_edges else (transaction.nodes, copies)
+                )
+                for index in each(items):
+                    _substitute(after[index], action.attribute, change_for(before[index]))
         # Last, so that no substitution brings back what another rule takes out.
-        for (action, _), nodes in deeds:
+        removals = {False: 0, True: 0}
+        for (action, _, to_edges), items in deeds:
             if isinstance(action, Eliminate):
                 if action.attribute is None:
-                    removals |= nodes
+                    removals[to_edges] |= items
                     continue
-                for index in each(nodes):
-                    copies[index].pop(action.attribute, None)
-        names = [None if removals >> index & 1 else copy.get("id") for index, copy in enumerate(copies)]
+                for index in each(items):
+                    (relations if to_edges else copies)[index].pop(action.attribute, None)
+        names = [
+            None if removals[False] >> index & 1 else copy.get("id") for index, copy in enumerate(copies)
+        ]
         edges = [
-            [names[left], names[right]]
-            for left, right in transaction.edges
-            if names[left] is not None and names[right] is not None
+            [names[left], names[right], *([relation] if relation else [])]
+            for index, ((left, right), relation) in enumerate(zip(transaction.edges, relations, strict=True))
+            if names[left] is not None and names[right] is not None and not removals[True] >> index & 1
         ]
         return {
-            "nodes": [copy for index, copy in enumerate(copies) if not removals >> index & 1],
+            "nodes": [copy for index, copy in enumerate(copies) if not removals[False] >> index & 1],
             "edges": edges,
         }
 
 
 class _View:
-    """A transaction as the rules see it: which nodes fulfil which conditions, each looked at once."""
+    """A transaction as the rules see it: which nodes and edges fulfil which conditions, each looked at once."""
 
     def __init__(self, conditions: Sequence[Judge], transaction: Transaction) -> None:
         self._conditions, self._transaction = conditions, transaction
-        self._everyone = (1 << len(transaction.nodes)) - 1
         self._fulfil: list[int | None] = [None] * len(conditions)
-        self._neighbours: list[int] = []
+        self._links = Links(transaction.nodes, transaction.relations, transaction.edges)
 
     def find(self, rule: str, step: GraphStep) -> Sequence[int] | None:
         """The nodes that fit each tag of the step's motif, or None."""
         try:
-            candidates = [self._candidates(condition) for condition in step.conditions]
-            if step.motif.has_edges and not self._neighbours:
-                self._neighbours = self._transaction.neighbours()
-            return match(step.motif, candidates, self._neighbours)
+            candidates = [
+                self._candidates(condition, self._having(isinstance(statement, MotifEdge)))
+                for condition, statement in zip(step.conditions, step.statements, strict=True)
+            ]
+            return match(step.motif, candidates, self._links)
         except Unfit as unfit:
             raise PolicyError(
-                f"graph {rule} compares {unfit.attribute} with {unfit.kind}, but a node of this transaction "
+                f"graph {rule} compares {unfit.attribute} with {unfit.kind}, but one of this transaction "
                 "holds something else there; nothing was let out"
             ) from None
         except TooEntangled:
@@ -342,31 +287,36 @@ class _View:
         """Whether the motif is found and every `exists` holds for one of the nodes it is about."""
         fits = self.find(rule, step)
         return fits is not None and all(
-            self._exists(fits[tag], deed.action.attribute) for tag, deed in step.actions
+            self._exists(fits[tag], deed.action.attribute, self._having(deed.to_edges))
+            for tag, deed in step.actions
         )
 
-    def _candidates(self, condition: int | None) -> int:
-        if condition is None:
-            return self._everyone
-        nodes = self._fulfil[condition]
-        if nodes is None:
-            judge, nodes, bit = self._conditions[condition], 0, 1
-            for node in self._transaction.nodes:
-                if judge(node) == TRUE:
-                    nodes |= bit
-                bit <<= 1
-            self._fulfil[condition] = nodes
-        return nodes
+    def _having(self, edges: bool) -> Sequence[TransactionNode]:
+        return self._transaction.relations if edges else self._transaction.nodes
 
-    def _exists(self, nodes: int, attribute: str | None) -> bool:
+    def _candidates(self, condition: int | None, having: Sequence[TransactionNode]) -> int:
+        if condition is None:
+            return (1 << len(having)) - 1
+        items = self._fulfil[condition]
+        if items is None:
+            judge, items, bit = self._conditions[condition], 0, 1
+            for attributes in having:
+                if judge(attributes) == TRUE:
+                    items |= bit
+                bit <<= 1
+            self._fulfil[condition] = items
+        return items
+
+    def _exists(self, items: int, attribute: str | None, having: Sequence[TransactionNode]) -> bool:
         if attribute is None:
-            return nodes > 0
-        return any(not is_missing(self._transaction.nodes[index].get(attribute)) for index in each(nodes))
+            return items > 0
+        return any(not is_missing(having[index].get(attribute)) for index in each(items))
 
 
 def parse(text: str, secret: bytes | None = None) -> ConstraintGraphs:
     """The constraint graphs in a text; `secret` is the site's own, for `hash` and `shift_dates`."""
-    return ConstraintGraphs(read_graphs(text), text, secret)
+    language = read_language(text)
+    return ConstraintGraphs(language.graphs, text, secret, language.functions)
 
 
 def _secret(key: bytes) -> Secret:
@@ -391,9 +341,3 @@ def _substitute(node: dict[str, Any], attribute: str | None, change: Change) -> 
             del node[name]
         else:
             node[name] = outcome
-
-
-def _replace(pattern: Pattern, value: Value) -> Value | None:
-    text = label(value)
-    outcome = pattern.substitute(text)
-    return value if outcome == text else outcome

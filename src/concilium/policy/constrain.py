@@ -18,10 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import PolicyError
-from concilium.policy.actions import ConstraintGraphs, Deed, GraphStep, TransactionNode
+from concilium.policy.actions import ConstraintGraphs, Deed, GraphStep
+from concilium.policy.definitions import Definition
 from concilium.policy.functions import Call
+from concilium.policy.judging import Unfit, comparer, is_listed, judge_predicate
 from concilium.policy.language import Eliminate, Node, Substitute
-from concilium.policy.matching import Unfit, is_listed, judge_predicate, match
+from concilium.policy.matching import match_alone, own_condition
+from concilium.policy.transaction import TransactionNode
 from concilium.records.coding import Place, code_dictionary, unify
 from concilium.records.columns import EXACT, Coded, Column, Numbers, Value, label
 from concilium.records.expression import (
@@ -29,6 +32,7 @@ from concilium.records.expression import (
     TRUE,
     UNKNOWN,
     And,
+    AttributeComparison,
     Comparison,
     Expression,
     ListMembership,
@@ -222,7 +226,7 @@ def forget_unused(column: Column) -> Column:
 def _substitute(records: Records, deeds: Iterable[tuple[str, Deed, Reach]]) -> dict[str, Work]:
     """The columns that substitutions change, each in the order written."""
     works: dict[str, Work] = {}
-    for _, (action, change_for), reach in deeds:
+    for _, (action, change_for, _), reach in deeds:
         if not isinstance(action, Substitute) or change_for is None or not reach.mask.any():
             continue
         for name in records.names if action.attribute is None else (action.attribute,):
@@ -234,7 +238,10 @@ def _substitute(records: Records, deeds: Iterable[tuple[str, Deed, Reach]]) -> d
             else:
                 works[name].change(reach, change_for({}))
             # A pattern may leave a value as it was; a function never does, unless it is as coarse already.
-            works[name].replaced |= reach.everyone and isinstance(transform, Call)
+            works[name].replaced |= reach.everyone and (
+                isinstance(transform, Call)
+                or (isinstance(transform, Definition) and transform.changes_everything)
+            )
     return works
 
 
@@ -251,6 +258,13 @@ def _open(column: Column, transform: Any, reach: Reach) -> Work:
             multiples = np.floor(column.numbers / step + 0.5)
         return Work(*_number_off(column.numbers, multiples))
     return Work.of(column)
+
+
+def _values_of(column: Column) -> tuple[NDArray[np.int64], Sequence[Value]]:
+    """Codes of a column (0: missing) and what each stands for."""
+    if isinstance(column, Coded):
+        return column.codes.astype(np.int64), column.values
+    return _number_off(column.numbers, column.numbers)
 
 
 def _number_off(
@@ -293,12 +307,15 @@ class _Look:
         return [
             (deed, Reach(fits[tag], everyone is not None))
             for tag, deed in step.actions
-            if (fits[tag].any() if everyone is None else everyone[tag])
+            # No edge joins patients of a table.
+            if not deed.to_edges and (fits[tag].any() if everyone is None else everyone[tag])
         ]
 
     def all_exist(self, rule: str, step: GraphStep) -> Mask:
         """The patients for whom the motif is found and every `exists` holds."""
         fits, _ = self._fits(rule, step)
+        if any(deed.to_edges for _, deed in step.actions):
+            return np.zeros(len(self._records), dtype=np.bool_)
         return reduce(
             np.logical_and,
             (
@@ -317,7 +334,7 @@ class _Look:
         """
         conditions = [self._fulfil(rule, node) for node in step.nodes]
         if all(mask is None for mask in conditions):
-            fits = match(step.motif, [1] * len(conditions), (0,)) or [0] * len(conditions)
+            fits = match_alone(step.motif, [1] * len(conditions)) or [0] * len(conditions)
             everyone = [bool(fit) for fit in fits]
             return [np.full(len(self._records), fit) for fit in everyone], everyone
         key = np.zeros(len(self._records), dtype=np.uint16)
@@ -326,15 +343,17 @@ class _Look:
         table = np.zeros((len(conditions), 1 << len(conditions)), dtype=np.bool_)
         for pattern in np.flatnonzero(np.bincount(key)).tolist():
             candidates = [pattern >> tag & 1 for tag in range(len(conditions))]
-            table[:, pattern] = np.array(match(step.motif, candidates, (0,)) or 0, dtype=np.bool_)
+            fits = match_alone(step.motif, candidates) or [0] * len(conditions)
+            table[:, pattern] = np.array(fits[: len(conditions)], dtype=np.bool_)
         return [row[key] for row in table], None
 
     def _fulfil(self, rule: str, node: Node) -> Mask | None:
         """For whom the tag's condition is definitely true; None where it has none."""
-        key = (node.condition, node.quantifier.listed)
+        condition = own_condition(node)
+        key = (condition, node.quantifier.listed)
         if key not in self._true:
             try:
-                parts = [] if node.condition is None else [self._truth(node.condition) == TRUE]
+                parts = [] if condition is None else [self._truth(condition) == TRUE]
             except Unfit as unfit:
                 raise PolicyError(
                     f"graph {rule} compares {unfit.attribute} with {unfit.kind}, but the records hold something "
@@ -353,11 +372,26 @@ class _Look:
                 return reduce(np.minimum, map(self._truth, parts))
             case Or(parts):
                 return reduce(np.maximum, map(self._truth, parts))
+            case AttributeComparison():
+                return self._compare_columns(expression)
             case _:
                 column = self._records[expression.name.attribute]
                 if isinstance(column, Coded):
                     return _judge_codes(expression, column)
                 return _judge_numbers(expression, column.numbers)
+
+    def _compare_columns(self, term: AttributeComparison) -> Truth:
+        """The verdict of the engine on every pair of values that some patient has."""
+        works = [_values_of(self._records[name.attribute]) for name in (term.left, term.right)]
+        pairs, places = np.unique(np.stack([codes for codes, _ in works]), axis=1, return_inverse=True)
+        compare = comparer(term)
+        verdicts = [
+            compare(
+                *(values[code - 1] if code else None for code, (_, values) in zip(pair, works, strict=True))
+            )
+            for pair in pairs.T.tolist()
+        ]
+        return np.array(verdicts, dtype=np.uint8)[places.reshape(-1)]
 
     def _listed(self, words: frozenset[str]) -> Mask:
         mask = np.zeros(len(self._records), dtype=np.bool_)

@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from concilium.policy.actions import ConstraintGraphs, GraphStep
+from concilium.policy.definitions import Chain, Definition, Named
 from concilium.policy.functions import Call
-from concilium.policy.language import Action, ConstraintGraph, Eliminate, Exists, Node, Quantifier, Substitute
-from concilium.policy.matching import match
+from concilium.policy.language import (
+    Action,
+    ConstraintGraph,
+    Eliminate,
+    Exists,
+    MotifEdge,
+    Node,
+    Quantifier,
+    Substitute,
+    conjuncts,
+    tags_of,
+)
+from concilium.policy.matching import match_alone, own_condition
+from concilium.policy.patterns import Pattern
 from concilium.records.columns import Value
 from concilium.records.expression import Range, predicates
 
@@ -16,22 +29,33 @@ MOST_LOOKED_AT = 8
 
 def describe(graph: ConstraintGraph) -> list[str]:
     """A sentence for everything that the graph does."""
-    nodes = {node.tag: node for node in graph.nodes}
+    tags: dict[str | None, Node | MotifEdge] = {one.tag: one for one in graph.statements}
     acted_on = {action.tag for action in graph.actions}
-    conditions = [_who(node, "any node") for node in graph.nodes if node.tag not in acted_on]
+    ends = {end for edge in graph.edges if edge.tag in acted_on for end in (edge.left, edge.right)}
+    conditions = [_who(node, "any node") for node in graph.nodes if node.tag not in acted_on | ends]
     where = f", in messages with {_join(conditions)}" if conditions else ""
     if graph.edges:
-        where += ", joined as " + _join([f"({left}, {right})" for left, right in graph.edges])
+        where += ", joined as " + _join([_how_joined(edge, edge.tag not in acted_on) for edge in graph.edges])
+    compared = [
+        str(part)
+        for one in graph.statements
+        for part in conjuncts(one.condition)
+        if not tags_of(part) <= {one.tag}
+    ]
+    if compared:
+        where += f", where {_join(compared)}"
     sentences = []
     refusals = [action for action in graph.actions if isinstance(action, Exists)]
     if refusals:
         attributes: dict[str, list[str]] = {}
         for refusal in refusals:
-            attributes.setdefault(refusal.tag, []).append(refusal.attribute or "a node")
-        parts = [f"{_join(names)} ({_who(nodes[tag], 'any node')})" for tag, names in attributes.items()]
+            attributes.setdefault(refusal.tag, []).append(
+                refusal.attribute or ("an edge" if refusal.tag in graph.edge_tags else "a node")
+            )
+        parts = [f"{_join(names)} ({_who(tags[tag], 'any node')})" for tag, names in attributes.items()]
         sentences.append(f"refuses a message that has {_join(parts)}{where}")
     for action in graph.actions:
-        whose = _who(nodes[action.tag])
+        whose = _who(tags[action.tag])
         if isinstance(action, Eliminate):
             what = whose if action.attribute is None else f"{action.attribute} of {whose}"
             sentences.append(f"takes out {what}{where}")
@@ -71,12 +95,12 @@ def reached_in_records(step: GraphStep) -> set[int]:
     if count > MOST_LOOKED_AT:
         return set(range(count))
     always = sum(
-        1 << tag for tag, node in enumerate(step.nodes) if node.condition is None and not _lists(node)
+        1 << tag for tag, node in enumerate(step.nodes) if own_condition(node) is None and not _lists(node)
     )
     tags: set[int] = set()
     for pattern in range(1 << count):
         if pattern & always == always:
-            fits = match(step.motif, [pattern >> tag & 1 for tag in range(count)], (0,))
+            fits = match_alone(step.motif, [pattern >> tag & 1 for tag in range(count)])
             tags |= {tag for tag, fit in enumerate(fits or ()) if fit}
     return tags
 
@@ -86,14 +110,14 @@ def _look_at(graph: ConstraintGraph) -> Iterator[str]:
     if not graph.actions:
         yield f"graph {graph.name} has no action: it does nothing"
     for action in graph.actions:
-        quantifier = nodes[action.tag].quantifier
+        quantifier = nodes[action.tag].quantifier if action.tag in nodes else Quantifier()
         if quantifier.most is not None and not isinstance(action, Exists):
             yield (
                 f"graph {graph.name}: {_verb(action)} {_name(action)} happens {_how_many(quantifier)}, and not at all "
                 "where one more node fits; to protect, use +"
             )
-    for node in graph.nodes:
-        for predicate in predicates(node.condition) if node.condition is not None else ():
+    for statement in graph.statements:
+        for predicate in predicates(statement.condition) if statement.condition is not None else ():
             if isinstance(predicate, Range) and _is_above(predicate.low.value, predicate.high.value):
                 yield f"graph {graph.name}: {predicate} can never hold; write the smaller value first"
 
@@ -108,12 +132,21 @@ def _lists(node: Node) -> bool:
     return bool(node.quantifier.listed)
 
 
-def _who(node: Node, everyone: str = "every node") -> str:
-    parts = [everyone if node.condition is None and not _lists(node) else "nodes"]
+def _how_joined(edge: MotifEdge, with_condition: bool) -> str:
+    condition = own_condition(edge) if with_condition else None
+    return f"({edge.left}, {edge.right})" + ("" if condition is None else f" where {condition}")
+
+
+def _who(node: Node | MotifEdge, everyone: str = "every node") -> str:
+    if isinstance(node, MotifEdge):
+        condition = own_condition(node)
+        about = f"edges {node.tag}({node.left}, {node.right})"
+        return about if condition is None else f"{about} where {condition}"
+    parts = [everyone if own_condition(node) is None and not _lists(node) else "nodes"]
     if _lists(node):
         parts.append(f"with one of {', '.join(node.quantifier.listed)}")
-    if node.condition is not None:
-        parts.append(f"where {node.condition}")
+    if (condition := own_condition(node)) is not None:
+        parts.append(f"where {condition}")
     if (node.quantifier.least, node.quantifier.most) != (1, None):
         parts.append(_how_many(node.quantifier))
     return " ".join(parts)
@@ -136,11 +169,36 @@ def _verb(action: Action) -> str:
     return type(action).__name__.lower()
 
 
+def describe_function(function: Definition) -> list[str]:
+    """A sentence for every case of a function that the policy defines."""
+    sentences = []
+    for case in function.cases:
+        when = "otherwise" if case.condition is None else f"where {case.condition}"
+        match case.result:
+            case None:
+                what = "takes it out"
+            case Chain(steps=()):
+                what = "leaves it as it is"
+            case Chain(steps=steps):
+                what = f"changes it by {', then '.join(map(_step, steps))}"
+            case literal:
+                what = f"gives {literal}"
+        sentences.append(f"{when}: {what}")
+    if function.cases[-1].condition is not None:
+        sentences.append("otherwise: takes it out")
+    return sentences
+
+
 def _how(action: Substitute) -> str:
-    transform = action.transform
+    return _step(action.transform)
+
+
+def _step(transform: Call | Pattern | Definition | Named) -> str:
     if isinstance(transform, Call):
         return f"{transform.name}({', '.join(f'{a:g}' if isinstance(a, float) else a for a in transform.arguments)})"
-    return f"the pattern {transform.regex.pattern}"
+    if isinstance(transform, Pattern):
+        return f"the pattern {transform.regex.pattern}"
+    return f"{transform.name}()"
 
 
 def _join(parts: list[str]) -> str:

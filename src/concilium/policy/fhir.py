@@ -21,10 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from concilium.errors import PolicyError
-from concilium.policy.actions import ConstraintGraphs, Decision, Deed, Transaction
+from concilium.policy.actions import ConstraintGraphs, Decision, Deed
 from concilium.policy.functions import Change
+from concilium.policy.judging import is_missing
 from concilium.policy.language import Eliminate
-from concilium.policy.matching import each, is_missing
+from concilium.policy.matching import each
+from concilium.policy.transaction import Transaction
 
 DEEPEST = 50
 
@@ -101,14 +103,17 @@ def decide_bundle(graphs: ConstraintGraphs, bundle: Any) -> Decision:
     """What becomes of a FHIR bundle, and by which rules; the `graph` of the decision is the filtered bundle."""
     graphs.require_secret()
     exchange = _Exchange(bundle)
-    plan = graphs.plan(Transaction(tuple(exchange.attributes), tuple(exchange.edges)))
+    relations = tuple({"path": path} for path in exchange.paths)
+    plan = graphs.plan(Transaction(tuple(exchange.attributes), tuple(exchange.edges), relations))
     if plan.refused_by is not None:
         return Decision(None, plan.refused_by, plan.rules)
     for deed, nodes in plan.deeds:
-        if deed.change_for is not None:
+        if deed.change_for is not None and not deed.to_edges:
             exchange.substitute(deed, nodes)
     for deed, nodes in plan.deeds:
-        if isinstance(deed.action, Eliminate):
+        if deed.to_edges:
+            exchange.cut(nodes)
+        elif isinstance(deed.action, Eliminate):
             exchange.eliminate(deed.action.attribute, nodes)
     return Decision(exchange.write(), None, plan.rules)
 
@@ -134,6 +139,8 @@ class _Exchange:
             raise PolicyError("the type of a bundle is a code, such as collection")
         self.resources: list[Resource] = []
         self.edges: list[tuple[int, int]] = []
+        self.paths: list[str] = []
+        self.addresses: list[Leaf | None] = []
         self.tops: list[Resource] = []
         self.requests: list[dict[str, Any] | None] = []
         for number, entry in enumerate(entries, start=1):
@@ -164,6 +171,18 @@ class _Exchange:
                 resource.id.gone = True
             for leaf in () if path is None else resource.leaves.get(path, ()):
                 leaf.gone = True
+
+    def cut(self, edges: int) -> None:
+        """Take out references; what is contained in another resource cannot be without it, and goes."""
+        cut = [self.addresses[index] for index in each(edges)]
+        for index in each(edges):
+            if self.addresses[index] is None:
+                self.eliminate(None, 1 << self.edges[index][1])
+        for top in self.tops if any(cut) else ():
+            for branch in _all_branches(top.branch):
+                reference = branch.fields.get("reference")
+                if isinstance(reference, Leaf) and any(leaf is reference for leaf in cut):
+                    _take_out(branch)
 
     def write(self) -> dict[str, Any]:
         """The bundle as it may go out."""
@@ -235,7 +254,7 @@ class _Exchange:
         if isinstance(kind, str):
             inner = Resource(branch, kind, len(self.resources), number, Leaf(None))
             if above:
-                self.edges.append((above[-1][0].position, inner.position))
+                self._join(above[-1][0], inner, above[-1][1], None)
             self.resources.append(inner)
             above = [*above, (inner, "")]
         for name, value in content.items():
@@ -277,6 +296,12 @@ class _Exchange:
                 resource.leaves.setdefault(".".join(parts[:end]), []).append(leaf)
         return leaf
 
+    def _join(self, resource: Resource, target: Resource, path: str, address: Leaf | None) -> None:
+        """An edge: the reference at a path of a resource, or what is contained in it there."""
+        self.edges.append((resource.position, target.position))
+        self.paths.append(path)
+        self.addresses.append(address)
+
     def _find_addresses(self) -> None:
         """Find out which values are addresses of resources of this bundle: references must be, others may be."""
         by_address: dict[str, Resource] = {}
@@ -291,7 +316,6 @@ class _Exchange:
         for resource in self.resources:
             if resource.id.before is not None:
                 inside[resource.entry, f"#{resource.id.before}"] = resource
-        edges: set[tuple[int, int]] = set(self.edges)
         for resource in self.resources:
             for path, leaves in resource.own.items():
                 for leaf in leaves:
@@ -308,10 +332,8 @@ class _Exchange:
                             )
                         continue
                     leaf.leads_to = target
-                    pair = (resource.position, target.position)
-                    if is_reference and pair[0] != pair[1] and not edges & {pair, pair[::-1]}:
-                        edges.add(pair)
-                        self.edges.append(pair)
+                    if is_reference and resource is not target:
+                        self._join(resource, target, path.rpartition(".")[0], leaf)
 
     def _original(self, index: int) -> dict[str, Any]:
         """The attributes of a resource, with the patient it is about: dates of one patient move together."""

@@ -1,247 +1,202 @@
 """Where a constraint graph's motif is found in a transaction (docs/methods.md, section 3.2).
 
-1. A node *fits* a tag if the tag's condition is definitely true for it and, where edges touch the tag, if every
-   tag of that connected part can be given a node of its own (this one among them) so that all its edges are there.
-   An edge joins two nodes whichever way round it is written. Tags that may stand for no node are not needed for
-   the others to fit.
-2. The motif *matches* if every tag that needs a node can be given one of its own with all edges there, and the
-   other nodes that fit something can be shared out too, each to one tag that it fits and none left over, so that
-   every tag gets as many as its quantifier says.
+1. A node *fits* a tag if the tag's own condition is definitely true for it and, where edges or comparisons tie the tag
+   to others, if every tag of that connected part can be given a node of its own (this one among them) so that all its
+   edges are there and all its comparisons are definitely true. An edge joins two nodes whichever way round it is
+   written; it fits an edge's tag if such a placement has its two nodes at the tag's ends. Tags that may stand for no
+   node are not needed for the others to fit.
+2. The motif *matches* if every tag that needs a node can be given one of its own with all edges there and all
+   comparisons true, and the other nodes that fit something can be shared out too, each to one tag that it fits and none
+   left over, so that every tag gets as many as its quantifier says.
 
-So `{3}` means that exactly three nodes fit, not that three can be picked. Sets of nodes are integers, one bit a
-node: the same code decides about ten nodes of a message and a million patients of a table.
+So `{3}` means that exactly three nodes fit, not that three can be picked. Sets of nodes and of edges are integers, one
+bit each: the same code decides about ten nodes of a message and a million patients of a table.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from concilium.policy.language import ConstraintGraph, Node
-from concilium.records.columns import label
-from concilium.records.expression import (
-    FALSE,
-    TRUE,
-    UNKNOWN,
-    And,
-    Comparison,
-    Expression,
-    ListMembership,
-    Missing,
-    Not,
-    Or,
-    Predicate,
-    Range,
-    bounds,
-    literals,
-    tester,
+from concilium.policy.judging import (
+    Attributes,
+    Judge,
+    canonical_labels,
+    judge,
+    judge_listed,
+    judge_parts,
+    judge_placed,
 )
+from concilium.policy.language import ConstraintGraph, MotifEdge, Node, conjuncts, tags_of
+from concilium.records.expression import TRUE, And, AttributeComparison, Expression
 from concilium.records.grammar import all_labels
 
 MOST_TRIES = 50_000
-
-Attributes = Mapping[str, Any]
-Judge = Callable[[Attributes], int]
-
-_DENIED = frozenset({"", "0", "false", "no"})
-
-
-class Unfit(Exception):
-    """A value that cannot be compared as the policy asks; says which attribute, never which value."""
-
-    def __init__(self, attribute: str, kind: str) -> None:
-        self.attribute, self.kind = attribute, kind
-        super().__init__(f"{attribute} cannot be compared with {kind}")
 
 
 class TooEntangled(Exception):
     """A transaction with so many edges that the motif was not found or ruled out within `MOST_TRIES` tries."""
 
 
-def judge_of(node: Node) -> Judge | None:
-    """The function that tells whether a node of a transaction fulfils the tag's condition; None: every node does."""
-    condition = None if node.condition is None else _judge(node.condition)
-    if not node.quantifier.listed:
-        return condition
-    membership = _judge_listed(all_labels(node.quantifier.listed))
-    return membership if condition is None else _judge_parts((membership, condition), min, TRUE)
+def own_condition(statement: Node | MotifEdge) -> Expression | None:
+    """What the condition of a tag says about the tag alone."""
+    own = [part for part in conjuncts(statement.condition) if tags_of(part) <= {statement.tag}]
+    return None if not own else own[0] if len(own) == 1 else And(tuple(own))
 
 
-def is_missing(value: Any) -> bool:
-    """Whether there is no value: none given, not a number, or a list of nothing."""
-    return value is None or value != value or value == []
+def judge_of(statement: Node | MotifEdge) -> Judge | None:
+    """Whether a node or edge of a transaction fulfils what its tag says of it alone; None: every one does."""
+    condition = own_condition(statement)
+    judges = [] if condition is None else [judge(condition)]
+    if isinstance(statement, Node) and statement.quantifier.listed:
+        judges.insert(0, judge_listed(all_labels(statement.quantifier.listed)))
+    return judges[0] if len(judges) == 1 else judge_parts(judges, min, TRUE) if judges else None
 
 
-def _judge(expression: Expression) -> Judge:
-    match expression:
-        case Not(inner):
-            judge = _judge(inner)
-            return lambda node: TRUE - judge(node)
-        case And(parts):
-            return _judge_parts(tuple(map(_judge, parts)), min, TRUE)
-        case Or(parts):
-            return _judge_parts(tuple(map(_judge, parts)), max, FALSE)
-        case _:
-            return judge_predicate(expression)
+@dataclass(frozen=True)
+class Tie:
+    """A condition that compares tags: whose it is, all that it mentions, and for `x.a = y.b` the two sides."""
 
-
-def _judge_parts(judges: tuple[Judge, ...], combine: Callable[[int, int], int], start: int) -> Judge:
-    """`and`: the least verdict from TRUE on; `or`: the greatest from FALSE on. The opposite of the start settles it."""
-    end = TRUE - start
-
-    def judge_parts(node: Attributes) -> int:
-        verdict = start
-        for judge in judges:
-            verdict = combine(verdict, judge(node))
-            if verdict == end:
-                break
-        return verdict
-
-    return judge_parts
-
-
-def judge_predicate(predicate: Predicate) -> Judge:
-    """The function that tells whether one predicate holds for a node."""
-    attribute = predicate.name.attribute
-    if isinstance(predicate, Missing):
-        return lambda node: TRUE if is_missing(node.get(attribute)) else FALSE
-    if isinstance(predicate, Comparison) and predicate.operator == "!=":
-        # "Not any" rather than "any not", so that != stays the opposite of = for a list of values.
-        same = judge_predicate(Comparison(predicate.name, "=", predicate.literal))
-        return lambda node: TRUE - same(node)
-    limits = bounds(predicate)
-    if not limits:
-        return _judge_equality(predicate)
-    # Text is never missing and a whole number never NaN: the kinds that need no further look.
-    holds, usual = tester(predicate), int if limits[0].kind == "number" else str
-    convert = _as_number if usual is int else _as_text
-
-    def judge(node: Attributes) -> int:
-        value = node.get(attribute)
-        if value.__class__ is usual:
-            return TRUE if holds(value) else FALSE
-        return _judge_any_of(value, lambda item: holds(convert(item, attribute)))
-
-    return judge
-
-
-def _judge_equality(predicate: Comparison | ListMembership | Range) -> Judge:
-    attribute, holds = predicate.name.attribute, tester(predicate)
-    labels = all_labels(literal.value for literal in literals(predicate))
-
-    def judge(node: Attributes) -> int:
-        value = node.get(attribute)
-        if value.__class__ is str:
-            return TRUE if value in labels else FALSE
-        return _judge_any_of(value, holds)
-
-    return judge
-
-
-def _judge_any_of(value: Any, holds: Callable[[Any], bool]) -> int:
-    """The verdict on a value of any kind; of a list, one item must do."""
-    if is_missing(value):
-        return UNKNOWN
-    if isinstance(value, list):
-        return TRUE if any(not is_missing(item) and holds(item) for item in value) else FALSE
-    return TRUE if holds(value) else FALSE
-
-
-def _as_number(value: Any, attribute: str) -> float:
-    """The value as a number; text that reads as one counts, since messages often carry numbers as text."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    try:
-        number = float(value) if isinstance(value, str) else math.nan
-    except ValueError:
-        number = math.nan
-    if math.isnan(number):
-        raise Unfit(attribute, "a number")
-    return number
-
-
-def _as_text(value: Any, attribute: str) -> str:
-    if not isinstance(value, str):
-        raise Unfit(attribute, "text")
-    return value
-
-
-def _judge_listed(words: frozenset[str]) -> Judge:
-    """`[a, b, c]`: the node has one of them, as its id, as a value, or as an attribute that is not denied."""
-
-    def judge(node: Attributes) -> int:
-        for name, value in node.items():
-            for item in value if isinstance(value, list) else (value,):
-                if not is_missing(item) and is_listed(name, item, words):
-                    return TRUE
-        return FALSE
-
-    return judge
-
-
-def is_listed(name: str, value: Any, words: frozenset[str]) -> bool:
-    """Whether an attribute with this value makes its node one of the listed."""
-    text = label(value)
-    return text in words or (name in words and text.lower() not in _DENIED)
+    owner: tuple[int, ...]
+    mentioned: frozenset[int]
+    nodes: frozenset[int]
+    holds: Callable[[Any], int] = field(compare=False)
+    equal: tuple[tuple[int, str], tuple[int, str]] | None = None
 
 
 @dataclass(frozen=True)
 class Motif:
-    """Some tags of a constraint graph, those that must match together; all else is by their position in `tags`."""
+    """Some tags of a constraint graph, those that must match together; all else is by their position in `tags`.
 
-    tags: tuple[str, ...]
+    Nodes come first, then the edges of which more is asked or to which something is done; `ends` are theirs.
+    """
+
+    tags: tuple[str | None, ...]
     least: tuple[int, ...]
     most: tuple[int | None, ...]
     neighbours: tuple[tuple[int, ...], ...]
-    has_edges: bool
+    ends: tuple[tuple[int, int], ...]
+    ties: tuple[Tie, ...]
+
+    @property
+    def has_edges(self) -> bool:
+        return any(self.neighbours) or bool(self.ties)
+
+
+@dataclass(frozen=True)
+class Links:
+    """How a transaction's nodes are joined, and what nodes and edges have: what a motif with edges is looked for in."""
+
+    nodes: Sequence[Attributes] = ()
+    edges: Sequence[Attributes] = ()
+    ends: Sequence[tuple[int, int]] = ()
+
+    @cached_property
+    def neighbours(self) -> list[int]:
+        neighbours = [0] * len(self.nodes)
+        for left, right in self.ends:
+            neighbours[left] |= 1 << right
+            neighbours[right] |= 1 << left
+        return neighbours
+
+
+ALONE = Links(({},))
+"""A record: one node and no edges."""
+
+
+def motif_edges(graph: ConstraintGraph) -> tuple[MotifEdge, ...]:
+    """The edges of which more is asked than to be there, or to which something is done."""
+    wanted = {action.tag for action in graph.actions}.union(
+        *(tags_of(one.condition) for one in graph.statements if one.condition is not None)
+    )
+    return tuple(edge for edge in graph.edges if edge.condition is not None or edge.tag in wanted)
 
 
 def motif_of(graph: ConstraintGraph, tags: frozenset[str] | None = None) -> Motif:
-    """The motif of a constraint graph, or of some of its tags."""
+    """The motif of a constraint graph, or of some of its nodes' tags."""
     nodes = [node for node in graph.nodes if tags is None or node.tag in tags]
     position = {node.tag: index for index, node in enumerate(nodes)}
     neighbours: list[set[int]] = [set() for _ in nodes]
-    for left, right in graph.edges:
-        if left in position and right in position:
-            neighbours[position[left]].add(position[right])
-            neighbours[position[right]].add(position[left])
+    for edge in graph.edges:
+        if edge.left in position and edge.right in position:
+            neighbours[position[edge.left]].add(position[edge.right])
+            neighbours[position[edge.right]].add(position[edge.left])
+    edges = [edge for edge in motif_edges(graph) if edge.left in position and edge.right in position]
+    ends = tuple((position[edge.left], position[edge.right]) for edge in edges)
     return Motif(
-        tuple(position),
+        (*position, *(edge.tag for edge in edges)),
         tuple(node.quantifier.least for node in nodes),
         tuple(node.quantifier.most for node in nodes),
-        tuple(tuple(sorted(ends)) for ends in neighbours),
-        any(neighbours),
+        tuple(tuple(sorted(others)) for others in neighbours),
+        ends,
+        tuple(_ties([*nodes, *edges], ends)),
     )
 
 
+def _ties(statements: Sequence[Node | MotifEdge], ends: Sequence[tuple[int, int]]) -> Iterator[Tie]:
+    place = {statement.tag: index for index, statement in enumerate(statements) if statement.tag is not None}
+    first_edge = len(statements) - len(ends)
+
+    def nodes_of(variable: int) -> tuple[int, ...]:
+        return (variable,) if variable < first_edge else ends[variable - first_edge]
+
+    for variable, statement in enumerate(statements):
+        for part in conjuncts(statement.condition):
+            if tags_of(part) <= {statement.tag}:
+                continue
+            mentioned = frozenset(place[tag] for tag in tags_of(part)) | {variable}
+            equal = None
+            if isinstance(part, AttributeComparison) and part.operator == "=":
+                sides = [(place[name.tag or ""], name.attribute) for name in (part.left, part.right)]
+                if max(sides[0][0], sides[1][0]) < first_edge:
+                    equal = (sides[0], sides[1])
+            nodes = frozenset(node for one in mentioned for node in nodes_of(one))
+            yield Tie(nodes_of(variable), mentioned, nodes, judge_placed(part), equal)
+
+
 def scope(graph: ConstraintGraph, targets: frozenset[str]) -> frozenset[str]:
-    """The tags that must match for actions on the targets to happen: actions are independent of each other.
+    """The nodes' tags that must match for actions on the targets to happen: actions are independent of each other.
 
-    These are the targets, the tags that carry no action (they are conditions of all the others), and whatever
-    edges tie to any of them.
+    These are the targets (of an edge, the tags that it joins), the tags to which no action is done, nor to an edge of
+    theirs (they are conditions of all the others), and whatever edges or comparisons tie to any of them.
     """
-    acted_on = {action.tag for action in graph.actions}
-    tags = set(targets) | {node.tag for node in graph.nodes if node.tag not in acted_on}
+    ends = {edge.tag: {edge.left, edge.right} for edge in graph.edges if edge.tag is not None}
+
+    def nodes_of(tags: frozenset[str] | set[str]) -> set[str]:
+        return {node for tag in tags for node in ends.get(tag, {tag})}
+
+    acted_on = nodes_of({action.tag for action in graph.actions})
+    tied = [{edge.left, edge.right} for edge in graph.edges]
+    for statement in graph.statements:
+        own = {statement.tag} if isinstance(statement, Node) else {statement.left, statement.right}
+        tied += [nodes_of(tags_of(part)) | own for part in conjuncts(statement.condition)]
+    tags = nodes_of(targets) | {node.tag for node in graph.nodes if node.tag not in acted_on}
     while True:
-        neighbours = {end for pair in graph.edges if tags & set(pair) for end in pair}
-        if neighbours <= tags:
+        reached = {tag for group in tied if tags & group for tag in group}
+        if reached <= tags:
             return frozenset(tags)
-        tags |= neighbours
+        tags |= reached
 
 
-def match(motif: Motif, candidates: Sequence[int], neighbours: Sequence[int]) -> Sequence[int] | None:
-    """The nodes that fit each tag where the motif matches; None where it does not.
+def match(motif: Motif, candidates: Sequence[int], links: Links = ALONE) -> Sequence[int] | None:
+    """The nodes that fit each tag where the motif matches, then the edges; None where it does not.
 
-    `candidates` are the nodes that fulfil each tag's condition, `neighbours` those of each node (not
-    looked at where the motif has no edges).
+    `candidates` are the nodes, then the edges, that fulfil what each tag says of itself alone; `links` is not looked at
+    where the motif has no edges and no comparisons.
     """
     if not motif.has_edges:
         return candidates if _can_share_out(candidates, motif.least, motif.most) else None
-    search = _Search(motif, candidates, neighbours)
+    search = _Search(motif, candidates, links)
     fits = search.fitting()
-    return fits if search.matches(fits) else None
+    return fits if search.matches(fits[: len(motif.least)]) else None
+
+
+def match_alone(motif: Motif, candidates: Sequence[int]) -> Sequence[int] | None:
+    """The same for a record, which is one node without edges."""
+    return match(motif, [*candidates, *(0 for _ in motif.ends)])
 
 
 def _can_share_out(fits: Sequence[int], least: Sequence[int], most: Sequence[int | None]) -> bool:
@@ -272,68 +227,166 @@ def _can_share_out(fits: Sequence[int], least: Sequence[int], most: Sequence[int
 
 
 class _Search:
-    """Puts different nodes at tags so that all edges are there, counting how often it tries."""
+    """Puts different nodes at tags so that all edges are there and all comparisons true, counting how often it tries.
 
-    def __init__(self, motif: Motif, candidates: Sequence[int], neighbours: Sequence[int]) -> None:
-        self.motif, self.candidates, self.neighbours = motif, candidates, neighbours
+    Variables are the tags: `first_edge` of them are nodes, the others edges, each placed once both its ends are.
+    """
+
+    def __init__(self, motif: Motif, candidates: Sequence[int], links: Links) -> None:
+        self.motif, self.candidates, self.links = motif, candidates, links
+        self.first_edge = len(motif.least)
         self.needed = {index for index, least in enumerate(motif.least) if least > 0}
+        self.joined: list[dict[tuple[int, int], int]] = []
+        self.near: list[dict[int, int]] = []
+        for edges in candidates[self.first_edge :]:
+            self._join(edges)
+        self.indexes: dict[tuple[int, str], dict[str, int]] = {}
         self.tries = 0
 
+    def _join(self, edges: int) -> None:
+        """For an edge's tag, which edges join which nodes, and which nodes they join each with, both ways round."""
+        joined: dict[tuple[int, int], int] = {}
+        near: dict[int, int] = {}
+        for edge in each(edges):
+            left, right = self.links.ends[edge]
+            for one, other in {(left, right), (right, left)}:
+                joined[one, other] = joined.get((one, other), 0) | 1 << edge
+                near[one] = near.get(one, 0) | 1 << other
+        self.joined.append(joined)
+        self.near.append(near)
+
     def fitting(self) -> list[int]:
-        """The nodes that fit each tag."""
+        """The nodes that fit each tag, then the edges."""
         fits = [0] * len(self.candidates)
-        for tag, nodes in enumerate(self.candidates):
-            order = self._connected(tag)
+        for tag in range(self.first_edge):
+            order = self._with_edges(self._connected([tag]), [tag])
             if len(order) == 1:
-                fits[tag] = nodes
+                fits[tag] = self.candidates[tag]
                 continue
-            for node in each(nodes):
+            for node in each(self.candidates[tag]):
                 if not fits[tag] >> node & 1:
-                    placement = next(self._place(order, {tag: node}, 1 << node), None)
-                    for other, other_node in (placement or {}).items():
-                        # A placement that includes a tag which may be absent proves nothing about the others.
-                        if other == tag or tag in self.needed:
-                            fits[other] |= 1 << other_node
+                    self._note(fits, next(self._place(order, {tag: node}), None), {tag})
+        for tag in range(self.first_edge, len(self.candidates)):
+            left, right = self.motif.ends[tag - self.first_edge]
+            order = self._with_edges(self._connected([left, right]), [left, right, tag])
+            for edge in each(self.candidates[tag]):
+                one, other = self.links.ends[edge]
+                for start in ({left: one, right: other, tag: edge}, {left: other, right: one, tag: edge}):
+                    if not fits[tag] >> edge & 1 and one != other and self._may_start(start):
+                        self._note(fits, next(self._place(order, start), None), {left, right, tag})
         return fits
 
     def matches(self, fits: Sequence[int]) -> bool:
         motif = self.motif
-        order: list[int] = []
+        nodes: list[int] = []
         for tag in sorted(self.needed):
-            order += [other for other in self._connected(tag) if other not in order]
-        for placement in self._place(order, {}, 0):
-            in_use = sum(1 << node for node in placement.values())
+            nodes += [other for other in self._connected([tag]) if other not in nodes]
+        for placement in self._place(self._with_edges(nodes, []), {}):
+            in_use = sum(1 << node for tag, node in placement.items() if tag < self.first_edge)
             least = [least - (tag in placement) for tag, least in enumerate(motif.least)]
             most = [
                 None if most is None else most - (tag in placement) for tag, most in enumerate(motif.most)
             ]
-            if _can_share_out([nodes & ~in_use for nodes in fits], least, most):
+            if _can_share_out([found & ~in_use for found in fits], least, most):
                 return True
         return False
 
-    def _connected(self, tag: int) -> list[int]:
-        """The tag and the needed tags that edges connect it with, each after one that it is joined to."""
-        order = [tag]
-        for member in order:
-            order += [end for end in self.motif.neighbours[member] if end in self.needed and end not in order]
+    def _note(self, fits: list[int], placement: dict[int, int] | None, asked: set[int]) -> None:
+        """Mark what a placement proves to fit. One that includes a tag which may be absent proves nothing of others."""
+        started = {tag for tag in asked if tag < self.first_edge}
+        for tag, item in (placement or {}).items():
+            if tag == max(asked) or started <= self.needed:
+                fits[tag] |= 1 << item
+
+    def _may_start(self, placement: dict[int, int]) -> bool:
+        """Whether both ends of an edge fulfil their own tags, and what compares them and the edge is true."""
+        return all(self.candidates[tag] >> item & 1 for tag, item in placement.items()) and all(
+            self._is_true(tie, placement) for tie in self.motif.ties if tie.mentioned <= placement.keys()
+        )
+
+    def _connected(self, start: Sequence[int]) -> list[int]:
+        """The start and the needed tags that edges and comparisons connect it with, each after one it is tied to."""
+        nodes = list(start)
+        allowed = self.needed | set(start)
+        for member in nodes:
+            reached = set(self.motif.neighbours[member])
+            for tie in self.motif.ties:
+                if member in tie.nodes and allowed.issuperset(tie.owner):
+                    reached |= tie.nodes
+            nodes += sorted((reached & self.needed) - set(nodes))
+        return nodes
+
+    def _with_edges(self, nodes: Sequence[int], start: Sequence[int]) -> list[int]:
+        """The start, then the other nodes in order, and every edge among them as soon as both its ends are placed."""
+        order = [*start, *(tag for tag in nodes if tag not in start)]
+        for number, ends in enumerate(self.motif.ends):
+            edge = self.first_edge + number
+            if edge not in order and set(ends) <= set(nodes):
+                order.insert(max(len(start) - 1, *map(order.index, ends)) + 1, edge)
         return order
 
-    def _place(
-        self, order: Sequence[int], placement: dict[int, int], in_use: int
-    ) -> Iterator[dict[int, int]]:
+    def _place(self, order: Sequence[int], placement: dict[int, int]) -> Iterator[dict[int, int]]:
         if len(placement) == len(order):
             yield placement
             return
         tag = order[len(placement)]
-        nodes = self.candidates[tag] & ~in_use
-        for end in self.motif.neighbours[tag]:
-            if end in placement:
-                nodes &= self.neighbours[placement[end]]
-        for node in each(nodes):
+        for item in each(self._choices(tag, order, placement)):
             self.tries += 1
             if self.tries > MOST_TRIES:
                 raise TooEntangled
-            yield from self._place(order, {**placement, tag: node}, in_use | 1 << node)
+            further = {**placement, tag: item}
+            if all(
+                self._is_true(tie, further)
+                for tie in self.motif.ties
+                if tag in tie.mentioned and tie.mentioned <= further.keys()
+            ):
+                yield from self._place(order, further)
+
+    def _choices(self, tag: int, order: Sequence[int], placement: dict[int, int]) -> int:
+        """What may be put at a tag, as far as edges and equalities with what is placed already tell."""
+        if tag >= self.first_edge:
+            left, right = self.motif.ends[tag - self.first_edge]
+            return self.joined[tag - self.first_edge].get((placement[left], placement[right]), 0)
+        nodes = self.candidates[tag]
+        for other, item in placement.items():
+            if other < self.first_edge:
+                nodes &= ~(1 << item)
+        for end in self.motif.neighbours[tag]:
+            if end in placement:
+                nodes &= self.links.neighbours[placement[end]]
+        for number, ends in enumerate(self.motif.ends):
+            for one, other in (ends, ends[::-1]):
+                if one == tag and other in placement:
+                    nodes &= self.near[number].get(placement[other], 0)
+        for tie in self.motif.ties:
+            if tie.equal is None or tag not in tie.mentioned or not tie.mentioned.issubset(order):
+                continue
+            here, there = tie.equal if tie.equal[0][0] == tag else tie.equal[::-1]
+            if there[0] in placement:
+                nodes &= self._equal_to(here, self.links.nodes[placement[there[0]]].get(there[1]))
+        return nodes
+
+    def _equal_to(self, side: tuple[int, str], value: Any) -> int:
+        """The nodes whose attribute equals a value, by an index that is made once."""
+        index = self.indexes.get(side)
+        if index is None:
+            index = self.indexes[side] = {}
+            for node in each(self.candidates[side[0]]):
+                for text in canonical_labels(self.links.nodes[node].get(side[1])):
+                    index[text] = index.get(text, 0) | 1 << node
+        found = 0
+        for text in canonical_labels(value):
+            found |= index.get(text, 0)
+        return found
+
+    def _is_true(self, tie: Tie, placement: dict[int, int]) -> bool:
+        placed = {
+            self.motif.tags[tag] or "": (self.links.nodes if tag < self.first_edge else self.links.edges)[
+                placement[tag]
+            ]
+            for tag in tie.mentioned
+        }
+        return tie.holds(placed) == TRUE
 
 
 def each(nodes: int) -> Iterator[int]:

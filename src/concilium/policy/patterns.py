@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass, field
 from functools import reduce
 
+from concilium.records.columns import Value, label
 from concilium.records.expression import Mistake
 
 LONGEST_PATTERN = 500
@@ -100,6 +101,12 @@ class Pattern:
         if len(text) > LONGEST_VALUE:
             return None
         return self.regex.sub(self._fill, text)
+
+    def replace(self, value: Value) -> Value | None:
+        """The same for a value of any kind, which keeps its kind where nothing of it is replaced."""
+        text = label(value)
+        outcome = self.substitute(text)
+        return value if outcome == text else outcome
 
     def _fill(self, match: re.Match[str]) -> str:
         return "".join(

@@ -29,8 +29,9 @@ DEEPEST_NESTING = 100
 
 _RESERVED = frozenset({"and", "or", "not", "in", "between", "is", "missing", "true", "false"})
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
+_PLAIN_PART = re.compile(r"[0-9]{1,9}")
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
+ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -55,8 +56,11 @@ class Name:
     place: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        parts = self.attribute.split(".")
-        plain = all(_PLAIN_NAME.fullmatch(part) and part.lower() not in _RESERVED for part in parts)
+        plain = all(
+            (_PLAIN_NAME.fullmatch(part) and part.lower() not in _RESERVED)
+            or (position > 0 and _PLAIN_PART.fullmatch(part))
+            for position, part in enumerate(self.attribute.split("."))
+        )
         text = self.attribute if plain else quote(self.attribute, "`")
         return text if self.tag is None else f"{Name(self.tag)}.{text}"
 
@@ -125,6 +129,18 @@ class Missing:
 
 
 @dataclass(frozen=True)
+class AttributeComparison:
+    """Two attributes compared with each other; in constraint graphs alone, where they may be of two tags."""
+
+    left: Name
+    operator: str
+    right: Name
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.operator} {self.right}"
+
+
+@dataclass(frozen=True)
 class Not:
     """The opposite of a condition; unknown where the condition is."""
 
@@ -165,7 +181,7 @@ class Or:
 
 
 Predicate = Comparison | ListMembership | Range | Missing
-Expression = Predicate | Not | And | Or
+Expression = Predicate | AttributeComparison | Not | And | Or
 
 
 def quote(text: str, mark: str) -> str:
@@ -173,16 +189,27 @@ def quote(text: str, mark: str) -> str:
     return mark + text.replace(mark, mark * 2) + mark
 
 
-def predicates(expression: Expression) -> Iterator[Predicate]:
-    """The conditions on single attributes, in the order written."""
+def terms(expression: Expression) -> Iterator[Predicate | AttributeComparison]:
+    """The conditions without `and`, `or` and `not`, in the order written."""
     match expression:
         case Not(inner):
-            yield from predicates(inner)
+            yield from terms(inner)
         case And(parts) | Or(parts):
             for part in parts:
-                yield from predicates(part)
+                yield from terms(part)
         case _:
             yield expression
+
+
+def predicates(expression: Expression) -> Iterator[Predicate]:
+    """The conditions on single attributes, in the order written."""
+    return (term for term in terms(expression) if not isinstance(term, AttributeComparison))
+
+
+def names(expression: Expression) -> Iterator[Name]:
+    """Every attribute that is mentioned, in the order written."""
+    for term in terms(expression):
+        yield from ((term.left, term.right) if isinstance(term, AttributeComparison) else (term.name,))
 
 
 def tester(predicate: Comparison | ListMembership | Range) -> Callable[[Any], bool]:
@@ -199,7 +226,7 @@ def tester(predicate: Comparison | ListMembership | Range) -> Callable[[Any], bo
             meant = all_labels([literal.value])
             return lambda value: label(value) not in meant
         case Comparison(operator=sign, literal=literal):
-            compare, bound = _ORDERINGS[sign], literal.value
+            compare, bound = ORDERINGS[sign], literal.value
             return lambda value: compare(value, bound)
         case ListMembership(literals=literals):
             listed = all_labels(literal.value for literal in literals)
@@ -213,7 +240,7 @@ def tester(predicate: Comparison | ListMembership | Range) -> Callable[[Any], bo
 def bounds(predicate: Predicate) -> tuple[Literal, ...]:
     """The literals that a predicate compares by size; empty where it asks for equality only."""
     match predicate:
-        case Comparison(operator=sign, literal=literal) if sign in _ORDERINGS:
+        case Comparison(operator=sign, literal=literal) if sign in ORDERINGS:
             return (literal,)
         case Range(low=low, high=high):
             return (low, high)
@@ -307,6 +334,9 @@ class Builder:
         text = str(token)[1:-1].replace("``", "`") if token.type == "BACKQUOTED" else str(token)
         return Name(text, place=_start(token))
 
+    def part(self, children: list[Token]) -> Name:
+        return Name(str(children[0]), place=_start(children[0]))
+
     def literal(self, children: list[Token]) -> Literal:
         token = children[0]
         text, place = str(token), _start(token)
@@ -325,8 +355,8 @@ class Builder:
 
     def _nest(self, node: Expression, depth: int) -> Nested:
         if depth >= DEEPEST_NESTING:
-            first = next(predicates(node))
-            raise Mistake(f"conditions are nested more than {DEEPEST_NESTING} deep here", first.name.place)
+            first = next(names(node))
+            raise Mistake(f"conditions are nested more than {DEEPEST_NESTING} deep here", first.place)
         return Nested(node, depth + 1)
 
 
@@ -353,7 +383,7 @@ EXPECTED = (
     ),
     expected("COMPARISON", "a comparison, such as < or ="),
     expected("NUMBER", "a value, such as 5 or 'yes'", "TEXT TRUTH BARE BACKQUOTED"),
-    expected("BARE", "a name (in backquotes if it has spaces or signs in it)", "BACKQUOTED"),
+    expected("BARE", "a name (in backquotes if it has spaces or signs in it)", "BACKQUOTED PART"),
     expected("LBRACE", "values in braces, such as {1, 2}"),
     expected("_IN _BETWEEN", "'in' or 'between'"),
     expected("_MISSING _NOT", "'missing' or 'not missing'"),

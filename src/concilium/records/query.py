@@ -23,6 +23,7 @@ from concilium.records.expression import (
     TRUE,
     UNKNOWN,
     And,
+    AttributeComparison,
     Builder,
     Comparison,
     Expression,
@@ -115,6 +116,8 @@ def _truth(expression: Expression, records: Records, labels: Labels) -> NDArray[
             return functools.reduce(np.minimum, (_truth(part, records, labels) for part in parts))
         case Or(parts):
             return functools.reduce(np.maximum, (_truth(part, records, labels) for part in parts))
+        case AttributeComparison(left=left):
+            raise Mistake("a query compares attributes with values, not with each other", left.place)
         case _:
             name = expression.name
             if name.attribute not in records:
