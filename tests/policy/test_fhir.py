@@ -469,3 +469,43 @@ def test_mutated_bundles_are_filtered_or_refused() -> None:
         assert MARK not in repr(left)
         passed += isinstance(left, dict)
     assert 300 < passed < 2_800
+
+
+@pytest.mark.parametrize(
+    ("rule", "performers", "subject"),
+    [
+        ("where r.path = 'performer' and b.resourceType = 'Practitioner'", ["#lab"], True),
+        ("where r.path = 'performer'", [], True),
+        ("where r.path = 'subject'", ["urn:uuid:0c3151bd-1cbf-4d64-b04d-cd9187a4c6e0", "#lab"], False),
+        ("where b.name.family = 'Roe'", ["urn:uuid:0c3151bd-1cbf-4d64-b04d-cd9187a4c6e0", "#lab"], False),
+    ],
+)
+@pytest.mark.parametrize("action", ["eliminate r", "eliminate r.path", "substitute r.path =~ /first3()/"])
+def test_a_reference_is_taken_out_alone(rule: str, performers: list[str], subject: bool, action: str) -> None:
+    own, _, other = rule.removeprefix("where ").partition(" and ")
+    target = other or (own if own.startswith("b.") else "")
+    condition = f"where {own}" if own.startswith("r.") else ""
+    left = filtered(
+        f"""graph R {{ node a where a.resourceType = 'Observation'; node b {f"where {target}" if target else ""};
+                      edge r(a, b) {condition} {action}; }}""",
+        BUNDLE,
+    )
+    assert left is not None
+    patient, observation, practitioner = (entry["resource"] for entry in left["entry"])
+    assert [one["reference"] for one in observation.get("performer", [])] == performers
+    assert ("subject" in observation) == subject
+    assert (patient["id"], practitioner["name"]) == ("p1", [{"family": "Lee"}])
+    assert "text" not in observation
+
+
+def test_what_is_contained_goes_with_its_relation() -> None:
+    left = filtered(
+        "graph R { node a; node b; edge r(a, b) where r.path = 'contained' eliminate r; }", BUNDLE
+    )
+    assert left is not None
+    observation = left["entry"][1]["resource"]
+    assert "contained" not in observation
+    assert [one["reference"] for one in observation["performer"]] == [
+        "urn:uuid:0c3151bd-1cbf-4d64-b04d-cd9187a4c6e0"
+    ]
+    assert "Elm Lab" not in json.dumps(left)

@@ -57,7 +57,7 @@ def check(
     Example:
       concilium policy check policy.toml --records patients.csv
     """
-    from concilium.policy.explain import describe, find_oddities
+    from concilium.policy.explain import describe, describe_function, find_oddities
     from concilium.policy.policy import read_rules
 
     rules = read_rules(file)
@@ -68,6 +68,7 @@ def check(
             "hash and shift_dates will use the site's identity; a gateway needs a `secret` under [constraints]"
         )
     acts = {graph.name: describe(graph) for graph in graphs.graphs} if graphs is not None else {}
+    functions = {one.name: describe_function(one) for one in graphs.functions} if graphs is not None else {}
     release = describe_release(rules)
     fit, idle = ([], []) if records is None else fit_to(rules, records)
     warnings += idle
@@ -77,6 +78,7 @@ def check(
                 "policy": str(file),
                 "release": release,
                 "graphs": acts,
+                "functions": functions,
                 "records": fit or None,
                 "warnings": warnings,
             }
@@ -87,6 +89,10 @@ def check(
         say(f"  {name}")
         for sentence in sentences or ["does nothing"]:
             say(f"    {sentence}")
+    for name, sentences in functions.items():
+        say(f"function {name}()")
+        for sentence in sentences:
+            say(f"  {sentence}")
     say("a site with this policy")
     for sentence in [*release, *fit]:
         say(f"  {sentence}")

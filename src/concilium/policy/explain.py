@@ -84,7 +84,26 @@ def find_oddities(graphs: ConstraintGraphs) -> list[str]:
             oddities.append(
                 f"graph {graph.name}: {names} has no effect on records, which are one node without edges"
             )
+    used = set(_used(graphs))
+    for function in graphs.functions:
+        if function.name not in used:
+            oddities.append(f"function {function.name} is used nowhere")
     return oddities
+
+
+def _used(graphs: ConstraintGraphs) -> Iterator[str]:
+    """The names of the policy's own functions that a substitution leads to."""
+    transforms: list[object] = [
+        action.transform
+        for graph in graphs.graphs
+        for action in graph.actions
+        if isinstance(action, Substitute)
+    ]
+    for transform in transforms:
+        if isinstance(transform, Definition):
+            yield transform.name
+            for case in transform.cases:
+                transforms += case.result.steps if isinstance(case.result, Chain) else ()
 
 
 def reached_in_records(step: GraphStep) -> set[int]:

@@ -461,12 +461,12 @@ _EXPECTED = (
     expected("QMARK PLUS", "a quantifier, such as + or {2,5}", "LBRACE LSQB"),
     expected("_WHERE", "'where'"),
     expected(_ACTIONS, "an action (exists, eliminate or substitute)"),
-    expected("FUNCTION REPLACEMENT", "/function()/ or /pattern/replacement/"),
     expected(
         "NUMBER FUNCTION",
         "what to give: a text in quotes, a number, value, nothing or /function()/",
         "TEXT TRUTH _VALUE _NOTHING REPLACEMENT",
     ),
+    expected("FUNCTION REPLACEMENT", "/function()/ or /pattern/replacement/"),
     expected("WHEN OTHERWISE", "'when' or 'otherwise'"),
     expected("_GIVE", "'give'"),
     expected("_THEN", "'then'"),

@@ -19,7 +19,7 @@
     other_circles = false         # masked: open sums with other circles of hospitals, which can then be subtracted
 
     [constraints]                 # what is done to records and messages before they leave (constraint graphs)
-    text = "graph E { node x + eliminate x.dob; }"        # or file = "rules.graph", beside this file
+    text = "graph E { node x + eliminate x.dob; }"        # or file = "rules.graph", beside this file; functions too
     secret = "north.secret"       # a file of our own with 16 bytes or more, for hash and shift_dates
 
     [peers]                       # the hospitals we take part with, by the fingerprints they told us
@@ -326,7 +326,7 @@ def read_rules(path: str | Path) -> Policy:
     text = _read_text(path)
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line and not line.startswith("#")), "")
-    if path.suffix == ".toml" or not re.match(r"graph\b", first, re.IGNORECASE):
+    if path.suffix == ".toml" or not re.match(r"(?:graph|function)\b", first, re.IGNORECASE):
         return Policy.read(path)
     try:
         return Policy(constraints=text)
