@@ -237,36 +237,3 @@ def test_many_markers_of_missing_leave_every_patient_in_their_row(tmp_path: Path
     records = Records.read(path, missing=markers, schema={"row": "number", "age": "number"})
     assert np.array_equal(records["row"].numbers, np.arange(rows))
     assert np.array_equal(records["age"].numbers, np.arange(rows) % 5000 + 0.5)
-
-
-CELLS = st.sampled_from(
-    ["0", "1", "-3", "7", "007", "+5", "5.0", "", "NA", " 4", "40000", "x", "-0", "300", "301"]
-)
-
-
-@given(
-    st.integers(1, 3).flatmap(lambda wide: st.lists(st.tuples(*[CELLS] * wide), min_size=1, max_size=12)),
-    st.sampled_from([None, "code", "number"]),
-    st.sampled_from([None, ("", "7"), ("NA",)]),
-)
-def test_whole_numbers_read_at_once_are_those_read_one_by_one(tmp_path_factory, rows, kind, missing):
-    path = tmp_path_factory.mktemp("whole") / "t.csv"
-    names = [f"c{place}" for place in range(len(rows[0]))]
-    path.write_text("\n".join(",".join(row) for row in [names, *rows]) + "\n", encoding="utf-8")
-    schema = None if kind is None else dict.fromkeys(names, kind)
-
-    def read():
-        try:
-            records = Records.read(path, schema=schema, missing=missing)
-        except RecordsError as error:
-            return str(error)
-        columns = [records[name] for name in names]
-        return records.digest, [
-            (type(c), records.values(n), getattr(c, "values", None), getattr(c, "stated", None), c.by_itself)
-            for n, c in zip(names, columns, strict=True)
-        ]
-
-    quickly = read()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("concilium.records.relation.Relation.whole_numbers", lambda self, cells: {})
-        assert read() == quickly

@@ -144,28 +144,6 @@ def code_numbers(numbers: NDArray[np.float64], kind: Kind | None = None) -> Colu
     return Coded(codes, tuple(distinct.tolist()), stated=kind == "code")
 
 
-def code_whole(numbers: NDArray[np.integer], absent: NDArray[np.bool_] | None, kind: Kind | None) -> Column:
-    """`code_numbers` for small whole numbers, some of which are absent: a table of those that occur tells all."""
-    if kind != "number":
-        here = numbers if absent is None else numbers[~absent]
-        lowest = int(here.min()) if here.size else 0
-        offsets = np.subtract(numbers, lowest, dtype=np.int32)
-        if absent is not None:
-            offsets[absent] = 0
-        occurs = np.zeros(int(offsets.max(initial=0)) + 1, dtype=np.bool_)
-        occurs[offsets if absent is None else offsets[~absent]] = True
-        values = tuple((np.flatnonzero(occurs) + lowest).tolist())
-        if kind == "code" or len(values) <= MOST_CATEGORIES:
-            codes = np.cumsum(occurs).astype(narrowest(len(values)))[offsets]
-            if absent is not None:
-                codes[absent] = 0
-            return Coded(codes, values, stated=kind == "code")
-    sizes = numbers.astype(np.float64)
-    if absent is not None:
-        sizes[absent] = np.nan
-    return Numbers(sizes, by_itself=kind == "number")
-
-
 def _code_as_text(present: NDArray[np.float64], here: NDArray[np.bool_]) -> Coded:
     """Stated codes that are not whole are kept as text, as a text file would give them."""
     distinct, places = np.unique(present, return_inverse=True)

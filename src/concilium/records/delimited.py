@@ -1,7 +1,8 @@
 """Tables in text files (csv, tsv, plain or gzipped), following RFC 4180: UTF-8, a header line, quoted fields.
 
-DuckDB reads the cells; Python's csv module reads the header, settles what DuckDB stops at (such as line ends
-of two kinds in one file), and finds the line for an error message.
+The cells are scanned in one pass (cell_scanning.py), and each distinct text of a column is read once. DuckDB reads
+times, and columns of many texts that are no numbers. Python's csv module reads the header, settles what these stop at
+(such as line ends of two kinds in one file), and finds the line for an error message.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import csv
 import gzip
 import io
 import itertools
+import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,19 +30,25 @@ from concilium.records.coding import (
     ReadingKind,
     Schema,
     check_names,
+    code_numbers,
     code_texts,
-    code_whole,
     plan_reading,
+    reads_as_number,
     stated_kind,
 )
 from concilium.records.columns import Column
+from concilium.records.grammar import BLANKS, DEFAULT_MISSING, is_losing, is_number, read_number
 from concilium.records.relation import Relation, in_one_sentence, literal, plain_path, scratch_database
+
+if TYPE_CHECKING:
+    from concilium.records.cell_scanning import ScannedColumn
 
 DELIMITERS = ",;\t|"
 HEAD = 1 << 16  # characters looked at to tell the delimiter
 BLOCK = 1 << 20  # bytes looked at at once for a fault
 ROWS = 10_000  # rows coded at once
-PLAIN_KINDS = (None, "code", "number")
+SMALL = 1 << 21  # bytes of a file that is read before the quick way is loaded
+NUMERIC_KINDS = (None, "number")
 
 
 @dataclass(frozen=True)
@@ -63,14 +71,86 @@ def read_delimited(path: Path, schema: Schema, missing: frozenset[str]) -> dict[
     layout = look(path)
     check_names(layout.names, f"{path}, line {layout.line}")
     kinds = plan_reading(schema, layout.names, str(path))
-    columns = read_quickly(layout, kinds, missing) if layout.line == 1 else None
+    columns = None
+    if layout.line == 1 and ("time" in kinds.values() or is_gzipped(path) or path.stat().st_size > SMALL):
+        columns = read_quickly(layout, kinds, missing)
     return columns or read_carefully(layout, kinds, missing)
 
 
 def read_quickly(
     layout: Layout, kinds: Mapping[str, ReadingKind | None], missing: frozenset[str]
 ) -> dict[str, Column] | None:
-    """These columns by DuckDB; None where it stops, so that the careful reading finds out why."""
+    """These columns in one pass over the bytes, and by DuckDB those of too many texts; None where the file is not
+    regular, so that the careful reading finds out why. How a column is read changes nothing but the time."""
+    scanned = scan_columns(layout, kinds, missing)
+    if scanned is None:
+        return None
+    columns = {
+        name: column
+        for name, cells in scanned.items()
+        if (column := code_scanned(cells, kinds[name], Place(str(layout.path), name, layout.row), missing))
+    }
+    rest = read_in_database(layout, {n: kind for n, kind in kinds.items() if n not in columns}, missing)
+    return None if rest is None else {name: (columns | rest)[name] for name in kinds}
+
+
+def scan_columns(
+    layout: Layout, kinds: Mapping[str, ReadingKind | None], missing: frozenset[str]
+) -> dict[str, ScannedColumn] | None:
+    """The cells of these columns, but of those that are times; None where the file is not regular, or empty."""
+    from concilium.records.cell_scanning import CellScanner  # compiled: loaded where a file is large
+
+    names = [name for name, kind in kinds.items() if kind != "time"]
+
+    def may_be_numbers(index: int, texts: Sequence[str]) -> bool:
+        return size_texts(texts, kinds[names[index]], missing) is not None
+
+    places = [layout.names.index(name) for name in names]
+    scanner = CellScanner(layout.delimiter, len(layout.names), places, may_be_numbers)
+    with open_bytes(layout.path) as raw, faults(layout.path):
+        rows = scanner.scan(raw)
+    return dict(zip(names, scanner.columns, strict=True)) if rows else None
+
+
+def code_scanned(
+    cells: ScannedColumn, kind: ReadingKind | None, place: Place, missing: frozenset[str]
+) -> Column | None:
+    """The column of these cells; None where they are not all there, or a number says too little of one of them."""
+    if cells.left:
+        return None
+    if not cells.has_numbers:
+        return code_texts(*cells.join_codes(), stated_kind(kind), place, missing, guess=kind != "text")
+    sizes = size_texts(cells.texts, kind, missing)
+    return None if sizes is None else code_numbers(cells.join_numbers(sizes), stated_kind(kind))
+
+
+def size_texts(texts: Sequence[str], kind: ReadingKind | None, missing: frozenset[str]) -> list[float] | None:
+    """The numbers of texts in a column of numbers (NaN: missing); None where some text is no number there, or has
+    more to it than its number (as `code_texts` has it), or where plain numbers stand for missing."""
+    if kind not in NUMERIC_KINDS or any(map(is_number, missing)):
+        return None
+    from concilium.records.cell_scanning import unquote
+
+    sizes: list[float] = []
+    for text in texts:
+        bare = unquote(text).strip(BLANKS)
+        if bare in missing:
+            if bare not in DEFAULT_MISSING:
+                return None
+            sizes.append(math.nan)
+        elif reads_as_number(bare) if kind is None else read_number(bare) is not None and not is_losing(bare):
+            sizes.append(float(bare))
+        else:
+            return None
+    return sizes
+
+
+def read_in_database(
+    layout: Layout, kinds: Mapping[str, ReadingKind | None], missing: frozenset[str]
+) -> dict[str, Column] | None:
+    """These columns by DuckDB, one by one; None where it stops."""
+    if not kinds:
+        return {}
     import duckdb
 
     cells = ", ".join(f"'cell{place}': 'VARCHAR'" for place in range(len(layout.names)))
@@ -90,13 +170,8 @@ def read_quickly(
         if not relation.ask("count(*)"):
             return None
         with in_one_sentence(f"{layout.path} cannot be read"):
-            numbers = relation.whole_numbers(
-                [cell for name, cell in chosen.items() if kinds[name] in PLAIN_KINDS]
-            )
             return {
-                name: code_whole(*numbers.pop(cell), stated_kind(kinds[name]))
-                if cell in numbers
-                else relation.guessed(cell, kinds[name], Place(str(layout.path), name, layout.row))
+                name: relation.guessed(cell, kinds[name], Place(str(layout.path), name, layout.row))
                 for name, cell in chosen.items()
             }
 

@@ -7,7 +7,7 @@ one per patient. DuckDB never reaches for the network: extensions are neither in
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
 from concilium.records.coding import (
-    PROBE,
     SAFE_NUMBER,
     Kind,
     Numbering,
@@ -41,14 +40,12 @@ from concilium.records.grammar import (
     PLAIN_MOMENT,
     STATED_NUMBER,
     WHOLE,
-    read_number,
     tidy_moment,
 )
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-COLUMNS = 64  # columns looked at in one query
 FEW_TEXTS = 4096  # with no more distinct texts than this, guessing looks at each of them
 MOST_ENUM = 65535  # beyond it DuckDB's enums are slower than Python's own dictionaries
 WILD = frozenset("*?[")
@@ -189,42 +186,6 @@ class Relation:
             return replace(numbers, raw=keep_raw(codes, texts))
         codes, texts = self.code_in_database(text, distinct)
         return code_texts(codes, texts, kind, place, self.missing, guess=True)
-
-    def whole_numbers(
-        self, cells: Sequence[str]
-    ) -> dict[str, tuple[NDArray[np.integer], NDArray[np.bool_] | None]]:
-        """Of these columns of a text file those whose cells are all small whole numbers as everybody writes them, or
-        empty: the numbers, and which are missing. Most columns of most tables are, and it is told for all of them at
-        once; the others are read one by one, and whether a column is one of these changes nothing but the time."""
-        # A number that is named as missing is for the others to find.
-        if "" not in self.missing or any(read_number(token) is not None for token in self.missing):
-            return {}
-        found = [
-            cell
-            for cell, whole in self._are_whole(cells, f"(SELECT * FROM {self.table} LIMIT {PROBE})")
-            if whole
-        ]
-        found = [cell for cell, whole in self._are_whole(found, self.table) if whole]
-        numbers: dict[str, tuple[NDArray[np.integer], NDArray[np.bool_] | None]] = {}
-        for start in range(0, len(found), COLUMNS):
-            some = found[start : start + COLUMNS]
-            casts = ", ".join(f"CAST({cell} AS SMALLINT) AS {cell}" for cell in some)
-            fetched = self.connection.execute(f"SELECT {casts} FROM {self.table}").fetchnumpy()
-            for cell in some:
-                values = fetched[cell]
-                absent = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
-                numbers[cell] = np.asarray(np.ma.getdata(values)), absent
-        return numbers
-
-    def _are_whole(self, cells: Sequence[str], table: str) -> Iterator[tuple[str, bool]]:
-        for start in range(0, len(cells), COLUMNS):
-            some = cells[start : start + COLUMNS]
-            tests = ", ".join(
-                f"bool_and(coalesce(CAST(TRY_CAST({cell} AS SMALLINT) AS VARCHAR) = {cell}, {cell} IS NULL))"
-                for cell in some
-            )
-            row = self.connection.execute(f"SELECT {tests} FROM {table}").fetchone() or ()
-            yield from zip(some, map(bool, row), strict=True)
 
     def _moments(self, moment: str, present: str, zoned: bool = False) -> Moments | None:
         """Times in microseconds; None where some cell is present and yet no moment that has a number."""
