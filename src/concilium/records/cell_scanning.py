@@ -1,8 +1,8 @@
 """A text file's cells as codes into the distinct texts of each column, in one pass over its bytes.
 
 So whoever reads the cells looks at each distinct text once, and not at each cell. Nothing is read as anything here: a
-text is the bytes between two delimiters, quotation marks and all. There is one exception: a column that turns out to
-hold more than `FEW_TEXTS` texts, all of them numbers. From then on its plain decimals are kept as the float64 that
+text is the bytes between two delimiters, quotation marks and all. There is one exception: a column of more than
+`FEW_TEXTS` texts which the reader says are all numbers. From then on its plain decimals are kept as the float64 that
 Python's `float` gives (up to 15 digits and a power of ten are two exact numbers, and their quotient is rounded once),
 and only its other texts are numbered. What is not regular (fields too many or too few, quotation marks out of place,
 bytes that are not UTF-8) is not judged here: the pass ends with nothing, and the careful reading says what is wrong.
@@ -13,15 +13,20 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-FEW_TEXTS = 4096  # with more distinct texts than this, a column is numbers or is not for this pass
-MOST_TEXTS = 4 * FEW_TEXTS  # that a column of numbers may have beside its plain decimals
-ROWS = 4096  # rows coded before anybody looks at how many texts there are
+from concilium.records.columns import narrowest
+
+FEW_TEXTS = 256  # with more distinct texts than this, a column may be one of measurements
+FIRST_ROWS, ROWS = (
+    512,
+    4096,
+)  # rows coded before anybody looks at how many texts there are: at first, and later
 STRIDE = ROWS + 32  # so that the columns of a block do not fall on the same lines of the processor's cache
 CHUNK = 1 << 20
 LONGEST = 131_072  # bytes of one field; of more the careful reading knows what to say
@@ -49,7 +54,6 @@ class ScannedColumn:
     codes: list[NDArray[np.unsignedinteger]] = field(default_factory=list)
     numbers: list[NDArray[np.float64] | None] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    left: bool = False
 
     @property
     def has_numbers(self) -> bool:
@@ -75,6 +79,12 @@ class ScannedColumn:
             ]
         )
 
+    def forget(self) -> None:
+        """Give up the memory of a column that has been read."""
+        self.codes.clear()
+        self.numbers.clear()
+        self.texts.clear()
+
 
 def unquote(text: str) -> str:
     """A field without its quotation marks."""
@@ -84,8 +94,8 @@ def unquote(text: str) -> str:
 class CellScanner:
     """Scans some columns of a file of text, all in one pass.
 
-    `places` says which of its `width` columns, and `may_be_numbers`, asked once about a column of many texts with those
-    met so far, whether plain decimals may be kept as numbers there. A column of many texts that may not is `left`.
+    `places` says which of its `width` columns; `may_be_numbers`, asked once about a column of many texts with those met
+    so far, says whether plain decimals may be kept as numbers there.
     """
 
     def __init__(
@@ -97,22 +107,22 @@ class CellScanner:
     ) -> None:
         count = len(places)
         self.columns = [ScannedColumn() for _ in places]
-        self._places = list(places)
         self._may_be_numbers = may_be_numbers
         self._delimiter = ord(delimiter)
         self._column_of = np.full(width, -1, dtype=np.int32)
-        self._column_of[self._places] = np.arange(count)
-        self._filled = 0  # rows of the block
-        self._codes = np.zeros((count, STRIDE), dtype=np.uint16)
+        self._column_of[list(places)] = np.arange(count)
+        self._limit, self._filled = FIRST_ROWS, 0  # rows of the block
+        self._codes = np.zeros((count, STRIDE), dtype=np.uint32)
         self._numbers = np.zeros((0, STRIDE))
         self._numbers_of = np.full(count, -1, dtype=np.int32)
+        self._asked = [False] * count
         # The texts met: of each column a table of slots by key, and of each slot the entry that holds its text.
         self._first_slot = np.arange(count, dtype=np.int64) << FIRST_BITS
         self._bits = np.full(count, FIRST_BITS, dtype=np.int64)
         self._met = np.zeros(count, dtype=np.int64)
         self._keys = np.zeros(4 * count << FIRST_BITS, dtype=np.uint64)
         self._slot_entry = np.zeros(len(self._keys), dtype=np.int32)
-        self._slot_code = np.zeros(len(self._keys), dtype=np.uint16)
+        self._slot_code = np.zeros(len(self._keys), dtype=np.uint32)
         self._entry_column = np.zeros(4096, dtype=np.int32)
         self._entry_end = np.zeros(4096, dtype=np.int64)
         self._bytes = np.zeros(LONGEST, dtype=np.uint8)
@@ -150,7 +160,7 @@ class CellScanner:
                     self._make_room(status)
                 elif header and self._filled:
                     header, self._filled = False, 0
-                elif self._filled == ROWS or not block:
+                elif self._filled == self._limit or not block:
                     rows += self._filled
                     self._put_away()
                     if not block and start >= end:
@@ -163,7 +173,7 @@ class CellScanner:
     ) -> tuple[int, int]:
         nowhere = np.full_like(self._column_of, -1)
         status, start, self._filled = _scan(
-            buffer, start, end, final, self._delimiter, self._filled, 1 if header else ROWS,
+            buffer, start, end, final, self._delimiter, self._filled, 1 if header else self._limit,
             nowhere if header else self._column_of, self._codes, self._numbers_of, self._numbers, self._first_slot,
             self._bits, self._met, self._keys, self._slot_entry, self._slot_code, self._entry_column, self._entry_end,
             self._bytes, self._used, POWERS,
@@ -182,33 +192,29 @@ class CellScanner:
             self._slot_code = _double(self._slot_code)
 
     def _put_away(self) -> None:
-        """The rows of the block go to their columns; those with too many texts are left, or kept as numbers."""
+        """The rows of the block go to their columns, and columns of many numbers are kept as numbers from now on."""
         self._take_texts()
         for index, column in enumerate(self.columns):
-            if column.left:
-                continue
             numbers = self._numbers_of[index]
-            width = np.uint8 if len(column.texts) < 256 else np.uint16
-            column.codes.append(self._codes[index, : self._filled].astype(width))
+            column.codes.append(self._codes[index, : self._filled].astype(narrowest(len(column.texts))))
             column.numbers.append(None if numbers < 0 else self._numbers[numbers, : self._filled].copy())
-            if len(column.texts) > (FEW_TEXTS if numbers < 0 else MOST_TEXTS):
-                if numbers < 0 and self._may_be_numbers(index, column.texts):
-                    self._numbers_of[index] = len(self._numbers)
-                    self._numbers = np.zeros((len(self._numbers) + 1, STRIDE))
-                else:
-                    self._column_of[self._places[index]] = -1
-                    self.columns[index] = ScannedColumn(left=True)
-        self._filled = 0
+            if len(column.texts) > FEW_TEXTS and not self._asked[index]:
+                self._asked[index] = True
+                if self._may_be_numbers(index, column.texts):
+                    self._numbers_of[index] = self._numbers_of.max() + 1
+        self._numbers = np.zeros((self._numbers_of.max() + 1, STRIDE))
+        self._limit, self._filled = ROWS, 0
 
     def _take_texts(self) -> None:
-        entries = slice(self._taken, int(self._used[0]))
-        begin = int(self._entry_end[self._taken - 1]) if self._taken else 0
-        for index, end in zip(
-            self._entry_column[entries].tolist(), self._entry_end[entries].tolist(), strict=True
-        ):
-            self.columns[index].texts.append(self._bytes[begin:end].tobytes().decode())
-            begin = end
-        self._taken = entries.stop
+        """Each column gets the texts that are new in it."""
+        new = slice(self._taken, int(self._used[0]))
+        ends = [int(self._entry_end[self._taken - 1]) if self._taken else 0, *self._entry_end[new].tolist()]
+        data = self._bytes[ends[0] : ends[-1]].tobytes()
+        ascii = data.decode() if data.isascii() else None
+        for index, (begin, end) in zip(self._entry_column[new].tolist(), pairwise(ends), strict=True):
+            part = slice(begin - ends[0], end - ends[0])
+            self.columns[index].texts.append(data[part].decode() if ascii is None else ascii[part])
+        self._taken = new.stop
 
 
 def _double(array: NDArray[Item]) -> NDArray[Item]:
@@ -277,21 +283,28 @@ def _scan(
                         numbers[numbers_of[index], row] = number
                         codes[index, row] = 0
                 if not plain:
-                    code = 0
                     if length <= SHORT:
                         key |= np.uint64(length + 1) << np.uint64(56)
-                        slot = _find_slot(key, first_slot[index], bits[index])
-                        last = first_slot[index] + (1 << bits[index]) - 1
-                        while keys[slot] != key and keys[slot] != EMPTY:
-                            slot = slot + 1 if slot < last else first_slot[index]
-                        code = int(slot_code[slot])
-                    if code == 0:
-                        code = _find_code(
+                    else:
+                        key = _hash(data, begin, length)
+                    slot = _find_slot(key, first_slot[index], bits[index])
+                    last = first_slot[index] + (1 << bits[index]) - 1
+                    while keys[slot] != EMPTY:
+                        if keys[slot] == key and (
+                            length <= SHORT
+                            or _is_text(texts, entry_end, slot_entry[slot], data, begin, length)
+                        ):
+                            break
+                        slot = slot + 1 if slot < last else first_slot[index]
+                    code = slot_code[slot]
+                    if keys[slot] == EMPTY:
+                        status = _add_text(
                             data, begin, length, key, index, first_slot, bits, met, keys, slot_entry, slot_code,
                             entry_column, entry_end, texts, used,
                         )  # fmt: skip
-                        if code < 0:
-                            return -code, record, row
+                        if status != DONE:
+                            return status, record, row
+                        code = met[index]
                     codes[index, row] = code
             column += 1
             if position < end and data[position] == delimiter:
@@ -308,46 +321,42 @@ def _scan(
 
 
 @numba.njit(cache=True, nogil=True)
-def _find_code(
+def _hash(data: Any, begin: int, length: int) -> Any:
+    """The key of a long text; two texts may have one."""
+    key = np.uint64(length)
+    for place in range(begin, begin + length):
+        key = (key ^ np.uint64(data[place])) * np.uint64(0x100000001B3)
+        key ^= key >> np.uint64(29)
+    return key | np.uint64(0xFF) << np.uint64(56)
+
+
+@numba.njit(cache=True, nogil=True)
+def _is_text(texts: Any, entry_end: Any, entry: int, data: Any, begin: int, length: int) -> bool:
+    """Whether the text of an entry is this one."""
+    stored = entry_end[entry - 1] if entry > 0 else 0
+    if entry_end[entry] - stored != length:
+        return False
+    place = 0
+    while place < length and texts[stored + place] == data[begin + place]:
+        place += 1
+    return place == length
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_text(
     data: Any, begin: int, length: int, key: Any, index: int, first_slot: Any, bits: Any, met: Any, keys: Any,
     slot_entry: Any, slot_code: Any, entry_column: Any, entry_end: Any, texts: Any, used: Any,
 ) -> int:  # fmt: skip
-    """The code of a text in a column, a new one where it is met for the first time; minus a status if there is no room.
-
-    `key` holds the bytes of a short text; with their number it is a text's own. Those of longer texts are hashes.
-    """
-    if length > SHORT:
-        key = np.uint64(length)
-        for place in range(begin, begin + length):
-            key = (key ^ np.uint64(data[place])) * np.uint64(0x100000001B3)
-            key ^= key >> np.uint64(29)
-        key |= np.uint64(0xFF) << np.uint64(56)
-    slot = _find_slot(key, first_slot[index], bits[index])
-    last = first_slot[index] + (1 << bits[index]) - 1
-    while keys[slot] != EMPTY:
-        if keys[slot] == key:
-            same = length <= SHORT
-            if not same:
-                stop = entry_end[slot_entry[slot]]
-                stored = entry_end[slot_entry[slot] - 1] if slot_entry[slot] > 0 else 0
-                same = stop - stored == length
-                if same:
-                    for place in range(length):
-                        if texts[stored + place] != data[begin + place]:
-                            same = False
-                            break
-            if same:
-                return int(slot_code[slot])
-        slot = slot + 1 if slot < last else first_slot[index]
+    """A text that its column has not met gets the next code, in a table of slots of which half stay empty."""
     if used[0] >= len(entry_column):
-        return -MORE_ENTRIES
+        return MORE_ENTRIES
     if used[1] + length > len(texts):
-        return -MORE_BYTES
+        return MORE_BYTES
     if 2 * (met[index] + 1) > 1 << bits[index]:
         wider = bits[index] + 1
         if used[2] + (1 << wider) > len(keys):
-            return -MORE_SLOTS
-        for old in range(first_slot[index], last + 1):
+            return MORE_SLOTS
+        for old in range(first_slot[index], first_slot[index] + (1 << bits[index])):
             if keys[old] != EMPTY:
                 new = _find_free(keys, keys[old], used[2], wider)
                 keys[new] = keys[old]
@@ -356,7 +365,6 @@ def _find_code(
         first_slot[index] = used[2]
         bits[index] = wider
         used[2] += 1 << wider
-        slot = _find_free(keys, key, first_slot[index], wider)
     entry = used[0]
     for place in range(length):
         texts[used[1] + place] = data[begin + place]
@@ -365,10 +373,11 @@ def _find_code(
     met[index] += 1
     entry_column[entry] = index
     entry_end[entry] = used[1]
+    slot = _find_free(keys, key, first_slot[index], bits[index])
     keys[slot] = key
     slot_entry[slot] = entry
     slot_code[slot] = met[index]
-    return int(met[index])
+    return DONE
 
 
 @numba.njit(cache=True, nogil=True)

@@ -215,8 +215,7 @@ def code_dictionary(
     codes: NDArray[np.integer], values: Sequence[Value | None], kind: Kind | None, place: Place
 ) -> Column:
     """A column given as codes (0: missing) into values of one type, in any order, also unused or equal."""
-    present = np.zeros(len(values) + 1, dtype=bool)
-    present[codes] = True
+    present = np.bincount(codes, minlength=len(values) + 1) > 0
     present[0] = False
     present_values = [values[code - 1] for code in np.flatnonzero(present).tolist()]
     if kind == "number":

@@ -1,8 +1,8 @@
 """Tables in text files (csv, tsv, plain or gzipped), following RFC 4180: UTF-8, a header line, quoted fields.
 
-The cells are scanned in one pass (cell_scanning.py), and each distinct text of a column is read once. DuckDB reads
-times, and columns of many texts that are no numbers. Python's csv module reads the header, settles what these stop at
-(such as line ends of two kinds in one file), and finds the line for an error message.
+The cells of a large file are scanned in one pass (cell_scanning.py), and each distinct text of a column is read once;
+DuckDB reads times. Python's csv module reads the header and small files, settles what the others stop at, and finds the
+line for an error message.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import gzip
 import io
 import itertools
 import math
+import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
 from concilium.records.coding import (
+    SAFE_NUMBER,
     Numbering,
     Place,
     ReadingKind,
@@ -49,6 +51,7 @@ BLOCK = 1 << 20  # bytes looked at at once for a fault
 ROWS = 10_000  # rows coded at once
 SMALL = 1 << 21  # bytes of a file that is read before the quick way is loaded
 NUMERIC_KINDS = (None, "number")
+is_safe_number = re.compile(SAFE_NUMBER).fullmatch
 
 
 @dataclass(frozen=True)
@@ -80,48 +83,59 @@ def read_delimited(path: Path, schema: Schema, missing: frozenset[str]) -> dict[
 def read_quickly(
     layout: Layout, kinds: Mapping[str, ReadingKind | None], missing: frozenset[str]
 ) -> dict[str, Column] | None:
-    """These columns in one pass over the bytes, and by DuckDB those of too many texts; None where the file is not
-    regular, so that the careful reading finds out why. How a column is read changes nothing but the time."""
-    scanned = scan_columns(layout, kinds, missing)
-    if scanned is None:
-        return None
-    columns = {
-        name: column
-        for name, cells in scanned.items()
-        if (column := code_scanned(cells, kinds[name], Place(str(layout.path), name, layout.row), missing))
-    }
-    rest = read_in_database(layout, {n: kind for n, kind in kinds.items() if n not in columns}, missing)
-    return None if rest is None else {name: (columns | rest)[name] for name in kinds}
+    """These columns in one pass over the bytes, and times by DuckDB; None where the file is not regular, so that the
+    careful reading finds out why. How a column is read changes nothing but the time."""
+    times = {name: kind for name, kind in kinds.items() if kind == "time"}
+    columns = scan_columns(layout, {n: kind for n, kind in kinds.items() if n not in times}, missing)
+    more = None if columns is None else read_in_database(layout, times, missing)
+    return None if more is None else {name: {**(columns or {}), **more}[name] for name in kinds}
 
 
 def scan_columns(
     layout: Layout, kinds: Mapping[str, ReadingKind | None], missing: frozenset[str]
+) -> dict[str, Column] | None:
+    """These columns by the cell scanner; None where the file is not regular."""
+
+    def size(name: str, texts: Sequence[str]) -> list[float] | None:
+        return size_texts(texts, kinds[name], missing)
+
+    scanned = scan_cells(layout, list(kinds), lambda name, texts: size(name, texts) is not None)
+    if scanned is None:
+        return None
+    sizes = {name: size(name, cells.texts) for name, cells in scanned.items() if cells.has_numbers}
+    # Where a number says too little of a cell, as of a text far down the column, all its texts are needed after all.
+    again = scan_cells(layout, [name for name, found in sizes.items() if found is None], lambda *_: False)
+    if again is None:
+        return None
+    columns: dict[str, Column] = {}
+    for name, kind in kinds.items():
+        cells = again.get(name) or scanned[name]
+        found = sizes.get(name)
+        if found is not None:
+            columns[name] = code_numbers(cells.join_numbers(found), stated_kind(kind))
+        else:
+            place = Place(str(layout.path), name, layout.row)
+            texts = cells.join_codes()
+            columns[name] = code_texts(*texts, stated_kind(kind), place, missing, guess=kind != "text")
+        cells.forget()
+    return columns
+
+
+def scan_cells(
+    layout: Layout, names: Sequence[str], may_be_numbers: Callable[[str, Sequence[str]], bool]
 ) -> dict[str, ScannedColumn] | None:
-    """The cells of these columns, but of those that are times; None where the file is not regular, or empty."""
+    """The cells of these columns; None where the file is not regular, or holds no patient."""
+    if not names:
+        return {}
     from concilium.records.cell_scanning import CellScanner  # compiled: loaded where a file is large
 
-    names = [name for name, kind in kinds.items() if kind != "time"]
-
-    def may_be_numbers(index: int, texts: Sequence[str]) -> bool:
-        return size_texts(texts, kinds[names[index]], missing) is not None
-
     places = [layout.names.index(name) for name in names]
-    scanner = CellScanner(layout.delimiter, len(layout.names), places, may_be_numbers)
+    scanner = CellScanner(
+        layout.delimiter, len(layout.names), places, lambda index, texts: may_be_numbers(names[index], texts)
+    )
     with open_bytes(layout.path) as raw, faults(layout.path):
         rows = scanner.scan(raw)
     return dict(zip(names, scanner.columns, strict=True)) if rows else None
-
-
-def code_scanned(
-    cells: ScannedColumn, kind: ReadingKind | None, place: Place, missing: frozenset[str]
-) -> Column | None:
-    """The column of these cells; None where they are not all there, or a number says too little of one of them."""
-    if cells.left:
-        return None
-    if not cells.has_numbers:
-        return code_texts(*cells.join_codes(), stated_kind(kind), place, missing, guess=kind != "text")
-    sizes = size_texts(cells.texts, kind, missing)
-    return None if sizes is None else code_numbers(cells.join_numbers(sizes), stated_kind(kind))
 
 
 def size_texts(texts: Sequence[str], kind: ReadingKind | None, missing: frozenset[str]) -> list[float] | None:
@@ -133,6 +147,9 @@ def size_texts(texts: Sequence[str], kind: ReadingKind | None, missing: frozense
 
     sizes: list[float] = []
     for text in texts:
+        if is_safe_number(text):
+            sizes.append(float(text))
+            continue
         bare = unquote(text).strip(BLANKS)
         if bare in missing:
             if bare not in DEFAULT_MISSING:
@@ -148,7 +165,7 @@ def size_texts(texts: Sequence[str], kind: ReadingKind | None, missing: frozense
 def read_in_database(
     layout: Layout, kinds: Mapping[str, ReadingKind | None], missing: frozenset[str]
 ) -> dict[str, Column] | None:
-    """These columns by DuckDB, one by one; None where it stops."""
+    """These columns by DuckDB, which reads moments, one by one; None where it stops."""
     if not kinds:
         return {}
     import duckdb
