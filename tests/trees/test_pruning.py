@@ -18,6 +18,7 @@ from test_tree_equals_pooled import house_of, key_of, shared
 import concilium as cc
 from concilium.errors import StudyError
 from concilium.federation.cohort import View
+from concilium.federation.decision import ErrorCosts
 from concilium.federation.held_out import Part
 from concilium.privacy.accounting import rho_for_epsilon
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
@@ -181,9 +182,9 @@ def test_patients_whose_value_has_no_branch_rest_where_they_are():
         GrowingNode(1, np.array([0, 4])),
     ]
     held = {0: np.array([0, 3]), 1: np.array([2, 0]), 2: np.array([0, 1])}
-    assert [node.children for node in prune(nodes, held)] == [[1, 2, -1], [], []]
+    assert [node.children for node in prune(nodes, held, ErrorCosts((1, 1)))[0]] == [[1, 2, -1], [], []]
     held[2] = np.array([0, 0])
-    assert [node.attribute for node in prune(nodes, held)] == [None]
+    assert [node.attribute for node in prune(nodes, held, ErrorCosts((1, 1)))[0]] == [None]
 
 
 @pytest.fixture

@@ -178,14 +178,13 @@ def test_a_explanation_names_those_outvoted_and_is_silent_where_nothing_was_aske
     def says(prediction, patients):
         return Explanation("y", prediction, 0.75, (), (), patients=patients)
 
-    explanation = explain_votes([says("no", 9), says("yes", 4), says("yes", 7)], "yes", "balanced")
+    explanation = explain_votes([says("no", 9), says("yes", 4), says("yes", 7)], "yes", "An expert votes.")
     assert str(explanation).splitlines() == [
         "y = yes (2 of 3 experts).",
         "For yes: experts 2 and 3; for no: expert 1.",
         "Expert 3, who knows most patients like this one, says yes (75% of 7 in its sample):",
         "It asks nothing about the patient here.",
-        "An expert votes for the class that is commoner than in its whole sample. Samples have many more positive "
-        "patients than a hospital has.",
+        "An expert votes. Samples have many more positive patients than a hospital has.",
     ]
     assert (explanation.probability, explanation.patients) == (2 / 3, 7)
 

@@ -1,9 +1,10 @@
-"""Trees of every shape, not only those that growing would give, and patients to send down them."""
+"""Trees of every shape and decision, not only those that growing would give, and patients to send down them."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from concilium.federation.decision import Decided
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
 
 EDGES = {"age": [40.0, 60.5], "dose <mg>": [0.125], "lab\"'s": [-3.0, 0.0, 7.25]}
@@ -48,12 +49,17 @@ def bodies(draw, most_nodes=30):
             parts.append({"counts": draw(counts)})
         elif others == 2:
             parts[index]["other"] = draw(st.sampled_from(branches)).node
+    decided = None
+    if len(classes) == 2 and draw(st.booleans()):
+        threshold = draw(st.sampled_from([0.0, 0.02, 0.1, 0.25, 0.5, 2 / 3, 1.0]))
+        decided = Decided("prevalence", draw(st.sampled_from(classes)), threshold)
     return TreeBody(
         target="outcome <1>",
         classes=classes,
         query=draw(st.sampled_from(["", "age > 20 and sex = 'f'"])),
         bins=EDGES,
         nodes=[TreeNode(**part) for part in parts],
+        decided=decided,
     )
 
 

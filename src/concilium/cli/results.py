@@ -47,6 +47,8 @@ def tell_results(results: StudyResults) -> None:
         say(
             f"evaluated on {metrics['evaluation']}" if not study.evaluate.leave_out else metrics["evaluation"]
         )
+        if metrics.get("threshold") is not None:
+            say(f"{metrics['target']}: {metrics['decision']}")
         columns = SHOWN_NUMBERS if study.target_range else SHOWN
         say_table(
             ["", "patients", *columns],

@@ -96,6 +96,7 @@ class Experts(PrivateMethod[StudentBody]):
     differs_from_pooled: ClassVar[str] = (
         "is not the model of the pooled patients: every hospital grows an ensemble of its own"
     )
+    decides: ClassVar[str] = "the student calls an alarm as often as [experts] alarms says of public stays"
 
     target: TargetVariable
     query: QueryText = ""

@@ -37,6 +37,7 @@ class Explanation:
     patients      how many patients the prediction rests on, where that is known
     notes         what else must be said: why it stopped, what is not known of the patient
     votes         the explanations of the experts of an ensemble, each for itself
+    called_from   the chance from which on the positive class is called (decision.py); None: the likeliest class is
     sentences     all of it in words, a line each
     """
 
@@ -49,6 +50,7 @@ class Explanation:
     patients: int | None = None
     notes: tuple[str, ...] = ()
     votes: tuple[Explanation, ...] = ()
+    called_from: float | None = None
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)

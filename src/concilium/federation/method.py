@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from html import escape
 from pathlib import Path
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError, ModelError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.conversation import B
+from concilium.federation.decision import CallingRule, Decided, choose, parse, say_decided
 from concilium.federation.edges import read_bins
 from concilium.federation.explanation import Explanation
 from concilium.federation.model_file import save
@@ -103,6 +105,15 @@ Positive = Annotated[
         "study",
     ),
 ]
+PositiveClass = Annotated[
+    str | int | float | bool | None,
+    Parameter(
+        "a value of the target, such as 'yes'",
+        read_value,
+        "the class that `decision` is about, and figures; None: the second of two",
+        "study",
+    ),
+]
 Attributes = Annotated[
     Sequence[str] | None,
     Parameter("a list of names", names, "the attributes to consider; None: all that every site has", "study"),
@@ -157,6 +168,7 @@ class Method(Undertaking[B]):
     predicts_numbers  whether it predicts a number where `bins` gives the target's range
     reads_courses     whether it learns from series or rules of patients and judges their courses, not rows
     differs_from_pooled  why an exact or masked model is not that of the pooled table; empty where it is
+    decides           how it comes to a class, where that is not for a study's `decision` to say
     """
 
     body_type: ClassVar[type[msgspec.Struct]]
@@ -166,8 +178,29 @@ class Method(Undertaking[B]):
     predicts_numbers: ClassVar[bool] = False
     reads_courses: ClassVar[bool] = False
     differs_from_pooled: ClassVar[str] = ""
+    decides: ClassVar[str] = ""
 
     target: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if fault := self.find_decision_fault(self.rule):
+            raise StudyError(f"{self.called} cannot decide by {self.get_params()['decision']!r}: {fault}")
+
+    @property
+    def rule(self) -> CallingRule:
+        """How it decides, by its parameter `decision`, if it has that."""
+        return parse(getattr(self, "decision", "majority"))
+
+    def find_decision_fault(self, rule: CallingRule) -> str | None:
+        """Why it cannot decide by this rule with its other parameters; None where it can."""
+        return None
+
+    @property
+    def decided(self) -> Decided | None:
+        """From which chance on `predict` calls the positive class; None where the likeliest class is called."""
+        decided: Decided | None = getattr(self.body, "decided", None)
+        return decided
 
     @property
     def subject(self) -> str:
@@ -175,7 +208,7 @@ class Method(Undertaking[B]):
 
     @property
     def aim(self) -> str:
-        positive = getattr(self, "positive", None)
+        positive = getattr(self, "positive", None) if self.against_rest else None
         about = "" if positive is None else f" = {positive}"
         return f"{super().aim[:-1]}, to predict {self.target}{about}."
 
@@ -249,7 +282,11 @@ class Method(Undertaking[B]):
     @classmethod
     def parameters_in(cls, body: B) -> dict[str, Any]:
         """The parameters that a model file tells."""
-        return {name: getattr(body, name) for name in cls.parameters() if hasattr(body, name)}
+        stored = {name: getattr(body, name) for name in cls.parameters() if hasattr(body, name)}
+        decided: Decided | None = getattr(body, "decided", None)
+        if decided is not None:
+            stored |= {"decision": decided.rule, "positive": decided.positive}
+        return stored
 
     @property
     def classes_(self) -> list[Value]:
@@ -267,8 +304,9 @@ class Method(Undertaking[B]):
         """For each patient how likely each class is; columns as in classes_."""
 
     def predict(self, patients: AnyPatients) -> NDArray[Any]:
-        """The likeliest class of each patient, the first of those that are equally likely."""
-        best = np.argmax(self.predict_proba(patients), axis=1)
+        """The class that is called for each patient: by the study's decision, which the model stores, or the likeliest
+        (the first of those that are equally likely)."""
+        best = choose(self.predict_proba(patients), self.classes_, self.decided)
         labels: NDArray[Any] = np.array(self.classes_).take(best)
         return labels
 
@@ -334,7 +372,16 @@ class Method(Undertaking[B]):
         which counts as it did for patients learned from.
         """
         plain = read_patient(patient, self.attributes_)
-        return annotate(self._explain(plain), plain, self.attributes_, self.card.dictionary)
+        explanation = self._explain(plain)
+        if self.decided is not None:
+            first, *others = explanation.sentences
+            said = say_decided(self.decided)
+            explanation = replace(
+                explanation,
+                called_from=self.decided.threshold,
+                sentences=(first, f"{said[0].upper()}{said[1:]}.", *others),
+            )
+        return annotate(explanation, plain, self.attributes_, self.card.dictionary)
 
     @abstractmethod
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from concilium.errors import MessageError
+from concilium.federation.decision import Decided
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rules import say_rule
 from concilium.rulefit.terms import Line, RuleTerms, list_attributes
@@ -21,7 +22,7 @@ class TakenTerm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deviation: float
 
 
-class RuleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RuleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """`coefficients` belong to the terms in their order: rules, linear terms, shapes. Zero: considered, not taken."""
 
     target: str
@@ -34,6 +35,7 @@ class RuleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     taken: list[TakenTerm] = msgspec.field(name="told")
     patients: int | None
     mean: float | None
+    decided: Decided | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -47,6 +49,8 @@ class RuleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("a rule model has two classes, or a number to predict and none")
         if [term.column for term in self.taken] != [c for c, value in enumerate(self.coefficients) if value]:
             raise ValueError("a rule model tells of exactly the terms that it has taken")
+        if self.decided is not None:
+            self.decided.check(self.classes)
 
     def name(self, column: int) -> str:
         """A term in words."""

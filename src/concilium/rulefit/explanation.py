@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.decision import choose_one
 from concilium.federation.explanation import Explanation, Reason
 from concilium.records.columns import Value, label
 from concilium.rulefit.body import RuleBody
@@ -45,7 +46,7 @@ def explain(
     if body.outcome.binary:
         base, positive = probability(ends).tolist()
         chances = [1 - positive, positive]
-        place = int(np.argmax(chances))
+        place = choose_one(chances, body.classes, body.decided)
         prediction, chance = body.classes[place], chances[place]
         begin = (
             f"{body.target} = {label(prediction)} ({label(body.classes[1])}: {positive:.0%}; "

@@ -89,7 +89,7 @@ class FitQuestions:
         )
         return read_reals(total, self.places)
 
-    def ask_rates(self, columns: Sequence[int]) -> Conversation[Rates]:
-        """Support, subgroup rates and spread of these columns."""
-        question = AskRates(**self._about, terms=keep(self.terms, columns))
+    def ask_rates(self, columns: Sequence[int], scored: Coefficients | None = None) -> Conversation[Rates]:
+        """Support, subgroup rates and spread of these columns; with their coefficients, what chances patients have."""
+        question = AskRates(**self._about, terms=keep(self.terms, columns), scored=scored)
         return read_rates(question, (yield question))

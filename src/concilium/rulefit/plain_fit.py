@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError, StudyError
 from concilium.federation.attributes import Attribute, present
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.decision import decide
 from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, split_histograms
 from concilium.federation.schema import SchemaSeen, find_foreign_codings, set_against_rest
 from concilium.federation.sums import choose_places
@@ -28,6 +29,7 @@ from concilium.rulefit import fedda, newton, path
 from concilium.rulefit.body import RuleBody, TakenTerm
 from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, rescale, say_missed
 from concilium.rulefit.fit_questions import LEARNING, FitQuestions
+from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.generation import AskRules
 from concilium.rulefit.outcome import Outcome, say_number
 from concilium.rulefit.rules import Rule
@@ -78,7 +80,10 @@ class PlainFit:
             one = isinstance(rulefit.penalty, float)
             often = "about ten times" if one else "some dozens of times, for a path"
             questions.append(("rulefit.fit", None, f"{often}: loss, gradient and Hessian"))
-        questions.append(("rulefit.rates", None, "support and subgroup rates of the model's rules"))
+        last = "support and subgroup rates of the model's rules"
+        if rulefit.rule.tallied:
+            last += ", and patients by class and chance, for the decision"
+        questions.append(("rulefit.rates", None, last))
         return Plan("rho", tuple(PlannedQuestion(*question) for question in questions))
 
     def converse(self, partners: Partners) -> Conversation[Learned[RuleBody]]:
@@ -116,7 +121,7 @@ class PlainFit:
             rulefit.query, rulefit.target, outcome, terms, choose_places(partners.hospitals)
         )
         w = yield from self._solve(questions, warnings)
-        body = yield from self._tell(questions, w, classes)
+        body = yield from self._tell(questions, w, classes, warnings)
         if body.patients is not None and len(terms) > body.patients:
             warnings.append(
                 f"there were {len(terms)} terms to choose from for {body.patients} patients; the penalty took "
@@ -293,11 +298,16 @@ class PlainFit:
         return fitted.w
 
     def _tell(
-        self, questions: FitQuestions, w: NDArray[np.float64], classes: list[Value]
+        self,
+        questions: FitQuestions,
+        w: NDArray[np.float64],
+        classes: list[Value],
+        warnings: list[str],
     ) -> Conversation[RuleBody]:
         """The model's body, with what the sites tell of the terms it has taken."""
         columns = np.flatnonzero(w[1:]).tolist()
-        rates = yield from questions.ask_rates(columns)
+        taken_by = Coefficients.of(np.concatenate([w[:1], w[1:][columns]]))
+        rates = yield from questions.ask_rates(columns, taken_by if self.rulefit.rule.tallied else None)
         taken = [
             TakenTerm(
                 column,
@@ -308,11 +318,16 @@ class PlainFit:
             )
             for index, column in enumerate(columns)
         ]
+        decided = None
+        if classes:
+            decided, said = decide(self.rulefit.decision, classes[1], rates.mean, rates.tally)
+            warnings += [said] if said else []
         return RuleBody(
             target=questions.target,
             query=questions.query,
             outcome=questions.outcome,
             classes=classes,
+            decided=decided,
             terms=questions.terms,
             intercept=float(w[0]),
             coefficients=w[1:].tolist(),

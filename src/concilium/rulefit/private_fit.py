@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from concilium.errors import StudyError
 from concilium.federation.attributes import Attribute
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.decision import decide
 from concilium.federation.edges import choose_cutoffs
 from concilium.federation.histograms import AskNoisyHistograms, split_histograms
 from concilium.federation.schema import set_against_rest, state_values
@@ -163,11 +164,14 @@ class PrivateFit:
         terms = msgspec.structs.replace(terms, norm=choose_norm(moments))
         w = yield from self._descend(partners, outcome, terms, moments, patients)
         deviation = np.sqrt(np.maximum(np.diag(moments) - moments[0] ** 2, 0.0))
+        # Of noisy tables that are paid for: post-processing.
+        decided, said = decide(rulefit.decision, positive, patients.positive / patients.total)
         body = RuleBody(
             target=rulefit.target,
             query=rulefit.query,
             outcome=outcome,
             classes=[negative, positive],
+            decided=decided,
             terms=terms,
             intercept=float(w[0]),
             coefficients=w[1:].tolist(),
@@ -183,6 +187,7 @@ class PrivateFit:
             f"by the noisy tables there are about {patients.total:.0f} patients, {patients.positive:.0f} of them "
             f"{rulefit.target} = {label(positive)}; supports and rates are withheld, importances are those of "
             "independent attributes",
+            *([said] if said else []),
         ]
         return Learned(body, warnings=warnings)
 

@@ -3,6 +3,10 @@
 For every term the number of patients (the sum of the column), their outcomes, and the spread around the site's mean,
 so that the house can work out support, subgroup rates and the pooled standard deviation, the square root of
 sum (N - 1) s^2 / sum (N - 1), of which importances are made (docs/methods.md, section 2.10).
+
+Where the study decides by a sensitivity or by Youden, and only there (RuleFit.find_objection), the question also has
+the coefficients, and asks for patients by class and log odds in bins of a quarter: 132 numbers more of the same
+question, at no price of their own, since neither release that it may have has a bound.
 """
 
 from __future__ import annotations
@@ -14,14 +18,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
+from concilium.federation.decision import Tally
 from concilium.federation.sums import read_reals, write_reals
 from concilium.federation.work import CALL, Workload
 from concilium.rulefit.design import build_at_site, estimate_design
-from concilium.rulefit.fitting import AskReals, refuse_floored
+from concilium.rulefit.fitting import AskReals, Coefficients, predict, refuse_floored
+from concilium.rulefit.outcome import probability
 from concilium.rulefit.terms import RuleTerms
 
+# The bins of log odds: public, whatever the patients.
+LOG_ODDS = tuple(quarter / 4 for quarter in range(-32, 33))
 # So many columns at a time are held as numbers: bits take a sixty-fourth of the memory.
 BLOCK = 64
 
@@ -32,6 +41,12 @@ class AskRates(AskReals, frozen=True, kw_only=True):
     kind: ClassVar[str] = "rulefit.rates"
 
     terms: RuleTerms
+    scored: Coefficients | None = None
+
+    @property
+    def scores(self) -> int:
+        """How many numbers say what chances patients have."""
+        return 0 if self.scored is None else 2 * (len(LOG_ODDS) + 1)
 
     @property
     def named(self) -> Sequence[Attribute]:
@@ -39,16 +54,20 @@ class AskRates(AskReals, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (3 + 3 * len(self.terms),)
+        return (3 + 3 * len(self.terms) + self.scores,)
 
     def check(self, release: str) -> None:
         super().check(release)
         self.terms.check()
+        if self.scored is not None:
+            self.scored.check(len(self.terms))
+            if not self.outcome.binary:
+                raise MessageError("chances are asked for where a class is predicted")
 
     def estimate(self, patients: int, columns: int) -> Workload:
         rates = Workload(
-            (12 * len(self.terms) + 200) * patients + 10 * CALL * (1 + len(self.terms) // BLOCK),
-            (25 * min(BLOCK, len(self.terms)) + 64) * patients + 32 * self.numbers,
+            (14 * len(self.terms) + 300) * patients + 10 * CALL * (1 + len(self.terms) // BLOCK),
+            (25 * min(BLOCK, len(self.terms)) + len(self.terms) // 4 + 128) * patients + 32 * self.numbers,
         )
         return estimate_design(self.terms, patients) + rates
 
@@ -66,13 +85,18 @@ class AskRates(AskReals, frozen=True, kw_only=True):
             design.add_up(outcome),
             spread,
         ]
+        if self.scored is not None:
+            bins = np.searchsorted(LOG_ODDS, predict(design, [self.scored])[:, 0], side="right")
+            cells = (outcome > 0) * (len(LOG_ODDS) + 1) + bins
+            parts.append(np.bincount(cells, minlength=self.scores))
         return write_reals(np.concatenate(parts), self.places)
 
 
 @dataclass(frozen=True)
 class Rates:
     """Over all sites: patients, their mean outcome; for each term its mean (a rule's support), the mean outcome of
-    those inside and outside a rule, and its pooled standard deviation. Outcomes are in their own unit."""
+    those inside and outside a rule, and its pooled standard deviation. Outcomes are in their own unit. `tally` has
+    patients by class and chance, where that was asked."""
 
     patients: int
     mean: float
@@ -80,13 +104,15 @@ class Rates:
     inside: NDArray[np.float64]
     outside: NDArray[np.float64]
     deviation: NDArray[np.float64]
+    tally: Tally | None = None
 
 
 def read_rates(question: AskRates, total: NDArray[np.int64]) -> Rates:
     """What the sites' numbers, added up, say."""
     reals = read_reals(total, question.places)
     patients, free, positive = reals[:3]
-    column, outcomes, spread = reals[3:].reshape(3, len(question.terms))
+    told = 3 + 3 * len(question.terms)
+    column, outcomes, spread = reals[3:told].reshape(3, len(question.terms))
     own = (lambda means: means) if question.outcome.binary else question.outcome.unscale
     with np.errstate(invalid="ignore", divide="ignore"):
         return Rates(
@@ -96,4 +122,12 @@ def read_rates(question: AskRates, total: NDArray[np.int64]) -> Rates:
             inside=own(outcomes / column),
             outside=own((positive - outcomes) / (patients - column)),
             deviation=np.sqrt(np.maximum(spread, 0) / max(free, 1)),
+            tally=None if question.scored is None else read_tally(reals[told:]),
         )
+
+
+def read_tally(counts: NDArray[np.float64]) -> Tally:
+    """Patients by class and chance, of which a bin stands for its lower end."""
+    chances = [0.0, *probability(np.array(LOG_ODDS)).tolist()]
+    negatives, positives = np.rint(counts).astype(np.int64).reshape(2, -1).tolist()
+    return Tally(chances, negatives, positives, "the patients learned from")

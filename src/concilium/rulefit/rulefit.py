@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import ModelError
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.decision import CallingRule, DecisionRule
 from concilium.federation.explanation import Explanation
 from concilium.federation.method import (
     Attributes,
@@ -52,6 +53,7 @@ from concilium.rulefit.outcome import probability
 from concilium.rulefit.path import PenaltyTried
 from concilium.rulefit.plain_fit import PlainFit
 from concilium.rulefit.private_fit import PrivateFit
+from concilium.rulefit.rates import AskRates
 from concilium.rulefit.rules import read_codes
 from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
 from concilium.rulefit.terms import keep
@@ -195,11 +197,22 @@ class RuleFit(PrivateMethod[RuleBody]):
             '("within", the paper\'s)',
         ),
     ] = "overall"
+    decision: DecisionRule = "majority"
     # What was learned of each penalty on the way to one; empty where one was given.
     path_: Sequence[PenaltyTried] = field(init=False, default=())
 
     def check(self) -> None:
         self._way.check()
+
+    def find_decision_fault(self, rule: CallingRule) -> str | None:
+        if rule.kind != "majority" and self.positive is None and self.target in self.bins:
+            return f"{self.target!r} is a number, and none of two classes"
+        if rule.tallied and self.way_out.bounded:
+            return (
+                "what a private one is told does not say how many patients have which chance, and one more question "
+                "would cost more; take 'prevalence' or a cost, or a tree"
+            )
+        return None
 
     def plan(self) -> Plan:
         return self._way.plan()
@@ -221,6 +234,8 @@ class RuleFit(PrivateMethod[RuleBody]):
             edges = self.bins.get(self.target, ())
             if not edges or (outcome.low, outcome.high) != (edges[0], edges[-1]):
                 return f"the range of {self.target!r} is not the one of the study"
+        if isinstance(question, AskRates) and question.scored is not None and not self.rule.tallied:
+            return "it asks what chances patients have, and the study's decision does not need that"
         return super().find_objection(question)
 
     def converse(self, partners: Partners) -> Conversation[Learned[RuleBody]]:
@@ -280,7 +295,7 @@ class RuleFit(PrivateMethod[RuleBody]):
         return np.column_stack([1 - chance, chance])
 
     def predict(self, patients: AnyPatients) -> NDArray[Any]:
-        """The likelier class of each patient, or the number."""
+        """The class that is called for each patient, or the number."""
         if self.body.outcome.binary:
             return super().predict(patients)
         return self.body.outcome.unscale(self.decide(patients))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from concilium.federation.decision import say_decided
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.outcome import say_number
 
@@ -96,4 +97,6 @@ def draw_table(body: RuleBody, most: int = 20) -> str:
             f"everybody starts at {body.target} = {start}; a linear term adds so much for each standard deviation "
             "above the middle"
         )
+    if body.decided is not None:
+        lines.append(say_decided(body.decided))
     return "\n".join(lines)

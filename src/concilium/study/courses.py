@@ -18,6 +18,7 @@ from concilium.evaluation.leave_out import FoldResult, Predictions, hold_out
 from concilium.evaluation.rule_judgement import DiscoveryFigures, judge_discovery
 from concilium.evaluation.summary import summarise
 from concilium.experts.experts import Experts
+from concilium.federation.decision import choose
 from concilium.privacy.accounting import warn_of_delta
 from concilium.records.patients import Patients
 from concilium.records.series import Series
@@ -151,7 +152,7 @@ def predict_outcomes(site: str, method: RuleDiscovery | Experts, patients: Patie
     if not len(outcomes.rows):
         return Predictions(site, (0, 1), [], [], [])
     shares = method.predict_proba(outcomes.asked)
-    predicted = np.argmax(shares, axis=1).tolist()
+    predicted = choose(shares, method.classes_, method.decided).tolist()
     return Predictions(site, (0, 1), list(outcomes.truth), predicted, shares.tolist())
 
 

@@ -14,6 +14,7 @@ from concilium.consult.report import render_report
 from concilium.errors import StudyError
 from concilium.evaluation.metrics import FIGURES
 from concilium.evaluation.number_metrics import NUMBER_FIGURES
+from concilium.federation.decision import Decided, say_decided
 from concilium.federation.journal import Journal
 from concilium.federation.terms import name_study
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
@@ -121,6 +122,7 @@ def tabulate(
         "method": study.method,
         "target": study.target,
         **({"range": list(study.target_range)} if study.target_range else {"positive": positive}),
+        **describe_decision(study, model),
         "evaluation": describe_evaluation(study),
         **overall,
         "overall": overall,
@@ -128,6 +130,18 @@ def tabulate(
         "folds": summary["folds"],
         "risks": summary.get("risks"),
     }
+
+
+def describe_decision(study: Study, model: Method[Any]) -> dict[str, Any]:
+    """At which threshold the figures are: the study's decision, in words, and the number; nothing where a number is
+    predicted."""
+    if study.target_range:
+        return {}
+    decided: Decided | None = getattr(model.body, "decided", None)
+    if decided is None:
+        return {"decision": model.decides or "the likeliest class is called", "threshold": None}
+    each = "; each fold has its own" if study.evaluate is not None and study.evaluate.leave_out else ""
+    return {"decision": f"{say_decided(decided)}{each}", "threshold": decided.threshold}
 
 
 def total_epsilon(study: Study) -> float:

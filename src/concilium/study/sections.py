@@ -53,6 +53,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     query: Annotated[str, Meta(description="text")] = ""
     attributes: Names | None = None
     positive: Annotated[str | int | float | bool, Meta(description="a value of the target")] | None = None
+    decision: Text | None = None
     purpose: Purpose = ""
 
 

@@ -195,6 +195,10 @@ class Study(About, frozen=True, kw_only=True):
         for one in self.method_type.parameters().values():
             if one.required and one.parameter.section == "study" and getattr(self, one.name) is None:
                 raise StudyError(f"{self.path}: [study] method = {self.method!r} needs the key {one.name!r}")
+        if self.decision is not None and "decision" not in self.method_type.parameters():
+            raise StudyError(
+                f"{self.path}: [study] method = {self.method!r} takes no 'decision': {self.method_type.decides}"
+            )
         self._check_query()
         for column, edges in self.bins.items():
             if any(not low < high for low, high in pairwise(edges)):
@@ -357,7 +361,8 @@ class Study(About, frozen=True, kw_only=True):
     def open_method(self) -> Method[Any]:
         """The method this study asks for, not yet fitted: what the file does not say is as the method declares it."""
         about = {
-            name: getattr(self, name) for name in ("target", "outcome", "query", "attributes", "positive")
+            name: getattr(self, name)
+            for name in ("target", "outcome", "query", "attributes", "positive", "decision")
         }
         privacy = msgspec.structs.asdict(self.privacy)
         places = {"study": about, "privacy": privacy, "": self.parameters}

@@ -87,6 +87,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
     reads_courses: ClassVar[bool] = True
     answers_at_random: ClassVar[bool] = True
     differs_from_pooled: ClassVar[str] = "has answers that are drawn at random"
+    decides: ClassVar[str] = "the outcome is called where its rules speak for it, were it as frequent as not"
 
     outcome: Outcome
     query: QueryText = ""

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.decision import Decided, choose_one
 from concilium.records.columns import Value, label
 from concilium.trees.conditions import condition
 from concilium.trees.shares import class_shares
@@ -63,19 +64,29 @@ class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [(node, condition(self.attribute, values, edges, rest)) for node, values, rest in self.groups]
 
 
-class BodyOfTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class BodyOfTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What the model file of a tree, or of several, begins with."""
 
     target: str
     classes: Sequence[str | int | float | bool]
     query: str
     bins: dict[str, list[float]]
+    decided: Decided | None = None
 
-    def tree(self, nodes: list[TreeNode]) -> TreeBody:
+    def tree(self, nodes: list[TreeNode], decided: Decided | None = None) -> TreeBody:
         """These nodes as a tree of its own."""
         return TreeBody(
-            target=self.target, classes=list(self.classes), query=self.query, bins=self.bins, nodes=nodes
+            target=self.target,
+            classes=list(self.classes),
+            query=self.query,
+            bins=self.bins,
+            nodes=nodes,
+            decided=decided,
         )
+
+    def __post_init__(self) -> None:
+        if self.decided is not None:
+            self.decided.check(self.classes)
 
 
 class TreeBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -93,7 +104,16 @@ class TreeBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """For each node the share of each class; where noise left nobody, no class is likelier than another."""
         return np.array([class_shares(node.counts) for node in self.nodes], dtype=np.float64)
 
+    def call(self, counts: Sequence[int]) -> int:
+        """Which class is called where these patients rest."""
+        return choose_one(class_shares(counts), self.classes, self.decided)
+
+    @property
+    def leaves(self) -> list[TreeNode]:
+        return [node for node in self.nodes if node.attribute is None]
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.classes or not self.nodes or not self.target:
             raise ValueError("a tree needs a target, classes and nodes")
         if len({label(value) for value in self.classes}) != len(self.classes):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from concilium.federation.decision import say_decided
 from concilium.records.columns import label
 from concilium.trees.body import TreeBody
-from concilium.trees.shares import predicted
 
 
 def draw(body: TreeBody) -> str:
@@ -17,6 +17,8 @@ def draw(body: TreeBody) -> str:
         lines.append(f"{indent}{'└─' if last else '├─'} {reached}{ending(body, node)}")
         below = indent + ("   " if last else "│  ")
         waiting += [(*way, below) for way in branches(body, node)]
+    if body.decided is not None:
+        lines.append(say_decided(body.decided))
     return "\n".join(lines)
 
 
@@ -31,5 +33,5 @@ def ending(body: TreeBody, node: int) -> str:
     if body.nodes[node].attribute is not None:
         return ""
     counts = body.nodes[node].counts
-    best = predicted(counts)
+    best = body.call(counts)
     return f": {label(body.classes[best])} ({counts[best]} of {sum(counts)})"

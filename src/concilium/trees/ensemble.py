@@ -28,7 +28,7 @@ from concilium.trees.sample_crosstables import AskSampleCrosstables
 from concilium.trees.schemas import ask_schemas
 from concilium.trees.splits import Split
 from concilium.trees.stopping import balanced_accuracy, experts_at, find_final
-from concilium.trees.votes import AskVotes, Rule, Voter, is_for_positive
+from concilium.trees.votes import AskVotes, Rule, Voter, find_lift, is_for_positive
 
 if TYPE_CHECKING:
     from concilium.trees.voting import VotingTrees
@@ -102,13 +102,15 @@ def name_both(study: VotingTrees, values: Sequence[Value | None], negatives: int
 @dataclass(frozen=True)
 class Ensemble:
     """What the experts have in common: the sample that they take turns in, and the schema of the sites that take part,
-    which each site is told of its own values only (`templates`; None under masks, where all are told the same)."""
+    which each site is told of its own values only (`templates`; None under masks, where all are told the same); `lift`
+    is from which odds on they vote for the positive class, where the study has costs."""
 
     study: VotingTrees
     sample: Sample
     seen: Mapping[str, SchemaSeen]
     schema: SharedSchema
     templates: Mapping[str, bytes] | None
+    lift: Fraction | None = None
 
     @property
     def public(self) -> SharedSchema:
@@ -161,7 +163,7 @@ class Ensemble:
             target=self.study.target,
             positive=self.sample.positive,
             attributes=self.public.attributes,
-            experts=[as_voter(expert, self.study.vote) for expert in experts],
+            experts=[as_voter(expert, self.study.vote, self.lift) for expert in experts],
             sample=self.sample if self.templates is None else None,
         )
         confusion: Counts = yield self.ask(question)
@@ -185,10 +187,11 @@ def begin(study: VotingTrees, sample: Sample) -> Conversation[tuple[Turnout, boo
     schema = share_schema(seen, study.bins, study.target)
     both = Attribute(study.target, (), turnout.classes, missing=False, other=False)
     templates = None if masked else tell_each(schema, seen)
-    return turnout, rare, Ensemble(study, sample, seen, replace(schema, classes=both), templates)
+    lift = find_lift(study.rule, turnout.positives, turnout.negatives)
+    return turnout, rare, Ensemble(study, sample, seen, replace(schema, classes=both), templates, lift)
 
 
-def as_voter(grown: Sequence[GrowingNode], rule: Rule) -> Voter:
+def as_voter(grown: Sequence[GrowingNode], rule: Rule, lift: Fraction | None = None) -> Voter:
     """A grown tree as a question carries it: where it splits, and where it votes for the positive class."""
     splits = [
         Split(index, node.attribute, node.children)
@@ -197,5 +200,6 @@ def as_voter(grown: Sequence[GrowingNode], rule: Rule) -> Voter:
     ]
     sample = grown[0].counts
     return Voter(
-        splits, [index for index, node in enumerate(grown) if is_for_positive(node.counts, sample, rule)]
+        splits,
+        [index for index, node in enumerate(grown) if is_for_positive(node.counts, sample, rule, lift)],
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.decision import choose_one
 from concilium.federation.explanation import Explanation, Reason
 from concilium.records.columns import label
 from concilium.trees.explanation import say_reasons
@@ -23,7 +24,8 @@ def explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanatio
     share of the predicted class among all patients; the reasons move it one after the other, the strongest first."""
     evidence = [body.evidence(number)[node] for number, node in enumerate(reached)]
     start = np.log(body.class_shares)
-    best = int(np.argmax(start + sum(evidence, np.zeros_like(start))))
+    end = start + sum(evidence, np.zeros_like(start))
+    best = choose_one([share(end, index) for index in range(len(end))], body.classes, body.decided)
     speaking = [number for number, node in enumerate(reached) if node]
     # How far the attribute alone would move the odds of the predicted class.
     alone = {number: odds(start + evidence[number], best) - odds(start, best) for number in speaking}

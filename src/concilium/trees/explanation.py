@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
+from concilium.federation.decision import choose_one
 from concilium.federation.explanation import Explanation, Reason
 from concilium.records.columns import Value, label
 from concilium.trees.body import TreeBody
 from concilium.trees.settling import mix_shares, spread
-from concilium.trees.shares import class_shares, predicted
+from concilium.trees.shares import class_shares
 
 NO_QUESTION = "asks nothing about the patient here."
 
@@ -21,11 +20,11 @@ NO_QUESTION = "asks nothing about the patient here."
 def explain(
     body: TreeBody, path: Sequence[int], patient: Mapping[str, Any], vote: int | None = None
 ) -> Explanation:
-    """The explanation of a path from the root, for the most frequent class at its end, or for that of the vote."""
+    """The explanation of a path from the root, for the class that is called at its end, or for that of the vote."""
     if any(body.nodes[node].attribute not in {None, *patient} for node in path):
         return explain_partly(body, patient, vote)
     counts = [body.nodes[node].counts for node in path]
-    best = predicted(counts[-1]) if vote is None else vote
+    best = body.call(counts[-1]) if vote is None else vote
     shares = [class_shares(node)[best] for node in counts]
     reasons = []
     for step, (parent, child) in enumerate(pairwise(path), start=1):
@@ -70,7 +69,7 @@ def explain_partly(body: TreeBody, patient: Mapping[str, Any], vote: int | None 
         if resting != steps[-1][1]:
             steps.append((mix_shares(body, resting), resting, name))
     shares = [step[0] for step in steps]
-    best = int(np.argmax(shares[-1])) if vote is None else vote
+    best = choose_one(shares[-1].tolist(), body.classes, body.decided) if vote is None else vote
     reasons = [
         Reason(
             attributes=(name,),
@@ -142,8 +141,9 @@ def say_stopped(body: TreeBody, node: int, patient: Mapping[str, Any]) -> tuple[
     )
 
 
-def explain_votes(votes: Sequence[Explanation], positive: Value, rule: str) -> Explanation:
-    """What most of an odd number of experts say; the reasons are those of the one who saw most similar patients."""
+def explain_votes(votes: Sequence[Explanation], positive: Value, how: str) -> Explanation:
+    """What most of an odd number of experts say; the reasons are those of the one who saw most similar patients. `how`
+    an expert votes is a sentence."""
     won = 2 * sum(vote.prediction == positive for vote in votes) > len(votes)
     agree = [number for number, vote in enumerate(votes, 1) if (vote.prediction == positive) == won]
     against = [number for number in range(1, len(votes) + 1) if number not in agree]
@@ -151,7 +151,6 @@ def explain_votes(votes: Sequence[Explanation], positive: Value, rule: str) -> E
     voice = votes[speaker - 1]
     named = label(voice.prediction)
     others = f"; for {label(votes[against[0] - 1].prediction)}: {name_experts(against)}." if against else "."
-    where = "commoner than in its whole sample" if rule == "balanced" else "the commonest"
     return Explanation(
         target=voice.target,
         prediction=voice.prediction,
@@ -167,8 +166,7 @@ def explain_votes(votes: Sequence[Explanation], positive: Value, rule: str) -> E
             f"({voice.probability:.0%} of {voice.patients} in its sample):",
             *(say_reasons(named, voice.reasons) or [f"It {NO_QUESTION}"]),
             *voice.notes,
-            f"An expert votes for the class that is {where}. Samples have many more positive patients than a "
-            "hospital has.",
+            f"{how} Samples have many more positive patients than a hospital has.",
         ),
     )
 

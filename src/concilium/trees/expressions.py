@@ -14,7 +14,7 @@ from decimal import Decimal
 from concilium.federation.attributes import find_runs
 from concilium.records.columns import Value
 from concilium.trees.body import TreeBody, TreeNode
-from concilium.trees.shares import class_shares, predicted
+from concilium.trees.shares import class_shares
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def to_expressions(body: TreeBody) -> list[LeafExpression]:
 
 
 def describe(body: TreeBody, node: TreeNode, path: tuple[str, ...], leaf: bool) -> LeafExpression:
-    best = predicted(node.counts)
+    best = body.call(node.counts)
     return LeafExpression(
         text=" and ".join(path) or "true",
         prediction=body.classes[best],

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.decision import CallingRule, decide, say_decided
 from concilium.federation.explanation import Explanation
 from concilium.federation.method import documented
 from concilium.federation.prediction import AnyPatients, NewPatients
@@ -47,6 +49,7 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
     attributes: list[list[TreeNode]]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.counts) != len(self.classes) or min(self.counts, default=-1) < 0:
             raise ValueError("there must be one count for each class")
         for number, (root, *leaves) in enumerate((tree.nodes for tree in self.trees), start=1):
@@ -97,6 +100,13 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     )
     body_type: ClassVar[type[NaiveBayesBody]] = NaiveBayesBody
 
+    def find_decision_fault(self, rule: CallingRule) -> str | None:
+        if rule.tallied:
+            return (
+                "it does not know how many patients have which chance; take 'prevalence' or a cost, or a tree"
+            )
+        return None
+
     @property
     def budget(self) -> TreeBudget:
         return TreeBudget(self.rho, depth=1)
@@ -117,9 +127,11 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     def _converse_plainly(self) -> Conversation[Learned[NaiveBayesBody]]:
         seen = yield from ask_schemas(self)
         schema = share_schema(seen, self.bins, self.target)
+        self.find_positive(schema.classes.values)
         counts = yield from PlainTables(self, schema, seen).count()
         patients = {site: own.patients for site, own in seen.items()}
-        return Learned(self._finish(schema, counts[0]), patients, find_oddities(self, schema, seen))
+        body, said = self._finish(schema, counts[0])
+        return Learned(body, patients, [*said, *find_oddities(self, schema, seen)])
 
     def _converse_privately(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
         schema = state_schema(*self.stated, self.target)
@@ -136,10 +148,12 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             variance=str(variance),
         )
         tables = estimate(noisy[0], sizes, float(variance)).tables
-        return Learned(self._finish(schema, np.rint(tables).astype(np.int64)), {}, [self.say_price()])
+        body, said = self._finish(schema, np.rint(tables).astype(np.int64))
+        return Learned(body, {}, [self.say_price(), *said])
 
-    def _finish(self, schema: SharedSchema, table: Counts) -> NaiveBayesBody:
-        """The model of a table, [1 + cell, class]; a value that nobody has gets a branch only if the study names it."""
+    def _finish(self, schema: SharedSchema, table: Counts) -> tuple[NaiveBayesBody, list[str]]:
+        """The model of a table, [1 + cell, class], and what the card says of its decision; a value that nobody has gets
+        a branch only if the study names it."""
         trees, start = [], 1
         for index, attribute in enumerate(schema.attributes):
             nodes = [GrowingNode(0, table[0], 0, [STAYS] * attribute.size)]
@@ -150,7 +164,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             start += attribute.size
             if len(nodes) > 1:
                 trees.append(finish(self.target, self.query, schema.keep([index]), nodes))
-        return NaiveBayesBody(
+        body = NaiveBayesBody(
             target=self.target,
             classes=list(schema.classes.values),
             query=self.query,
@@ -158,6 +172,12 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             counts=[int(count) for count in table[0]],
             attributes=[tree.nodes for tree in trees],
         )
+        positive = self.find_positive(body.classes)
+        if positive is None:
+            return body, []
+        prevalence = float(body.class_shares[positive])
+        decided, said = decide(self.decision, body.classes[positive], prevalence)
+        return msgspec.structs.replace(body, decided=decided), [said]
 
     @property
     def attributes_(self) -> list[str]:
@@ -200,6 +220,8 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             for place, (node, reached) in enumerate(ways, start=1):
                 shares = tell_shares(body, body.attributes[number][node].counts)
                 lines.append(f"{'└─' if place == len(ways) else '├─'} {reached}: {shares}")
+        if body.decided is not None:
+            lines.append(say_decided(body.decided))
         return "\n".join(lines)
 
     def _information(self, number: int) -> float:

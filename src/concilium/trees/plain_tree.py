@@ -11,6 +11,7 @@ import numpy as np
 
 from concilium.federation.attributes import Attribute
 from concilium.federation.conversation import Conversation, Learned, Partners, ToEach
+from concilium.federation.decision import weigh_errors
 from concilium.federation.edges import choose_cutoffs
 from concilium.federation.held_out import Part
 from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, split_histograms
@@ -22,6 +23,7 @@ from concilium.trees.body import TreeBody
 from concilium.trees.cautions import find_constant, find_lonely_classes, find_oddities, say_constant
 from concilium.trees.crosstables import AskCrosstables
 from concilium.trees.growing import Counts, finish, grow
+from concilium.trees.leaf_tally import decide_tree
 from concilium.trees.pruning import prune_with
 from concilium.trees.schemas import PLAN_SCHEMA, TreeStudy, ask_schemas
 from concilium.trees.splits import Split
@@ -48,6 +50,7 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
     """Grow a tree over the sites."""
     seen = yield from ask_schemas(tree)
     schema = share_schema(seen, (yield from choose_bins(tree, seen)), tree.target)
+    positive = tree.find_positive(schema.classes.values)
     tables = PlainTables(tree, schema, seen, partners)
     floored = [site for site, own in seen.items() if own.floored]
     pruning = tree.prune is not None and not floored
@@ -79,9 +82,12 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         *find_lonely_classes(tree.target, {site: own.classes for site, own in seen.items()}),
         *say_constant(constant),
     ]
+    held: Mapping[int, Counts] = {}
     if pruning:
-        grown, note = yield from prune_with(grown, count_held_out)
-        warnings.append(note)
+        costs = weigh_errors(tree.decision, grown[0].counts.tolist(), positive)
+        pruned = yield from prune_with(grown, count_held_out, costs)
+        grown, held = pruned.nodes, pruned.held
+        warnings.append(pruned.note)
     elif tree.prune is not None:
         warnings.append(
             f"not pruned: {', '.join(floored)} leave{'s' if len(floored) == 1 else ''} small counts out, and would "
@@ -93,8 +99,8 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
             f"auto-reduction: {everyone - len(counted)} of {everyone} attributes were counted at the root only, which "
             f"saved {saved / 1000:.1f} kB of {(partners.bytes + saved) / 1000:.1f} kB"
         )
-    body = finish(tree.target, tree.query, schema, grown)
-    return Learned(body, {site: own.patients for site, own in seen.items()}, warnings)
+    body, said = decide_tree(finish(tree.target, tree.query, schema, grown), tree.decision, positive, held)
+    return Learned(body, {site: own.patients for site, own in seen.items()}, [*said, *warnings])
 
 
 class PlainTables:

@@ -15,7 +15,7 @@ from concilium.federation.attributes import find_runs
 from concilium.federation.pictures import printable
 from concilium.records.columns import Value, label
 from concilium.trees.body import TreeBody
-from concilium.trees.shares import class_shares, predicted
+from concilium.trees.shares import class_shares
 
 NAMESPACE = "http://www.dmg.org/PMML-4_4"
 
@@ -62,7 +62,7 @@ def nodes(body: TreeBody) -> list[str]:
         predicate, index, depth = here
         node = body.nodes[index]
         indent = " " * depth
-        score = label(body.classes[predicted(node.counts)])
+        score = label(body.classes[body.call(node.counts)])
         lines.append(
             f'{indent}<Node{attributes(id=str(index), score=score)} recordCount="{sum(node.counts)}">'
         )

@@ -7,16 +7,19 @@ questions it puts to the sites, and the words for plan and card.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from concilium.federation.attributes import Attribute
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.decision import weigh_errors
 from concilium.federation.histograms import AskNoisyHistograms
 from concilium.federation.schema import SharedSchema, state_schema
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.trees.body import TreeBody
 from concilium.trees.growing import Counts, finish
+from concilium.trees.leaf_tally import decide_tree
 from concilium.trees.noisy_crosstables import AskNoisyCrosstables
 from concilium.trees.plain_tree import HELD_OUT, ask_cutoffs
 from concilium.trees.private_growing import SCREENED, grow_privately
@@ -92,16 +95,22 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         )
         return total
 
-    schema, grown = yield from grow_privately(
-        state_schema(values, bins, tree.target), count, budget, tree.group
-    )
+    stated = state_schema(values, bins, tree.target)
+    positive = tree.find_positive(stated.classes.values)
+    schema, grown = yield from grow_privately(stated, count, budget, tree.group)
     warnings = [tree.say_price()]
     if tree.epsilon_of_rho < TINY_EPSILON:
         warnings.append(ONE_LEVEL)
+    held: Mapping[int, Counts] = {}
     if tree.prune is not None:
         variance = budget.variance_of_pruning
-        grown, note = yield from prune_with(
-            grown, lambda splits, nodes: count(schema, splits, nodes, [], variance, held=True), noisy=True
+        pruned = yield from prune_with(
+            grown,
+            lambda splits, nodes: count(schema, splits, nodes, [], variance, held=True),
+            weigh_errors(tree.decision, grown[0].counts.tolist(), positive),
+            noisy=True,
         )
-        warnings.append(note)
-    return Learned(finish(tree.target, tree.query, schema, grown), {}, warnings)
+        grown, held = pruned.nodes, pruned.held
+        warnings.append(pruned.note)
+    body, said = decide_tree(finish(tree.target, tree.query, schema, grown), tree.decision, positive, held)
+    return Learned(body, {}, [*warnings, *said])

@@ -5,6 +5,9 @@ question then counts the classes of the held-out patients wherever they come to 
 taken back where its node alone, as a leaf, makes no more errors on them than all that hangs on it. What a node says,
 and the counts that it keeps, are those of the patients that the tree was grown from.
 
+Errors weigh as the study's decision has it (federation/decision.py): each the same under `majority`; by prevalence as
+balanced accuracy weighs them, so that a rare class does not have all splits taken back.
+
 All of it is a function of sums over sites: under `exact` and `masked` the tree is the one that pooling the two parts
 would give. Under `private` the held-out counts have noise and are charged like the counts of the leaves (one patient
 is in one place); errors are added up as they come, below zero too, since clipping would add to small places.
@@ -13,18 +16,28 @@ is in one place); errors are added up as they come, below zero too, since clippi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from concilium.federation.conversation import Conversation
+from concilium.federation.decision import ErrorCosts
 from concilium.trees.growing import Counts, GrowingNode
 from concilium.trees.routing import STAYS
-from concilium.trees.shares import predicted
 from concilium.trees.splits import MOST_CELLS, Split, distinct
 
 # Given splits and leaves: the class counts of held-out patients there, [node, 1, class].
 CountHeldOut = Callable[[list[Split], list[int]], Conversation[Counts]]
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What is left of a tree, what the card says of it, and the classes of held-out patients where they rest, by the
+    number that a node has in `nodes`; none where nobody was held out."""
+
+    nodes: list[GrowingNode]
+    note: str
+    held: Mapping[int, Counts]
 
 
 def resting_places(nodes: Sequence[GrowingNode]) -> tuple[list[Split], dict[int, int]]:
@@ -46,9 +59,9 @@ def resting_places(nodes: Sequence[GrowingNode]) -> tuple[list[Split], dict[int,
 
 
 def prune_with(
-    nodes: Sequence[GrowingNode], count: CountHeldOut, noisy: bool = False
-) -> Conversation[tuple[list[GrowingNode], str]]:
-    """The tree pruned by counts of held-out patients, and what the card says of it."""
+    nodes: Sequence[GrowingNode], count: CountHeldOut, costs: ErrorCosts, noisy: bool = False
+) -> Conversation[Pruned]:
+    """The tree pruned by counts of held-out patients."""
     splits, rests = resting_places(nodes)
     places = list(rests)
     batch = max(1, MOST_CELLS // len(nodes[0].counts))
@@ -57,45 +70,62 @@ def prune_with(
         tables.append((yield from count(splits, places[start : start + batch])))
     held = np.concatenate(tables)[:, 0, :]
     if not noisy and not held.any():
-        return list(nodes), "not pruned: no site has patients enough to hold some out"
+        return Pruned(list(nodes), "not pruned: no site has patients enough to hold some out", {})
     by_node = dict(zip(rests.values(), held, strict=True))
-    pruned = prune(nodes, by_node)
+    pruned, by_node = prune(nodes, by_node, costs)
     who = "held-out patients" if noisy else f"{int(held.sum())} held-out patients"
-    return pruned, (
+    note = (
         f"pruned by the errors on {who}: {len(nodes)} nodes became {len(pruned)}; the counts of the tree are those of "
         "the other patients, from whom it was grown"
     )
+    return Pruned(pruned, note, by_node)
 
 
-def prune(nodes: Sequence[GrowingNode], held: Mapping[int, Counts]) -> list[GrowingNode]:
-    """The tree without the splits that do not help those held out; `held` has their classes by where they rest."""
+def prune(
+    nodes: Sequence[GrowingNode], held: Mapping[int, Counts], costs: ErrorCosts
+) -> tuple[list[GrowingNode], dict[int, Counts]]:
+    """The tree without the splits that do not help those held out, of whom `held` has the classes by where they rest;
+    and the same by where they rest then."""
     classes = len(nodes[0].counts)
+    weights = np.array(costs.weights, dtype=object)
     here = {index: held.get(index, np.zeros(classes, dtype=np.int64)) for index in range(len(nodes))}
     errors: dict[int, int] = {}
     leaves = set()
     for index in reversed(range(len(nodes))):
-        says = predicted(nodes[index].counts.tolist())
-        below = int(here[index].sum() - here[index][says])
+        wrong = weights.copy()
+        wrong[costs.call(nodes[index].counts.tolist())] = 0
+        below = int((here[index] * wrong).sum())
         for child in distinct(nodes[index].children):
             below += errors[child]
             here[index] = here[index] + here[child]
-        alone = int(here[index].sum() - here[index][says])
+        alone = int((here[index] * wrong).sum())
         if alone <= below:
             leaves.add(index)
         errors[index] = min(alone, below)
-    return cut(nodes, leaves)
+    number = find_numbers(nodes, leaves)
+    rest = {
+        place: here[index] if index in leaves else held[index]
+        for index, place in number.items()
+        if index in leaves or index in held
+    }
+    return cut(nodes, leaves, number), rest
 
 
-def cut(nodes: Sequence[GrowingNode], leaves: set[int]) -> list[GrowingNode]:
-    """The tree in which these nodes are leaves, numbered anew in the same order."""
+def find_numbers(nodes: Sequence[GrowingNode], leaves: set[int]) -> dict[int, int]:
+    """The numbers of the nodes that are left where these are leaves, in the same order."""
     kept = {0}
     for index, node in enumerate(nodes):
         if index in kept and index not in leaves:
             kept.update(distinct(node.children))
-    number = {index: place for place, index in enumerate(sorted(kept))} | {STAYS: STAYS}
+    return {index: place for place, index in enumerate(sorted(kept))}
+
+
+def cut(nodes: Sequence[GrowingNode], leaves: set[int], numbers: Mapping[int, int]) -> list[GrowingNode]:
+    """The tree in which these nodes are leaves, numbered anew."""
+    number = {**numbers, STAYS: STAYS}
     return [
         replace(nodes[index], attribute=None, children=[])
         if index in leaves
         else replace(nodes[index], children=[number[child] for child in nodes[index].children])
-        for index in sorted(kept)
+        for index in numbers
     ]

@@ -9,11 +9,13 @@ from typing import Protocol
 
 from concilium.errors import StudyError
 from concilium.federation.conversation import B, Conversation
+from concilium.federation.decision import DecisionRule, find_positive
 from concilium.federation.method import (
     Attributes,
     Bins,
     Delta,
     Epsilon,
+    PositiveClass,
     PrivateMethod,
     QueryText,
     ReleaseName,
@@ -21,7 +23,7 @@ from concilium.federation.method import (
     Values,
 )
 from concilium.federation.releases.release import Release
-from concilium.federation.schema import AskSchema, SchemaSeen
+from concilium.federation.schema import AskSchema, SchemaSeen, state_values
 from concilium.privacy.accounting import PlannedQuestion
 from concilium.privacy.shares import is_too_small
 from concilium.records.columns import Value
@@ -68,6 +70,8 @@ class TreeMethod(PrivateMethod[B]):
     values: Values = field(default_factory=dict)
     bins: Bins = field(default_factory=dict)
     attributes: Attributes = None
+    positive: PositiveClass = None
+    decision: DecisionRule = "majority"
 
     def check(self) -> None:
         if not self.way_out.bounded:
@@ -77,6 +81,7 @@ class TreeMethod(PrivateMethod[B]):
             raise StudyError(f"{model} needs an 'epsilon', such as 1.0")
         if self.target not in self.values:
             raise StudyError(f"{model} needs the classes: values = {{{self.target!r}: [...]}}")
+        self.find_positive(state_values(self.values[self.target]))
         stated = {*self.stated[0], *self.stated[1]}
         unsaid = sorted(set(self.attributes or ()) - stated)
         if unsaid:
@@ -85,6 +90,10 @@ class TreeMethod(PrivateMethod[B]):
             raise StudyError(f"{model} needs its attributes: give 'values' of codes, 'bins' of numbers")
         if is_too_small(self.budget.share()):
             raise StudyError(f"an 'epsilon' of {self.epsilon} is too small for any question to be answered")
+
+    def find_positive(self, classes: Sequence[Value]) -> int | None:
+        """Which of the classes its decision is about; None where there is nothing to decide."""
+        return find_positive(self.decision, self.target, classes, self.positive)
 
     @property
     @abstractmethod

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from concilium.federation.pictures import COLOURS, INK, RULE, SMALL, SOFT, draw_frame, element_text
 from concilium.records.columns import label
 from concilium.trees.body import TreeBody
-from concilium.trees.shares import class_shares, predicted
+from concilium.trees.shares import class_shares
 
 WIDTH, GAP, BETWEEN = 188, 34, 9
 PADDING, LINE, BAR = 9, 16, 6
@@ -109,7 +109,7 @@ def describe(body: TreeBody, index: int) -> list[str]:
     node = body.nodes[index]
     if node.attribute is not None:
         return wrap(f"{node.attribute}?", LARGE * BOLD)
-    return wrap(f"{body.target} = {label(body.classes[predicted(node.counts)])}", LARGE * BOLD)
+    return wrap(f"{body.target} = {label(body.classes[body.call(node.counts)])}", LARGE * BOLD)
 
 
 def shorten(condition: str, attribute: str) -> list[str]:
@@ -158,7 +158,7 @@ def draw_box(body: TreeBody, box: Box) -> list[str]:
     node = body.nodes[box.node]
     left, patients = box.depth * (WIDTH + GAP), sum(node.counts)
     ends = node.attribute is None
-    best = predicted(node.counts)
+    best = body.call(node.counts)
     colour = COLOURS[best % len(COLOURS)] if ends else RULE
     dashed = ' stroke-dasharray="5 3"' if box.hidden else ""
     lines = [
@@ -190,7 +190,7 @@ def tooltip(body: TreeBody, box: Box) -> str:
     """Everything about a box, unshortened."""
     node = body.nodes[box.node]
     mixed = ", ".join(f"{label(v)}: {count}" for v, count in zip(body.classes, node.counts, strict=True))
-    best = label(body.classes[predicted(node.counts)])
+    best = label(body.classes[body.call(node.counts)])
     what = f"asks {node.attribute}" if node.attribute else f"{body.target} = {best}"
     return f"{box.condition}: {what} ({mixed})" if box.condition else f"{what} ({mixed})"
 

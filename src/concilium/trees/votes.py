@@ -12,6 +12,7 @@ many ensembles as bands.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.attributes import check_attributes
 from concilium.federation.cohort import Cohort
+from concilium.federation.decision import CallingRule
 from concilium.federation.questions import PLAIN
 from concilium.federation.work import CALL, READ_CATEGORY, Workload, estimate_columns
 from concilium.trees.conditional import Conditional
@@ -34,14 +36,26 @@ Rule = Literal["balanced", "majority"]
 Counted = Sequence[int] | NDArray[np.int64]
 
 
-def is_for_positive(patients: Counted, sample: Counted, rule: Rule) -> bool:
+def is_for_positive(patients: Counted, sample: Counted, rule: Rule, lift: Fraction | None = None) -> bool:
     """Whether an expert votes positive where it knows these patients (negative, positive) of its whole sample.
 
     `majority` is the thesis': where most of them are positive. `balanced` is where positives are commoner than in the
-    sample: what balanced accuracy asks for, in which one positive weighs as much as the sample's negatives for it.
+    sample: what balanced accuracy asks for, in which one positive weighs as much as the sample's negatives for it. With
+    a `lift` it is where the odds of being positive are at least so many times those of the sample.
     """
     weights = (1, 1) if rule == "majority" else (int(sample[1]), int(sample[0]))
-    return int(patients[1]) * weights[1] > int(patients[0]) * weights[0]
+    positive, negative = int(patients[1]) * weights[1], int(patients[0]) * weights[0]
+    if lift is None:
+        return positive > negative
+    return positive > 0 and positive * lift.denominator >= negative * lift.numerator
+
+
+def find_lift(decision: CallingRule, positives: int, negatives: int) -> Fraction | None:
+    """How many times the odds among all patients (these many) costs make it worth to call one; None where costs have
+    no say. A sample changes the odds of all its patients by one factor, so that these are its odds times that too."""
+    if decision.kind != "cost" or not positives:
+        return None
+    return decision.amount / (1 - decision.amount) * Fraction(negatives, positives)
 
 
 class Voter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

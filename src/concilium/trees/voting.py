@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.decision import CallingRule, Decided, DecisionRule, decide, parse, say_decided
 from concilium.federation.explanation import Explanation
 from concilium.federation.method import (
     Attributes,
@@ -44,7 +45,7 @@ from concilium.trees.layout import MOST_NEGATIVES, Sample
 from concilium.trees.settling import find_path, mix_shares, settle, spread
 from concilium.trees.stopping import experts_at
 from concilium.trees.tree import DecisionTree, MaxDepth, MinLeaf
-from concilium.trees.votes import Rule, is_for_positive
+from concilium.trees.votes import Rule, find_lift, is_for_positive
 
 FINE = 10**12  # shares are compared as whole numbers
 
@@ -69,6 +70,7 @@ class VotingBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=T
     experts: list[list[TreeNode]]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.experts) % 2 == 0:
             raise ValueError("the number of experts must be odd, so that no vote is a tie")
         if self.negatives is None and len(self.experts) > 1:
@@ -81,8 +83,14 @@ class VotingBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def trees(self) -> list[TreeBody]:
-        """The experts, each as a tree of its own."""
-        return [self.tree(nodes) for nodes in self.experts]
+        """The experts, each as a tree of its own; the one ordinary tree decides as the model does."""
+        return [self.tree(nodes, self.decided if self.negatives is None else None) for nodes in self.experts]
+
+    @property
+    def lift(self) -> Fraction | None:
+        """From which odds on experts vote for the positive class, where the study has costs (votes.py)."""
+        rule = None if self.decided is None else parse(self.decided.rule)
+        return None if rule is None else find_lift(rule, self.positives, self.patients - self.positives)
 
 
 @documented
@@ -144,6 +152,19 @@ class VotingTrees(Method[VotingBody]):
     ] = "balanced"
     max_depth: MaxDepth = 4
     min_leaf: MinLeaf = 5
+    decision: DecisionRule = "majority"
+
+    def find_decision_fault(self, rule: CallingRule) -> str | None:
+        if rule.tallied:
+            return "its experts vote, and votes are no chances; take 'prevalence' or a cost, a tree, or a RuleFit"
+        if rule.kind != "majority" and self.vote == "majority":
+            return "vote = 'majority' says how experts vote already"
+        return None
+
+    @property
+    def decided(self) -> Decided | None:
+        """Of the one ordinary tree; experts decide each for themselves, and most of them together."""
+        return self.body.decided if self.body.negatives is None else None
 
     def plan(self) -> Plan:
         """What a fit will ask; nothing bounds what it tells."""
@@ -169,9 +190,11 @@ class VotingTrees(Method[VotingBody]):
         else:
             grown, measures = [(yield from ensemble.grow_expert(0))], []
         trees = [finish(self.target, self.query, ensemble.schema, expert) for expert in grown]
+        decided, said = decide(self.decision, turnout.classes[1], turnout.positives / turnout.patients)
         body = VotingBody(
             target=self.target,
             classes=turnout.classes,
+            decided=decided,
             query=self.query,
             bins=trees[0].bins,
             patients=turnout.patients,
@@ -181,7 +204,8 @@ class VotingTrees(Method[VotingBody]):
             stages=[Stage(experts_at(stage), float(one)) for stage, one in enumerate(measures)],
             experts=[tree.nodes for tree in trees],
         )
-        warnings = [*self._tell(body), *find_oddities(self, ensemble.schema, ensemble.seen)]
+        spoken = [f"by most experts, each of whom decides: {said}" if rare else said] if said else []
+        warnings = [*self._tell(body), *spoken, *find_oddities(self, ensemble.schema, ensemble.seen)]
         return Learned(body, {**turnout.by_site}, warnings)
 
     def _tell(self, body: VotingBody) -> list[str]:
@@ -238,7 +262,15 @@ class VotingTrees(Method[VotingBody]):
             explain(tree, path, patient, vote=self._vote(tree, patient))
             for tree, path in zip(trees, paths, strict=True)
         ]
-        return explain_votes(votes, self.body.classes[1], self.body.vote)
+        return explain_votes(votes, self.body.classes[1], self._say_vote())
+
+    def _say_vote(self) -> str:
+        """When an expert votes for a class."""
+        if self.body.lift is not None and self.body.decided is not None:
+            said = say_decided(self.body.decided)
+            return f"An expert decides, by the odds of a hospital: {said}."
+        where = "commoner than in its whole sample" if self.body.vote == "balanced" else "the commonest"
+        return f"An expert votes for the class that is {where}."
 
     def _vote(self, tree: TreeBody, patient: Mapping[str, Any]) -> int:
         """What an expert votes on a patient, weighed where something was not entered."""
@@ -246,11 +278,12 @@ class VotingTrees(Method[VotingBody]):
         if len(resting) == 1:
             return int(self._votes(tree)[next(iter(resting))])
         shares = [round(share * FINE) for share in mix_shares(tree, resting).tolist()]
-        return int(is_for_positive(shares, tree.nodes[0].counts, self.body.vote))
+        return int(is_for_positive(shares, tree.nodes[0].counts, self.body.vote, self.body.lift))
 
     def _votes(self, tree: TreeBody) -> list[bool]:
         """For each node of an expert whether it votes positive where a patient comes to rest there."""
-        return [is_for_positive(node.counts, tree.nodes[0].counts, self.body.vote) for node in tree.nodes]
+        sample, lift = tree.nodes[0].counts, self.body.lift
+        return [is_for_positive(node.counts, sample, self.body.vote, lift) for node in tree.nodes]
 
     def importances(self) -> dict[str, float]:
         return rank(add_gains(self.body.trees))

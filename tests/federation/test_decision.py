@@ -1,0 +1,379 @@
+"""Decisions: the threshold of scikit-learn, the same ledger as without, and one answer wherever it is asked."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import confusion_matrix, roc_curve
+
+import concilium as cc
+from agreed import Asker
+from concilium.errors import StudyError
+from concilium.federation.decision import (
+    CallingRule,
+    Decided,
+    Tally,
+    choose,
+    choose_one,
+    decide,
+    find_threshold,
+    parse,
+    read_decision,
+    say_decided,
+    weigh_errors,
+)
+from concilium.federation.messages import Refusal
+from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.rulefit.fitting import Coefficients
+from concilium.rulefit.outcome import Outcome
+from concilium.rulefit.rates import AskRates
+from concilium.rulefit.terms import RuleTerms
+
+BINS = {"age": [40.0, 60.0, 75.0], "pressure": [100.0, 140.0]}
+VALUES = {"sex": ["f", "m"], "ward": ["a", "b", "c"], "y": ["no", "yes"]}
+SCHEMA = {"age": "number", "pressure": "number", "sex": "code", "ward": "code", "y": "code"}
+
+
+def make_rows(count, seed, base=0.02):
+    """Patients with a rare outcome that follows from age and ward."""
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        age, ward = draw.uniform(20, 90), draw.choice("abc")
+        rows.append(
+            {
+                "age": round(age, 1),
+                "pressure": round(draw.gauss(120, 20), 1),
+                "sex": draw.choice("fm"),
+                "ward": ward,
+                "y": "yes" if draw.random() < base + 0.2 * (age > 75) * (ward == "c") else "no",
+            }
+        )
+    return rows
+
+
+ROWS = [make_rows(300, seed) for seed in range(4)]
+EVERYONE = [row for rows in ROWS for row in rows]
+TRUTH = np.array([row["y"] == "yes" for row in EVERYONE])
+TABLE = cc.Records.from_rows(EVERYONE, schema=SCHEMA)
+BUDGET = cc.Policy(budget=cc.Budget("20"))
+
+
+def open_sites(policy=None):
+    return [
+        cc.Site(f"s{n}", cc.Records.from_rows(rows, schema=SCHEMA), policy, division_key=f"key {n}".encode())
+        for n, rows in enumerate(ROWS)
+    ]
+
+
+def tree(**options):
+    return cc.DecisionTree("y", bins=BINS, max_depth=3, **options).fit(open_sites())
+
+
+def rates(called):
+    """Sensitivity and specificity, as scikit-learn counts."""
+    (tn, fp), (fn, tp) = confusion_matrix(TRUTH, called)
+    return tp / (tp + fn), tn / (tn + fp)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("majority", CallingRule("majority")),
+        ("prevalence", CallingRule("prevalence")),
+        (" cost  5:1 ", CallingRule("cost", Fraction(1, 6))),
+        ("cost 0.5:2", CallingRule("cost", Fraction(4, 5))),
+        ("sensitivity 0.9", CallingRule("sensitivity", Fraction(9, 10))),
+        ("youden", CallingRule("youden")),
+    ],
+)
+def test_a_decision_is_read_as_it_is_written(text, rule):
+    assert parse(read_decision(text)) == rule
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "half", "cost", "cost 5", "cost 0:1", "cost 1:0", "cost -1:2", "sensitivity 0", "sensitivity 1.5",
+     "sensitivity 90 %", "Youden", "cost 1e9:1", "cost " + "9" * 50 + ":1", 0.5, None],
+)  # fmt: skip
+def test_what_is_no_decision_is_refused(text):
+    with pytest.raises(StudyError, match="the 'decision' of a DecisionTree must be"):
+        cc.DecisionTree("y", decision=text)
+
+
+counts = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12
+).filter(lambda rows: sum(row[1] for row in rows) and sum(row[2] for row in rows))
+
+
+@given(
+    counts, st.sampled_from(["youden", *(f"sensitivity {share}" for share in ("0.1", "0.5", "0.75", "1"))])
+)
+@settings(max_examples=300)
+def test_the_threshold_is_the_one_of_scikit_learn(rows, text):
+    chances, negatives, positives = ([row[at] for row in rows] for at in range(3))
+    tally = Tally([chance / 12 for chance in chances], negatives, positives, "")
+    truth = np.concatenate([[0] * n + [1] * p for n, p in zip(negatives, positives, strict=True)])
+    scores = np.concatenate(
+        [[chance / 12] * (n + p) for chance, n, p in zip(chances, negatives, positives, strict=True)]
+    )
+    false, true, thresholds = (one[1:] for one in roc_curve(truth, scores, drop_intermediate=False))
+    people, rule = [int((truth == 0).sum()), int(truth.sum())], parse(text)
+    exact = [
+        (Fraction(round(t * people[1]), people[1]), Fraction(round(f * people[0]), people[0]))
+        for t, f in zip(true, false, strict=True)
+    ]
+    if rule.kind == "youden":
+        gains = [sensitivity - alarms for sensitivity, alarms in exact]
+        best = gains.index(max(gains))
+    else:
+        best = next(index for index, (sensitivity, _) in enumerate(exact) if sensitivity >= rule.amount)
+    assert find_threshold(rule, tally) == (
+        thresholds[best], pytest.approx(true[best]), pytest.approx(1 - false[best])
+    )  # fmt: skip
+
+
+def test_counts_below_zero_count_for_nobody_and_one_class_alone_decides_nothing():
+    noisy = Tally([0.1, 0.2, 0.9], [50, -3, 1], [-2, 4, 6], "")
+    assert find_threshold(parse("youden"), noisy) == find_threshold(
+        parse("youden"), Tally([0.1, 0.2, 0.9], [50, 0, 1], [0, 4, 6], "")
+    )
+    decided, said = decide("youden", "yes", 0.25, Tally([0.1], [5], [-1], ""))
+    assert decided.threshold == np.nextafter(0.25, 1)
+    assert decided.sensitivity is None
+    assert "all of one class" in said
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_prevalence_is_the_share_of_the_patients_learned_from(release):
+    own = tree(decision="prevalence", release=release)
+    assert own.decided.threshold == np.nextafter(TRUTH.mean(), 1)
+    shares = own.predict_proba(TABLE)
+    assert (own.predict(TABLE) == "yes").tolist() == (shares[:, 1] > TRUTH.mean()).tolist()
+    np.testing.assert_array_equal(shares, tree(release=release).predict_proba(TABLE))
+    sensitivity, specificity = rates(own.predict(TABLE) == "yes")
+    assert sensitivity > rates(tree().predict(TABLE) == "yes")[0]
+    assert (sensitivity + specificity) / 2 > 0.6
+    assert own.card.warnings[0] == say_decided(own.decided)
+    assert own.text().endswith(say_decided(own.decided))
+
+
+def test_a_patient_of_whom_nothing_is_known_is_not_called():
+    assert set(cc.DecisionTree("y", bins=BINS, max_depth=0, decision="prevalence").fit(open_sites())
+               .predict(TABLE)) == {"no"}  # fmt: skip
+
+
+def test_costs_call_where_calling_costs_less():
+    own = tree(decision="cost 9:1")
+    chance = own.predict_proba(TABLE)[:, 1]
+    assert (own.predict(TABLE) == "yes").tolist() == (9 * chance >= 1 - chance).tolist()
+
+
+@pytest.mark.parametrize("text", ["sensitivity 0.6", "sensitivity 1", "youden"])
+def test_a_tree_stores_what_it_reaches_among_those_learned_from(text):
+    own = tree(decision=text)
+    sensitivity, specificity = rates(own.predict(TABLE) == "yes")
+    assert own.decided.sensitivity == pytest.approx(sensitivity)
+    assert own.decided.specificity == pytest.approx(specificity)
+    assert own.decided.told_by == "the patients learned from"
+    chance = own.predict_proba(TABLE)[:, 1]
+    false, true, thresholds = (one[1:] for one in roc_curve(TRUTH, chance, drop_intermediate=False))
+    rule = parse(text)
+    best = np.argmax(true - false) if rule.kind == "youden" else np.argmax(true >= float(rule.amount))
+    assert own.decided.threshold == thresholds[best]
+
+
+def test_the_positive_class_may_be_the_first():
+    own = tree(decision="sensitivity 0.95", positive="no")
+    called = own.predict(TABLE) == "no"
+    assert own.decided.sensitivity == pytest.approx(called[~TRUTH].mean())
+    assert called[~TRUTH].mean() >= 0.95
+    assert own.decided.specificity == pytest.approx(1 - called[TRUTH].mean())
+
+
+def test_where_patients_are_held_out_for_pruning_they_choose():
+    own = tree(decision="youden", prune=0.3)
+    assert own.decided.told_by == "patients held out"
+    assert (
+        len(own.body.nodes) > 1
+    )  # errors weigh as the decision has it, so that a rare class keeps its splits
+    assert len(tree(prune=0.3).body.nodes) == 1
+    held = sum(own.body.nodes[0].counts)
+    assert held < len(EVERYONE)
+    assert 0 <= own.decided.sensitivity <= 1
+
+
+def test_errors_weigh_by_the_decision():
+    assert weigh_errors("majority", [90, 10], None).weights == (1, 1)
+    prevalence = weigh_errors("prevalence", [90, 10], 1)
+    assert (prevalence.call([9, 1]), prevalence.call([8, 1])) == (0, 1)
+    cost = weigh_errors("cost 9:1", [50, 50], 1)
+    assert (cost.call([9, 1]), cost.call([10, 1])) == (1, 0)
+    assert weigh_errors("cost 9:1", [50, 50], 0).call([1, 9]) == 0
+
+
+@pytest.mark.parametrize("text", ["prevalence", "cost 20:1"])
+@pytest.mark.parametrize("release", ["exact", "private"])
+def test_the_one_level_model_decides(text, release):
+    options = {"values": VALUES, "epsilon": 20} if release == "private" else {}
+    sites = open_sites(BUDGET)
+    own = cc.NaiveBayes("y", bins=BINS, release=release, decision=text, **options).fit(sites)
+    called = own.predict(TABLE) == "yes"
+    assert called.tolist() == (own.predict_proba(TABLE)[:, 1] >= own.decided.threshold).tolist()
+    assert called.any()
+    if text == "prevalence" and release == "exact":
+        assert own.decided.threshold == pytest.approx(TRUTH.mean())
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_a_rule_model_decides_by_what_sites_tell_with_their_last_answer(release):
+    for text in ("sensitivity 0.7", "youden", "prevalence"):
+        own = cc.RuleFit(
+            "y", "yes", bins=BINS, trees=20, penalty=0.002, release=release, epsilon=None, decision=text
+        ).fit(open_sites())
+        called = own.predict(TABLE) == "yes"
+        sensitivity, specificity = rates(called)
+        if text == "prevalence":
+            assert own.decided.threshold == pytest.approx(TRUTH.mean())
+            continue
+        assert own.decided.sensitivity == pytest.approx(sensitivity)
+        assert own.decided.specificity == pytest.approx(specificity)
+        if text == "sensitivity 0.7":
+            assert sensitivity >= 0.7
+            more = own.predict_proba(TABLE)[:, 1] >= odds_up(own.decided.threshold)
+            assert rates(more)[0] < 0.7
+
+
+def odds_up(chance):
+    """The next of the bins of log odds."""
+    odds = np.log(chance / (1 - chance)) + 0.25
+    return 1 / (1 + np.exp(-odds))
+
+
+def test_a_hospital_tells_no_chances_to_a_study_that_decides_without():
+    terms = RuleTerms((), (), ())
+    question = AskRates(
+        query="", target="y", outcome=Outcome(positive="yes"), terms=terms, scored=Coefficients(0.0)
+    )
+    for decision, refused in (("youden", False), ("prevalence", True)):
+        site = open_sites()[0]
+        asker = Asker([site], method="rulefit", parameters={"positive": "yes", "decision": decision})
+        assert isinstance(asker.put(site, question), Refusal) == refused
+
+
+def test_experts_vote_by_the_costs_of_a_hospital():
+    sites = open_sites()
+    plain = cc.VotingTrees("y", "yes", bins=BINS, imbalance=1).fit(sites)
+    same = cc.VotingTrees("y", "yes", bins=BINS, imbalance=1, decision="prevalence").fit(sites)
+    assert same.predict(TABLE).tolist() == plain.predict(TABLE).tolist()
+    some = cc.VotingTrees("y", "yes", bins=BINS, imbalance=1, decision="cost 5:1").fit(sites)
+    for expert, votes in ((one, some._votes(one)) for one in some.body.trees):
+        sample, others = expert.nodes[0].counts[1], expert.nodes[0].counts[0]
+        for node, vote in zip(expert.nodes, votes, strict=True):
+            # The share that a node would have among the patients of the hospitals.
+            positive = node.counts[1] * some.body.positives / sample
+            negative = node.counts[0] * (some.body.patients - some.body.positives) / others
+            near = abs(5 * positive - negative) < 1e-9 * (positive + negative)
+            assert vote == (positive > 0 and 5 * positive >= negative) or near
+    one = cc.VotingTrees(
+        "y", "yes", bins=BINS, imbalance=0, max_depth=3, min_leaf=1, decision="prevalence"
+    ).fit(sites)
+    assert one.predict(TABLE).tolist() == tree(decision="prevalence").predict(TABLE).tolist()
+    assert "Called yes from" in str(one.explain(EVERYONE[0]))
+    assert "An expert decides" in str(some.explain(EVERYONE[0]))
+
+
+PRIVATE = {"bins": BINS, "values": VALUES, "release": "private", "epsilon": 4}
+MODELS = {
+    "tree": lambda **options: cc.DecisionTree("y", **PRIVATE, **options),
+    "pruned": lambda **options: cc.DecisionTree("y", prune=0.3, **PRIVATE, **options),
+    "naive-bayes": lambda **options: cc.NaiveBayes("y", **PRIVATE, **options),
+    "rulefit": lambda **options: cc.RuleFit("y", "yes", **PRIVATE, **options),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("tree", "youden"), ("tree", "sensitivity 0.9"), ("pruned", "youden"), ("naive-bayes", "prevalence"),
+     ("rulefit", "prevalence"), ("rulefit", "cost 5:1")],
+)  # fmt: skip
+def test_under_private_the_ledger_is_the_same_with_and_without(name, text, monkeypatch):
+    monkeypatch.setenv(SWITCH, SWITCHED_ON)  # what private models ask depends on the noise
+    charged = []
+    for options in ({}, {"decision": text}):
+        sites = open_sites(BUDGET)
+        with zero_noise():
+            model = MODELS[name](**options).fit(sites)
+        entries = [[(entry.kind, entry.cost) for entry in site.ledger.entries()] for site in sites]
+        charged.append((entries, [site.ledger.spent() for site in sites], model.plan()))
+        assert (model.decided is None) == (not options)
+    assert charged[0] == charged[1]
+    assert any(cost for _, cost in charged[0][0][0])
+
+
+@pytest.mark.parametrize("text", ["prevalence", "cost 5:1", "sensitivity 0.8", "youden"])
+def test_every_way_to_have_an_answer_gives_the_same(text, tmp_path):
+    own = tree(decision=text)
+    own.save(tmp_path / "model.json")
+    again = cc.load(tmp_path / "model.json")
+    assert again.body == own.body
+    assert again.decision == text
+    called = own.predict(TABLE).tolist()
+    assert again.predict(TABLE).tolist() == called
+    said = [own.explain(row) for row in EVERYONE[:60]]
+    assert [one.prediction for one in said] == called[:60]
+    assert all(one.called_from == own.decided.threshold for one in said)
+    assert f"Called yes from {100 * own.decided.threshold:.3g} % on" in str(said[0])
+    partly = {"ward": "c"}
+    assert own.explain(partly).prediction in ("yes", "no")
+
+
+def test_what_cannot_be_decided_is_said_in_one_sentence():
+    three = [{"y": "abc"[i % 3], "x": i % 2} for i in range(60)]
+    site = cc.Site("s", cc.Records.from_rows(three))
+    for model in (cc.DecisionTree("y", decision="youden"), cc.NaiveBayes("y", decision="prevalence")):
+        with pytest.raises(StudyError, match="is between two classes, and 'y' has 3"):
+            model.fit([site])
+    with pytest.raises(StudyError, match="is between two classes, and 'y' has 3"):
+        cc.DecisionTree("y", release="private", epsilon=1, values={"y": ["a", "b", "c"], "x": [0, 1]},
+                        decision="prevalence")  # fmt: skip
+    with pytest.raises(StudyError, match="the positive class 'maybe' is none of the classes of 'y': no, yes"):
+        tree(decision="prevalence", positive="maybe")
+    with pytest.raises(StudyError, match="a NaiveBayes cannot decide by 'youden'"):
+        cc.NaiveBayes("y", decision="youden")
+    with pytest.raises(StudyError, match="VotingTrees cannot decide by 'sensitivity 1'"):
+        cc.VotingTrees("y", "yes", decision="sensitivity 1")
+    with pytest.raises(StudyError, match="says how experts vote already"):
+        cc.VotingTrees("y", "yes", vote="majority", decision="prevalence")
+    with pytest.raises(StudyError, match="'y' is a number"):
+        cc.RuleFit("y", bins={"y": [0, 1]}, decision="prevalence")
+    with pytest.raises(StudyError, match="would cost more"):
+        cc.RuleFit("y", "yes", bins=BINS, values=VALUES, release="private", decision="youden")
+    alone = cc.DecisionTree("y", decision="prevalence").fit([cc.Site("s", cc.Records.from_rows(
+        [{"y": "no", "x": i % 2} for i in range(9)]))])  # fmt: skip
+    assert alone.decided is None
+
+
+def test_a_model_file_with_another_decision_than_its_classes_is_refused():
+    body = tree(decision="prevalence").body
+    for wrong in ({"positive": "maybe"}, {"threshold": 1.5}, {"rule": "half"}):
+        plain = msgspec.to_builtins(body)
+        plain["decided"] |= wrong
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(plain, type(body))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0, 1), st.sampled_from(["a", "b"]))
+def test_one_patient_and_many_are_called_alike(chances, threshold, positive):
+    decided = Decided("prevalence", positive, threshold)
+    shares = np.array([[1 - chance, chance] for chance in chances])
+    called = choose(shares, ["a", "b"], decided)
+    assert called.tolist() == [choose_one(row, ["a", "b"], decided) for row in shares.tolist()]
+    place = ["a", "b"].index(positive)
+    assert called.tolist() == [place if row[place] >= threshold else 1 - place for row in shares]

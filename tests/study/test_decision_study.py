@@ -1,0 +1,78 @@
+"""A decision from the study file to the report, the terminal and a consultation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import concilium as cc
+from concilium.cli.main import app
+from concilium.errors import StudyError
+from small_study import SPLIT, lay_out, make_patients
+
+DECIDED = SPLIT.replace('target = "death"', 'target = "death"\npositive = 1\ndecision = "sensitivity 0.9"')
+run = CliRunner().invoke
+
+
+def test_a_decision_is_in_every_file_of_a_run(tmp_path):
+    study = lay_out(tmp_path, DECIDED + "[evaluate]\nholdout = 0.3\n")
+    done = run(app, ["run", str(study), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    model = json.loads((tmp_path / "out" / "model.json").read_text())
+    decided = model["body"]["decided"]
+    assert decided["rule"] == "sensitivity 0.9"
+    assert decided["sensitivity"] >= 0.9
+    assert metrics["threshold"] == decided["threshold"]
+    said = f"called 1 from {100 * decided['threshold']:.3g} % on, for a sensitivity of 0.9"
+    assert metrics["decision"].startswith(said)
+    assert said in done.output.replace("\n", " ")
+    assert model["card"]["warnings"][0] == metrics["decision"]
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert report.count(said) == 4  # what was asked, the figures, the card, the tree as text
+    loaded = cc.load(tmp_path / "out" / "model.json")
+    patients = cc.Records.from_rows(make_patients())
+    below = run(app, ["consult", str(tmp_path / "out" / "model.json"), "age=63", "smoker=yes", "--json"])
+    assert json.loads(below.output)["called_from"] == decided["threshold"]
+    shown = run(app, ["consult", str(tmp_path / "out" / "model.json"), "age=63", "smoker=yes"])
+    assert said.capitalize() in shown.output
+    chances = loaded.predict_proba(patients)[:, 1]
+    assert loaded.predict(patients).tolist() == (chances >= decided["threshold"]).astype(int).tolist()
+
+
+def test_without_a_decision_the_likeliest_class_is_called(tmp_path):
+    results = cc.Study.read(lay_out(tmp_path)).run()
+    assert results.metrics["decision"] == "the likeliest class is called"
+    assert results.metrics["threshold"] is None
+
+
+def test_folds_have_thresholds_of_their_own(tmp_path):
+    text = (
+        DECIDED.replace("sensitivity 0.9", "prevalence") + '[evaluate]\nleave_out = "site"\ncompare = true\n'
+    )
+    metrics = cc.Study.read(lay_out(tmp_path, text)).run().metrics
+    assert metrics["decision"].endswith("each fold has its own")
+    assert metrics["sensitivity"] is not None
+    assert metrics["comparison"]["ways"]["local"]["patients"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (DECIDED.replace("sensitivity 0.9", "half"), "the 'decision' of a DecisionTree must be 'majority'"),
+        (
+            DECIDED.replace('"tree"', '"naive-bayes"').replace("[tree]\nmax_depth = 3\n", ""),
+            "a NaiveBayes cannot decide by 'sensitivity",
+        ),
+        (
+            DECIDED.replace('"tree"', '"experts"').replace("[tree]\nmax_depth = 3\n", "")
+            .replace('[sites]\nrecords = "all.csv"\nby = "hospital"\n', '[sites]\nseries = "s.csv"\ngateways = 3\n'),
+            "takes no 'decision': the student calls an alarm as often as",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_study_cannot_decide_is_one_sentence(tmp_path, text, problem):
+    with pytest.raises(StudyError, match=problem):
+        cc.Study.read(lay_out(tmp_path, text)).run()
