@@ -46,11 +46,23 @@ def find_port():
         return probe.getsockname()[1]
 
 
+COURSE = "patient,hour,HR,sepsis"
+
+
+def write_course(patient, draw, ill):
+    """Ten hours of a stay, of which the last are ill, if they are."""
+    return [
+        f"{patient},{hour},{draw.randrange(60, 90) + 8 * hour * ill},{int(ill and hour > 6)}"
+        for hour in range(10)
+    ]
+
+
 def write_records(folder, seed=7, patients=160):
     """A table for each hospital, and all of them together."""
     draw = random.Random(seed)
     lines = {site: ["patient,age,sex,ward,bsa,death"] for site in SITES}
     rules = {site: ["patient,rule"] for site in SITES}
+    courses = {site: [COURSE] for site in SITES}
     for number in range(patients * len(SITES)):
         age, sex, ward = draw.randrange(18, 90), draw.choice("fm"), draw.choice("abc")
         bsa = draw.randrange(1, 95)
@@ -58,9 +70,13 @@ def write_records(folder, seed=7, patients=160):
         site = draw.choice(SITES)
         lines[site].append(f"p{number},{age},{sex},{ward},{bsa},{death}")
         rules[site].append(f"p{number},{'' if number % 10 == 0 else RULE}")
+        courses[site] += write_course(f"p{number}", draw, bool(number % 3))
+    public = [COURSE, *(line for one in range(6) for line in write_course(f"q{one}", draw, bool(one % 2)))]
+    (folder / "public.csv").write_text("\n".join(public) + "\n")
     paths = {}
     for site, rows in lines.items():
         (folder / f"{site}-rules.csv").write_text("\n".join(rules[site]) + "\n")
+        (folder / f"{site}-series.csv").write_text("\n".join(courses[site]) + "\n")
         paths[site] = folder / f"{site}.csv"
         paths[site].write_text("\n".join(rows) + "\n")
     return paths
@@ -100,6 +116,7 @@ class FlareNetwork:
     def set_records(self, site, records, more=SCHEMA):
         (self.kits / site / "local" / "concilium.toml").write_text(
             f'[site]\nrecords = "{records}"\nrules = "{self.folder}/{site}-rules.csv"\n'
+            f'series = "{self.folder}/{site}-series.csv"\n'
             f'policy = "policy.toml"\nledger = "{site}.ledger"\n{more}'
         )
 
@@ -202,11 +219,16 @@ class FlareNetwork:
         return run_command(*arguments, before=self.extra.get(PERSON, []), check=False, timeout=timeout)
 
     def run_embedded(self, study):
-        """The same study in one process, on the same tables."""
+        """The same study in one process, on the same tables, or on the same series."""
         text = study.read_text()
-        houses = "".join(f'[[site]]\nname = "{s}"\nrecords = "{self.records[s]}"\n' for s in self.sites)
+        reads_series = "[experts]" in text
+        houses = "".join(
+            f'[[site]]\nname = "{s}"\n'
+            + (f'series = "{s}-series.csv"\n' if reads_series else f'records = "{self.records[s]}"\n')
+            for s in self.sites
+        )
         copy = self.folder / f"{study.stem}-embedded.toml"
-        copy.write_text(text.split("[[site]]")[0] + "\n" + SCHEMA + houses)
+        copy.write_text(text.split("[[site]]")[0] + "\n" + ("" if reads_series else SCHEMA) + houses)
         return cc.Study.read(copy).run(self.folder / f"{study.stem}-embedded")
 
     def charges(self, site):

@@ -23,7 +23,7 @@ pytest.importorskip("nvflare")
 # Everything is agreed to but naive Bayes, on which a person decides.
 POLICY = """
 [agree]
-methods = ["tree", "voting-trees", "rulefit", "discovery"]
+methods = ["tree", "voting-trees", "rulefit", "discovery", "experts"]
 """
 
 STUDY = """
@@ -44,6 +44,41 @@ bsa = [10, 20, 40, 60]
 
 def describe(name, method="tree", release="exact", about="", privacy="", more=""):
     return STUDY.format(name=name, method=method, release=release, about=about, privacy=privacy, more=more)
+
+
+# Series are read at each hospital; public stays travel with the study.
+TAUGHT = """
+[study]
+name = "taught"
+method = "experts"
+target = "sepsis"
+[privacy]
+release = "exact"
+[bins]
+HR = [60, 90, 120, 150]
+[experts]
+public = "public.csv"
+experts = 4
+limit = 2
+units = 4
+epochs = 2
+window = "6h"
+lead = "4h"
+"""
+
+# The dictionary is a file beside the study.
+WORDS = """
+[dictionary.age]
+type = "number"
+range = [18, 90]
+[dictionary.bsa]
+type = "number"
+range = [1, 95]
+[dictionary.sex]
+values = { f = "female", m = "male" }
+[dictionary.death]
+values = { 0 = "alive", 1 = "dead" }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +118,12 @@ def test_all_methods_at_once_equal_those_of_one_process(network):
         "masked": describe("masked", release="masked"),
         "rules": describe("rules", "rulefit", "exact", about="positive = 1", more="[rulefit]\ntrees = 20\n"),
         "votes": describe("votes", "voting-trees", "exact", about="positive = 1"),
+        "taught": TAUGHT,
+        "words": '[study]\nname = "words"\nmethod = "tree"\ntarget = "death"\n'
+        '[privacy]\nrelease = "exact"\n[dictionary]\nfile = "words-dictionary.toml"\n',
         "found": f'[study]\nname = "found"\nmethod = "discovery"\n{rules}[privacy]\nepsilon = 4.0\n',
     }
+    (network.folder / "words-dictionary.toml").write_text(WORDS)
     studies = {name: network.write_study(name, text) for name, text in texts.items()}
     running = {name: network.start_submit(study) for name, study in studies.items()}
     for name, (process, out) in running.items():

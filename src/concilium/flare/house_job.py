@@ -24,10 +24,13 @@ from concilium.errors import ConciliumError, HouseError, StudyPending
 from concilium.federation.embedded import Silence
 from concilium.federation.flare import FlareTransport, Unreachable
 from concilium.federation.house import House
+from concilium.federation.method import Method
 from concilium.flare.house_file import HouseFile
 from concilium.flare.job import OUTCOME, PROGRESS, RESULTS, JobOutcome
 from concilium.flare.own_log import start_own_log
 from concilium.flare.site_job import BODY
+from concilium.study.attached_files import unpack_attached
+from concilium.study.courses import open_learner
 from concilium.study.results import find_terms
 from concilium.study.study import Study
 from concilium.study.work_in_progress import WorkInProgress, write_whole
@@ -45,9 +48,9 @@ class JobAborted(HouseError):
 class FlareHouse(Controller):  # type: ignore[misc]
     """The one class that a job may name at the house (hardening.py)."""
 
-    def __init__(self, study: str, ticket: str, sites: list[str]) -> None:
+    def __init__(self, study: str, ticket: str, sites: list[str], files: dict[str, str]) -> None:
         super().__init__()
-        self._text, self._ticket, self._sites = study, ticket, sites
+        self._text, self._ticket, self._sites, self._files = study, ticket, sites, files
         self._last, self._rounds = "", 0
         self._results: Path | None = None
         self._fetched = threading.Event()
@@ -94,10 +97,12 @@ class FlareHouse(Controller):  # type: ignore[misc]
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "study.toml"
                 path.write_text(self._text, encoding="utf-8")
+                unpack_attached(self._files, path.parent)
                 study = Study.read(path, elsewhere=True)
+                method = open_learner(study) if study.method_type.reads_courses else study.open_method()
             own = HouseFile.read(kit)
             with own.take_up(self._ticket, study.house.days) as work:
-                return self._learn(study, own, work, results, abort_signal, fl_ctx)
+                return self._learn(study, method, own, work, results, abort_signal, fl_ctx)
         except StudyPending as pending:
             return JobOutcome(ended="pending", problem=str(pending), study=pending.study, sites=pending.sites)
         except JobAborted as error:
@@ -116,6 +121,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
     def _learn(
         self,
         study: Study,
+        method: Method[Any],
         own: HouseFile,
         work: WorkInProgress,
         results: Path,
@@ -143,7 +149,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 days=study.house.days,
             )
             start = time.perf_counter()
-            model = study.open_method().fit(house)
+            model = method.fit(house)
             seconds = time.perf_counter() - start
             rounds = transport.describe_rounds(site.name for site in model.card.sites)
             log.info("%s, %.2f s in all", rounds, seconds)

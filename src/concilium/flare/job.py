@@ -1,13 +1,13 @@
 """A study as a FLARE job: three JSON files, and no code.
 
-The study's text goes to the house alone; hospitals get the name of the one class that they let a job name, and learn
-what is asked by the proposal, which the house signs.
+The study's text goes to the house alone, with files that it names (attached_files.py); hospitals get the name of the
+one class that they let a job name, and learn what is asked by the proposal, which the house signs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,15 +30,22 @@ class JobOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     seconds: float = 0.0
 
 
-def write_job(folder: Path, name: str, text: str, ticket: str, sites: Sequence[str]) -> Path:
-    """The job of a study in a folder that is made for it."""
+def write_job(
+    folder: Path,
+    name: str,
+    text: str,
+    ticket: str,
+    sites: Sequence[str],
+    files: Mapping[str, str] | None = None,
+) -> Path:
+    """The job of a study in a folder that is made for it; `files` are those that it names, packed."""
     house = {
         "format_version": 2,
         "workflows": [
             {
                 "id": "house",
                 "path": HOUSE_CLASS,
-                "args": {"study": text, "ticket": ticket, "sites": list(sites)},
+                "args": {"study": text, "ticket": ticket, "sites": list(sites), "files": dict(files or {})},
             }
         ],
         "components": [],

@@ -25,6 +25,7 @@ from concilium.flare.job import OUTCOME, PROGRESS, JobOutcome, write_job
 from concilium.flare.kit import HouseNotThere, Kit
 from concilium.privacy.randomness import draw_bytes
 from concilium.records.table import label
+from concilium.study.attached_files import pack_attached
 from concilium.study.results import StudyResults, publish, tabulate, write_results
 from concilium.study.sources import read_test_file
 from concilium.study.work_in_progress import WorkInProgress, write_whole
@@ -83,6 +84,7 @@ def submit_study(
                 study.path.read_text(encoding="utf-8"),
                 ticket.ticket,
                 ticket.sites,
+                pack_attached(study.path),
             )
             outcome, folder = run_job(kit, session, job, work.folder / "fetched", tell)
         keep = resume or outcome.ended != "failed"  # what stewards have agreed to is not thrown away

@@ -132,18 +132,8 @@ class Dictionary:
     def read(cls, path: str | Path) -> Dictionary:
         """The dictionary in a TOML file, its own or a study's; or in the terms of a study, as JSON."""
         path = Path(path)
-        try:
-            content = path.read_bytes()
-            if path.suffix.lower() == ".json":
-                return cls(msgspec.json.decode(content, type=_Terms).dictionary)
-            document = tomllib.loads(content.decode("utf-8"))
-        except OSError as error:
-            raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
-        except msgspec.MsgspecError:
-            raise StudyError(f"{path}: these are not the terms of a study") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise StudyError(f"{path}: is not a TOML file: {error}") from None
-        return find_dictionary(path, document)
+        document = _read_file(path)
+        return document if isinstance(document, Dictionary) else find_dictionary(path, document)
 
     @classmethod
     def parse(cls, sections: object, where: str) -> Dictionary:
@@ -203,7 +193,33 @@ def find_dictionary(path: Path, document: Mapping[str, Any]) -> Dictionary:
         return Dictionary.parse(section, str(path))
     if len(section) > 1:
         raise StudyError(f"{path}: [dictionary] has sections of its own, or names a file, and not both")
-    return Dictionary.read(path.parent / section["file"])
+    place = path.parent / section["file"]
+    named = _read_file(place)
+    if isinstance(named, Dictionary):
+        return named
+    if isinstance(named["dictionary"], dict) and isinstance(named["dictionary"].get("file"), str):
+        raise StudyError(f"{place}: is the file that {path} names, and must hold the dictionary itself")
+    return Dictionary.parse(named["dictionary"], str(place))
+
+
+def _read_file(path: Path) -> Dictionary | dict[str, Any]:
+    """The dictionary in the terms of a study, or a TOML file that has one."""
+    try:
+        content = path.read_bytes()
+        if path.suffix.lower() == ".json":
+            return Dictionary(msgspec.json.decode(content, type=_Terms).dictionary)
+        document = tomllib.loads(content.decode("utf-8"))
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
+    except msgspec.MsgspecError:
+        raise StudyError(f"{path}: these are not the terms of a study") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: is not a TOML file: {error}") from None
+    if "dictionary" not in document:
+        raise StudyError(
+            f"{path}: says nothing of any attribute; of age, say, it does in a section [dictionary.age]"
+        )
+    return document
 
 
 def describe_entry(entry: DictionaryEntry) -> str:

@@ -16,6 +16,7 @@ import msgspec
 
 from concilium.closed_lists import METHODS, RELEASES, load
 from concilium.errors import ConciliumError, QueryError, StudyError, nearest
+from concilium.study.attached_files import find_attached
 from concilium.study.methods import find_method, read_parameters
 from concilium.study.sections import (
     HELD_BACK,
@@ -101,6 +102,8 @@ class Study(About, frozen=True, kw_only=True):
         for name in document:
             if name not in SECTIONS:
                 raise StudyError(f"{path}: there is no section [{name}]{nearest(name, SECTIONS)}")
+        if elsewhere:
+            find_attached(path, document)  # before any of them is read
         if "study" not in document:
             raise StudyError(f"{path}: the section [study] with name, method and target is missing")
         about = read_section(path, "study", document, About)
@@ -484,7 +487,7 @@ def check_elsewhere(study: Study) -> None:
         given = [name for name in hospital.__struct_fields__ if name != "name" and getattr(hospital, name)]
         if given:
             problem = f"[[site]] number {place} has {given[0]!r}, which stands in the file of the hospital's own kit"
-    if study.columns != CourseColumns():
+    if study.columns != CourseColumns() and not isinstance(study.parameters.get("public"), str):
         problem = "[series] names columns of files, which each hospital does in the file of its own kit"
     if study.house.identity is not None:
         problem = "[house] identity is not for this file: the house has its own"
@@ -492,7 +495,8 @@ def check_elsewhere(study: Study) -> None:
         problem = (
             "[evaluate] needs all records at hand: take file = ..., patients of your own, or leave it out"
         )
-    if study.schema and (study.evaluate is None or study.evaluate.file is None):
+    stated = study.schema != study.dictionary.schema  # which is public, and the hospitals' to read by
+    if stated and (study.evaluate is None or study.evaluate.file is None):
         problem = "[schema] says how records are read, which each hospital does in the file of its own kit"
     if problem:
         raise StudyError(f"{study.path}: across machines, {problem}")

@@ -1,0 +1,43 @@
+"""A person who waits for stewards, without a network: the same study is submitted again, in the same terms."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from concilium.cli import flare as command
+from concilium.errors import HouseError, StudyPending
+
+pytest.importorskip("nvflare")
+
+
+@pytest.mark.parametrize("patience", [0.0, 60.0])
+def test_a_person_waits_for_stewards_as_long_as_asked(monkeypatch, patience, tmp_path, capsys):
+    from concilium.flare import submitting
+
+    asked, slept = [], []
+
+    def submit(study, kit, out, *, resume, tell, warn):
+        asked.append(resume)
+        if len(asked) < 3:
+            raise StudyPending("abc", ("north", "south"))
+        return "results"
+
+    monkeypatch.setattr(submitting, "submit_study", submit)
+    monkeypatch.setattr(command.time, "sleep", slept.append)
+    study = SimpleNamespace(path=tmp_path / "study.toml", name="a", house=SimpleNamespace(days=30))
+    kit = SimpleNamespace(folder=tmp_path / "kit")
+
+    def run():
+        return command.submit_until(study, kit, tmp_path / "out", False, patience, lambda text: None)
+
+    if not patience:
+        with pytest.raises(HouseError, match=r"(?s)waits for north, south.*--resume"):
+            run()
+        assert asked == [False]
+        return
+    assert run() == "results"
+    assert asked == [False, True, True]  # the same terms, not new ones
+    assert slept == [command.FIRST_PAUSE, 2 * command.FIRST_PAUSE]
+    assert capsys.readouterr().err.count("waiting 60 s") == 1
