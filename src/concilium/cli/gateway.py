@@ -1,7 +1,8 @@
-"""`concilium gateway`: a web server that filters messages by a hospital's constraint graphs."""
+"""`concilium gateway`: a server that filters messages by a hospital's constraint graphs, over HTTP and MLLP."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -26,17 +27,50 @@ def gateway(
         Path | None,
         typer.Option("--log", metavar="FILE", help="Where decisions are logged; standard error if not said."),
     ] = None,
+    hl7_port: Annotated[
+        int | None,
+        typer.Option(
+            "--hl7-port",
+            min=0,
+            max=65535,
+            help="Where to take HL7 v2 messages over MLLP; 0 finds a free port.",
+        ),
+    ] = None,
+    hl7_to: Annotated[
+        str | None,
+        typer.Option(
+            "--hl7-to", metavar="HOST:PORT", help="Where filtered HL7 v2 messages go on to, over MLLP."
+        ),
+    ] = None,
+    hl7_charset: Annotated[
+        str,
+        typer.Option(
+            "--hl7-charset", metavar="NAME", help="What HL7 v2 messages are in that do not say so in MSH-18."
+        ),
+    ] = "ASCII",
 ) -> None:
-    """Filter messages on their way out: post a graph or a FHIR bundle, get it back filtered, or refused.
+    """Filter messages on their way out: post a graph, a FHIR bundle or HL7 v2, get it back filtered, or refused.
+
+    HL7 v2 messages also come in over MLLP (--hl7-port) and go on filtered to their receiver (--hl7-to), whose
+    acknowledgement the sender gets.
 
     \b
-    Example:
+    Examples:
       concilium gateway policy.toml
       curl --data @bundle.json http://127.0.0.1:8600/transactions
+      concilium gateway policy.toml --hl7-port 2575 --hl7-to 127.0.0.1:2576
     """
-    from concilium.console.gateway import Gateway, serve
+    from concilium.console.gateway import Gateway, listen, serve
+    from concilium.console.mllp import MllpChannel, running
+    from concilium.policy.hl7v2 import require_parser
     from concilium.policy.policy import read_rules
+    from concilium.policy.v2_text import find_character_set
 
+    if (hl7_port is None) != (hl7_to is None):
+        raise PolicyError("--hl7-port, where HL7 v2 messages come in, needs --hl7-to, where they go on to")
+    receiver = None if hl7_to is None else read_address(hl7_to)
+    if receiver is not None:
+        require_parser()
     graphs = read_rules(policy).graphs()
     if graphs is None:
         raise PolicyError(
@@ -46,17 +80,31 @@ def gateway(
         raise PolicyError(
             f"{policy}: hash and shift_dates need a secret here; name a file with it as `secret` under [constraints]"
         )
+    gate = Gateway(graphs, find_character_set(hl7_charset, "ascii"))
     start_log(log)
-    if host not in ("127.0.0.1", "::1", "localhost"):
+    if host not in LOOPBACK:
         warn(
             f"listening on {host}: whoever can reach it can send messages, unencrypted; put a proxy with TLS before it"
         )
-    serve(
-        Gateway(graphs),
-        host,
-        port,
-        lambda address: say(f"filtering messages posted to {address}/transactions"),
-    )
+    with contextlib.ExitStack() as stack:
+        if receiver is not None and hl7_port is not None:
+            if receiver[0] not in LOOPBACK:
+                warn(f"HL7 v2 messages go on to {receiver[0]} unencrypted; put a tunnel (TLS, VPN) between")
+            listener = stack.enter_context(listen(host, hl7_port, "--hl7-port"))
+            stack.enter_context(running(MllpChannel(gate, *receiver), listener))
+            say(f"filtering HL7 v2 sent to {host}:{listener.getsockname()[1]} (MLLP) on its way to {hl7_to}")
+        serve(gate, host, port, lambda address: say(f"filtering messages posted to {address}/transactions"))
+
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """HOST:PORT; a PolicyError where it is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise PolicyError(f"--hl7-to is HOST:PORT, such as 127.0.0.1:2576; got {text}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def start_log(path: Path | None) -> None:

@@ -107,7 +107,8 @@ def try_(
         Path,
         typer.Argument(
             metavar="RECORD",
-            help="A JSON file (a graph, a FHIR bundle, a record or a list of records) or a table (csv, parquet).",
+            help="A JSON file (a graph, a FHIR bundle, a record or a list of records), an HL7 v2 message (.hl7), or a "
+            "table (csv, parquet).",
             show_default=False,
         ),
     ],
@@ -125,7 +126,8 @@ def try_(
     graphs = rules.graphs()
     if graphs is not None and graphs.needs_secret and not graphs.has_secret:
         warn("hash and shift_dates are shown with a stand-in for the site's secret")
-    outcomes = list(try_json(rules, record) if record.suffix == ".json" else try_table(rules, record))
+    kinds = {".json": try_json, ".hl7": try_v2}
+    outcomes = list(kinds.get(record.suffix, try_table)(rules, record))
     if as_json:
         say_json(outcomes[0] if len(outcomes) == 1 else outcomes)
         return
@@ -230,6 +232,26 @@ def try_json(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
             decision = graphs.decide({"nodes": [each]})
             nodes = decision.graph["nodes"] if decision.graph is not None else []
             yield outcome(each, nodes[0] if nodes else None, decision.refused_by, decision.rules)
+
+
+def try_v2(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
+    """What becomes of an HL7 v2 message, segment by segment."""
+    from concilium.policy.hl7v2 import V2Message, decide_v2
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PolicyError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        decision = decide_v2(require_graphs(rules), data)
+        character_set = V2Message(data).character_set
+    except PolicyError as error:
+        raise PolicyError(f"{path}: {error}") from None
+    before, after = (
+        None if one is None else list(filter(None, one.decode(character_set).replace("\n", "\r").split("\r")))
+        for one in (data, decision.graph)
+    )
+    yield outcome(before, after, decision.refused_by, decision.rules)
 
 
 def try_table(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:

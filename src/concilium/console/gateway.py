@@ -1,6 +1,7 @@
 """The gateway: messages on their way out, filtered by constraint graphs (docs/methods.md, section 3.5).
 
-A message is posted and comes back filtered in the form it had, or is refused with the rule's name. Who is protected:
+A message (a graph, a FHIR bundle, HL7 v2) is posted and comes back filtered in the form it had, or is refused with the
+rule's name; HL7 v2 over MLLP is in `mllp.py`. Who is protected:
 the people in a message, from its recipient, as far as rules name what identifies them; a filter, not a guarantee.
 Nothing of a message is kept, and the log says what was decided and never about what: no value, no attribute, no
 address, no query string. Assumption: whoever can reach the port may send messages, and what is let out is read by who
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from concilium.errors import ConciliumError, MissingExtra, PolicyError
 from concilium.policy.actions import ConstraintGraphs
 from concilium.policy.fhir import decide_bundle, is_bundle
+from concilium.policy.hl7v2 import decide_v2, is_v2
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
@@ -27,12 +29,13 @@ log = logging.getLogger("concilium.gateway")
 
 MOST_BYTES = 8 * 1024 * 1024
 TOO_LARGE = f"a message may have at most {MOST_BYTES:,} bytes"
+MEDIA_TYPES = {"graph": "application/json", "bundle": "application/fhir+json", "hl7": "application/hl7-v2"}
 FAILED = "the gateway could not decide about this message, so nothing was let out"
 
 
 @dataclass(frozen=True)
 class GatewayReply:
-    """What the sender gets: an HTTP status and a JSON document."""
+    """What the sender gets: an HTTP status and a JSON document, or the bytes of a message in another form."""
 
     status: int
     content: Any
@@ -42,19 +45,29 @@ class GatewayReply:
 class Gateway:
     """Decides about messages, one line of log for each."""
 
-    def __init__(self, graphs: ConstraintGraphs) -> None:
+    def __init__(self, graphs: ConstraintGraphs, character_set: str = "ascii") -> None:
         graphs.require_secret()
         self.graphs = graphs
+        self.character_set = character_set
 
     def handle(self, data: bytes) -> GatewayReply:
         """The filtered message (200), the rule that refuses it (403), or what is wrong with it (400)."""
-        kind = "message"
+        return self.handle_v2(data) if is_v2(data) else self._handle("message", data)
+
+    def handle_v2(self, data: bytes) -> GatewayReply:
+        """The same for what is HL7 v2 or nothing."""
+        return self._handle("hl7", data)
+
+    def _handle(self, kind: str, data: bytes) -> GatewayReply:
         try:
-            message = read_message(data)
-            kind = "bundle" if is_bundle(message) else "graph"
-            bundle = kind == "bundle"
-            decision = decide_bundle(self.graphs, message) if bundle else self.graphs.decide(message)
-        except PolicyError as error:
+            if kind == "hl7":
+                decision = decide_v2(self.graphs, data, self.character_set)
+            else:
+                message = read_message(data)
+                kind = "bundle" if is_bundle(message) else "graph"
+                bundle = kind == "bundle"
+                decision = decide_bundle(self.graphs, message) if bundle else self.graphs.decide(message)
+        except (PolicyError, MissingExtra) as error:
             log.info("error %s", kind)
             return GatewayReply(400, {"error": str(error)})
         except Exception as error:
@@ -66,7 +79,7 @@ class Gateway:
             log.info("refused %s by %s", kind, rules)
             return GatewayReply(403, {"refused_by": decision.refused_by})
         log.info("passed %s, rules that applied: %s", kind, rules)
-        return GatewayReply(200, decision.graph, "application/fhir+json" if bundle else "application/json")
+        return GatewayReply(200, decision.graph, MEDIA_TYPES[kind])
 
 
 def read_message(data: bytes) -> Any:
@@ -78,7 +91,9 @@ def read_message(data: bytes) -> Any:
     except RecursionError:
         raise PolicyError("the message is nested too deeply") from None
     except ValueError:
-        raise PolicyError('the message is not JSON; send a graph {"nodes": [...]} or a FHIR bundle') from None
+        raise PolicyError(
+            'the message is not JSON; send a graph {"nodes": [...]}, a FHIR bundle, or HL7 v2, which begins with MSH'
+        ) from None
 
 
 def _refuse(constant: str) -> None:
@@ -103,7 +118,8 @@ def make_app(gateway: Gateway) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     def answer(reply: GatewayReply) -> Response:
-        return Response(json.dumps(reply.content), reply.status, media_type=reply.media_type)
+        content = reply.content if isinstance(reply.content, bytes) else json.dumps(reply.content)
+        return Response(content, reply.status, media_type=reply.media_type)
 
     async def post(request: Request) -> Response:
         data = bytearray()
@@ -122,6 +138,17 @@ def make_app(gateway: Gateway) -> FastAPI:
     return app
 
 
+def listen(host: str, port: int, option: str) -> socket.socket:
+    """A port to listen on; a ConciliumError that names the option where it cannot be had."""
+    try:
+        return socket.create_server((host, port))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConciliumError(
+            f"cannot listen on {host} port {port} ({reason}); choose another {option}"
+        ) from None
+
+
 def serve(gateway: Gateway, host: str, port: int, announce: Callable[[str], None]) -> None:
     """Listen until interrupted; `announce` gets the address once messages can be sent to it (port 0: a free one)."""
     app = make_app(gateway)
@@ -129,14 +156,7 @@ def serve(gateway: Gateway, host: str, port: int, announce: Callable[[str], None
         import uvicorn
     except ImportError:
         raise MissingExtra("web", "the gateway") from None
-    try:
-        listener = socket.create_server((host, port))
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConciliumError(
-            f"cannot listen on {host} port {port} ({reason}); choose another --port"
-        ) from None
-    with listener:
+    with listen(host, port, "--port") as listener:
         announce(f"http://{host}:{listener.getsockname()[1]}")
         # The access log would hold addresses and query strings.
         settings = uvicorn.Config(

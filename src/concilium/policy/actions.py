@@ -49,9 +49,9 @@ from concilium.records.expression import TRUE, Expression
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a transaction: the filtered graph, or None and the rule that refused it."""
+    """What becomes of a transaction: what is left of it, in the form it had, or None and the rule that refused it."""
 
-    graph: dict[str, Any] | None
+    graph: Any
     refused_by: str | None
     rules: tuple[str, ...]
 
@@ -127,7 +127,8 @@ class ConstraintGraphs:
 
     def apply(self, graph: Mapping[str, Any]) -> dict[str, Any] | None:
         """A filtered copy of the transaction, or None where it is refused."""
-        return self.decide(graph).graph
+        left: dict[str, Any] | None = self.decide(graph).graph
+        return left
 
     def matches(self, graph: Mapping[str, Any]) -> tuple[str, ...]:
         """The names of the constraint graphs whose whole motif is found in the transaction."""

@@ -29,7 +29,9 @@ LARGEST_SHIFT = 365
 # Nothing but a time may follow a date: whatever else stood there would be passed on by `shift_dates`.
 _TIME = r"[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
 _ISO = re.compile(rf"([0-9]{{4}})(?:-([0-9]{{2}})(?:-([0-9]{{2}})(?:{_TIME})?)?)?")
-_COMPACT = re.compile(r"([0-9]{4})(0[1-9]|1[0-2])([0-2][0-9]|3[01])(?:[0-9]{4}(?:[0-9]{2})?)?")
+# As HL7 v2 writes it: hours and minutes, seconds, parts of them, and the zone.
+_CLOCK = r"[0-9]{4}(?:[0-9]{2}(?:\.[0-9]{1,4})?)?(?:[+-][0-9]{4})?"
+_COMPACT = re.compile(rf"([0-9]{{4}})(0[1-9]|1[0-2])([0-2][0-9]|3[01])(?:{_CLOCK})?")
 _LOCAL = re.compile(r"[0-9]{1,2}([/.-])[0-9]{1,2}\1([0-9]{4})")
 _ZIP = re.compile(r"[0-9]{5}(?:-?[0-9]{4})?")
 _ICD = re.compile(

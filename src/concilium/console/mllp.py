@@ -1,0 +1,248 @@
+"""HL7 v2 over MLLP: a message comes in, its filtered copy goes on to the receiver, and the sender gets an answer.
+
+MLLP (HL7 v2.5.1, appendix C) puts a message between <VT> and <FS><CR>, many on one connection, each answered before the
+next. Who is protected: the people in a message, from its receiver, as far as rules name what identifies them. Nothing
+goes on that was not read, decided about and written anew: what cannot be read, a frame that is cut off, too large, too
+slow or not as MLLP has it goes no further, and neither does anything after it on that connection. AA is said only after
+the receiver has said it. Assumption: whoever can reach the port may send, and both ways are as safe as the network is,
+since MLLP has neither accounts nor encryption.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from concilium.console.acknowledgement import V2Header, make_acknowledgement, read_acknowledgement
+from concilium.console.gateway import MOST_BYTES, TOO_LARGE, Gateway
+
+log = logging.getLogger("concilium.gateway")
+
+START, END = b"\x0b", b"\x1c\r"
+MOST_CONNECTIONS = 100
+
+
+class Patience(NamedTuple):
+    """Seconds that are waited: for a next message, for one that has begun, for the receiver, and for its answer."""
+
+    idle: float = 3600.0
+    message: float = 30.0
+    connection: float = 10.0
+    answer: float = 30.0
+
+
+class BadFrame(Exception):
+    """Bytes that are not as MLLP has them; says what is wrong, never what they are."""
+
+
+class Undelivered(Exception):
+    """The receiver could not be reached, or did not answer."""
+
+
+class Verdict(NamedTuple):
+    """What the sender is told: A, E or R, and a sentence."""
+
+    code: str
+    said: str = ""
+
+
+async def read_frame(reader: asyncio.StreamReader, idle: float, patience: float) -> bytes | None:
+    """The next message; None where the other side has ended. BadFrame where it is none."""
+    try:
+        first = b"\r"
+        while first in (b"\r", b"\n"):  # some put a line end between frames
+            first = await asyncio.wait_for(reader.read(1), idle)
+    except TimeoutError:
+        return None
+    if first == b"":
+        return None
+    if first != START:
+        raise BadFrame("a message begins with <VT>")
+    try:
+        data = await asyncio.wait_for(reader.readuntil(END), patience)
+    except TimeoutError:
+        raise BadFrame(f"a message must be there within {patience:g} s of its beginning") from None
+    except asyncio.LimitOverrunError:
+        raise BadFrame(TOO_LARGE) from None
+    except asyncio.IncompleteReadError:
+        raise BadFrame("the connection ended within a message") from None
+    message = data.removesuffix(END)
+    if START in message or END[:1] in message:
+        raise BadFrame("a message ends with <FS><CR>, and neither <VT> nor <FS> stands within it")
+    return message
+
+
+async def write_frame(writer: asyncio.StreamWriter, message: bytes, patience: float) -> None:
+    writer.write(START + message + END)
+    await asyncio.wait_for(writer.drain(), patience)
+
+
+class Receiver:
+    """Where filtered messages go on to: one connection, opened when there is something to send."""
+
+    def __init__(self, host: str, port: int, patience: Patience) -> None:
+        self._host, self._port, self._patience = host, port, patience
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        # Some answer also what asked for no answer: that must not be taken for the answer to what came after.
+        self._unasked: deque[str] = deque(maxlen=1_000)
+
+    async def deliver(self, message: bytes) -> str:
+        """Whether the receiver took it: A, E or R. Undelivered where it did not say so."""
+        header = V2Header.read(message)
+        try:
+            reader, writer = await self._open()
+            await write_frame(writer, message, self._patience.answer)
+            if not header.wants_answer:
+                self._unasked.append(header[10])
+                return "A"
+            code = await self._answer(reader, header[10])
+        except (OSError, TimeoutError, BadFrame):
+            code = None
+        if code is None:
+            # What it says later could be taken for the answer to another message.
+            await self.close()
+            raise Undelivered
+        return code
+
+    async def _answer(self, reader: asyncio.StreamReader, control_id: str) -> str | None:
+        async with asyncio.timeout(self._patience.answer):
+            while True:
+                data = await read_frame(reader, self._patience.answer, self._patience.answer)
+                answer = None if data is None else read_acknowledgement(data)
+                if answer is None or answer[1] == control_id or answer[1] not in self._unasked:
+                    return answer[0] if answer is not None and answer[1] == control_id else None
+                self._unasked.remove(answer[1])
+
+    async def close(self) -> None:
+        if self._streams is not None:
+            await close(self._streams[1])
+        self._streams = None
+        self._unasked.clear()
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._streams is not None and self._streams[0].at_eof():
+            await self.close()
+        if self._streams is None:
+            self._streams = await asyncio.wait_for(
+                asyncio.open_connection(self._host, self._port, limit=MOST_BYTES), self._patience.connection
+            )
+        return self._streams
+
+
+class MllpChannel:
+    """Answers senders, each connection by itself and each message before the next."""
+
+    def __init__(self, gateway: Gateway, host: str, port: int, patience: Patience | None = None) -> None:
+        self.gateway = gateway
+        self._to = (host, port)
+        self._patience = patience or Patience()
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
+        """Take connections until told to stop; what is under way then is cut off, unanswered."""
+        server = await asyncio.start_server(self._welcome, sock=listener, limit=MOST_BYTES)
+        await stop.wait()
+        server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.current_task()
+        if len(self._connections) >= MOST_CONNECTIONS or connection is None:
+            log.warning("turned away a connection: there are %s already", MOST_CONNECTIONS)
+            await close(writer)
+            return
+        self._connections.add(connection)
+        receiver = Receiver(*self._to, self._patience)
+        try:
+            await self._converse(reader, writer, receiver)
+        except (OSError, TimeoutError, asyncio.CancelledError):
+            pass  # the sender has gone, or we go; what it was not told it will send again
+        except Exception as error:
+            # By its name alone: the text of an unforeseen error may hold a value.
+            log.error("failure hl7: %s", type(error).__name__)
+        finally:
+            self._connections.discard(connection)
+            await receiver.close()
+            await close(writer)
+
+    async def _converse(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, receiver: Receiver
+    ) -> None:
+        while True:
+            try:
+                message = await read_frame(reader, self._patience.idle, self._patience.message)
+            except BadFrame as error:
+                log.info("error hl7")
+                answer = make_acknowledgement(V2Header(), "E", str(error))
+                await write_frame(writer, answer, self._patience.answer)
+                await discard(reader, writer)
+                return
+            if message is None:
+                return
+            header = V2Header.read(message)
+            code, said = await self._decide(message, header, receiver)
+            if header.wants_answer:
+                answer = make_acknowledgement(header, code, said)
+                await write_frame(writer, answer, self._patience.answer)
+
+    async def _decide(self, message: bytes, header: V2Header, receiver: Receiver) -> Verdict:
+        if header.is_enhanced and header[15] not in ("", "AL", "NE"):
+            log.info("error hl7")
+            return Verdict("E", "answers are sent always or never (MSH-15: AL or NE), not by how it went")
+        reply = await asyncio.to_thread(self.gateway.handle_v2, message)
+        if reply.status == 403:
+            return Verdict("E", f"refused by graph {reply.content['refused_by']}")
+        if reply.status != 200:
+            return Verdict("E" if reply.status == 400 else "R", reply.content["error"])
+        try:
+            code = await receiver.deliver(reply.content)
+        except Undelivered:
+            log.warning("undelivered hl7")
+            return Verdict("R", "the receiver could not be reached or did not answer; send it again")
+        if code != "A":
+            log.warning("undelivered hl7: the receiver did not take it")
+            return Verdict(code, "the receiver did not take it")
+        return Verdict("A")
+
+
+async def discard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read away for a moment what the other side still sends: it would otherwise not get to read the answer."""
+    with contextlib.suppress(OSError, TimeoutError):
+        writer.write_eof()
+        async with asyncio.timeout(2):
+            while await reader.read(65536):
+                pass
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        await asyncio.wait_for(writer.wait_closed(), 5)
+
+
+@contextlib.contextmanager
+def running(channel: MllpChannel, listener: socket.socket) -> Iterator[None]:
+    """The channel at work in a thread of its own, as long as the block lasts."""
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        with contextlib.closing(loop):
+            loop.run_until_complete(channel.serve(listener, stop))
+            loop.run_until_complete(loop.shutdown_default_executor())
+
+    thread = threading.Thread(target=run, name="mllp", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(timeout=10)

@@ -1,0 +1,484 @@
+"""HL7 v2 over MLLP as it runs: senders, a receiver, real sockets on this machine, and nothing unread going through."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from concilium import policy
+from concilium.cli.main import app
+from concilium.console import mllp
+from concilium.console.acknowledgement import V2Header, make_acknowledgement, read_acknowledgement
+from concilium.console.gateway import MOST_BYTES, Gateway, listen
+from concilium.console.mllp import END, START, MllpChannel, Patience, running
+
+RULES = """
+graph identity { node u exists u.PID.19, exists u.PID.5; }
+graph names { node x + eliminate x.PID.5, substitute x.PID.3.1 =~ /hash()/; }
+graph kin { node x + where x.segment = 'NK1' eliminate x; }
+"""
+SECRET = b"a secret of this gateway"
+PATIENCE = Patience(idle=20, message=1, connection=2, answer=2)
+
+
+def message(
+    control: str = "MSG7", patient: str = "PID|1||MRN7||ROE^ANN", extra: str = "", version: str = "2.5.1"
+) -> bytes:
+    header = rf"MSH|^~\&|LAB|NORTH|EHR|SOUTH|20200228||ORU^R01|{control}|P|{version}{extra}"
+    return f"{header}\r{patient}\rNK1|1|ROE^BOB\rOBX|1|NM|GLU||6.5\r".encode("latin-1")
+
+
+def frame(data: bytes) -> bytes:
+    return START + data + END
+
+
+def read_one(connection: socket.socket) -> bytes:
+    """The next frame; nothing where the other side has ended."""
+    data = b""
+    while not data.endswith(END):
+        chunk = connection.recv(65536)
+        if not chunk:
+            return b""
+        data += chunk
+    assert data.startswith(START)
+    return data[1:-2]
+
+
+class Hospital:
+    """A receiver that keeps what it gets and answers by `answer`: bytes, or None to say nothing."""
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+        self.answer: Callable[[bytes], bytes | None] = lambda data: make_acknowledgement(
+            V2Header.read(data), "A"
+        )
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while data := read_one(connection):
+                self.received.append(data)
+                if (answer := self.answer(data)) is not None:
+                    connection.sendall(frame(answer))
+
+
+@pytest.fixture
+def hospital() -> Iterator[Hospital]:
+    receiver = Hospital()
+    yield receiver
+    receiver.listener.close()
+
+
+@pytest.fixture
+def port(hospital: Hospital) -> Iterator[int]:
+    gateway = Gateway(policy.parse(RULES, secret=SECRET))
+    with (
+        listen("127.0.0.1", 0, "--hl7-port") as listener,
+        running(MllpChannel(gateway, "127.0.0.1", hospital.port, PATIENCE), listener),
+    ):
+        yield listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def sender(port: int) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        yield connection
+
+
+def send(port: int, *parts: bytes) -> bytes:
+    with sender(port) as connection:
+        for part in parts:
+            connection.sendall(part)
+        return read_one(connection)
+
+
+def answer_of(data: bytes) -> list[str]:
+    """MSA-1, MSA-2 and MSA-3, if it has one."""
+    msh, msa, last = data.decode("latin-1").split("\r")
+    assert msh.startswith("MSH|^~\\&|")
+    assert last == ""
+    assert msa.startswith("MSA|")
+    return msa.split("|")[1:]
+
+
+FILTERED = (
+    rb"MSH|^~\&|LAB|NORTH|EHR|SOUTH|20200228||ORU^R01|MSG7|P|2.5.1" + b"\rPID|1||HASH||\rOBX|1|NM|GLU||6.5\r"
+)
+
+
+def without_hash(data: bytes) -> bytes:
+    return re.sub(rb"\b[0-9a-f]{32}\b", b"HASH", data)
+
+
+def test_a_message_goes_on_filtered_and_is_acknowledged(port: int, hospital: Hospital) -> None:
+    reply = send(port, frame(message()))
+    assert [without_hash(data) for data in hospital.received] == [FILTERED]
+    assert answer_of(reply) == ["AA", "MSG7"]
+    header = reply.decode().split("\r")[0].split("|")
+    assert header[2:6] == ["EHR", "SOUTH", "LAB", "NORTH"]
+    assert header[8] == "ACK^R01^ACK"
+    assert header[10:] == ["P", "2.5.1"]
+
+
+def test_a_rule_refuses_and_nothing_goes_on(port: int, hospital: Hospital, caplog: Any) -> None:
+    with caplog.at_level(logging.INFO, logger="concilium.gateway"):
+        reply = send(port, frame(message(patient="PID|1||MRN7||ROE^ANN" + "|" * 14 + "123-45-6789")))
+    assert answer_of(reply) == ["AE", "MSG7", "refused by graph identity"]
+    assert hospital.received == []
+    assert caplog.messages == ["refused hl7 by identity"]
+
+
+def test_several_messages_on_one_connection_in_order(port: int, hospital: Hospital) -> None:
+    with sender(port) as connection:
+        connection.sendall(b"".join(frame(message(f"M{number}")) for number in range(20)))
+        replies = [answer_of(read_one(connection)) for _ in range(20)]
+        connection.sendall(b"\r\n" + frame(message("LAST")))
+        assert answer_of(read_one(connection)) == ["AA", "LAST"]
+    assert replies == [["AA", f"M{number}"] for number in range(20)]
+    assert [V2Header.read(data)[10] for data in hospital.received] == [*(f"M{n}" for n in range(20)), "LAST"]
+
+
+def test_many_senders_at_once_each_get_their_own(port: int, hospital: Hospital) -> None:
+    found: dict[int, list[str]] = {}
+
+    def one(number: int) -> None:
+        found[number] = answer_of(send(port, frame(message(f"S{number}"))))
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: ["AA", f"S{number}"] for number in range(12)}
+    assert len(hospital.received) == 12
+
+
+@pytest.mark.parametrize(
+    ("data", "answer"),
+    [
+        (b"", ["AE", "", "an HL7 v2 message begins with its header, MSH"]),
+        (b"PID|1||MRN7||ROE", ["AE", "", "an HL7 v2 message begins with its header, MSH"]),
+        (b'{"nodes": [{"name": "ROE"}]}', ["AE", "", "an HL7 v2 message begins with its header, MSH"]),
+        (b"MSH|^^^^|ROE", ["AE", "", r"MSH-1 and MSH-2 are not five different signs, such as \F\\S\\R\\E\\T\ "[:-1]]),
+        (message(patient="PID|1||MRN7||R\xd6E"),
+         ["AE", "MSG7", "the message is not ascii throughout, though MSH-18 says so or names no other character set"]),
+        (message(patient="R|ROE"),
+         ["AE", "MSG7", "a segment has no name of three letters, so that no rule could see what it is"]),
+        (message(patient=message().decode()),
+         ["AE", "MSG7", "this is more than one message, or a batch; send each message on its own"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_goes_no_further(
+    port: int, hospital: Hospital, data: bytes, answer: list[str], caplog: Any
+) -> None:
+    with caplog.at_level(logging.INFO, logger="concilium.gateway"), sender(port) as connection:
+        connection.sendall(frame(data))
+        reply = read_one(connection)
+        connection.sendall(frame(message("NEXT")))
+        assert answer_of(read_one(connection)) == ["AA", "NEXT"]
+    assert answer_of(reply) == answer
+    assert [V2Header.read(one)[10] for one in hospital.received] == ["NEXT"]
+    assert caplog.messages[0] == "error hl7"
+    assert "ROE" not in caplog.text + reply.decode()
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ([message() + END], "begins with <VT>"),
+        ([b"GET / HTTP/1.1\r\n\r\n"], "begins with <VT>"),
+        ([START + message() + START + message() + END], "neither <VT> nor <FS>"),
+        ([START + message() + b"\x1c" + frame(message())], "neither <VT> nor <FS>"),
+        ([START + message() + b"\x1c\n\x1c\r"], "neither <VT> nor <FS>"),
+        ([START, b"MSH|", b"^~"], r"there within 1 s"),
+        ([START + b"MSH|" + b"x" * (MOST_BYTES + 70_000)], "at most 8,388,608 bytes"),
+    ],
+)
+def test_malformed_frames_end_the_connection(
+    port: int, hospital: Hospital, parts: list[bytes], words: str
+) -> None:
+    with sender(port) as connection:
+        for part in parts:
+            connection.sendall(part)
+        code, control, said = answer_of(read_one(connection))
+        assert (code, control) == ("AE", "")
+        assert words in said
+        with contextlib.suppress(OSError):
+            connection.sendall(frame(message("NEXT")))
+        with contextlib.suppress(OSError):
+            assert connection.recv(1) == b""
+    assert hospital.received == []
+    assert answer_of(send(port, frame(message("ANEW")))) == ["AA", "ANEW"]
+
+
+def test_a_message_that_is_cut_off_goes_no_further(port: int, hospital: Hospital) -> None:
+    with sender(port) as connection:
+        connection.sendall(START + message())
+        connection.shutdown(socket.SHUT_WR)
+        assert answer_of(read_one(connection))[2] == "the connection ended within a message"
+    assert hospital.received == []
+
+
+def test_a_message_may_come_in_pieces(port: int, hospital: Hospital) -> None:
+    with sender(port) as connection:
+        for piece in re.findall(rb".{1,17}", frame(message()), flags=re.DOTALL):
+            connection.sendall(piece)
+            time.sleep(0.005)
+        assert answer_of(read_one(connection)) == ["AA", "MSG7"]
+    assert [without_hash(data) for data in hospital.received] == [FILTERED]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda data: make_acknowledgement(V2Header.read(data), "E", "no"),
+         ["AE", "MSG7", "the receiver did not take it"]),
+        (lambda data: make_acknowledgement(V2Header.read(data), "R"),
+         ["AR", "MSG7", "the receiver did not take it"]),
+        (lambda data: make_acknowledgement(V2Header.read(message("OTHER")), "A"), None),
+        (lambda data: b"MSH|^~\\&|\rMSA|XX|MSG7\r", None),
+        (lambda data: b"thank you", None),
+        (lambda data: None, None),
+    ],
+)  # fmt: skip
+def test_accepted_is_said_only_after_the_receiver_has_said_it(
+    port: int, hospital: Hospital, answer: Any, told: list[str] | None, caplog: Any
+) -> None:
+    hospital.answer = answer
+    with caplog.at_level(logging.INFO, logger="concilium.gateway"):
+        reply = answer_of(send(port, frame(message())))
+    unreached = ["AR", "MSG7", "the receiver could not be reached or did not answer; send it again"]
+    assert reply == (told or unreached)
+    assert caplog.messages[-1].startswith("undelivered hl7")
+    hospital.answer = lambda data: make_acknowledgement(V2Header.read(data), "A")
+    assert answer_of(send(port, frame(message()))) == ["AA", "MSG7"]
+
+
+def test_without_a_receiver_the_sender_is_told_to_send_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = taken.getsockname()[1]
+    gateway = Gateway(policy.parse(RULES, secret=SECRET))
+    with (
+        listen("127.0.0.1", 0, "--hl7-port") as listener,
+        running(MllpChannel(gateway, "127.0.0.1", nobody, PATIENCE), listener),
+    ):
+        assert answer_of(send(listener.getsockname()[1], frame(message())))[:2] == ["AR", "MSG7"]
+
+
+def test_a_receiver_that_comes_back_is_connected_to_again(port: int, hospital: Hospital) -> None:
+    def once(data: bytes) -> bytes:
+        raise OSError  # ends this connection after its first message
+
+    with sender(port) as connection:
+        hospital.answer = once
+        connection.sendall(frame(message("ONE")))
+        assert answer_of(read_one(connection))[:2] == ["AR", "ONE"]
+        hospital.answer = lambda data: make_acknowledgement(V2Header.read(data), "A")
+        connection.sendall(frame(message("TWO")))
+        assert answer_of(read_one(connection)) == ["AA", "TWO"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "codes"),
+    [
+        ("|||AL|NE", ["CA", "CE"]),
+        ("|||NE|AL", []),
+        ("||||AL", []),
+        ("|||ER|AL", []),
+        ("|||SU|NE", []),
+    ],
+)
+def test_enhanced_mode_is_answered_as_it_asks(
+    port: int, hospital: Hospital, conditions: str, codes: list[str]
+) -> None:
+    with sender(port) as connection:
+        connection.sendall(frame(message("GOOD", extra=conditions)))
+        connection.sendall(frame(message("BAD", extra=conditions, patient="??")))
+        connection.sendall(frame(message("PLAIN")))
+        replies = [answer_of(read_one(connection)) for _ in range(len(codes) + 1)]
+    assert [reply[:2] for reply in replies] == [
+        *([code, control] for code, control in zip(codes, ["GOOD", "BAD"], strict=False)),
+        ["AA", "PLAIN"],
+    ]
+    went = [V2Header.read(data)[10] for data in hospital.received]
+    assert went == (["PLAIN"] if conditions[3:5] in ("ER", "SU") else ["GOOD", "PLAIN"])
+
+
+def test_a_control_id_that_a_rule_changes_is_the_receivers_own(hospital: Hospital) -> None:
+    gateway = Gateway(policy.parse("graph I { node x + substitute x.MSH.10 =~ /MSG/ID/; }"))
+    with (
+        listen("127.0.0.1", 0, "--hl7-port") as listener,
+        running(MllpChannel(gateway, "127.0.0.1", hospital.port, PATIENCE), listener),
+    ):
+        assert answer_of(send(listener.getsockname()[1], frame(message()))) == ["AA", "MSG7"]
+    assert V2Header.read(hospital.received[0])[10] == "ID7"
+
+
+def test_character_sets_come_through(port: int, hospital: Hospital) -> None:
+    for extra, encoding in (("||||||8859/1", "latin-1"), ("||||||UNICODE UTF-8", "utf-8")):
+        data = message("MÜ", patient="PID|1||7||ROE|MÜLLER", extra=extra).decode("latin-1").encode(encoding)
+        reply = send(port, frame(data))
+        assert "MSA|AA|MÜ\r".encode(encoding) in reply
+        assert extra.encode() in reply
+        assert "||MÜLLER".encode(encoding) in hospital.received[-1]
+
+
+def test_too_many_connections_are_turned_away(
+    port: int, monkeypatch: pytest.MonkeyPatch, hospital: Hospital
+) -> None:
+    monkeypatch.setattr(mllp, "MOST_CONNECTIONS", 2)
+    with sender(port) as one, sender(port) as two:
+        for connection in (one, two):
+            connection.sendall(frame(message()))
+            assert answer_of(read_one(connection)) == ["AA", "MSG7"]
+        with sender(port) as third:
+            assert third.recv(1) == b""
+    assert len(hospital.received) == 2
+
+
+def test_a_fault_of_ours_lets_nothing_out_and_logs_only_its_name(
+    port: int, hospital: Hospital, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("ROE")
+
+    monkeypatch.setattr("concilium.console.gateway.decide_v2", fail)
+    with caplog.at_level(logging.INFO, logger="concilium.gateway"):
+        code, control, said = answer_of(send(port, frame(message())))
+    assert (code, control) == ("AR", "MSG7")
+    assert "nothing was let out" in said
+    assert hospital.received == []
+    assert caplog.messages == ["failure hl7: ZeroDivisionError"]
+
+
+@pytest.mark.parametrize(
+    ("data", "read"),
+    [
+        (b"MSH|^~\\&|\rMSA|AA|7\r", ("A", "7")),
+        (b"MSH|^~\\&|\nMSA|CE|8|no\n", ("E", "8")),
+        (b"MSH#^~\\&#\rMSA#AR##7\r", ("R", "")),
+        (b"MSH|^~\\&|\rMSA|XX|7\r", None),
+        (b"MSH|^~\\&|\rMSA|AA\r", None),
+        (b"MSH|^~\\&|\rMSA|AA|7\rMSA|AA|7\r", None),
+        (b"MSA|AA|7\r", None),
+        (b"", None),
+    ],
+)
+def test_acknowledgements_are_read(data: bytes, read: tuple[str, str] | None) -> None:
+    assert read_acknowledgement(data) == read
+
+
+def test_messages_can_also_be_posted(hospital: Hospital) -> None:
+    gateway = Gateway(policy.parse(RULES, secret=SECRET))
+    reply = gateway.handle(message())
+    assert (reply.status, reply.media_type) == (200, "application/hl7-v2")
+    assert without_hash(reply.content) == FILTERED
+    assert gateway.handle(message(patient="R|ROE")).status == 400
+
+
+# As a process
+
+
+def start(folder: Path, hospital: Hospital) -> tuple[subprocess.Popen[str], int, str]:
+    (folder / "own.secret").write_bytes(SECRET)
+    (folder / "own.secret").chmod(0o600)
+    (folder / "policy.toml").write_text(f'[constraints]\ntext = """{RULES}"""\nsecret = "own.secret"\n')
+    command = [
+        sys.executable,
+        "-m",
+        "concilium.cli.main",
+        "gateway",
+        str(folder / "policy.toml"),
+        "--port",
+        "0",
+    ]
+    process = subprocess.Popen(
+        [*command, "--hl7-port", "0", "--hl7-to", f"127.0.0.1:{hospital.port}", "--log", str(folder / "log")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    first, second = process.stdout.readline(), process.stdout.readline()
+    found = re.search(r"127\.0\.0\.1:(\d+) \(MLLP\)", first)
+    assert found, first + second + (process.communicate()[1] if process.poll() is not None else "")
+    assert "/transactions" in second
+    return process, int(found[1]), second
+
+
+def test_the_command_listens_for_both_and_ends_when_interrupted(tmp_path: Path, hospital: Hospital) -> None:
+    process, port, _ = start(tmp_path, hospital)
+    try:
+        with sender(port) as connection:
+            connection.sendall(frame(message()))
+            assert answer_of(read_one(connection)) == ["AA", "MSG7"]
+            process.send_signal(signal.SIGINT)
+            _, complaints = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in complaints
+    assert [without_hash(data) for data in hospital.received] == [FILTERED]
+    logged = (tmp_path / "log").read_text()
+    assert logged.count("\n") == 1
+    assert "passed hl7, rules that applied: names, kin" in logged
+    assert not re.search("ROE|MRN|127", logged + complaints)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--hl7-port", "2575"], "needs --hl7-to"),
+        (["--hl7-to", "127.0.0.1:2575"], "needs --hl7-to"),
+        (["--hl7-port", "0", "--hl7-to", "nowhere"], "HOST:PORT"),
+        (["--hl7-port", "0", "--hl7-to", "a:99999"], "HOST:PORT"),
+        (["--hl7-charset", "EBCDIC"], "a character set that is not read"),
+    ],
+)
+def test_options_that_cannot_be_meant(tmp_path: Path, options: list[str], words: str) -> None:
+    (tmp_path / "rules.graph").write_text("graph N { node x eliminate x.PID.5; }")
+    result = CliRunner().invoke(app, ["gateway", str(tmp_path / "rules.graph"), *options])
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+def test_without_the_extra_the_command_that_installs_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "hl7", None)
+    (tmp_path / "rules.graph").write_text("graph N { node x eliminate x.PID.5; }")
+    options = ["--hl7-port", "0", "--hl7-to", "127.0.0.1:2575"]
+    result = CliRunner().invoke(app, ["gateway", str(tmp_path / "rules.graph"), *options])
+    assert result.exit_code == 2
+    assert "pip install 'concilium[hl7]'" in result.output
+
+
+def test_policy_try_shows_a_message_segment_by_segment(tmp_path: Path) -> None:
+    (tmp_path / "rules.graph").write_text("graph N { node x eliminate x.PID.5; }")
+    (tmp_path / "one.hl7").write_bytes(message())
+    result = CliRunner().invoke(
+        app, ["policy", "try", str(tmp_path / "rules.graph"), str(tmp_path / "one.hl7")]
+    )
+    assert result.exit_code == 0
+    assert re.search(r'"PID\|1\|\|MRN7\|\|ROE\^ANN",\s+\| +"PID\|1\|\|MRN7\|\|",', result.stdout)
