@@ -3,7 +3,8 @@
 python benchmarks/policy.py [patients]    default 100,000 patients x 50 attributes in 5 sites
 
 Engine, one core: transactions of 10 nodes with 20 attributes each, 10 rules with conditions, edges, patterns and
-functions. A tree's run: opening the sites (where the policy is applied) and growing an exact tree of depth 6, with a
+functions; the same as FHIR bundles, and HL7 v2 messages of ten segments, beside what python-hl7 takes to read and
+write them. A tree's run: opening the sites (where the policy is applied) and growing an exact tree of depth 6, with a
 policy of 10 rules, and without one on tables that were filtered before, so that both grow the same tree; in pairs in
 the same process, and of the pairs' ratios the median.
 """
@@ -16,12 +17,14 @@ import sys
 import time
 from statistics import median
 
+import hl7
 import numpy as np
 
 import concilium as cc
 from concilium.console.gateway import Gateway
 from concilium.policy.constrain import constrain
 from concilium.policy.fhir import decide_bundle
+from concilium.policy.hl7v2 import decide_v2
 from concilium.records.table import Coded, Records
 
 RULES = """
@@ -36,6 +39,15 @@ graph joined { node p + where p.vip = 'yes' eliminate p.bed; node v + where v.ty
 graph codes { node v + where v.type = 'Visit' substitute v.diagnosis =~ /generalise(3)/; }
 graph labs { node l + where l.type = 'Lab' and (l.value > 100 or l.value is missing)
              substitute l.value =~ /round(10)/; }
+"""
+V2_RULES = """
+graph identity { node u exists u.PID.19, exists u.PID.5.1, exists u.PID.11.1; }
+graph names { node x + eliminate x.PID.5, eliminate x.PID.11.1, substitute x.PID.3.1 =~ /first3()/; }
+graph births { node x + substitute x.PID.7 =~ /year()/, substitute x.PID.11.5 =~ /zip3()/; }
+graph kin { node x + where x.segment = 'NK1' eliminate x; }
+graph wards { node v + where v.PV1.3.1 in {'psychiatry', 'addiction'} eliminate v.PV1.3; }
+graph labs { node l + where l.OBX.5 > 100 substitute l.OBX.5 =~ /round(10)/; node o where o.OBR.4.1 = 'GLU';
+             edge (l, o); }
 """
 KINDS = ["Patient", "Visit", "Visit", "Visit", "Lab", "Lab", "Lab", "Lab", "Note", "Order"]
 SECONDS = 2.0
@@ -74,6 +86,23 @@ def make_bundle(transaction: dict[str, object]) -> dict[str, object]:
     return {"resourceType": "Bundle", "type": "collection", "entry": entries}
 
 
+def make_v2(dice: random.Random) -> bytes:
+    ward = dice.choice(["surgery", "psychiatry", "medicine"])
+    segments = [
+        r"MSH|^~\&|LAB|NORTH|EHR|SOUTH|20200228101500||ORU^R01^ORU_R01|MSG7|P|2.5.1",
+        f"PID|1||{dice.randrange(10**6)}^^^NORTH^MR||ROE^ANN^M||19500131|F|||1 Elm St^^Boston^MA^02139||617-555-0123",
+        "NK1|1|ROE^BOB|HUS",
+        f"PV1|1|I|{ward}^{dice.randrange(30)}^1",
+        "ORC|RE|o1",
+        "OBR|1|o1||GLU^glucose^L|||20200228",
+    ]
+    segments += [
+        f"OBX|{number}|NM|GLU^glucose^L||{dice.randrange(200)}|mg/dl|70-110||||F|||20200228"
+        for number in range(1, 5)
+    ]
+    return "\r".join(segments).encode() + b"\r"
+
+
 def per_second(work, messages) -> float:
     for message in messages:
         work(message)
@@ -101,6 +130,13 @@ def measure_engine() -> None:
     print(f"  graphs, from and to JSON    {whole:8,.0f} a second")
     print(
         f"  FHIR bundles                {per_second(lambda b: decide_bundle(fhir_rules, b), bundles):8,.0f} a second"
+    )
+    messages = [make_v2(dice) for _ in range(200)]
+    v2_rules = cc.policy.parse(V2_RULES)
+    filtered = per_second(lambda data: decide_v2(v2_rules, data), messages)
+    alone = per_second(lambda data: str(hl7.parse(data)), messages)
+    print(
+        f"  HL7 v2 messages             {filtered:8,.0f} a second   (python-hl7, read and written alone: {alone:,.0f})"
     )
 
 

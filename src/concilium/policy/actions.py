@@ -66,11 +66,12 @@ class Deed(NamedTuple):
 
 @dataclass(frozen=True)
 class GraphStep:
-    """Tags that must match together, where to find their conditions, and what then happens to which of them."""
+    """Tags that must match together, where to find what each says of itself (and whether it is an edge), and what then
+    happens to which of them."""
 
     motif: Motif
     statements: tuple[Node | MotifEdge, ...]
-    conditions: tuple[int | None, ...]
+    conditions: tuple[tuple[int | None, bool], ...]
     actions: tuple[tuple[int, Deed], ...]
 
     @property
@@ -193,7 +194,7 @@ class ConstraintGraphs:
             )
             for action in actions
         ]
-        conditions = tuple(map(self._index_condition, statements))
+        conditions = tuple((self._index_condition(one), isinstance(one, MotifEdge)) for one in statements)
         return GraphStep(motif, tuple(statements), conditions, tuple(deeds))
 
     def _change_for(self, action: Action) -> Callable[[TransactionNode], Change] | None:
@@ -260,14 +261,13 @@ class _View:
         self._conditions, self._transaction = conditions, transaction
         self._fulfil: list[int | None] = [None] * len(conditions)
         self._links = Links(transaction.nodes, transaction.relations, transaction.edges)
+        self._all_nodes = (1 << len(transaction.nodes)) - 1
+        self._all_edges = (1 << len(transaction.edges)) - 1
 
     def find(self, rule: str, step: GraphStep) -> Sequence[int] | None:
         """The nodes that fit each tag of the step's motif, or None."""
         try:
-            candidates = [
-                self._candidates(condition, self._having(isinstance(statement, MotifEdge)))
-                for condition, statement in zip(step.conditions, step.statements, strict=True)
-            ]
+            candidates = [self._candidates(condition, edges) for condition, edges in step.conditions]
             return match(step.motif, candidates, self._links)
         except Unfit as unfit:
             raise PolicyError(
@@ -295,13 +295,13 @@ class _View:
     def _having(self, edges: bool) -> Sequence[TransactionNode]:
         return self._transaction.relations if edges else self._transaction.nodes
 
-    def _candidates(self, condition: int | None, having: Sequence[TransactionNode]) -> int:
+    def _candidates(self, condition: int | None, edges: bool) -> int:
         if condition is None:
-            return (1 << len(having)) - 1
+            return self._all_edges if edges else self._all_nodes
         items = self._fulfil[condition]
         if items is None:
             judge, items, bit = self._conditions[condition], 0, 1
-            for attributes in having:
+            for attributes in self._having(edges):
                 if judge(attributes) == TRUE:
                     items |= bit
                 bit <<= 1

@@ -81,12 +81,74 @@ class Motif:
     ends: tuple[tuple[int, int], ...]
     ties: tuple[Tie, ...]
 
-    @property
+    @cached_property
     def has_edges(self) -> bool:
         return any(self.neighbours) or bool(self.ties)
 
+    @cached_property
+    def needed(self) -> frozenset[int]:
+        """The nodes' tags that may not stand for nothing."""
+        return frozenset(index for index, least in enumerate(self.least) if least > 0)
 
-@dataclass(frozen=True)
+    @cached_property
+    def orders(self) -> tuple[tuple[int, ...], ...]:
+        """For each tag, in which order it and what is connected with it are placed: itself first, or its ends."""
+        first_edge = len(self.least)
+        nodes = [self._with_edges(self._connected([tag]), [tag]) for tag in range(first_edge)]
+        edges = [
+            self._with_edges(self._connected(ends), [*ends, first_edge + number])
+            for number, ends in enumerate(self.ends)
+        ]
+        return (*nodes, *edges)
+
+    @cached_property
+    def core(self) -> tuple[int, ...]:
+        """In which order all that is needed is placed."""
+        nodes: list[int] = []
+        for tag in sorted(self.needed):
+            nodes += [other for other in self._connected([tag]) if other not in nodes]
+        return self._with_edges(nodes, [])
+
+    @cached_property
+    def ties_of(self) -> tuple[tuple[Tie, ...], ...]:
+        """The comparisons that mention each tag."""
+        return tuple(tuple(tie for tie in self.ties if tag in tie.mentioned) for tag in range(len(self.tags)))
+
+    @cached_property
+    def edges_of(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For each node's tag the edges of `ends` at it, each with the tag at its other end."""
+        return tuple(
+            tuple(
+                (number, other)
+                for number, ends in enumerate(self.ends)
+                for one, other in (ends, ends[::-1])
+                if one == tag
+            )
+            for tag in range(len(self.least))
+        )
+
+    def _connected(self, start: Sequence[int]) -> list[int]:
+        """The start and the needed tags that edges and comparisons connect it with, each after one it is tied to."""
+        nodes = list(start)
+        allowed = self.needed | set(start)
+        for member in nodes:
+            reached = set(self.neighbours[member])
+            for tie in self.ties:
+                if member in tie.nodes and allowed.issuperset(tie.owner):
+                    reached |= tie.nodes
+            nodes += sorted((reached & self.needed) - set(nodes))
+        return nodes
+
+    def _with_edges(self, nodes: Sequence[int], start: Sequence[int]) -> tuple[int, ...]:
+        """The start, then the other nodes in order, and every edge among them as soon as both its ends are placed."""
+        order = [*start, *(tag for tag in nodes if tag not in start)]
+        for edge, ends in enumerate(self.ends, start=len(self.least)):
+            if edge not in order and set(ends) <= set(nodes):
+                order.insert(max(len(start) - 1, *map(order.index, ends)) + 1, edge)
+        return tuple(order)
+
+
+@dataclass(eq=False)
 class Links:
     """How a transaction's nodes are joined, and what nodes and edges have: what a motif with edges is looked for in."""
 
@@ -235,7 +297,6 @@ class _Search:
     def __init__(self, motif: Motif, candidates: Sequence[int], links: Links) -> None:
         self.motif, self.candidates, self.links = motif, candidates, links
         self.first_edge = len(motif.least)
-        self.needed = {index for index, least in enumerate(motif.least) if least > 0}
         self.joined: list[dict[tuple[int, int], int]] = []
         self.near: list[dict[int, int]] = []
         for edges in candidates[self.first_edge :]:
@@ -259,29 +320,25 @@ class _Search:
         """The nodes that fit each tag, then the edges."""
         fits = [0] * len(self.candidates)
         for tag in range(self.first_edge):
-            order = self._with_edges(self._connected([tag]), [tag])
+            order = self.motif.orders[tag]
             if len(order) == 1:
                 fits[tag] = self.candidates[tag]
                 continue
             for node in each(self.candidates[tag]):
                 if not fits[tag] >> node & 1:
-                    self._note(fits, next(self._place(order, {tag: node}), None), {tag})
-        for tag in range(self.first_edge, len(self.candidates)):
-            left, right = self.motif.ends[tag - self.first_edge]
-            order = self._with_edges(self._connected([left, right]), [left, right, tag])
+                    self._note(fits, next(self._place(order, {tag: node}, 1 << node), None), tag, (tag,))
+        for tag, ends in enumerate(self.motif.ends, start=self.first_edge):
             for edge in each(self.candidates[tag]):
-                one, other = self.links.ends[edge]
-                for start in ({left: one, right: other, tag: edge}, {left: other, right: one, tag: edge}):
+                for one, other in (self.links.ends[edge], self.links.ends[edge][::-1]):
+                    start = {ends[0]: one, ends[1]: other, tag: edge}
                     if not fits[tag] >> edge & 1 and one != other and self._may_start(start):
-                        self._note(fits, next(self._place(order, start), None), {left, right, tag})
+                        placements = self._place(self.motif.orders[tag], start, 1 << one | 1 << other)
+                        self._note(fits, next(placements, None), tag, ends)
         return fits
 
     def matches(self, fits: Sequence[int]) -> bool:
         motif = self.motif
-        nodes: list[int] = []
-        for tag in sorted(self.needed):
-            nodes += [other for other in self._connected([tag]) if other not in nodes]
-        for placement in self._place(self._with_edges(nodes, []), {}):
+        for placement in self._place(motif.core, {}, 0):
             in_use = sum(1 << node for tag, node in placement.items() if tag < self.first_edge)
             least = [least - (tag in placement) for tag, least in enumerate(motif.least)]
             most = [
@@ -291,12 +348,17 @@ class _Search:
                 return True
         return False
 
-    def _note(self, fits: list[int], placement: dict[int, int] | None, asked: set[int]) -> None:
+    def _note(
+        self, fits: list[int], placement: dict[int, int] | None, asked: int, start: Sequence[int]
+    ) -> None:
         """Mark what a placement proves to fit. One that includes a tag which may be absent proves nothing of others."""
-        started = {tag for tag in asked if tag < self.first_edge}
-        for tag, item in (placement or {}).items():
-            if tag == max(asked) or started <= self.needed:
+        if placement is None:
+            return
+        if self.motif.needed.issuperset(start):
+            for tag, item in placement.items():
                 fits[tag] |= 1 << item
+        else:
+            fits[asked] |= 1 << placement[asked]
 
     def _may_start(self, placement: dict[int, int]) -> bool:
         """Whether both ends of an edge fulfil their own tags, and what compares them and the edge is true."""
@@ -304,62 +366,42 @@ class _Search:
             self._is_true(tie, placement) for tie in self.motif.ties if tie.mentioned <= placement.keys()
         )
 
-    def _connected(self, start: Sequence[int]) -> list[int]:
-        """The start and the needed tags that edges and comparisons connect it with, each after one it is tied to."""
-        nodes = list(start)
-        allowed = self.needed | set(start)
-        for member in nodes:
-            reached = set(self.motif.neighbours[member])
-            for tie in self.motif.ties:
-                if member in tie.nodes and allowed.issuperset(tie.owner):
-                    reached |= tie.nodes
-            nodes += sorted((reached & self.needed) - set(nodes))
-        return nodes
-
-    def _with_edges(self, nodes: Sequence[int], start: Sequence[int]) -> list[int]:
-        """The start, then the other nodes in order, and every edge among them as soon as both its ends are placed."""
-        order = [*start, *(tag for tag in nodes if tag not in start)]
-        for number, ends in enumerate(self.motif.ends):
-            edge = self.first_edge + number
-            if edge not in order and set(ends) <= set(nodes):
-                order.insert(max(len(start) - 1, *map(order.index, ends)) + 1, edge)
-        return order
-
-    def _place(self, order: Sequence[int], placement: dict[int, int]) -> Iterator[dict[int, int]]:
+    def _place(
+        self, order: Sequence[int], placement: dict[int, int], in_use: int
+    ) -> Iterator[dict[int, int]]:
         if len(placement) == len(order):
             yield placement
             return
         tag = order[len(placement)]
-        for item in each(self._choices(tag, order, placement)):
+        ties = self.motif.ties_of[tag]
+        for item in each(self._choices(tag, order, placement, in_use)):
             self.tries += 1
             if self.tries > MOST_TRIES:
                 raise TooEntangled
             further = {**placement, tag: item}
-            if all(
-                self._is_true(tie, further)
-                for tie in self.motif.ties
-                if tag in tie.mentioned and tie.mentioned <= further.keys()
+            if not ties or all(
+                self._is_true(tie, further) for tie in ties if tie.mentioned <= further.keys()
             ):
-                yield from self._place(order, further)
+                taken = in_use | 1 << item if tag < self.first_edge else in_use
+                yield from self._place(order, further, taken)
 
-    def _choices(self, tag: int, order: Sequence[int], placement: dict[int, int]) -> int:
+    def _choices(self, tag: int, order: Sequence[int], placement: dict[int, int], in_use: int) -> int:
         """What may be put at a tag, as far as edges and equalities with what is placed already tell."""
+        motif = self.motif
         if tag >= self.first_edge:
-            left, right = self.motif.ends[tag - self.first_edge]
+            left, right = motif.ends[tag - self.first_edge]
             return self.joined[tag - self.first_edge].get((placement[left], placement[right]), 0)
-        nodes = self.candidates[tag]
-        for other, item in placement.items():
-            if other < self.first_edge:
-                nodes &= ~(1 << item)
-        for end in self.motif.neighbours[tag]:
+        nodes = self.candidates[tag] & ~in_use
+        for end in motif.neighbours[tag]:
             if end in placement:
                 nodes &= self.links.neighbours[placement[end]]
-        for number, ends in enumerate(self.motif.ends):
-            for one, other in (ends, ends[::-1]):
-                if one == tag and other in placement:
-                    nodes &= self.near[number].get(placement[other], 0)
-        for tie in self.motif.ties:
-            if tie.equal is None or tag not in tie.mentioned or not tie.mentioned.issubset(order):
+        if not motif.ends and not motif.ties:
+            return nodes
+        for number, other in motif.edges_of[tag]:
+            if other in placement:
+                nodes &= self.near[number].get(placement[other], 0)
+        for tie in motif.ties_of[tag]:
+            if tie.equal is None or not tie.mentioned.issubset(order):
                 continue
             here, there = tie.equal if tie.equal[0][0] == tag else tie.equal[::-1]
             if there[0] in placement:

@@ -40,30 +40,35 @@ class Transaction:
             )
         nodes = tuple(graph["nodes"])
         for position, node in enumerate(nodes, start=1):
-            _check_attributes(node, f"node {position}", '{"id": "a", "sex": "f"}')
-        edges = tuple(_read_edges(nodes, graph.get("edges", ())))
-        return cls(nodes, tuple((left, right) for left, right, _ in edges), tuple(has for _, _, has in edges))
+            if not isinstance(node, dict) or not _is_plain(node):
+                _check_attributes(node, f"node {position}", '{"id": "a", "sex": "f"}')
+        ends: list[tuple[int, int]] = []
+        relations: list[TransactionNode] = []
+        for pair, relation in _read_edges(nodes, graph.get("edges", ())):
+            ends.append(pair)
+            relations.append(relation)
+        return cls(nodes, tuple(ends), tuple(relations))
 
     def copy(self) -> list[dict[str, Any]]:
         """The nodes, free to be changed."""
-        return [_copy(node) for node in self.nodes]
+        return [dict(node) if list not in map(type, node.values()) else _copy(node) for node in self.nodes]
 
     def copy_relations(self) -> list[dict[str, Any]]:
         """What the edges have, free to be changed."""
-        return [_copy(relation) for relation in self.relations]
+        return [_copy(relation) if relation else {} for relation in self.relations]
 
 
 def _copy(node: TransactionNode) -> dict[str, Any]:
-    if list not in map(type, node.values()):
-        return dict(node)
     return {name: list(value) if value.__class__ is list else value for name, value in node.items()}
+
+
+def _is_plain(node: dict[Any, Any]) -> bool:
+    return {*map(type, node)} <= {str} and {*map(type, node.values())} <= _PLAIN_KINDS
 
 
 def _check_attributes(node: Any, who: str, example: str) -> None:
     if not isinstance(node, Mapping) or not {*map(type, node)} <= {str}:
         raise PolicyError(f"{who} is not an object of attributes, such as {example}")
-    if {*map(type, node.values())} <= _PLAIN_KINDS:
-        return
     for value in node.values():
         items = value if type(value) is list else [value]
         if not {*map(type, items)} <= _PLAIN_KINDS:
@@ -73,7 +78,9 @@ def _check_attributes(node: Any, who: str, example: str) -> None:
             )
 
 
-def _read_edges(nodes: Sequence[TransactionNode], edges: Any) -> Iterator[tuple[int, int, TransactionNode]]:
+def _read_edges(
+    nodes: Sequence[TransactionNode], edges: Any
+) -> Iterator[tuple[tuple[int, int], TransactionNode]]:
     if not isinstance(edges, list | tuple):
         raise PolicyError('the edges of a transaction are a list of pairs, such as ["a", "b"]')
     position: dict[tuple[type, Any], int] = {}
@@ -94,9 +101,10 @@ def _read_edges(nodes: Sequence[TransactionNode], edges: Any) -> Iterator[tuple[
         if ends[0] is None or ends[1] is None:
             raise PolicyError(f"edge {index} ends at a node that is not in the transaction")
         relation = edge[2] if len(edge) == 3 else _NOTHING
-        _check_attributes(relation, f"what edge {index} has", '{"kind": "treats"}')
+        if relation is not _NOTHING:
+            _check_attributes(relation, f"what edge {index} has", '{"kind": "treats"}')
         if relation and ends[0] == ends[1]:
             raise PolicyError(
                 f"edge {index} joins a node to itself and has attributes, which no rule could see"
             )
-        yield ends[0], ends[1], relation
+        yield (ends[0], ends[1]), relation
