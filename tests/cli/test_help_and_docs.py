@@ -50,7 +50,7 @@ def test_the_page_names_no_option_that_does_not_exist() -> None:
     known = {
         option for command in COMMANDS.values() for parameter in command.params for option in parameter.opts
     }
-    assert set(re.findall(r"--[a-z][a-z-]*", COMMANDS_PAGE)) <= known | {"--help", "--version"}
+    assert set(re.findall(r"--[a-z][a-z0-9-]*", COMMANDS_PAGE)) <= known | {"--help", "--version"}
 
 
 @pytest.mark.parametrize("path", [*LEAVES, ("ledger",), ("studies",)], ids=" ".join)

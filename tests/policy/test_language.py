@@ -228,7 +228,11 @@ def test_every_example_in_the_documentation_reads() -> None:
         "identity",
         "birthdays",
         "coarser",
+        "kinship",
+        "own_ward",
+        "own_functions",
         "safe_harbour",
+        "v2",
     ]
 
 

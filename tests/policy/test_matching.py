@@ -27,12 +27,15 @@ Graph = dict[str, Any]
 
 
 def draw_graph(drawn: str) -> Graph:
-    """A transaction from the notation of the documentation: `a sex=m, b | a-b`."""
+    """A transaction from the notation of the documentation: `a sex=m, b | a-b:kind=kin`."""
     nodes, _, edges = drawn.partition("|")
     listed = [node.split() for node in nodes.split(",")]
     return {
         "nodes": [{"id": name, **dict(pair.split("=") for pair in pairs)} for name, *pairs in listed],
-        "edges": [edge.split("-") for edge in edges.split()],
+        "edges": [
+            [*ends.split("-"), *([dict([has.split("=")])] if has else [])]
+            for ends, _, has in (edge.partition(":") for edge in edges.split())
+        ],
     }
 
 
