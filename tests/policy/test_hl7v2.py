@@ -222,6 +222,7 @@ def test_character_sets(named: str, character_set: str, encoding: str) -> None:
         (message(r"PID|1||\M245B5C\Roe"), "changes its character set within a value"),
         (message(r"PID|1||\XF6\Roe"), "is not ascii throughout"),
         (message("PID|" + "^" * (MOST_PARTS + 1)), "at most 200,000 parts"),
+        (message(*["NTE|Roe"] * 20_000), "at most 20,000 segments"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_an_error_that_does_not_repeat_it(data: bytes, words: str) -> None:

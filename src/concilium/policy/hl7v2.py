@@ -31,6 +31,7 @@ from concilium.policy.v2_text import Delimiters, decode_strictly, encode_strictl
 from concilium.records.columns import label
 
 MOST_PARTS = 200_000
+MOST_SEGMENTS = 20_000
 # Without its type, its control id and its version a message can be neither read nor acknowledged.
 INDISPENSABLE = ("MSH.9", "MSH.10", "MSH.12")
 EMPTY = '""'
@@ -157,7 +158,7 @@ class V2Message:
         if names.count("MSH") > 1 or not {*names}.isdisjoint(_BATCH):
             raise PolicyError("this is more than one message, or a batch; send each message on its own")
         for path in INDISPENSABLE:
-            if path not in self.segments[0].attributes:
+            if all(value.before is None for value in self._values(0, path)):
                 raise PolicyError(f"the message has no {path.replace('.', '-')}, which every message has")
         self.parents, self.patients = find_parents(names), find_patients(names)
         self.children: list[list[int]] = [[] for _ in names]
@@ -230,6 +231,8 @@ class V2Message:
         signs = self.delimiters
         if sum(map(text.count, {"\r", signs.field, *signs.written[:2], signs.subcomponent})) > MOST_PARTS:
             raise PolicyError(f"a message may have at most {MOST_PARTS:,} parts")
+        if text.count("\r") >= MOST_SEGMENTS:
+            raise PolicyError(f"a message may have at most {MOST_SEGMENTS:,} segments")
         try:
             parsed = parse(text)
         except Exception:
@@ -247,8 +250,12 @@ class V2Message:
             raise PolicyError("a segment has no name of three letters, so that no rule could see what it is")
         # The parser counts the separator and the signs of MSH as fields, as HL7 does.
         first = 3 if name == "MSH" else 1
-        fields = [self._open_field(content) for content in parsed[first:]]
-        return V2Segment(name, [str(content) for content in parsed[first:]], fields, first)
+        written = [str(content) for content in parsed[first:]]
+        fields = [
+            self._open_field(content) if text else []
+            for content, text in zip(parsed[first:], written, strict=True)
+        ]
+        return V2Segment(name, written, fields, first)
 
     def _open_field(self, content: Any) -> V2Field:
         return [
