@@ -223,7 +223,7 @@ def test_errors_point_at_the_place(text: str, column: int, words: str) -> None:
     [
         (
             "node p; node d; edge r(p, d) where r.kind = 'kin' eliminate r;",
-            "takes out edges r(p, d) where r.kind = 'kin', joined as (p, d)",
+            "takes out edges where r.kind = 'kin' between p (any node) and d (any node)",
         ),
         (
             "node p eliminate p.zip; node d; edge (p, d) where d.ward = p.ward;",
@@ -231,7 +231,16 @@ def test_errors_point_at_the_place(text: str, column: int, words: str) -> None:
         ),
         (
             "node p; node d; edge r(p, d) exists r.note;",
-            "refuses a message that has note (edges r(p, d)), joined as (p, d)",
+            "refuses a message that has note (edges between p (any node) and d (any node))",
+        ),
+        (
+            "node p where p.t = 1 eliminate p.zip; node d; edge r(p, d) where r.k = 2;",
+            "takes out zip of nodes where p.t = 1, in messages with any node, joined as (p, d) where r.k = 2",
+        ),
+        (
+            "node p where p.t = 1 and p.a = d.a; node d {2,}; edge r(p, d) eliminate r.since;",
+            "takes out since of edges between p (nodes where p.t = 1) and d (any node if there are 2 or more), where "
+            "p.a = d.a",
         ),
         (
             "node p where p.t = 1 and p.a = q.a substitute p.a =~ /hash()/; node q;",

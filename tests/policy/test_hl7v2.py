@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -397,3 +399,16 @@ def test_damaged_messages_are_read_or_refused_and_never_leak(dice: random.Random
             assert fields[5] == ""
         if fields[0] == "NK1" and len(fields) > 2:
             assert fields[2] == ""
+
+
+def test_the_rules_of_the_documentation_do_what_it_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "constraint-graphs.md").read_text(encoding="utf-8")
+    (rules,) = re.findall(r"```graph\n(graph v2 .*?)```", page, flags=re.DOTALL)
+    header, patient, *others = filtered(
+        rules, message(PATIENT, *RESULTS, "ORC|RE", "OBR|3|||HIV", "OBX|1|ST|HIV||neg")
+    )
+    assert header == HEADER
+    fields = patient.split("|")
+    assert (fields[5], fields[7], fields[11]) == ("", "1950", "^^Boston^MA^021")
+    assert not re.search("MRN|SSN|ROE|ANN|Elm", patient)
+    assert [line.split("|")[0] for line in others] == ["PV1", "ORC", "OBR", "OBX", "OBX", "OBR", "OBX", "ORC"]

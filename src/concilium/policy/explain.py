@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from concilium.policy.actions import ConstraintGraphs, GraphStep
 from concilium.policy.definitions import Chain, Definition, Named
@@ -12,7 +12,6 @@ from concilium.policy.language import (
     ConstraintGraph,
     Eliminate,
     Exists,
-    MotifEdge,
     Node,
     Quantifier,
     Substitute,
@@ -29,21 +28,6 @@ MOST_LOOKED_AT = 8
 
 def describe(graph: ConstraintGraph) -> list[str]:
     """A sentence for everything that the graph does."""
-    tags: dict[str | None, Node | MotifEdge] = {one.tag: one for one in graph.statements}
-    acted_on = {action.tag for action in graph.actions}
-    ends = {end for edge in graph.edges if edge.tag in acted_on for end in (edge.left, edge.right)}
-    conditions = [_who(node, "any node") for node in graph.nodes if node.tag not in acted_on | ends]
-    where = f", in messages with {_join(conditions)}" if conditions else ""
-    if graph.edges:
-        where += ", joined as " + _join([_how_joined(edge, edge.tag not in acted_on) for edge in graph.edges])
-    compared = [
-        str(part)
-        for one in graph.statements
-        for part in conjuncts(one.condition)
-        if not tags_of(part) <= {one.tag}
-    ]
-    if compared:
-        where += f", where {_join(compared)}"
     sentences = []
     refusals = [action for action in graph.actions if isinstance(action, Exists)]
     if refusals:
@@ -52,10 +36,10 @@ def describe(graph: ConstraintGraph) -> list[str]:
             attributes.setdefault(refusal.tag, []).append(
                 refusal.attribute or ("an edge" if refusal.tag in graph.edge_tags else "a node")
             )
-        parts = [f"{_join(names)} ({_who(tags[tag], 'any node')})" for tag, names in attributes.items()]
-        sentences.append(f"refuses a message that has {_join(parts)}{where}")
+        parts = [f"{_join(names)} ({_whose(graph, tag, 'any node')})" for tag, names in attributes.items()]
+        sentences.append(f"refuses a message that has {_join(parts)}{_where(graph, [*attributes])}")
     for action in graph.actions:
-        whose = _who(tags[action.tag])
+        whose, where = _whose(graph, action.tag, "every node"), _where(graph, [action.tag])
         if isinstance(action, Eliminate):
             what = whose if action.attribute is None else f"{action.attribute} of {whose}"
             sentences.append(f"takes out {what}{where}")
@@ -64,6 +48,39 @@ def describe(graph: ConstraintGraph) -> list[str]:
                 f"changes {action.attribute or 'all attributes'} of {whose} by {_how(action)}{where}"
             )
     return sentences
+
+
+def _where(graph: ConstraintGraph, said: Collection[str | None]) -> str:
+    """What else of the graph must be there, in words; `said` are the tags that the sentence is about."""
+    about = {end for edge in graph.edges if edge.tag in said for end in (edge.left, edge.right)}
+    acted_on = {action.tag for action in graph.actions}
+    acted_on |= {end for edge in graph.edges if edge.tag in acted_on for end in (edge.left, edge.right)}
+    conditions = [_who(node, "any node") for node in graph.nodes if node.tag not in acted_on | about]
+    words = f", in messages with {_join(conditions)}" if conditions else ""
+    joined = [
+        f"({edge.left}, {edge.right})" + ("" if (own := own_condition(edge)) is None else f" where {own}")
+        for edge in graph.edges
+        if edge.tag is None or edge.tag not in said
+    ]
+    words += f", joined as {_join(joined)}" if joined else ""
+    compared = [
+        str(part)
+        for one in graph.statements
+        for part in conjuncts(one.condition)
+        if not tags_of(part) <= {one.tag}
+    ]
+    return words + (f", where {_join(compared)}" if compared else "")
+
+
+def _whose(graph: ConstraintGraph, tag: str, everyone: str) -> str:
+    """The nodes that a tag stands for, or the edges, with the nodes that they join."""
+    nodes = {node.tag: node for node in graph.nodes}
+    if tag in nodes:
+        return _who(nodes[tag], everyone)
+    edge = next(edge for edge in graph.edges if edge.tag == tag)
+    own = own_condition(edge)
+    ends = " and ".join(f"{end} ({_who(nodes[end], 'any node')})" for end in (edge.left, edge.right))
+    return f"edges{'' if own is None else f' where {own}'} between {ends}"
 
 
 def find_oddities(graphs: ConstraintGraphs) -> list[str]:
@@ -151,16 +168,7 @@ def _lists(node: Node) -> bool:
     return bool(node.quantifier.listed)
 
 
-def _how_joined(edge: MotifEdge, with_condition: bool) -> str:
-    condition = own_condition(edge) if with_condition else None
-    return f"({edge.left}, {edge.right})" + ("" if condition is None else f" where {condition}")
-
-
-def _who(node: Node | MotifEdge, everyone: str = "every node") -> str:
-    if isinstance(node, MotifEdge):
-        condition = own_condition(node)
-        about = f"edges {node.tag}({node.left}, {node.right})"
-        return about if condition is None else f"{about} where {condition}"
+def _who(node: Node, everyone: str) -> str:
     parts = [everyone if own_condition(node) is None and not _lists(node) else "nodes"]
     if _lists(node):
         parts.append(f"with one of {', '.join(node.quantifier.listed)}")
