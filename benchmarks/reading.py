@@ -2,11 +2,11 @@
 
 python benchmarks/reading.py [patients] [repeats]      default 200,000 patients x 262 attributes, 3 times
 
-Three files: small whole numbers (0 to 11); two values and an outcome, for the tree (benchmarks/tree.py has the same);
-and a hospital's mixture of measurements with decimals, codes of text, whole numbers with gaps and an id. Every
-measurement is a process of its own, which has imported its libraries; peers take turns, since the machine may be busy.
-Processor time is over all threads, memory the peak of the process. One run before is not counted: numba compiles once
-for an installation.
+Three files: small whole numbers (0 to 11); two values and an outcome, for trees (as in benchmarks/tree.py); and a
+hospital's mixture of measurements with decimals, codes of text, whole numbers with gaps and an id. Every measurement is
+a process of its own that has imported its libraries (for trees from DataFrames: that has grown a small one). Peers take
+turns, since the machine may be busy. Processor time is over all threads, memory the peak of the process. One run before
+is not counted: numba compiles once for an installation.
 """
 
 from __future__ import annotations
@@ -18,11 +18,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-ATTRIBUTES, DEPTH, BLOCK = 262, 8, 5_000
+ATTRIBUTES, DEPTH, SITES, BLOCK = 262, 8, 10, 5_000
+SETTINGS = {
+    "objective": "binary",
+    "max_depth": DEPTH,
+    "num_leaves": 2**DEPTH,
+    "num_threads": 2,
+    "verbose": -1,
+}
+SETTINGS |= {"min_data_in_leaf": 1, "min_sum_hessian_in_leaf": 0}
 
 
 def write_numbers(path: Path, patients: int) -> None:
@@ -102,6 +111,44 @@ def grow_ours(path: str):
         yield cc.DecisionTree("outcome", max_depth=DEPTH).fit(cc.House([site]))
 
 
+def settle_theirs(path: str):
+    """The same trees from DataFrames, once each library has grown one."""
+    import lightgbm
+    import pandas
+
+    frame = pandas.read_csv(path)
+    outcome = frame.pop("outcome")
+
+    def grow(rows: int):
+        return lightgbm.train(SETTINGS, lightgbm.Dataset(frame[:rows], outcome[:rows]), num_boost_round=1)
+
+    grow(1_000)
+    yield
+    yield grow(len(frame))
+
+
+def settle_ours(path: str):
+    import pandas
+
+    import concilium as cc
+
+    frame = pandas.read_csv(path)
+    edges = np.linspace(0, len(frame), SITES + 1).astype(int)
+    frames = [frame[start:end].reset_index(drop=True) for start, end in pairwise(edges)]
+
+    def grow(folder: Path, rows: int):
+        sites = [
+            cc.Site(f"s{i}", cc.Records.read(part[:rows]), ledger=folder / f"{i}-{rows}.ledger")
+            for i, part in enumerate(frames)
+        ]
+        return cc.DecisionTree("outcome", max_depth=DEPTH).fit(cc.House(sites))
+
+    with tempfile.TemporaryDirectory() as name:
+        grow(Path(name), 1_000)
+        yield
+        yield grow(Path(name), len(frame))
+
+
 def measure(name: str, path: str) -> None:
     """In a process of its own: seconds, seconds of the processor, and peak memory in MB."""
     steps = globals()[name](path)
@@ -138,8 +185,10 @@ def main(patients: int, repeats: int) -> None:
             (f"Read {patients:,} x 61: measurements, codes, an id", write_mixture, "read", "pandas"),
             (f"From file to tree, {patients:,} x {ATTRIBUTES}, depth {DEPTH}",
              write_outcomes, "grow", "pandas, LightGBM"),
+            (f"From {SITES} hospitals' DataFrames to a tree, pooled for LightGBM", None, "settle", "LightGBM"),
         ):  # fmt: skip
-            write(path, patients)
+            if write is not None:
+                write(path, patients)
             print(f"{text} ({path.stat().st_size / 1e6:.0f} MB); median of {repeats}")
             compare(task, path, repeats, peer)
 

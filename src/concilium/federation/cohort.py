@@ -284,6 +284,8 @@ def identifies(name: str, column: Column, policy: Policy) -> bool:
 
 def near_unique(column: Coded) -> bool:
     """Whether a column of categories has about one value per patient, so that to list them is to list patients."""
+    if len(column.values) < IDENTIFIER_VALUES:
+        return False
     distinct = int(np.count_nonzero(np.bincount(column.codes, minlength=1)[1:]))
     return distinct >= IDENTIFIER_VALUES and distinct >= IDENTIFIER_SHARE * int(
         np.count_nonzero(column.codes)

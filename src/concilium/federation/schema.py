@@ -280,12 +280,17 @@ def find_foreign_codings(schemas: Mapping[str, SchemaSeen]) -> list[str]:
     """A caution for each attribute that one site codes unlike all others: M and F where they have male and female. It
     names no value: sites told their values to the house, not to whoever reads the card."""
     cautions = []
-    columns: dict[str, dict[str, set[str]]] = {}
+    columns: dict[str, dict[str, list[Value | None]]] = {}
     for site, schema in schemas.items():
         for attribute in schema.attributes:
-            own = {label(value) for value in attribute.values if value is not None}
-            columns.setdefault(attribute.name, {})[site] = own
-    for name, by_site in sorted(columns.items()):
+            columns.setdefault(attribute.name, {})[site] = attribute.values
+    for name, listed in sorted(columns.items()):
+        one, *others = listed.values()
+        if all(values == one for values in others):
+            continue
+        by_site = {
+            site: {label(value) for value in values if value is not None} for site, values in listed.items()
+        }
         sites_with = Counter(value for own in by_site.values() for value in own)
         for site, own in by_site.items():
             alone = all(sites_with[value] == 1 for value in own)

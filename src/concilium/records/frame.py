@@ -16,6 +16,7 @@ from concilium.records.coding import (
     code_natural,
     code_numbers,
     code_values,
+    code_whole,
     natural_value,
     plan_reading,
     stated_kind,
@@ -33,8 +34,9 @@ def read_frame(frame: Any, schema: Schema, missing: frozenset[str]) -> dict[str,
     if not len(frame):
         raise RecordsError(f"{SOURCE} holds no patients")
     return {
-        name: _code(frame.iloc[:, names.index(name)], kind, Place(SOURCE, name), missing)
-        for name, kind in kinds.items()
+        name: _code(series, kinds[name], Place(SOURCE, name), missing)
+        for name, (_, series) in zip(names, frame.items(), strict=True)
+        if name in kinds
     }
 
 
@@ -49,7 +51,11 @@ def _code(series: Any, reading: ReadingKind | None, place: Place, missing: froze
         truth = series.to_numpy(dtype=np.float64, na_value=np.nan)
         codes = np.nan_to_num(truth + 1).astype(np.uint8)
         return code_dictionary(codes, (False, True), kind, place)
-    if form == "f" or (form in "iu" and (kind == "number" or not _large(series))):
+    if isinstance(series.dtype, np.dtype) and form in "iu":
+        numbers = series.to_numpy()
+        if kind == "number" or (int(numbers.max()) < EXACT and int(numbers.min()) > -EXACT):
+            return code_whole(numbers, kind)
+    elif form == "f" or (form in "iu" and (kind == "number" or not _large(series))):
         return code_numbers(series.to_numpy(dtype=np.float64, na_value=np.nan), kind)
     if form in "Mm" or "string" in type(series.dtype).__name__.lower():
         codes, distinct = series.factorize()
@@ -67,7 +73,7 @@ def _code_moments(series: Any) -> Moments:
 
 
 def _large(series: Any) -> bool:
-    """Whether some whole number would lose digits as a float64."""
+    """Whether some whole number, of a type of pandas' own, would lose digits as a float64."""
     present = series.dropna()
     return len(present) > 0 and (int(present.max()) >= EXACT or int(present.min()) <= -EXACT)
 
