@@ -114,7 +114,7 @@ def test_how_numbers_are_written(tmp_path, cell, text, value):
             "'chol' comes from 'cholesterol', a column that .* does not have",
         ),
         ("5", '[columns.chol]\nfrom = "chol"\nunit = "mmHg"', "mmHg cannot be converted to mg/dl"),
-        ("5", '[columns.chol]\nfrom = "chol"\nunit = "foo"', "is no unit that pint knows"),
+        ("5", '[columns.chol]\nfrom = "chol"\nunit = "foo"', "foo is no unit that is known"),
         ("x", '[columns]\nage = { from = "chol", until = "2020-01-01" }', "'x' is no date as ISO 8601"),
         ("1", '[columns]\ndisease = "nom > 0"', "there is no attribute nom"),
     ],
