@@ -13,17 +13,23 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from concilium.federation.lasting_numbers import LastingNumbers
+from concilium.federation.patient_states import Aspect, PatientStates, find_changed
 from concilium.privacy.ledger import Ledger
+from concilium.privacy.ledger_memory import PatientMemory
 from concilium.records.patients import Patients
+
+if TYPE_CHECKING:
+    from concilium.federation.cohort import View
 
 Counts = NDArray[np.integer]
 Flags = NDArray[np.bool_]
@@ -113,14 +119,17 @@ class Populations:
     Claim. Protected: patients in small groups, from whoever subtracts one plain answer of the site from another, also
     where the table was reordered, read under another schema, bound anew or changed in between: populations are compared
     by lasting numbers of patients (lasting_numbers.py), and a patient whom an earlier answer was about and the table
-    does not hold any more counts as one by whom the two differ. Where there is no column of ids, so does one of whom
-    the table says something else than before: answers before and after tell apart what changed. Where there is one,
-    a patient is the same whatever the table says.
+    does not hold any more counts as one by whom the two differ. So does, on both sides, one of whom the hospital says
+    something else than before: answers before and after tell apart what was corrected. Without a column of ids that
+    follows from the numbers; with one, what is held of each patient is remembered for every state of the tables that an
+    answer was given in, and compared (patient_states.py says over what, and what is not seen). Not protected: who is
+    among as many patients or more who were added, corrected or taken out together.
     """
 
-    def __init__(self, ledger: Ledger, patients: Patients, least: int) -> None:
+    def __init__(self, ledger: Ledger, patients: Patients, least: int, view: View | None = None) -> None:
         self._ledger, self._least = ledger, least
         self._numbers = LastingNumbers(ledger, patients)
+        self._states = None if view is None else PatientStates(patients, view)
         self._adopt(patients)
 
     def admit(self, population: Population) -> bool:
@@ -132,14 +141,20 @@ class Populations:
         if 0 < len(population) < self._least:
             return False
         memory = self._ledger.recall_patients() or self._ledger.begin_patients(self._numbers.columns)
-        patients = BitMap(array("I", self._numbers.find(memory)[population.rows].tobytes()))
+        numbers = self._numbers.find(memory)
+        patients = BitMap(array("I", numbers[population.rows].tobytes()))
         content = patients.serialize()
         own = hashlib.sha256(content).digest()
-        for _, _, before in memory.populations:
-            if not self._differ_safely(patients, BitMap.deserialize(before)):
+        corrected = self._find_corrected(memory, numbers)
+        for _, digest, before in memory.populations:
+            earlier = BitMap.deserialize(before)
+            common = patients & earlier
+            changes = [0, *(len(common & changed) for changed in corrected(digest))]
+            if not all(self._differ_safely(patients, earlier, len(common) - change) for change in changes):
                 return False
         if own not in {digest for _, digest, _ in memory.populations}:
             self._ledger.remember_population(own, content)
+        self._remember_states(memory, numbers, own)
         return True
 
     def count_known(self) -> tuple[int, int]:
@@ -148,8 +163,34 @@ class Populations:
         memory = self._ledger.recall_patients()
         return (0, 0) if memory is None else self._numbers.count_known(memory)
 
-    def _differ_safely(self, asked: BitMap, before: BitMap) -> bool:
-        common = asked.intersection_cardinality(before)
+    def _find_corrected(
+        self, memory: PatientMemory, numbers: NDArray[np.uint32]
+    ) -> Callable[[bytes], Iterator[BitMap]]:
+        """For an earlier population, by its digest, the patients of whom something else is said now: in each aspect of
+        each state that it was told about in."""
+        answered = {} if memory.columns is not None else self._ledger.answered_states()
+
+        @cache
+        def find(number: int, aspect: str) -> BitMap:
+            now = (
+                None if self._states is None else self._states.find(Aspect.read(aspect), memory.key, numbers)
+            )
+            then = np.frombuffer(self._ledger.patient_states(number), dtype="<u8")
+            changed = [] if now is None else find_changed(now, then).tolist()
+            return BitMap(changed)
+
+        return lambda digest: (find(*state) for state in answered.get(digest, ()))
+
+    def _remember_states(self, memory: PatientMemory, numbers: NDArray[np.uint32], own: bytes) -> None:
+        """With ids: in which state of the patients they were told about."""
+        if memory.columns is not None or self._states is None:
+            return
+        for aspect in self._states.aspects:
+            states = self._states.find(aspect, memory.key, numbers)
+            if states is not None:
+                self._ledger.remember_state(own, aspect.write(), states.astype("<u8").tobytes())
+
+    def _differ_safely(self, asked: BitMap, before: BitMap, common: int) -> bool:
         return not any(0 < len(one) - common < self._least for one in (asked, before))
 
     def _adopt(self, patients: Patients) -> None:

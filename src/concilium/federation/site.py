@@ -106,7 +106,7 @@ class Site:
             parts=patients.parts,
             shelf=self._open_shelf(),
         )
-        populations = Populations(self.ledger, patients, self.policy.minimum_patients)
+        populations = Populations(self.ledger, patients, self.policy.minimum_patients, view)
         memberships = Memberships(name, self.identity, self.policy, self.ledger, patients.digest)
         meter = Meter(self.policy.work, self.ledger, memberships, len(patients), len(table.names))
         self._desk = Desk(
@@ -249,7 +249,7 @@ class Site:
         try:
             return open_for(digest)
         except LedgerError:
-            if patients.by is None or path is None or patients.reads != ("table",):
+            if path is None or (patients.by is None and patients.table is not None):
                 raise
             book = open_for(None)
             file = identity if identity is not None else f"{path}.identity"

@@ -5,7 +5,8 @@ Who is protected: patients and hospitals, from two answers of which one is subtr
 federation/disclosure.py and federation/masking.py). What is remembered inside a charge is on disk with its entry, or
 not at all. None of it is bound to one state of the table: patients are remembered by a lasting number each, which goes
 with what the table says of them (or with their id) and not with their row, so that a table in another order, read in
-another way, or with other patients more or fewer is compared as far as it holds the same patients.
+another way, or with other patients more or fewer is compared as far as it holds the same patients. Where the number
+goes with an id, what was held of each patient is remembered beside it (federation/patient_states.py).
 
 Those numbers are kept with 64 bits of each patient's hash (records/row_hashes.py), enciphered under a key that is drawn
 for the ledger: who has a patient's row and not the file cannot tell whether two hospitals know the same patient. Who
@@ -15,6 +16,7 @@ is for its owner only.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,6 +33,10 @@ _TABLES = {
     first INTEGER PRIMARY KEY, token BLOB NOT NULL, names BLOB NOT NULL)""",
     "remembered_population": """CREATE TABLE IF NOT EXISTS remembered_population (
     number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, patients BLOB NOT NULL)""",
+    "patient_state": """CREATE TABLE IF NOT EXISTS patient_state (
+    number INTEGER PRIMARY KEY, aspect TEXT NOT NULL, digest BLOB NOT NULL UNIQUE, states BLOB NOT NULL)""",
+    "answered_state": """CREATE TABLE IF NOT EXISTS answered_state (
+    population BLOB NOT NULL, state INTEGER NOT NULL, PRIMARY KEY (population, state)) WITHOUT ROWID""",
     "mask_circle": """CREATE TABLE IF NOT EXISTS mask_circle (
     records TEXT NOT NULL, names TEXT NOT NULL, PRIMARY KEY (records, names)) WITHOUT ROWID""",
     "peer_head": """CREATE TABLE IF NOT EXISTS peer_head (
@@ -39,6 +45,7 @@ _TABLES = {
 _BY_ROW = "disclosure_population"
 """Where version 0.1 remembered populations, by the rows of one table in its order."""
 KEY_BYTES = 16
+FORGOTTEN = ("remembered_population", "patient_names", "patient_key", "patient_state", "answered_state")
 
 
 PATIENT_TABLES = tuple(_TABLES[name] for name in ("patient_key", "patient_names", "remembered_population"))
@@ -109,6 +116,35 @@ class LedgerMemory:
             self._file.run("INSERT INTO patient_names VALUES (?, ?, ?)", (first, token, names))
         return token
 
+    def answered_states(self) -> dict[bytes, list[tuple[int, str]]]:
+        """In which states of the patients each population was told about: by its digest, number and aspect of each."""
+        found: dict[bytes, list[tuple[int, str]]] = {}
+        query = "SELECT population, number, aspect FROM answered_state JOIN patient_state ON state = number"
+        for population, number, aspect in self._recollect("answered_state", query):
+            found.setdefault(population, []).append((number, aspect))
+        return found
+
+    def patient_states(self, number: int) -> bytes:
+        """What was held of each patient then, 8 bytes each, in the order of their numbers."""
+        query = "SELECT states FROM patient_state WHERE number = ?"
+        return b"".join(states for (states,) in self._recollect("patient_state", query, (number,)))
+
+    def remember_state(self, population: bytes, aspect: str, states: bytes) -> None:
+        """Keep in which state of the patients a population was told about, each state once; inside `seal`, if and only
+        if the charge stands."""
+        digest = hashlib.sha256(aspect.encode() + b"\n" + states).digest()
+        with self._file.joining(to_write=True):
+            for table in ("patient_state", "answered_state"):
+                self._file.run(_TABLES[table])
+            self._file.run(
+                "INSERT OR IGNORE INTO patient_state (aspect, digest, states) VALUES (?, ?, ?)",
+                (aspect, digest, states),
+            )
+            self._file.run(
+                "INSERT OR IGNORE INTO answered_state SELECT ?, number FROM patient_state WHERE digest = ?",
+                (population, digest),
+            )
+
     def populations_by_row(self) -> list[tuple[str, bytes]]:
         """What version 0.1 remembered: the former digest of the table, and the patients by their rows in it."""
         return self._recollect(_BY_ROW, f"SELECT records, patients FROM {_BY_ROW} ORDER BY number")
@@ -173,7 +209,7 @@ class LedgerMemory:
         for table in ("remembered_population", _BY_ROW):
             count += sum(number for (number,) in self._recollect(table, f"SELECT count(*) FROM {table}"))
         with self._file.joining(to_write=True):
-            for table in ("remembered_population", "patient_names", "patient_key", _BY_ROW):
+            for table in (*FORGOTTEN, _BY_ROW):
                 if self._file.has_table(table):
                     self._file.run(f"DELETE FROM {table}")
         return count

@@ -30,8 +30,8 @@ class PatientPart(Protocol):
     """What a hospital holds of its patients beside the table.
 
     `ids` names the patients in the part's own order, each once; `digest` is hex text over ids and content in that
-    order; `take` gives the part for these rows in this order. A type whose parts may be all that a hospital holds says
-    which part it is, `part = "series"`.
+    order; `hashes` are of what is held of each patient (row_hashes.py); `take` gives the part for these rows in this
+    order. A type whose parts may be all that a hospital holds says which part it is, `part = "series"`.
     """
 
     @property
@@ -39,6 +39,9 @@ class PatientPart(Protocol):
 
     @property
     def digest(self) -> str: ...
+
+    @property
+    def hashes(self) -> Hashes: ...
 
     def take(self, rows: NDArray[np.intp]) -> PatientPart: ...
 

@@ -87,9 +87,21 @@ def are_distinct(numbers: NDArray[np.uint64]) -> bool:
     return not np.any(ordered[1:] == ordered[:-1])
 
 
+def hash_contents(
+    cells: NDArray[np.uint64], kinds: NDArray[np.uint64], owners: NDArray[np.integer], patients: int
+) -> Hashes:
+    """The hashes of patients of whom any number of cells is held, in any order: each a number, and of a kind that is a
+    pair of numbers (`hash_texts`)."""
+    mixed = mix(cells[:, None], kinds)
+    hashes = np.zeros((2, patients), dtype=np.uint64)
+    for half in (0, 1):
+        np.add.at(hashes[half], owners, mixed[:, half])
+    return hashes
+
+
 def hash_labels(labels: Sequence[str]) -> Hashes:
     """The hashes of patients who are known by an id."""
-    return np.ascontiguousarray(_hash_texts(labels).T)
+    return np.ascontiguousarray(hash_texts(labels).T)
 
 
 def mix(numbers: NDArray[np.uint64], key: int | NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -122,7 +134,7 @@ def _hash_values(name: str, kind: type, values: tuple[Value, ...]) -> NDArray[np
             elif cell is not None:
                 sizes[place] = cell
         cells = _hash_numbers(name, sizes)
-        cells[places] = mix(_hash_texts(texts), _find_keys(name))
+        cells[places] = mix(hash_texts(texts), _find_keys(name))
         return cells
     sizes[1:] = values
     return _hash_numbers(name, sizes)
@@ -149,7 +161,7 @@ def _hash_numbers(name: str, numbers: NDArray[np.float64]) -> NDArray[np.uint64]
     return cells
 
 
-def _hash_texts(texts: Sequence[str]) -> NDArray[np.uint64]:
+def hash_texts(texts: Sequence[str]) -> NDArray[np.uint64]:
     """Two numbers for each text: [text, 2]."""
     blake = hashlib.blake2b
     hashed = b"".join([blake(t.encode("utf-8", "surrogatepass"), digest_size=16).digest() for t in texts])
@@ -158,4 +170,4 @@ def _hash_texts(texts: Sequence[str]) -> NDArray[np.uint64]:
 
 @lru_cache(maxsize=4096)
 def _find_keys(name: str) -> NDArray[np.uint64]:
-    return _hash_texts([f"column {name}"])
+    return hash_texts([f"column {name}"])

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
 from concilium.records.columns import Value, label
+from concilium.records.row_hashes import Hashes, hash_contents, hash_texts
 from concilium.records.table import number_rows
 
 if TYPE_CHECKING:
@@ -254,3 +255,9 @@ class Sequences:
             content.update(self.times[chosen].astype("<f8").tobytes())
             content.update(self.codes[chosen].astype("<i4").tobytes())
         return content.hexdigest()
+
+    @cached_property
+    def hashes(self) -> Hashes:
+        """Of the codes of each patient and their times; those of one moment in any order."""
+        kinds = hash_texts(self.labels)[self.codes]
+        return hash_contents(self.times.view(np.uint64), kinds, self.owners, len(self))

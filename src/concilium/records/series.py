@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from concilium.errors import RecordsError, nearest
 from concilium.records.columns import Value, label
+from concilium.records.row_hashes import Hashes, hash_contents, hash_texts
 from concilium.records.table import number_rows
 from concilium.records.time_grid import count_steps, read_step
 
@@ -410,6 +411,22 @@ class Series:
             values[np.isnan(values)] = np.nan  # one bit pattern for missing
             content.update(values.astype("<f4", copy=False).data)
         return content.hexdigest()
+
+    @cached_property
+    def hashes(self) -> Hashes:
+        """Of what was measured of each patient, and when."""
+        owners = np.repeat(np.arange(len(self)), self.lengths)
+        steps = (np.arange(self.starts[-1]) - self.starts[:-1][owners]).astype(np.uint64) << np.uint64(32)
+        hashes = hash_contents(
+            self.lengths.astype(np.uint64), hash_texts(["lengths"]), np.arange(len(self)), len(self)
+        )
+        for name, values in self.stays.items():
+            known = ~np.isnan(values)
+            bits = (values[known] + np.float32(0.0)).view(np.uint32).astype(np.uint64)
+            hashes += hash_contents(
+                steps[known] | bits, hash_texts([f"variable {name}"]), owners[known], len(self)
+            )
+        return hashes
 
 
 class _Grids(Mapping[str, Grid]):

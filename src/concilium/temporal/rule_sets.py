@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from concilium.errors import ConciliumError, RecordsError
 from concilium.records.columns import Value, label
+from concilium.records.row_hashes import Hashes, hash_contents, hash_texts
 from concilium.records.table import Records, number_rows
 from concilium.records.time_grid import count_steps
 from concilium.temporal.formula import Formula
@@ -177,6 +178,14 @@ class RuleSets:
         for first in range(0, len(self.members), CHUNK):
             content.update(hashes[self.members[first : first + CHUNK]].tobytes())
         return content.hexdigest()
+
+    @cached_property
+    def hashes(self) -> Hashes:
+        """Of the rules of each client, in its own order."""
+        owners = np.repeat(np.arange(len(self)), self.counts)
+        places = (np.arange(len(self.members)) - self.starts[:-1][owners]).astype(np.uint64)
+        kinds = hash_texts([str(rule) for rule in self.rules])[self.members]
+        return hash_contents(places, kinds, owners, len(self))
 
 
 class _Reading:
