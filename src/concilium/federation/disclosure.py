@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from concilium.federation.lasting_numbers import LastingNumbers
-from concilium.federation.patient_states import Aspect, PatientStates, find_changed
+from concilium.federation.patient_states import Aspect, PatientStates, find_added, find_changed
 from concilium.privacy.ledger import Ledger
 from concilium.privacy.ledger_memory import PatientMemory
 from concilium.records.patients import Patients
@@ -156,6 +156,31 @@ class Populations:
             self._ledger.remember_population(own, content)
         self._remember_states(memory, numbers, own)
         return True
+
+    def count_news(self) -> tuple[int, int, int]:
+        """How many patients were added, corrected and taken out since the last version of the tables that was answered
+        from and is not this one; of the patients that policy leaves, where they are known by an id."""
+        memory = self._ledger.recall_patients()
+        if memory is None or memory.columns is not None or self._states is None:
+            return 0, 0, 0
+        with self._ledger.remembering():
+            numbers = self._numbers.find(memory)
+        total = BitMap(), BitMap(), BitMap()
+        told: set[str] = set()
+        states = {state for answered in self._ledger.answered_states().values() for state in answered}
+        for number, text in sorted(states, reverse=True):
+            aspect = Aspect.read(text)
+            now = None if aspect.part in told else self._states.find(aspect, memory.key, numbers)
+            if now is None:
+                continue
+            then = np.frombuffer(self._ledger.patient_states(number), dtype="<u8")
+            changes = find_added(now, then), find_changed(now, then), find_added(then, now)
+            if any(map(len, changes)):
+                told.add(aspect.part)
+                for patients, some in zip(total, changes, strict=True):
+                    patients |= BitMap(some.tolist())
+        added, changed, gone = map(len, total)
+        return added, changed, gone
 
     def count_known(self) -> tuple[int, int]:
         """How many patients have a number, and how many of them are in the table; LedgerError where that cannot be

@@ -92,3 +92,10 @@ def find_changed(now: Names, then: Names) -> NDArray[np.intp]:
     both = min(len(now), len(then))
     before, after = then[:both], now[:both]
     return np.flatnonzero((before != after) & (before != 0) & (after != 0))
+
+
+def find_added(now: Names, then: Names) -> NDArray[np.intp]:
+    """The numbers of patients who are there now and were not then."""
+    before = np.zeros(len(now), dtype=np.uint64)
+    before[: len(then)] = then[: len(now)]
+    return np.flatnonzero((now != 0) & (before == 0))

@@ -45,6 +45,7 @@ from concilium.federation.terms import (
     Agreed,
     Draft,
     OpenedTerms,
+    TableNews,
     Terms,
     derive_proof_key,
     open_terms,
@@ -100,6 +101,7 @@ class Run:
         self._masked_study: MaskedStudy | None = None
         self._charges: dict[tuple[str, str, str], ReleaseCard] = {}
         self._answered: set[str] = set()
+        self._news: dict[str, TableNews] = {}
         self._uncapped: set[str] = set()
         self.opted_out: dict[str, str] = {}
         self.refusals: list[RefusalCard] = []
@@ -198,8 +200,12 @@ class Run:
     def _keep_keys(self, study: str, replies: Mapping[str, bytes]) -> None:
         for site, data in replies.items():
             try:
-                key = decode(data, Agreed).exchange_key
-                self._proof_keys[site] = derive_proof_key(self.house.identity, key, study, site)
+                agreed = decode(data, Agreed)
+                self._proof_keys[site] = derive_proof_key(
+                    self.house.identity, agreed.exchange_key, study, site
+                )
+                if agreed.table is not None:
+                    self._news[site] = agreed.table
             except (MessageError, MaskError) as error:
                 raise HouseError(f"{site} answered with what was not asked for: {error}") from None
 
@@ -361,6 +367,11 @@ class Run:
         lost = sorted({loss.site for loss in self.dropouts} - set(self.sites))
         if lost:
             notes.append(f"lost on the way: {', '.join(lost)}; the model is that of the sites that stayed")
+        notes += [
+            f"the table of {site} has changed since the version before that it answered from: {self._news[site]}"
+            for site in self.sites
+            if site in self._news
+        ]
         notes += tell_of_relays({self._routes[site][-1] for site in self.sites if site in self._routes})
         notes += warn_of_regions({s: count for s, count in self._regions.items() if s in self.sites})
         return Card(

@@ -130,7 +130,10 @@ class Site:
             question = open_question(envelope)  # known kind?
             if isinstance(question, Propose):  # a study: agreed, refused, or to be decided by a person
                 self._notice_rollback(envelope.seen)
-                return self._desk.reply(envelope, self._desk.studies.consider(question))
+                agreed = self._desk.studies.consider(question)
+                if agreed.numbers:  # about how many patients something changed
+                    return self._desk.charge(envelope, agreed.numbers, None, lambda: agreed)
+                return self._desk.reply(envelope, agreed)
             self._allow(envelope, question)  # allowed here?
             if not (isinstance(question, Step) and question.before_study):
                 self._desk.studies.hold(envelope, question)  # agreed to?

@@ -29,6 +29,7 @@ from concilium.federation.terms import (
     Agreed,
     OpenedTerms,
     Propose,
+    TableNews,
     derive_proof_key,
     is_proven,
     open_terms,
@@ -112,7 +113,13 @@ class Studies:
                 else:
                     self._take_up(opened, record)
                 self._run(opened, proof_key)
-        return Agreed(self._identity.exchange_key)
+        return Agreed(self._identity.exchange_key, self._tell_news(opened))
+
+    def _tell_news(self, opened: OpenedTerms) -> TableNews | None:
+        """What may be told of how the tables have changed since the study before (`TableNews`)."""
+        if not opened.method.way_out.by_site:
+            return None
+        return TableNews.of(*self._populations.count_news(), max(1, self._policy.minimum_patients))
 
     def hold(self, envelope: Envelope, question: Question) -> None:
         """Refused unless the study of this envelope was agreed to and has not ended, the house that proposed it asks,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -106,10 +106,50 @@ class Propose(Step, frozen=True, kw_only=True):
     signature: bytes
 
 
+Told = Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None
+
+
+class TableNews(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many patients of a hospital's tables were added, corrected and taken out since the version before that it
+    answered from; None is fewer than `floor`, none at all among them.
+
+    Who is protected: the few patients of whom something changed, from the house and whoever reads the card. Numbers are
+    told where there are as many as in any group the hospital tells of, and nothing is said where all three are fewer,
+    so that no change and a small one look alike. Only where a site's own counts are told anyway (`exact`): under masks
+    a house learns sums over hospitals, and under noise nothing that one patient could change. Entered in the ledger.
+    """
+
+    added: Told
+    corrected: Told
+    gone: Told
+    floor: Annotated[int, msgspec.Meta(ge=1)]
+
+    @classmethod
+    def of(cls, added: int, corrected: int, gone: int, floor: int) -> TableNews | None:
+        """What may be told of these numbers, None where it is nothing."""
+        if max(added, corrected, gone) < floor:
+            return None
+        told = [None if count < floor else count for count in (added, corrected, gone)]
+        return cls(added=told[0], corrected=told[1], gone=told[2], floor=floor)
+
+    def __str__(self) -> str:
+        counts = {"added": self.added, "corrected": self.corrected, "taken out": self.gone}
+        return ", ".join(
+            f"fewer than {self.floor} {word}" if count is None else f"{count:,} {word}"
+            for word, count in counts.items()
+        )
+
+
 class Agreed(Reply, frozen=True):
-    """The hospital agrees; with `exchange_key` the house proves to it who asks."""
+    """The hospital agrees; with `exchange_key` the house proves to it who asks. `table` is what it says of its table
+    since an earlier study."""
 
     exchange_key: bytes
+    table: TableNews | None = None
+
+    @property
+    def numbers(self) -> int:
+        return 0 if self.table is None else 3
 
 
 @dataclass(frozen=True)
