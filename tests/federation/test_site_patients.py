@@ -41,6 +41,10 @@ class Notes:
     def digest(self):
         return hashlib.sha256(repr((self.ids, self.texts)).encode()).hexdigest()
 
+    @property
+    def hashes(self):
+        return hash_labels(self.texts)
+
     def take(self, rows):
         return Notes(tuple(self.ids[row] for row in rows), tuple(self.texts[row] for row in rows))
 

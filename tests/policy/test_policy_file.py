@@ -178,7 +178,7 @@ def test_every_key_of_a_policy_is_on_the_page_with_its_default() -> None:
     assert set(documented) == set(cc.Policy.__struct_fields__) - elsewhere
     for name in ("minimum_patients", "branch_floor", "minimum_cell", "colluders", "support"):
         assert documented[name] == str(getattr(cc.Policy(), name))
-    for name in ("differencing", "other_circles"):
+    for name in ("differencing", "other_circles", "tell_fit"):
         assert documented[name] == str(getattr(cc.Policy(), name)).lower()
     section = PAGE.split("## [houses], [agree]\n")[1].split("\n## ")[0]
     agreed = set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE))

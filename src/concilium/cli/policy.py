@@ -147,6 +147,8 @@ def describe_release(rules: Policy) -> list[str]:
             "refuses a question whose patients are those of an earlier one but for fewer than "
             f"{rules.minimum_patients}"
         )
+    if rules.tell_fit:
+        sentences.append("tells a house that asks which columns do not fit its study's dictionary")
     if rules.branch_floor:
         sentences.append(f"counts branches of fewer than {rules.branch_floor} patients as empty")
     if rules.minimum_cell > 1:

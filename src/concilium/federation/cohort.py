@@ -144,6 +144,12 @@ class View:
         return self._constrained.idle
 
     @property
+    def named(self) -> frozenset[str]:
+        """The columns that there are for a private study, by their names and what policy says of them alone."""
+        apart = {self._by, *self._policy.withhold, *self._policy.identifiers, *self._constrained.eliminated}
+        return frozenset(self._constrained.columns) - apart
+
+    @property
     def division_key(self) -> bytes:
         return self._division_key if isinstance(self._division_key, bytes) else self._division_key()
 

@@ -249,6 +249,8 @@ def describe_dictionary(opened: OpenedTerms) -> Iterator[str]:
         label = f" ({quote(entry.label)})" if entry.label else ""
         codes = "".join(f"; {quote(system)} {quote(code)}" for system, code in entry.codes.items())
         yield f"{quote(name)}{label}: {quote(describe_entry(entry))}{codes}"
+    if opened.terms.check_tables is True:
+        yield "Asks whether the table fits it, or which columns do not: told where the policy has tell_fit."
 
 
 def describe_questions(opened: OpenedTerms) -> Iterator[str]:

@@ -47,6 +47,8 @@ class House:
               process, or kept beside the journal
     purpose   what its studies are for, in words: hospitals read it before they agree
     dictionary  what the attributes of its studies are: public, it stands in their terms and on their cards
+    check_tables  its studies ask hospitals whether their tables fit it: those whose policy tells that (`tell_fit`) say
+              so, or which columns do not, and the cards name them
     days      its studies end after so many days
     patience  seconds to wait where a person of a hospital must agree first
     """
@@ -64,6 +66,7 @@ class House:
         identity: str | Path | Identity | None = None,
         purpose: str = "",
         dictionary: Dictionary | None = None,
+        check_tables: bool = False,
         days: int = 30,
         patience: float = 0.0,
     ) -> None:
@@ -95,6 +98,7 @@ class House:
         self._identity = identity
         self.dictionary = Dictionary() if dictionary is None else dictionary
         self.purpose, self.days, self.patience = purpose, days, patience
+        self.check_tables = check_tables
         self.transport = transport
         self.timeout = timeout
         self.on_loss = on_loss

@@ -41,6 +41,7 @@ from concilium.federation.messages import (
 from concilium.federation.questions import Gathered, Question, Reply, Summed
 from concilium.federation.relay import Route, ask_through, find_twice
 from concilium.federation.releases import find_release
+from concilium.federation.table_fit import TableFit
 from concilium.federation.terms import (
     Agreed,
     Draft,
@@ -102,6 +103,7 @@ class Run:
         self._charges: dict[tuple[str, str, str], ReleaseCard] = {}
         self._answered: set[str] = set()
         self._news: dict[str, TableNews] = {}
+        self._fits: dict[str, TableFit] = {}
         self._uncapped: set[str] = set()
         self.opted_out: dict[str, str] = {}
         self.refusals: list[RefusalCard] = []
@@ -147,6 +149,7 @@ class Run:
             colluders=colluders,
             ends=ends,
             dictionary=dict(self.dictionary) or msgspec.UNSET,
+            check_tables=True if self.house.check_tables and self.dictionary else msgspec.UNSET,
         ).encoded
         if self.journal is not None:
             terms = self.journal.note(f"terms {' '.join(sorted(self.sites))}", terms)
@@ -206,6 +209,10 @@ class Run:
                 )
                 if agreed.table is not None:
                     self._news[site] = agreed.table
+                if agreed.fit is not None:
+                    if not {one.column for one in agreed.fit.misfits} <= set(self.dictionary):
+                        raise MessageError("columns that do not fit, and are not in the dictionary")
+                    self._fits[site] = agreed.fit
             except (MessageError, MaskError) as error:
                 raise HouseError(f"{site} answered with what was not asked for: {error}") from None
 
@@ -372,6 +379,7 @@ class Run:
             for site in self.sites
             if site in self._news
         ]
+        notes += [f"the table of {site} {self._fits[site]}" for site in self.sites if site in self._fits]
         notes += tell_of_relays({self._routes[site][-1] for site in self.sites if site in self._routes})
         notes += warn_of_regions({s: count for s, count in self._regions.items() if s in self.sites})
         return Card(

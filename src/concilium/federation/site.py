@@ -34,9 +34,10 @@ from concilium.federation.patient_numbers import derive_order, order_patients
 from concilium.federation.questions import Question, Statistic, Step, open_question
 from concilium.federation.refused import Refused
 from concilium.federation.releases import find_release
+from concilium.federation.releases.release import check_cap
 from concilium.federation.shelf import Shelf
 from concilium.federation.studies import Studies
-from concilium.federation.terms import Propose
+from concilium.federation.terms import Agreed, Propose
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, statement
 from concilium.privacy.ledger import LASTING_RULE, Head, Ledger
@@ -131,8 +132,8 @@ class Site:
             if isinstance(question, Propose):  # a study: agreed, refused, or to be decided by a person
                 self._notice_rollback(envelope.seen)
                 agreed = self._desk.studies.consider(question)
-                if agreed.numbers:  # about how many patients something changed
-                    return self._desk.charge(envelope, agreed.numbers, None, lambda: agreed)
+                if agreed.numbers:  # what is said of the table depends on patients
+                    return self._tell_of_table(envelope, agreed, tell_cap=release.by_site)
                 return self._desk.reply(envelope, agreed)
             self._allow(envelope, question)  # allowed here?
             if not (isinstance(question, Step) and question.before_study):
@@ -166,6 +167,15 @@ class Site:
         except Exception:
             log.exception("site %s could not answer a question", self.name)
             return self._refuse(envelope, "internal", "the site could not answer; its own log says why")
+
+    def _tell_of_table(self, envelope: Envelope, agreed: Agreed, *, tell_cap: bool) -> bytes:
+        """An agreement that says something of the table, charged as any plain answer is."""
+
+        def let_out() -> Agreed:
+            check_cap(self._desk, agreed.numbers, tell_cap=tell_cap)
+            return agreed
+
+        return self._desk.charge(envelope, agreed.numbers, None, let_out)
 
     @property
     def division_key(self) -> bytes:

@@ -24,6 +24,7 @@ from concilium.federation.messages import Envelope
 from concilium.federation.meter import Meter
 from concilium.federation.questions import Question
 from concilium.federation.refused import Refused
+from concilium.federation.table_fit import TableFit, find_fit
 from concilium.federation.terms import (
     MOST_DAYS,
     Agreed,
@@ -113,13 +114,27 @@ class Studies:
                 else:
                     self._take_up(opened, record)
                 self._run(opened, proof_key)
-        return Agreed(self._identity.exchange_key, self._tell_news(opened))
+        return Agreed(self._identity.exchange_key, self._tell_news(opened), self._tell_fit(opened))
 
     def _tell_news(self, opened: OpenedTerms) -> TableNews | None:
         """What may be told of how the tables have changed since the study before (`TableNews`)."""
         if not opened.method.way_out.by_site:
             return None
         return TableNews.of(*self._populations.count_news(), max(1, self._policy.minimum_patients))
+
+    def _tell_fit(self, opened: OpenedTerms) -> TableFit | None:
+        """Whether the table fits the study's dictionary (table_fit.py), where terms ask and policy agrees."""
+        if opened.terms.check_tables is not True or not self._policy.tell_fit:
+            return None
+        dictionary, method = opened.terms.dictionary or {}, opened.method
+        asked = getattr(method, "attributes", None) or tuple(dictionary)
+        return find_fit(
+            self._view,
+            dictionary,
+            [*asked, *filter(None, [getattr(method, "target", "")])],
+            max(1, self._policy.minimum_patients),
+            bounded=method.way_out.bounded,
+        )
 
     def hold(self, envelope: Envelope, question: Question) -> None:
         """Refused unless the study of this envelope was agreed to and has not ended, the house that proposed it asks,

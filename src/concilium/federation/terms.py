@@ -24,6 +24,7 @@ from concilium.closed_lists import PROPOSED, RELEASES, load
 from concilium.errors import ConciliumError, MessageError, QueryError, StudyError, nearest
 from concilium.federation.messages import Envelope, LedgerHead
 from concilium.federation.questions import Question, Reply, Statistic, Step
+from concilium.federation.table_fit import TableFit
 from concilium.privacy.identity import Identity, is_signed, statement
 from concilium.privacy.manifest import KEY_BYTES, NONCE_BYTES, Manifest, Participant, compose
 from concilium.records.dictionary import DictionaryEntry, check_entries
@@ -68,6 +69,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     identities           under masks: their keys, in that order
     colluders            under masks: how many of them may side with the house
     ends                 the last day (UTC) on which anything is answered
+    check_tables         whether hospitals are asked to say which columns do not fit the dictionary (table_fit.py)
     dictionary           what attributes mean, are measured in and can be: read by people, and by the hospital's map;
                          what a question may hold is said by the parameters alone
     """
@@ -86,6 +88,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     colluders: int | None
     ends: str
     dictionary: dict[str, DictionaryEntry] | msgspec.UnsetType = msgspec.UNSET
+    check_tables: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def encoded(self) -> bytes:
@@ -142,14 +145,15 @@ class TableNews(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Agreed(Reply, frozen=True):
     """The hospital agrees; with `exchange_key` the house proves to it who asks. `table` is what it says of its table
-    since an earlier study."""
+    since an earlier study, `fit` whether the table fits the study's dictionary, where terms ask and policy agrees."""
 
     exchange_key: bytes
     table: TableNews | None = None
+    fit: TableFit | None = None
 
     @property
     def numbers(self) -> int:
-        return 0 if self.table is None else 3
+        return (0 if self.table is None else 3) + (0 if self.fit is None else self.fit.looked_at)
 
 
 @dataclass(frozen=True)

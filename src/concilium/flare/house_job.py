@@ -146,6 +146,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 identity=own.identity,
                 purpose=study.aim,
                 dictionary=study.dictionary,
+                check_tables=study.house.check_tables,
                 days=study.house.days,
             )
             start = time.perf_counter()

@@ -5,6 +5,7 @@
     modes = ["exact", "masked", "private", "local", "shared"]
     minimum_patients = 4          # fewer patients matching the study's query: no answer
     differencing = true           # nor where fewer tell a question's patients from an earlier question's
+    tell_fit = false              # whether a house may learn which columns do not fit its study's dictionary
     refusals_per_month = 20       # after so many refusals for too few patients: none is answered until next month
     branch_floor = 0              # fewer patients in a branch: counted as none (the tree is then inexact)
     minimum_cell = 0              # exact: tables with a smaller count in them are left out (inexact)
@@ -193,6 +194,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     modes: tuple[str, ...] = tuple(RELEASES)
     minimum_patients: int = 4
     differencing: bool = True
+    tell_fit: bool = False
     refusals_per_month: int = MOST_REFUSALS
     branch_floor: int = 0
     minimum_cell: int = 0

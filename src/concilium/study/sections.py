@@ -117,6 +117,7 @@ class HouseRules(msgspec.Struct, frozen=True, kw_only=True):
     identity: Text | None = None
     days: Days = 30
     patience: Patience = 0.0
+    check_tables: Annotated[bool, Meta(description="true or false")] = False
 
 
 class Evaluate(msgspec.Struct, frozen=True, kw_only=True):

@@ -284,4 +284,5 @@ def open_house(
         dictionary=study.dictionary,
         days=study.house.days,
         patience=study.house.patience,
+        check_tables=study.house.check_tables,
     )
