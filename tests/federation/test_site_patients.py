@@ -218,7 +218,7 @@ def test_a_ledger_is_that_of_all_parts(tmp_path):
     with pytest.raises(LedgerError, match="rebind"):
         cc.Site("a", TABLE, ledger=other)  # without their ids nobody is known
     corrected = cc.Site("a", cc.Patients(table=TABLE, series=changed, by="patient"), ledger=other)
-    assert [entry.kind for entry in corrected.ledger.entries()] == ["rebind"]
+    assert corrected.ledger.entries()[-1].kind == "rebind"
     corrected.ledger.close()
 
 
