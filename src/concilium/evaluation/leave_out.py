@@ -25,6 +25,7 @@ from concilium.federation.method import Method
 from concilium.federation.schema import name_rest
 from concilium.records.query import Query
 from concilium.records.table import Coded, Records, Value, label
+from concilium.trees.bands import deal_bands
 
 
 @dataclass(frozen=True)
@@ -62,16 +63,10 @@ def leave_sites_out(sizes: Mapping[str, int]) -> list[Fold]:
 
 
 def leave_bands_out(sizes: Mapping[str, int], bands: int) -> list[Fold]:
-    """Bands of sites ("mega-hospitals") left out in turn.
-
-    The thesis draws bands at random; here sites are sorted by their number of patients, largest first (by
-    name where equal), and dealt one by one like cards into the bands. So bands are of nearly the same size,
-    and the same for everyone who repeats the study.
-    """
+    """Bands of sites ("mega-hospitals") left out in turn (trees/bands.py)."""
     if bands > len(sizes):
         raise StudyError(f'leave_out = "band:{bands}" needs at least {bands} sites; there are {len(sizes)}')
-    order = sorted(sizes, key=lambda name: (-sizes[name], name))
-    return leave_groups_out([tuple(sorted(order[band::bands])) for band in range(bands)])
+    return leave_groups_out(deal_bands(sizes, bands))
 
 
 def deal_folds(sizes: Mapping[str, int], bands: int | None) -> list[Fold]:

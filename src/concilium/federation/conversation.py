@@ -23,10 +23,12 @@ B = TypeVar("B", bound=msgspec.Struct)
 
 @dataclass(frozen=True)
 class ToEach:
-    """A summed question with which every site is told something of its own."""
+    """A summed question with which every site is told something of its own. `only` those who are told something are
+    asked and added up: the house must see each site's numbers anyway."""
 
     question: Summed
     templates: Mapping[str, bytes]
+    only: bool = False
 
 
 Asked: TypeAlias = Gathered[Any] | Summed | ToEach

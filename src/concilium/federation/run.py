@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,6 +42,7 @@ from concilium.federation.questions import Gathered, Question, Reply, Summed
 from concilium.federation.relay import Route, ask_through, find_twice
 from concilium.federation.releases import find_release
 from concilium.federation.table_fit import TableFit
+from concilium.federation.releases.exact import add_answers
 from concilium.federation.terms import (
     Agreed,
     Draft,
@@ -242,6 +243,12 @@ class Run:
 
     def ask(self, asked: Asked) -> dict[str, Reply] | NDArray[np.int64]:
         """What one question brings: answers by site, or the sum."""
+        if isinstance(asked, ToEach) and asked.only:
+            if not self.release.by_site:
+                raise MessageError(
+                    "a sum over some of the sites, beside one over all, tells those of the others"
+                )
+            return add_answers(self, asked.question, asked.templates, among=asked.templates)
         if isinstance(asked, ToEach):
             return self.add_up(asked.question, asked.templates)
         if isinstance(asked, Summed):
@@ -297,16 +304,20 @@ class Run:
         *,
         live: bool = False,
         release: str | None = None,
+        among: Collection[str] | None = None,
     ) -> dict[str, bytes]:
-        """One round: the question to every participant, each with its own template; the bodies of answers by site.
+        """One round: the question to every participant (or to those `among` them), each with its own template; the
+        bodies of answers by site.
 
         In the first round sites may refuse or be silent and the rest goes on; later that raises SitesChanged, or
         stops the run where participants are fixed. `live` rounds are not taken from the journal.
         """
         opened = self.begin()
         self.rounds += 1
-        self._report(f"round {self.rounds}: {question.kind} to {len(self.sites)} sites")
-        bodies, refused, lost = self._round(question, self.sites, templates, live=live, release=release)
+        asked = [site for site in self.sites if among is None or site in among]
+        spared = [site for site in self.sites if site not in asked]
+        self._report(f"round {self.rounds}: {question.kind} to {len(asked)} sites")
+        bodies, refused, lost = self._round(question, asked, templates, live=live, release=release)
         forgetful = [site for site, refusal in refused if refusal.rule == "proposed"]
         if forgetful:  # started again since, and without memory of the study: propose it once more
             agreed, unwilling, silent = self._round(opened.proposal, forgetful, live=True)
@@ -316,7 +327,7 @@ class Run:
             bodies = {site: (bodies | again[0])[site] for site in self.sites if site in bodies | again[0]}
             refused, lost = [*refused, *unwilling, *again[1]], [*lost, *silent, *again[2]]
         self.house.remember()
-        self._settle(question.kind, bodies, refused, lost)
+        self._settle(question.kind, {**dict.fromkeys(spared, b""), **bodies}, refused, lost)
         return bodies
 
     def _round(

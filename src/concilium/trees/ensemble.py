@@ -7,12 +7,13 @@ crosstables of a sample, and the votes of an ensemble.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from concilium.errors import HouseError, nearest
 from concilium.federation.attributes import Attribute, present
@@ -20,6 +21,7 @@ from concilium.federation.conversation import Asked, Conversation, ToEach
 from concilium.federation.run import together
 from concilium.federation.schema import SchemaSeen, SharedSchema, set_against_rest, share_schema
 from concilium.records.columns import Value, label
+from concilium.trees.bands import deal_bands
 from concilium.trees.class_counts import AskClassCounts, AskClassTotals, ClassCounts
 from concilium.trees.growing import Counts, GrowingNode, grow
 from concilium.trees.layout import Sample
@@ -117,8 +119,13 @@ class Ensemble:
         """The schema as questions state it."""
         return self.schema if self.templates is None else self.schema.hidden
 
-    def ask(self, question: AskSampleCrosstables | AskVotes) -> Asked:
-        return question if self.templates is None else ToEach(question, self.templates)
+    def ask(self, question: AskSampleCrosstables | AskVotes, among: Collection[str] | None = None) -> Asked:
+        """The question to all sites, or to those among them."""
+        if self.templates is None:
+            return question
+        if among is None:
+            return ToEach(question, self.templates)
+        return ToEach(question, {site: self.templates[site] for site in among}, only=True)
 
     def grow(self) -> Conversation[tuple[list[list[GrowingNode]], list[Fraction]]]:
         """Experts two at a time, until more do not help: those of the best ensemble, and the measures of all that were
@@ -131,8 +138,37 @@ class Ensemble:
             measures.append((yield from self.measure(grown)))
         return grown[: experts_at(final)], measures
 
-    def grow_expert(self, number: int) -> Conversation[list[GrowingNode]]:
-        """The tree over what the sites lay out for this expert (over everyone, without negatives to count off)."""
+    def grow_on_bands(
+        self, sizes: Mapping[str, int], bands: int
+    ) -> Conversation[tuple[list[list[GrowingNode]], list[Fraction]]]:
+        """The same, as 7.5 of the thesis settles how many: ensembles are measured on bands of sites that had no part in
+        them, every band in turn, and the votes on all of them count together. The experts are then grown from all
+        sites."""
+        if bands > len(sizes):
+            raise HouseError(
+                f"'bands' of {bands} need as many sites that take part, and there are {len(sizes)}: take fewer"
+            )
+        left_out = deal_bands(sizes, bands)
+        grown: list[list[list[GrowingNode]]] = [[] for _ in left_out]
+        measures: list[Fraction] = []
+        while (final := find_final(measures, Fraction(self.study.delta))) is None:
+            votes = np.zeros((2, 2), dtype=np.int64)
+            for band, experts in zip(left_out, grown, strict=True):
+                others = [site for site in sizes if site not in band]
+                while len(experts) < experts_at(len(measures)):
+                    experts.append((yield from self.grow_expert(len(experts), others)))
+                votes += yield from self.count_votes(experts, band)
+            measures.append(balanced_accuracy(votes.tolist()))
+        experts = []
+        for number in range(experts_at(final)):
+            experts.append((yield from self.grow_expert(number)))
+        return experts, measures
+
+    def grow_expert(
+        self, number: int, among: Collection[str] | None = None
+    ) -> Conversation[list[GrowingNode]]:
+        """The tree over what the sites (or those among them) lay out for this expert (over everyone, without negatives
+        to count off)."""
         sample = msgspec.structs.replace(self.sample, expert=number)
 
         def count(tree: list[Split], nodes: list[int], counted: list[int]) -> Conversation[Counts]:
@@ -144,7 +180,7 @@ class Ensemble:
                 nodes=nodes,
                 sample=sample,
             )
-            total: Counts = yield self.ask(question)
+            total: Counts = yield self.ask(question, among)
             return total
 
         nodes, _ = yield from grow(
@@ -158,6 +194,12 @@ class Ensemble:
 
     def measure(self, experts: Sequence[list[GrowingNode]]) -> Conversation[Fraction]:
         """The balanced accuracy of these experts' majority over the patients of all sites that take part."""
+        return balanced_accuracy((yield from self.count_votes(experts)).tolist())
+
+    def count_votes(
+        self, experts: Sequence[list[GrowingNode]], among: Collection[str] | None = None
+    ) -> Conversation[Counts]:
+        """What these experts' majority says of the patients of all sites, or of those among them: [class, vote]."""
         question = AskVotes(
             query=self.study.query,
             target=self.study.target,
@@ -166,8 +208,8 @@ class Ensemble:
             experts=[as_voter(expert, self.study.vote, self.lift) for expert in experts],
             sample=self.sample if self.templates is None else None,
         )
-        confusion: Counts = yield self.ask(question)
-        return balanced_accuracy(confusion.tolist())
+        votes: Counts = yield self.ask(question, among)
+        return votes
 
 
 def begin(study: VotingTrees, sample: Sample) -> Conversation[tuple[Turnout, bool, Ensemble]]:

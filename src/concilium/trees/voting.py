@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.errors import StudyError
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.decision import CallingRule, Decided, DecisionRule, decide, parse, say_decided
 from concilium.federation.explanation import Explanation
@@ -51,7 +52,8 @@ FINE = 10**12  # shares are compared as whole numbers
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An ensemble that was tried, and its balanced accuracy on the patients that it was grown from (votes.py)."""
+    """An ensemble that was tried, and its balanced accuracy on the patients that it was grown from (votes.py), or on
+    bands of sites that were left out of it."""
 
     experts: int
     balanced_accuracy: float
@@ -59,7 +61,8 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class VotingBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What an ensemble's model file holds. `classes` are negative and positive; `negatives` is how many an expert has
-    for each positive, None where one ordinary tree of all patients does; `stages` are all that were tried."""
+    for each positive, None where one ordinary tree of all patients does; `stages` are all that were tried, on so many
+    bands left out in turn (None: on those learned from)."""
 
     classes: tuple[str | int | float | bool, str | int | float | bool]
     patients: int
@@ -68,6 +71,7 @@ class VotingBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=T
     vote: Rule
     stages: list[Stage]
     experts: list[list[TreeNode]]
+    bands: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,6 +156,15 @@ class VotingTrees(Method[VotingBody]):
     ] = "balanced"
     max_depth: MaxDepth = 4
     min_leaf: MinLeaf = 5
+    bands: Annotated[
+        int | None,
+        Parameter(
+            "a whole number of at least 2",
+            whole(2),
+            "exact: how many experts vote is settled on so many bands of sites, each left out in turn (the thesis has "
+            "10): as many ensembles are grown; None: on the patients learned from",
+        ),
+    ] = None
     decision: DecisionRule = "majority"
 
     def find_decision_fault(self, rule: CallingRule) -> str | None:
@@ -165,6 +178,13 @@ class VotingTrees(Method[VotingBody]):
     def decided(self) -> Decided | None:
         """Of the one ordinary tree; experts decide each for themselves, and most of them together."""
         return self.body.decided if self.body.negatives is None else None
+
+    def check(self) -> None:
+        if self.bands is not None and not self.way_out.comparable:
+            raise StudyError(
+                "'bands' of VotingTrees are left out in turn, and under masks the sum with a hospital minus the sum "
+                "without it is that hospital's whole answer: leave 'bands' out, or ask exact"
+            )
 
     def plan(self) -> Plan:
         """What a fit will ask; nothing bounds what it tells."""
@@ -185,7 +205,10 @@ class VotingTrees(Method[VotingBody]):
     def converse(self, partners: Partners) -> Conversation[Learned[VotingBody]]:
         sample = Sample(positive=self.positive, negatives=self.negatives)
         turnout, rare, ensemble = yield from begin(self, sample)
-        if rare:
+        if rare and self.bands is not None:
+            sizes = {site: patients or 0 for site, patients in turnout.by_site.items()}
+            grown, measures = yield from ensemble.grow_on_bands(sizes, self.bands)
+        elif rare:
             grown, measures = yield from ensemble.grow()
         else:
             grown, measures = [(yield from ensemble.grow_expert(0))], []
@@ -203,6 +226,7 @@ class VotingTrees(Method[VotingBody]):
             vote=self.vote,
             stages=[Stage(experts_at(stage), float(one)) for stage, one in enumerate(measures)],
             experts=[tree.nodes for tree in trees],
+            bands=self.bands if rare else None,
         )
         spoken = [f"by most experts, each of whom decides: {said}" if rare else said] if said else []
         warnings = [*self._tell(body), *spoken, *find_oddities(self, ensemble.schema, ensemble.seen)]
@@ -222,7 +246,10 @@ class VotingTrees(Method[VotingBody]):
             f"{share}, which is below {limit}: {count(len(body.experts), 'expert')} vote, each grown on all of "
             f"them and {body.negatives} times as many others of every site",
             f"the number of experts was settled by balanced accuracy on the patients learned from ({score:.3f}): "
-            "expect less of others",
+            "expect less of others"
+            if body.bands is None
+            else f"the number of experts was settled by balanced accuracy on {body.bands} bands of sites left out in "
+            f"turn ({score:.3f}); it is the best of those tried on the same bands, so expect a little less of others",
         ]
 
     @property
@@ -298,7 +325,8 @@ class VotingTrees(Method[VotingBody]):
             f"({body.positives} of {body.patients} patients are positive)"
         ]
         tried = ", ".join(f"{stage.experts}: {stage.balanced_accuracy:.4f}" for stage in body.stages)
-        lines.append(f"balanced accuracy on the patients learned from, by number of experts: {tried}")
+        on_whom = "the patients learned from" if body.bands is None else f"{body.bands} bands left out"
+        lines.append(f"balanced accuracy on {on_whom}, by number of experts: {tried}")
         for number, tree in enumerate(body.trees, start=1):
             lines += ["", f"expert {number}", draw(tree)]
         return "\n".join(lines)

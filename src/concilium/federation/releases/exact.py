@@ -6,7 +6,7 @@ a cap on numbers (docs/policies.md). Every release is entered in the ledger as u
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -70,11 +70,14 @@ class Exact(Release):
 
 
 def add_answers(
-    run: Run, question: Summed, templates: Mapping[str, bytes] | None = None
+    run: Run,
+    question: Summed,
+    templates: Mapping[str, bytes] | None = None,
+    among: Collection[str] | None = None,
 ) -> NDArray[np.int64]:
-    """The sum of what the sites answer, each seen by itself."""
+    """The sum of what the sites (or those among them) answer, each seen by itself."""
     total = np.zeros(question.shape, dtype=np.int64)
-    for site, data in run.gather(question, templates).items():
+    for site, data in run.gather(question, templates, among=among).items():
         try:
             add_sum(total, data, question)
         except MessageError as error:
