@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from concilium.codes.sharing import CodeSharing as CodeSharing
     from concilium.codes.taxonomy import Taxonomy as Taxonomy
     from concilium.experts.experts import Experts as Experts
+    from concilium.federation.adapted import adapt as adapt
     from concilium.federation.house import House as House
     from concilium.federation.model_file import load as load
     from concilium.federation.region import Region as Region
@@ -64,6 +65,7 @@ _PLACES = {
     "TableMap": "concilium.records.table_map",
     "Taxonomy": "concilium.codes.taxonomy",
     "VotingTrees": "concilium.trees.voting",
+    "adapt": "concilium.federation.adapted",
     "load": "concilium.federation.model_file",
 }
 _MODULES = {

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import concilium as cc
+from concilium.evaluation import alone
 from concilium.evaluation.alone import (
     cross_validate,
     deal_patients,
@@ -137,3 +138,24 @@ def test_other_numbers_of_folds(folds):
     records = cc.Records.from_rows(ROWS)
     said = cross_validate(make, "n", records, classes=[0, 1], division="s", folds=folds)
     assert len(said.truth) == 60
+
+
+def test_nobody_is_predicted_by_an_intercept_fitted_to_him(monkeypatch):
+    dice = np.random.default_rng(2)
+    risk = dice.uniform(0.05, 0.95, 400)
+    truth = [int(one) for one in dice.random(400) < risk**0.3]
+    rows = np.column_stack([1 - risk, risk]).tolist()
+    folds = dice.integers(0, 10, 400)
+    monkeypatch.setattr(alone, "deal_patients", lambda *_: folds)
+
+    def adapt(outcomes):
+        said = Predictions("north", (0, 1), outcomes, [0] * 400, rows, rows)
+        return np.array(alone.adapt_in_folds(said).probabilities)
+
+    flipped = [1 - one if fold == 3 else one for one, fold in zip(truth, folds, strict=True)]
+    before, after = adapt(truth), adapt(flipped)
+    assert np.array_equal(before[folds == 3], after[folds == 3])
+    assert not np.array_equal(before[folds != 3], after[folds != 3])
+    assert abs(before[:, 1].sum() - sum(truth)) < 2
+    few = Predictions("north", (0, 1), truth[:9], [0] * 9, rows[:9], rows[:9])
+    assert alone.adapt_in_folds(few) == few

@@ -122,5 +122,5 @@ def test_without_a_positive_class_there_are_no_donors():
         classes=["a", "b", "c"],
         division="s",
     )
-    assert set(ways) == {"local", "federated", "pooled"}
+    assert set(ways) == {"local", "federated", "adapted", "pooled"}
     assert "names no positive class" in donors

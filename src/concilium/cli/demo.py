@@ -250,13 +250,27 @@ def demo(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The folder for everything the demo writes.")
     ] = Path("concilium-demo"),
+    departments: Annotated[
+        Path | None,
+        typer.Option(
+            "--departments",
+            metavar="DIR",
+            help="Only write the tables of four made-up departments, each with its own codes and units, for the "
+            "tutorial.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run four studies on real patients and two on made-up ones, share codes, and write everything to a folder.
 
     \b
-    Example:
+    Examples:
       concilium demo --out /tmp/concilium-demo
+      concilium demo --departments heart
     """
+    if departments is not None:
+        write_raw_tables(departments)
+        return
     load = find_patients()
     refuse_file(out)
     run_dialysis(load("Dialysis"), out / "dialysis")
@@ -277,6 +291,15 @@ def demo(
     say(f"Everything is in {out}. Open {out / 'intensive-care' / 'results' / 'report.html'}, or go on with:")
     say("  " + shlex.join(["concilium", "run", str(out / "dialysis" / "study.toml"), "--out", "again"]))
     say("  " + shlex.join(["concilium", "ledger", str(out / "intensive-care" / "hospital-01.ledger")]))
+
+
+def write_raw_tables(folder: Path) -> None:
+    """The tables that docs/tutorial.md begins with."""
+    from concilium.cli.demo_departments import write_departments
+
+    refuse_file(folder)
+    for name, patients in write_departments(folder).items():
+        say(f"{folder / name}.csv: {patients} made-up patients")
 
 
 def find_patients() -> Callable[[str], DataFrame]:

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from concilium.cli import (
+    adapt,
     audit,
     check,
     consult,
@@ -53,6 +54,7 @@ app.command("run", short_help="Run a study: model, metrics, card, report.")(run.
 app.command("dictionary", short_help="Draft a dictionary from a table.")(dictionary.dictionary)
 app.command("check", short_help="Does a hospital's table fit a study?")(check.check)
 app.command("consult", short_help="Predict for a patient, with reasons.")(consult.consult)
+app.command("adapt", short_help="Adapt a model to a hospital's own patients, at home.")(adapt.adapt)
 app.command("audit", short_help="Attack a model: whom does it give away?")(audit.audit)
 app.command("share", short_help="Hand on coded histories, sensitive codes randomised.")(share.share)
 app.command("identity", short_help="A hospital's fingerprint, for its peers.")(identity.identity)

@@ -9,11 +9,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.evaluation.folds import M, learn_folds
-from concilium.evaluation.leave_out import Fold, Predictions, leave_sites_out, predict_at, select_patients
+from concilium.evaluation.leave_out import (
+    Fold,
+    Predictions,
+    find_column,
+    leave_sites_out,
+    predict_at,
+    select_patients,
+)
+from concilium.federation.adaptation import adapt_shares, fit_classes, fit_numbers, move_decision
+from concilium.federation.decision import choose
 from concilium.federation.held_out import SIMULATION_KEY
 from concilium.federation.house import House
 from concilium.federation.site import Site
@@ -85,6 +95,40 @@ def cross_validate(
         for split, model in zip(splits, fold_models.models, strict=True)
     ]
     return join(site, predictions)
+
+
+def adapt_in_folds(
+    said: Predictions, *, division: str = "", learned_from: bool = False, folds: int = FOLDS
+) -> Predictions:
+    """What a model that a hospital received says of its patients once it is adapted there, each patient predicted by
+    what was fitted to the other nine tenths; where these are too few, the model stays as it is."""
+    if len(said.truth) < folds:
+        return said
+    fold_of = deal_patients(said.truth, folds, said.site, division)
+    if not said.classes:
+        received, truth = (np.array([float(v) for v in values]) for values in (said.predicted, said.truth))
+        numbers = received.copy()
+        for number in range(folds):
+            fitted = fit_numbers(
+                received[fold_of != number], truth[fold_of != number], learned_from=learned_from
+            )
+            out = fold_of == number
+            numbers[out] = fitted.shifts[0] + fitted.slope * received[out]
+        return msgspec.structs.replace(said, predicted=numbers.tolist())
+    shares = np.array(said.soft or said.probabilities)
+    place = find_column(said.classes)
+    classes = np.array([place(value) for value in said.truth], dtype=np.intp)
+    adapted, called = np.array(said.probabilities), classes.copy()
+    for number in range(folds):
+        rest, out = fold_of != number, fold_of == number
+        fitted = fit_classes(shares[rest], classes[rest], learned_from=learned_from)
+        shifts = np.array(fitted.shifts)
+        if fitted.changes:
+            adapted[out] = adapt_shares(shares[out], shifts, fitted.slope)
+        decided = move_decision(said.decided, said.classes, shifts, fitted.slope)
+        called[out] = choose(adapted[out], said.classes, decided)
+    predicted = [said.classes[best] for best in called.tolist()]
+    return msgspec.structs.replace(said, predicted=predicted, probabilities=adapted.tolist())
 
 
 def join(site: str, predictions: Sequence[Predictions]) -> Predictions:

@@ -1,10 +1,11 @@
 """Alone, together, pooled: what becomes of the same patients, how many are diagnosed wrongly (docs/methods.md, 1.14).
 
 `local` is ten-fold cross-validation inside each hospital, `federated` the model of all other hospitals without their
-records, `pooled` the model of the table that nobody holds, `donor` the model borrowed from one other hospital.
-Hospitals too small for a model of their own are told apart, as in the thesis' tables: their patients are not
-counted under `local`. Only what is measured on the same patients is compared. A number that is predicted is never
-quite right: there the mean absolute error takes the place of the patients who are wrongly diagnosed.
+records, `adapted` the same with an intercept, and perhaps a slope, of the hospital's own (in the same ten folds: nobody
+is predicted by what was fitted to him), `pooled` the model of the table that nobody holds, `donor` the model borrowed
+from one other hospital. Hospitals too small for a model of their own are told apart, as in the thesis' tables: their
+patients are not counted under `local`. Only what is measured on the same patients is compared. A number that is
+predicted is never quite right: there the mean absolute error takes the place of the patients who are wrongly diagnosed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from concilium.evaluation.alone import cross_validate, fit_alone, pool
+from concilium.evaluation.alone import adapt_in_folds, cross_validate, fit_alone, pool
 from concilium.evaluation.donors import Donors
 from concilium.evaluation.folds import M
 from concilium.evaluation.intervals import estimate_difference
@@ -46,7 +47,11 @@ def learn_in_every_way(
         site: cross_validate(make, site, table, classes=classes, division=division)
         for site, table in tables.items()
     }
-    ways: dict[str, dict[str, Predictions | None]] = {"local": local, "federated": dict(federated)}
+    ways: dict[str, dict[str, Predictions | None]] = {
+        "local": local,
+        "federated": dict(federated),
+        "adapted": {site: adapt_in_folds(said, division=division) for site, said in federated.items()},
+    }
     everyone = pool(tables)
     home = np.repeat(np.arange(len(tables)), [len(table) for table in tables.values()])
     ways["pooled"] = {

@@ -21,6 +21,7 @@ from concilium.errors import StudyError
 from concilium.evaluation.metrics import Figures, measure
 from concilium.evaluation.number_metrics import measure_numbers
 from concilium.federation.cohort import numbers
+from concilium.federation.decision import Decided
 from concilium.federation.method import Method
 from concilium.federation.schema import name_rest
 from concilium.records.query import Query
@@ -38,13 +39,16 @@ class Fold:
 
 class Predictions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a model said of the patients of one site, beside what happened; probabilities follow `classes`, of which
-    there are none where a number is predicted."""
+    there are none where a number is predicted. `soft` are the same where nothing is certain, if they were asked for;
+    `decided` says from which chance on the positive class was called."""
 
     site: str
     classes: tuple[Value, ...]
     truth: list[Value]
     predicted: list[Value]
     probabilities: list[list[float]]
+    soft: list[list[float]] = []
+    decided: Decided | None = None
 
 
 class FoldResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,8 +144,10 @@ def select_patients(model: Method[Any], records: Records) -> Records:
     return records.take(Query.parse(model.query).mask(records) & has_outcome)
 
 
-def predict_at(site: str, model: Method[Any], records: Records, classes: Sequence[Value]) -> Predictions:
-    """What the model says of the patients at a site whom it is about.
+def predict_at(
+    site: str, model: Method[Any], records: Records, classes: Sequence[Value], *, soft: bool = False
+) -> Predictions:
+    """What the model says of the patients at a site whom it is about; with `soft`, also what the site would adapt.
 
     Where the model tells one value from all others, these two are the classes, whatever values the target has.
     """
@@ -152,9 +158,12 @@ def predict_at(site: str, model: Method[Any], records: Records, classes: Sequenc
     if is_set_apart(model.classes_) and not is_set_apart(classes):
         classes = model.classes_
     column = find_column(classes)
-    probabilities = np.zeros((len(patients), len(classes)))
+    probabilities, softened = (np.zeros((len(patients), len(classes))) for _ in range(2))
+    places = [column(value) for value in model.classes_]
     if len(patients):
-        probabilities[:, [column(value) for value in model.classes_]] = model.predict_proba(patients)
+        probabilities[:, places] = model.predict_proba(patients)
+        if soft:
+            softened[:, places] = model.soft_proba(patients)
     truth, predicted = (
         patients.values(model.target),
         model.predict(patients).tolist() if len(patients) else [],
@@ -165,6 +174,8 @@ def predict_at(site: str, model: Method[Any], records: Records, classes: Sequenc
         truth=[classes[column(value)] for value in truth],
         predicted=[classes[column(value)] for value in predicted],
         probabilities=probabilities.tolist(),
+        soft=softened.tolist() if soft else [],
+        decided=model.decided,
     )
 
 
@@ -175,9 +186,10 @@ def measure_model(
     *,
     classes: Sequence[Value],
     left_out: tuple[str, ...] = (),
+    soft: bool = False,
 ) -> FoldResult:
     """What a model says of these patients, by site; `seconds` is how long it took to make."""
-    predictions = [predict_at(site, model, table, classes) for site, table in patients.items()]
+    predictions = [predict_at(site, model, table, classes, soft=soft) for site, table in patients.items()]
     return FoldResult(left_out, predictions, model.card.rounds, model.card.bytes, round(seconds, 3))
 
 

@@ -38,6 +38,7 @@ class Explanation:
     notes         what else must be said: why it stopped, what is not known of the patient
     votes         the explanations of the experts of an ensemble, each for itself
     called_from   the chance from which on the positive class is called (decision.py); None: the likeliest class is
+    chances       how likely each class is, in the order of the model's classes, where that is known
     sentences     all of it in words, a line each
     """
 
@@ -51,6 +52,7 @@ class Explanation:
     notes: tuple[str, ...] = ()
     votes: tuple[Explanation, ...] = ()
     called_from: float | None = None
+    chances: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)

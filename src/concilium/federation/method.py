@@ -24,7 +24,7 @@ from concilium.federation.conversation import B
 from concilium.federation.decision import CallingRule, Decided, choose, parse, say_decided
 from concilium.federation.edges import read_bins
 from concilium.federation.explanation import Explanation
-from concilium.federation.model_file import save
+from concilium.federation.model_file import save, write
 from concilium.federation.patient_notes import annotate
 from concilium.federation.prediction import AnyPatients, KnownOutcomes, NewPatients, as_plain, read_patient
 from concilium.federation.questions import Statistic
@@ -259,7 +259,7 @@ class Method(Undertaking[B]):
 
     def save(self, path: str | Path) -> None:
         """A model file (JSON)."""
-        save(path, self.method, self.body, self.card)
+        save(path, write(self.method, self.body, self.card))
 
     @classmethod
     def from_body(cls, raw: bytes, card: Card) -> Self:
@@ -310,6 +310,18 @@ class Method(Undertaking[B]):
         labels: NDArray[Any] = np.array(self.classes_).take(best)
         return labels
 
+    def soft_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
+        """The same, but nothing is held to be certain because a few patients were all alike: what a hospital adapts
+        (adaptation.py)."""
+        return self.predict_proba(patients)
+
+    def soften(self, said: Explanation) -> NDArray[np.float64]:
+        """The same for the patient of an explanation."""
+        if said.chances or said.probability is None:
+            return np.array(said.chances)
+        place = [label(value) for value in self.classes_].index(label(said.prediction))
+        return np.array([said.probability if at == place else 1 - said.probability for at in range(2)])
+
     def find_outcomes(self, patients: Patients) -> KnownOutcomes:
         """Those of the patients whom it is about and whose outcome is known, as it is asked about them."""
         table = patients.table
@@ -337,12 +349,17 @@ class Method(Undertaking[B]):
             truth = np.array([float(value) for value in found.truth])
             spread = float(((truth - truth.mean()) ** 2).sum())
             return 1 - float(((truth - predicted) ** 2).sum()) / spread if spread else float("nan")
-        known = {label(value) for value in self.classes_}
-        rest = label(self.classes_[0])  # of one class against all others together, the others
-        truth_labels = [
-            label(value) if label(value) in known or not self.against_rest else rest for value in found.truth
-        ]
-        return float(np.mean([label(a) == b for a, b in zip(predicted.tolist(), truth_labels, strict=True)]))
+        truth = self.place(found.truth)
+        guesses = self.place(predicted.tolist())
+        return float(np.mean((truth == guesses) & (truth >= 0)))
+
+    def place(self, outcomes: Sequence[Value]) -> NDArray[np.intp]:
+        """The place of each outcome among the classes; -1 for one that is none of them."""
+        places = {label(value): place for place, value in enumerate(self.classes_)}
+        rest = (
+            0 if self.against_rest else -1
+        )  # of one class against all others together, the others come first
+        return np.array([places.get(label(value), rest) for value in outcomes], dtype=np.intp)
 
     def importances(self) -> dict[str, float]:
         """How much of what the model tells it tells by each attribute, the largest 100, the most important first."""

@@ -1,4 +1,5 @@
-"""Model files: `{"format": "concilium/model@1", "method": ..., "body": {...}, "card": {...}}`.
+"""Model files: `{"format": "concilium/model@1", "method": ..., "body": {...}, "card": {...}}`; where a hospital adapted
+the model to its own patients, body and card are those that it received, and `adapted` says what it changed.
 
 JSON only: loading a model runs no code, refuses unknown fields and methods, and checks every type.
 """
@@ -13,6 +14,7 @@ import msgspec
 from concilium import closed_lists
 from concilium.closed_lists import METHODS
 from concilium.errors import ModelError, QueryError, StudyError, nearest
+from concilium.federation.adaptation import Adaptation
 from concilium.federation.card import Card
 
 FORMAT = "concilium/model@1"
@@ -23,15 +25,23 @@ class ModelFile(msgspec.Struct, forbid_unknown_fields=True):
     method: str
     body: msgspec.Raw
     card: Card
+    adapted: Adaptation | None = None
 
 
-def save(path: str | Path, method: str, body: msgspec.Struct, card: Card) -> None:
+def write(method: str, body: msgspec.Struct, card: Card, adapted: Adaptation | None = None) -> bytes:
+    """What a model file holds."""
+    document: dict[str, Any] = {"format": FORMAT, "method": method, "body": body, "card": card}
+    if adapted is not None:
+        document["adapted"] = adapted
+    return msgspec.json.format(msgspec.json.encode(document), indent=1)
+
+
+def save(path: str | Path, content: bytes) -> None:
     """A model file, written beside its place and moved there whole."""
     path = Path(path)
-    document = msgspec.json.encode({"format": FORMAT, "method": method, "body": body, "card": card})
     partial = path.with_name(path.name + ".part")
     try:
-        partial.write_bytes(msgspec.json.format(document, indent=1))
+        partial.write_bytes(content)
         partial.replace(path)
     except OSError as error:
         raise ModelError(f"{path}: cannot be written ({error.strerror})") from None
@@ -52,7 +62,12 @@ def load(path: str | Path) -> Any:
             raise ModelError(
                 f"{path}: there is no method {document.method!r}{known}; known: {', '.join(METHODS)}"
             )
-        return closed_lists.load(METHODS[document.method]).from_body(document.body, document.card)
+        model = closed_lists.load(METHODS[document.method]).from_body(document.body, document.card)
+        if document.adapted is None:
+            return model
+        from concilium.federation.adapted import AdaptedModel
+
+        return AdaptedModel(model, document.adapted)
     except (msgspec.ValidationError, StudyError, QueryError, RecursionError) as error:
         problem = error.problem if isinstance(error, QueryError) else error
         raise ModelError(f"{path}: this is not a model file: {problem}") from None

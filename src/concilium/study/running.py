@@ -132,7 +132,8 @@ def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> S
         start = time.perf_counter()
         model = method.fit(open_house(study, members.values(), work.journal("model"), on_round))
         seconds = time.perf_counter() - start
-        measure = functools.partial(measure_model, classes=classes)
+        compares = study.evaluate is not None and study.evaluate.compare
+        measure = functools.partial(measure_model, classes=classes, soft=compares)
         results: list[FoldResult] = []
         folds_took = None
         if study.evaluate is not None and study.evaluate.leave_out is not None:

@@ -14,6 +14,13 @@ from concilium.records.columns import Value, label
 from concilium.trees.conditions import condition
 from concilium.trees.shares import class_shares
 
+# Patients that every node or value is given beforehand where nothing may be certain, with the class shares of all.
+BEFOREHAND = 1.0
+
+
+Told = tuple[Sequence[Sequence[float]], Sequence[int]]
+"""Of each node of a tree the class shares, and which class is called where a patient rests there."""
+
 
 class TreeBranch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """Patients with this value (None: missing; for a binned attribute the number of the bin) go to this node."""
@@ -111,6 +118,28 @@ class TreeBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     @property
     def leaves(self) -> list[TreeNode]:
         return [node for node in self.nodes if node.attribute is None]
+
+    @property
+    def told(self) -> Told:
+        """What the nodes tell."""
+        return self.shares.tolist(), [self.call(node.counts) for node in self.nodes]
+
+    @property
+    def soft_shares(self) -> NDArray[np.float64]:
+        """The same with `BEFOREHAND` patients more at every node, with the class shares of everybody: three who are all
+        alike do not make the fourth certain."""
+        patients = np.array([sum(node.counts) for node in self.nodes], dtype=np.float64)
+        return self.soften(self.shares, patients[:, None])
+
+    def soften(
+        self, shares: NDArray[np.float64], patients: NDArray[np.float64] | float
+    ) -> NDArray[np.float64]:
+        """Shares of so many patients, with those more."""
+        everyone = np.maximum(np.array(self.nodes[0].counts, dtype=np.float64), 0.5)
+        soft: NDArray[np.float64] = (shares * patients + BEFOREHAND * everyone / everyone.sum()) / (
+            patients + BEFOREHAND
+        )
+        return soft
 
     def __post_init__(self) -> None:
         super().__post_init__()

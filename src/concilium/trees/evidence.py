@@ -58,6 +58,7 @@ def explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanatio
         reasons=tuple(reasons),
         notes=notes,
         sentences=(first, *say_evidence(named, reasons), *notes),
+        chances=tuple(share(score, place) for place in range(len(body.classes))),
     )
 
 

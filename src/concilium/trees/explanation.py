@@ -53,6 +53,7 @@ def explain(
         reasons=tuple(reasons),
         notes=notes,
         sentences=(first, *(say_reasons(named, reasons) or [f"The model {NO_QUESTION}"]), *notes),
+        chances=tuple(class_shares(counts[-1])),
     )
 
 
@@ -101,6 +102,7 @@ def explain_partly(body: TreeBody, patient: Mapping[str, Any], vote: int | None 
             *(say_reasons(named, reasons) or ["Nothing that was entered is asked by it."]),
             *notes,
         ),
+        chances=tuple(map(float, shares[-1])),
     )
 
 

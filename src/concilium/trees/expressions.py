@@ -13,8 +13,7 @@ from decimal import Decimal
 
 from concilium.federation.attributes import find_runs
 from concilium.records.columns import Value
-from concilium.trees.body import TreeBody, TreeNode
-from concilium.trees.shares import class_shares
+from concilium.trees.body import Told, TreeBody, TreeNode
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,16 @@ class LeafExpression:
         return self.text
 
 
-def to_expressions(body: TreeBody) -> list[LeafExpression]:
-    """All expressions, leaves in the order in which the tree is drawn."""
+def to_expressions(body: TreeBody, told: Told | None = None) -> list[LeafExpression]:
+    """All expressions, leaves in the order in which the tree is drawn, with what the nodes tell, or with this."""
+    shares, calls = told or body.told
     expressions = []
     waiting: list[tuple[int, tuple[str, ...]]] = [(0, ())]
     while waiting:
         index, path = waiting.pop()
         node = body.nodes[index]
         if node.attribute is None:
-            expressions.append(describe(body, node, path, leaf=True))
+            expressions.append(describe(body, node, shares[index], calls[index], path, leaf=True))
             continue
         edges = body.bins.get(node.attribute)
         below = [
@@ -52,17 +52,18 @@ def to_expressions(body: TreeBody) -> list[LeafExpression]:
         if rest is not None and node.other is not None:
             below.append((node.other, (*path, rest)))
         elif rest is not None:
-            expressions.append(describe(body, node, (*path, rest), leaf=False))
+            expressions.append(describe(body, node, shares[index], calls[index], (*path, rest), leaf=False))
         waiting += below[::-1]
     return expressions
 
 
-def describe(body: TreeBody, node: TreeNode, path: tuple[str, ...], leaf: bool) -> LeafExpression:
-    best = body.call(node.counts)
+def describe(
+    body: TreeBody, node: TreeNode, shares: Sequence[float], best: int, path: tuple[str, ...], leaf: bool
+) -> LeafExpression:
     return LeafExpression(
         text=" and ".join(path) or "true",
         prediction=body.classes[best],
-        probability=class_shares(node.counts)[best],
+        probability=shares[best],
         patients=sum(node.counts),
         leaf=leaf,
     )

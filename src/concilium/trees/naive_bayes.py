@@ -25,7 +25,7 @@ from concilium.federation.prediction import AnyPatients, NewPatients
 from concilium.federation.schema import SharedSchema, share_schema, state_schema
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.columns import label
-from concilium.trees.body import BodyOfTrees, TreeBody, TreeNode
+from concilium.trees.body import BEFOREHAND, BodyOfTrees, TreeBody, TreeNode
 from concilium.trees.cautions import find_oddities
 from concilium.trees.evidence import explain_evidence
 from concilium.trees.growing import Counts, GrowingNode, finish
@@ -37,9 +37,6 @@ from concilium.trees.private_growing import TreeBudget
 from concilium.trees.routing import STAYS
 from concilium.trees.schemas import PLAN_SCHEMA, TreeMethod, ask_schemas
 from concilium.trees.settling import find_path, settle
-
-# Patients that every value is given beforehand, with the class shares of all: a value that nobody has moves nothing.
-BEFOREHAND = 1.0
 
 
 class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -14,14 +14,13 @@ import concilium
 from concilium.federation.attributes import find_runs
 from concilium.federation.pictures import printable
 from concilium.records.columns import Value, label
-from concilium.trees.body import TreeBody
-from concilium.trees.shares import class_shares
+from concilium.trees.body import Told, TreeBody
 
 NAMESPACE = "http://www.dmg.org/PMML-4_4"
 
 
-def to_pmml(body: TreeBody) -> str:
-    """The document as text."""
+def to_pmml(body: TreeBody, told: Told | None = None) -> str:
+    """The document as text, with what the nodes tell, or with this."""
     asked = body.asked
     about = f"Decision tree for {body.target}" + (f", of patients with {body.query}" if body.query else "")
     lines = [
@@ -43,14 +42,14 @@ def to_pmml(body: TreeBody) -> str:
         "  <Output>",
         *(output_field(value) for value in body.classes),
         "  </Output>",
-        *nodes(body),
+        *nodes(body, *(told or body.told)),
         " </TreeModel>",
         "</PMML>",
     ]
     return "\n".join(lines) + "\n"
 
 
-def nodes(body: TreeBody) -> list[str]:
+def nodes(body: TreeBody, shares: Sequence[Sequence[float]], calls: Sequence[int]) -> list[str]:
     """All nodes, children inside their parents, without recursion (trees over long-tailed codes can be deep)."""
     lines: list[str] = []
     waiting: list[tuple[str, int, int] | str] = [("<True/>", 0, 2)]
@@ -62,12 +61,12 @@ def nodes(body: TreeBody) -> list[str]:
         predicate, index, depth = here
         node = body.nodes[index]
         indent = " " * depth
-        score = label(body.classes[body.call(node.counts)])
+        score = label(body.classes[calls[index]])
         lines.append(
             f'{indent}<Node{attributes(id=str(index), score=score)} recordCount="{sum(node.counts)}">'
         )
         lines.append(f"{indent} {predicate}")
-        for value, count, share in zip(body.classes, node.counts, class_shares(node.counts), strict=True):
+        for value, count, share in zip(body.classes, node.counts, shares[index], strict=True):
             lines.append(
                 f'{indent} <ScoreDistribution{attributes(value=label(value))} recordCount="{count}"'
                 f' probability="{share!r}"/>'

@@ -6,7 +6,7 @@ release does and does not protect is said on the card.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -22,7 +22,7 @@ from concilium.federation.prediction import AnyPatients, NewPatients
 from concilium.parameters import Parameter, choice, flag, number, whole
 from concilium.privacy.accounting import Plan
 from concilium.trees import plain_tree, private_tree
-from concilium.trees.body import TreeBody
+from concilium.trees.body import Told, TreeBody
 from concilium.trees.drawing import draw
 from concilium.trees.explanation import explain
 from concilium.trees.expressions import LeafExpression, to_expressions
@@ -33,6 +33,8 @@ from concilium.trees.schemas import TreeMethod
 from concilium.trees.settling import find_path, settle
 from concilium.trees.svg import to_svg
 
+# Of shares those that a hospital adapts (adaptation.py), and the classes that are then called.
+Adapt = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.intp]]]
 PRIVATE_DEPTH = 5
 LEAVES_SHOWN = 24
 LEAVES_DRAWN = 1000
@@ -180,6 +182,13 @@ class DecisionTree(TreeMethod[TreeBody]):
         shares: NDArray[np.float64] = self.body.shares[settle(self.body, NewPatients(patients))]
         return shares
 
+    def soft_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
+        soft: NDArray[np.float64] = self.body.soft_shares[settle(self.body, NewPatients(patients))]
+        return soft
+
+    def soften(self, said: Explanation) -> NDArray[np.float64]:
+        return self.body.soften(np.array(said.chances), said.patients or 0)
+
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         return explain(self.body, find_path(self.body, patient), patient)
 
@@ -198,13 +207,20 @@ class DecisionTree(TreeMethod[TreeBody]):
         """The tree as a picture for a page, or with nearly all its leaves."""
         return {"tree": self.to_svg(most_leaves=LEAVES_DRAWN if whole else LEAVES_SHOWN)}
 
-    def to_pmml(self) -> str:
+    def to_pmml(self, adapt: Adapt | None = None) -> str:
         """The tree as a PMML 4.4 document."""
-        return to_pmml(self.body)
+        return to_pmml(self.body, self._find_told(adapt))
 
-    def to_expressions(self) -> list[LeafExpression]:
+    def to_expressions(self, adapt: Adapt | None = None) -> list[LeafExpression]:
         """One boolean expression, in the style of CQL, for every place where a patient can come to rest."""
-        return to_expressions(self.body)
+        return to_expressions(self.body, self._find_told(adapt))
+
+    def _find_told(self, adapt: Adapt | None) -> Told | None:
+        """What the nodes tell as a hospital adapts them; None: as they are."""
+        if adapt is None:
+            return None
+        shares, calls = adapt(self.body.soft_shares)
+        return shares.tolist(), calls.tolist()
 
     def _summary(self) -> str:
         return f"{len(self.body.nodes)} nodes, depth {self.depth}"

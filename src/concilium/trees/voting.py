@@ -279,6 +279,21 @@ class VotingTrees(Method[VotingBody]):
         share = votes / len(trees)
         return np.column_stack([1 - share, share])
 
+    def soft_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
+        """With half a vote more on either side."""
+        trees = self.body.trees
+        if self.body.negatives is None:
+            soft: NDArray[np.float64] = trees[0].soft_shares[settle(trees[0], NewPatients(patients))]
+            return soft
+        return (self.predict_proba(patients) * len(trees) + 0.5) / (len(trees) + 1)
+
+    def soften(self, said: Explanation) -> NDArray[np.float64]:
+        trees = self.body.trees
+        shares = super().soften(said)
+        if self.body.negatives is None:
+            return trees[0].soften(shares, said.patients or 0)
+        return (shares * len(trees) + 0.5) / (len(trees) + 1)
+
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         """How the experts vote on this patient, and the reasons of one who prevails."""
         trees = self.body.trees
