@@ -134,8 +134,8 @@ class HouseError(ConciliumError):
 class StudyPending(HouseError):
     """A study that some hospitals have not decided on yet: it waits for their stewards."""
 
-    def __init__(self, study: str, sites: Iterable[str]) -> None:
-        self.study, self.sites = study, tuple(sites)
+    def __init__(self, study: str, sites: Iterable[str], others: Iterable[StudyPending] = ()) -> None:
+        self.study, self.sites, self.others = study, tuple(sites), tuple(others)
         super().__init__(
             f"study {study[:12]} waits for {', '.join(self.sites)}: there a person decides, with `concilium studies`; "
             "run it again, resuming, when they have"

@@ -68,7 +68,7 @@ def test_the_picture_is_in_the_page_and_brings_nothing_with_it() -> None:
     assert {"svg", "rect", "text", "path", "figure"} <= outline.tags
     assert not outline.tags & {"script", "link", "img", "iframe", "object", "form", "marquee"}
     assert outline.links == []
-    assert "Show all of the model as text" in outline.text
+    assert "All of the model as text" in outline.text
 
 
 def test_folds_that_shared_a_conversation_are_told() -> None:
@@ -79,8 +79,8 @@ def test_folds_that_shared_a_conversation_are_told() -> None:
 
 def test_of_several_pictures_the_first_is_open() -> None:
     text = page("nobody", **{"expert 1 of 2": "<svg>one</svg>", "expert 2 of 2": "<svg>two</svg>"})
-    assert "<details open><summary>Expert 1 of 2</summary>" in text
-    assert "<details><summary>Expert 2 of 2</summary>" in text
+    assert '<details class="whole" open><summary>Expert 1 of 2</summary>' in text
+    assert '<details class="whole" open><summary>Expert 2 of 2</summary>' in text
     assert "of 1</summary>" not in page("nobody", tree="<svg>one</svg>")
 
 

@@ -340,5 +340,5 @@ def test_coefficients_that_no_odds_can_express_do_not_break_the_table():
     coefficients = [1e5 if index == column else value for index, value in enumerate(body.coefficients)]
     huge = msgspec.structs.replace(body, coefficients=coefficients)
     assert max(row.odds_ratio for row in make_table(huge)) < math.inf
-    assert draw_table(huge, most=1).count("\n") == 2
+    assert draw_table(huge).count("\n") == len(make_table(huge))
     assert rank_attributes(huge)

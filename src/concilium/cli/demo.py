@@ -384,7 +384,8 @@ def run_intensive_care(patients: DataFrame, folder: Path) -> dict[str, Any]:
     say()
     say("$ " + shlex.join(["concilium", "consult", str(folder / "results" / "model.json"), str(file)]))
     say(str(results.model.explain(patient)))
-    return results.metrics
+    metrics: dict[str, Any] = results.metrics
+    return metrics
 
 
 def run_early_death(patients: DataFrame, folder: Path) -> None:

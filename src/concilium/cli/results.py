@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from concilium.federation.card import Card
     from concilium.study import Study
     from concilium.study.results import StudyResults
+    from concilium.study.several import SeveralResults
 
 SITES_SHOWN = 12
 WARNINGS_SHOWN = 3
@@ -67,6 +68,49 @@ def tell_results(results: StudyResults) -> None:
         warn(f"warning: {warning}")
     if len(card.warnings) > WARNINGS_SHOWN:
         warn(f"and {count(len(card.warnings) - WARNINGS_SHOWN, 'more warning')}: see report.html")
+
+
+def tell_methods(results: SeveralResults) -> None:
+    """Methods side by side, what each costs, how much there is to read, and which to take."""
+    from concilium.evaluation.number_metrics import IN_UNITS
+
+    study, metrics = results.study, results.metrics
+    say(
+        f"{study.name}: {', '.join(results.results)}, learned and measured on the same patients; "
+        f"{metrics['evaluation']}"
+    )
+    names = ("RMSE", "R²") if study.target_range else ("accuracy", "balanced", "AUC")
+    columns = {name: (SHOWN_NUMBERS if study.target_range else SHOWN)[name] for name in names}
+    key = metrics["primary"]
+    rows = []
+    for method, row in metrics["methods"].items():
+        known = (row.get("intervals") or {}).get(key)
+        between = "" if known is None else " to ".join(figure(end, key in IN_UNITS) for end in known)
+        cells = [figure(row.get(one), one in IN_UNITS) for one in columns.values()]
+        epsilon = "unlimited" if row["epsilon"] is None else f"{row['epsilon']:g}"
+        rows.append(
+            [
+                method,
+                *cells,
+                between,
+                str(row["lines"]),
+                epsilon,
+                f"{row['numbers']:,}",
+                f"{row['seconds']:.1f}",
+            ]
+        )
+    say_table(["", *columns, "95 %", "lines", "epsilon", "numbers", "seconds"], rows)
+    if metrics["epsilon"] is not None:
+        say(
+            f"all together cost every patient epsilon = {metrics['epsilon']:g} at delta = {study.privacy.delta}"
+        )
+    say(f"to take: {metrics['pick']}; {metrics['why']}" if metrics["pick"] else metrics["why"])
+    for method, one in results.results.items():
+        for line in list_left_out(one.card):
+            warn(f"warning: {method}: {line}")
+        if one.card.warnings:
+            warn(f"warning: {method}: {count(len(one.card.warnings), 'warning')} in its report, first of all: "
+                 f"{one.card.warnings[0]}")  # fmt: skip
 
 
 def tell_intervals(

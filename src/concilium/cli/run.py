@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from concilium.cli.output import Tell, refuse_file, say, say_json, show_progress, warn
 from concilium.cli.plan import tell_plan
-from concilium.cli.results import tell_results
+from concilium.cli.results import tell_methods, tell_results
 from concilium.errors import CannotResume, ConciliumError, HouseError, RunStopped, StudyError, StudyPending
 
 if TYPE_CHECKING:
     from concilium.study import Study
-    from concilium.study.results import StudyResults
 
 
 def run(
@@ -72,11 +71,16 @@ def run(
     if as_json:
         say_json(results.metrics)
         return
+    if definition.several:
+        tell_methods(results)
+        folders = ", ".join(f"{one.method}/" for one in definition.several)
+        say(f"results in {out}: report.html, metrics.json, and of each method what a run leaves: {folders}")
+        return
     tell_results(results)
     say(f"results in {out}: {', '.join(results.files)}")
 
 
-def run_study(study: Study, out: Path, resume: bool, tell: Tell, wait: float | None = None) -> StudyResults:
+def run_study(study: Study, out: Path, resume: bool, tell: Tell, wait: float | None = None) -> Any:
     """Run a study; a run that can go on says by which command."""
     patience = study.house.patience if wait is None else wait
     proposed: set[str] = set()
@@ -85,29 +89,34 @@ def run_study(study: Study, out: Path, resume: bool, tell: Tell, wait: float | N
             return run_once(study, out, resume, patience if proposed else 0, tell)
         except StudyPending as pending:
             hint = f"to go on then: {resuming(study, out)}"
-            if not patience or pending.study in proposed:
+            studies = {one.study for one in (pending, *pending.others)}
+            if not patience or studies <= proposed:
                 raise HouseError(f"{say_pending(study, pending)}\n{hint}") from None
             warn(f"{say_pending(study, pending)}\nwaiting {patience:g} s for that")
-            proposed.add(pending.study)
+            proposed |= studies
             resume = True
 
 
 def say_pending(study: Study, pending: StudyPending) -> str:
     """For whom a study waits, and how it is decided on there."""
     ledgers = {hospital.name: hospital.ledger for hospital in study.hospitals if hospital.ledger}
-    names = " and ".join(filter(None, [", ".join(pending.sites[:-1]), pending.sites[-1]]))
-    short = pending.study[:12]
-    places = [
-        shlex.join(["concilium", "studies", "show", study.locate(ledgers[s]), short]) for s in pending.sites
-    ]
-    return "\n  ".join([f"{study.name}: study {short} waits for {names}, where a person decides:", *places])
+    lines = []
+    for one in (pending, *pending.others):
+        names = " and ".join(filter(None, [", ".join(one.sites[:-1]), one.sites[-1]]))
+        short = one.study[:12]
+        places = [
+            shlex.join(["concilium", "studies", "show", study.locate(ledgers[s]), short]) for s in one.sites
+        ]
+        waits = f"{study.name}: study {short} waits for {names}, where a person decides:"
+        lines.append("\n  ".join([waits, *places]))
+    return "\n".join(lines)
 
 
 def resuming(study: Study, out: Path) -> str:
     return shlex.join(["concilium", "run", str(study.path), "--out", str(out), "--resume"])
 
 
-def run_once(study: Study, out: Path, resume: bool, wait: float, tell: Tell) -> StudyResults:
+def run_once(study: Study, out: Path, resume: bool, wait: float, tell: Tell) -> Any:
     refuse_file(out.absolute())
     hint = f"to go on from the last finished round: {resuming(study, out)}"
     try:

@@ -40,7 +40,9 @@ NUMBER_FIGURES = {
 
 LONG_LIST = 4
 LONG_TABLE = 25
-"""Above these lengths a list or table is folded, so that the page stays a page."""
+LONG_TEXT = 400
+"""Above these lengths a list, table or model is folded on the screen (on paper it is whole), so that the page stays a
+page."""
 
 
 def render_report(
@@ -82,6 +84,7 @@ def render_report(
             dictionary=describe_dictionary(card),
             long_list=LONG_LIST,
             long_table=LONG_TABLE,
+            long_text=LONG_TEXT,
         )
     )
 

@@ -26,7 +26,7 @@ from concilium.flare.kit import HouseNotThere, Kit
 from concilium.privacy.randomness import draw_bytes
 from concilium.records.table import label
 from concilium.study.attached_files import pack_attached
-from concilium.study.results import StudyResults, publish, tabulate, write_results
+from concilium.study.results import StudyResults, publish_folder, tabulate, write_results
 from concilium.study.sources import read_test_file
 from concilium.study.work_in_progress import WorkInProgress, write_whole
 
@@ -96,7 +96,7 @@ def submit_study(
             raise HouseError(outcome.problem)
         results = assemble(study, folder, outcome)
         write_results(results, work.folder / "results")
-        files = publish(work.folder / "results", out)
+        files = publish_folder(work.folder / "results", out)
         keep = False
     finally:
         if not keep:

@@ -346,7 +346,7 @@ class RuleFit(PrivateMethod[RuleBody]):
         return rank_attributes(self.body)
 
     def text(self) -> str:
-        """The model as a table of its most important terms."""
+        """The model as a table of all its terms, the most important first."""
         return draw_table(self.body)
 
     def pictures(self, *, whole: bool = False) -> dict[str, str]:

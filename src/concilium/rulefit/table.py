@@ -73,17 +73,15 @@ def rank_attributes(body: RuleBody) -> dict[str, float]:
     return {name: 100 * total[name] / most for name in sorted(total, key=lambda n: (-total[n], n))}
 
 
-def draw_table(body: RuleBody, most: int = 20) -> str:
-    """The model in plain text, its most important terms first."""
+def draw_table(body: RuleBody) -> str:
+    """All of the model in plain text, its most important terms first."""
     rows = make_table(body)
     effect = "odds x" if body.outcome.binary else "adds"
     lines = [f"{'importance':>10}  {effect:>8}  {'support':>7}  term"]
-    for row in rows[:most]:
+    for row in rows:
         change = f"{row.odds_ratio:.2f}" if row.adds is None else say_number(row.adds, "+")
         support = "" if row.support is None else f"{row.support:.2f}"
         lines.append(f"{row.importance:>10.0f}  {change:>8}  {support:>7}  {row.rule}")
-    if len(rows) > most:
-        lines.append(f"... and {len(rows) - most} more")
     if not rows:
         less = (
             ""

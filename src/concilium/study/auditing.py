@@ -4,7 +4,7 @@ held back; and how its method is made anew for shadow models."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,8 @@ class AuditOrder:
     def run(self, tell: Callable[[str], None] = lambda text: None) -> Audit:
         """Read the patients and attack the model."""
         model: Method[Any] = load(self.model)
+        if self.study is not None and self.study.several:
+            return replace(self, study=self.study.find_variant(model.method)).run(tell)
         if self.study is not None:
             check_study(self.study, model)
         elif self.shadows:

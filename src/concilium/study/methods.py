@@ -14,6 +14,26 @@ if TYPE_CHECKING:
     from concilium.federation.method import Method
 
 
+def split_by_method(path: Path, document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A study file as one document for each method that it lists, each without the sections of the others."""
+    about = document["study"]
+    named = about.get("method") if isinstance(about, dict) else None
+    if not isinstance(named, list):
+        return [dict(document)]
+    if not named or not all(isinstance(one, str) for one in named) or len(set(named)) < len(named):
+        raise StudyError(
+            f'{path}: [study] method must be text, or a list of different methods such as ["tree", "rulefit"]; '
+            f"got {shown(named)}"
+        )
+    return [
+        {
+            **{name: section for name, section in document.items() if name == one or name not in named},
+            "study": {**about, "method": one},
+        }
+        for one in named
+    ]
+
+
 def find_method(path: Path, name: str, document: Mapping[str, Any]) -> type[Method[Any]]:
     """The study's method, with no other's section beside its own."""
     if name not in METHODS:

@@ -3,7 +3,8 @@ its ledger has room, in all and in this month. Nothing is asked or spent."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,6 +141,32 @@ def plan_study(study: Study) -> StudyPlan:
         forbidden = find_forbidden(study, questions, policy)
         balances.append(SiteBalance(name, balance, total, forbidden))
     return StudyPlan(questions, models, tuple(balances), find_unstated(study))
+
+
+def plan_several(studies: Sequence[Study]) -> StudyPlan:
+    """The same for several methods: every question of each, and what all of them cost together."""
+    plans = {study.method: plan_study(study) for study in studies}
+    first = next(iter(plans.values()))
+    questions = Plan(
+        first.questions.currency,
+        tuple(
+            replace(question, note=f"{method}: {question.note}" if question.note else method)
+            for method, plan in plans.items()
+            for question in plan.questions.questions
+        ),
+    )
+    total = sum((plan.total for plan in plans.values()), Fraction(0))
+    sites = tuple(
+        SiteBalance(
+            alike[0].site,
+            alike[0].balance,
+            total,
+            tuple(dict.fromkeys(sentence for site in alike for sentence in site.forbidden)),
+        )
+        for alike in zip(*(plan.sites for plan in plans.values()), strict=True)
+    )
+    unstated = tuple(dict.fromkeys(name for plan in plans.values() for name in plan.unstated))
+    return StudyPlan(questions, first.models, sites, unstated)
 
 
 def find_unstated(study: Study) -> tuple[str, ...]:

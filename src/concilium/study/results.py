@@ -76,7 +76,7 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
 
-def publish(folder: Path, out: Path) -> dict[str, Path]:
+def publish_folder(folder: Path, out: Path) -> dict[str, Path]:
     """Put finished results in place; other files of an existing folder are left alone."""
     names = [name for name in RESULTS if (folder / name).exists()]
     try:
@@ -92,6 +92,14 @@ def publish(folder: Path, out: Path) -> dict[str, Path]:
     except OSError as error:
         raise StudyError(f"{out}: cannot be written ({error.strerror})") from None
     return {name: out / name for name in names}
+
+
+def publish_file(path: Path, out: Path) -> Path:
+    """Put one finished file in place."""
+    try:
+        return path.replace(out)
+    except OSError as error:
+        raise StudyError(f"{out}: cannot be written ({error.strerror})") from None
 
 
 def find_terms(journal: Path, study: str) -> bytes:

@@ -19,7 +19,7 @@ from concilium.records.table import Records
 from concilium.study.checking import find_faults
 from concilium.study.courses import conduct_courses
 from concilium.study.evaluating import compare_ways, hold_back, leave_out, widen
-from concilium.study.results import StudyResults, find_terms, publish, tabulate, write_results
+from concilium.study.results import StudyResults, find_terms, publish_folder, tabulate, write_results
 from concilium.study.sources import keep_patients, open_house, open_sites, read_tables, read_test_file
 from concilium.study.work_in_progress import WorkInProgress
 
@@ -69,7 +69,7 @@ def run_to_folder(study: Study, out: Path, resume: bool, tell: Tell, warn: Tell)
     try:
         results = conduct(study, work, on_round, warn)
         write_results(results, work.folder / "results")
-        files = publish(work.folder / "results", out)
+        files = publish_folder(work.folder / "results", out)
         keep = False
     except StudyPending as pending:
         require_ledgers(study, pending.sites)

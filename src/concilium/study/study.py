@@ -17,7 +17,7 @@ import msgspec
 from concilium.closed_lists import METHODS, RELEASES, load
 from concilium.errors import ConciliumError, QueryError, StudyError, nearest
 from concilium.study.attached_files import find_attached
-from concilium.study.methods import find_method, read_parameters
+from concilium.study.methods import find_method, read_parameters, split_by_method
 from concilium.study.sections import (
     HELD_BACK,
     About,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from concilium.records.table_map import TableMap
     from concilium.study.planning import StudyPlan
     from concilium.study.results import StudyResults
+    from concilium.study.several import SeveralResults
 
 SECTIONS: dict[str, type[msgspec.Struct] | None] = {
     "study": About,
@@ -65,7 +66,8 @@ SECTIONS: dict[str, type[msgspec.Struct] | None] = {
 class Study(About, frozen=True, kw_only=True):
     """`Study.read("study.toml")`: a checked study file. Paths in it are relative to its own folder.
 
-    `plan()` says what it would ask and cost; `run("results")` learns, evaluates and writes.
+    `plan()` says what it would ask and cost; `run("results")` learns, evaluates and writes. A file that names several
+    methods is as many studies, alike but for the method (`several`; this one is the first).
     """
 
     path: Path
@@ -82,6 +84,7 @@ class Study(About, frozen=True, kw_only=True):
     evaluate: Evaluate | None
     digest: str
     elsewhere: bool = False
+    several: tuple[Study, ...] = ()
 
     @classmethod
     def read(cls, path: str | Path, *, elsewhere: bool = False) -> Study:
@@ -89,8 +92,6 @@ class Study(About, frozen=True, kw_only=True):
 
         Where its hospitals are `elsewhere`, on machines of their own, it names them and nothing that they hold.
         """
-        from concilium.records.dictionary import find_dictionary
-
         path = Path(path)
         try:
             content = path.read_bytes()
@@ -106,6 +107,18 @@ class Study(About, frozen=True, kw_only=True):
             find_attached(path, document)  # before any of them is read
         if "study" not in document:
             raise StudyError(f"{path}: the section [study] with name, method and target is missing")
+        digest = hashlib.sha256(content).hexdigest()
+        several = [cls._of(path, one, digest, elsewhere=elsewhere) for one in split_by_method(path, document)]
+        if len(several) == 1:
+            return several[0]
+        _check_together(several)
+        return msgspec.structs.replace(several[0], several=tuple(several))
+
+    @classmethod
+    def _of(cls, path: Path, document: dict[str, Any], digest: str, *, elsewhere: bool) -> Study:
+        """The study in a document with one method."""
+        from concilium.records.dictionary import find_dictionary
+
         about = read_section(path, "study", document, About)
         method = find_method(path, about.method, document)
         about = _settle_target(path, about, method)
@@ -132,7 +145,7 @@ class Study(About, frozen=True, kw_only=True):
             parameters=read_parameters(path, method, document),
             house=read_section(path, "house", document, HouseRules),
             evaluate=read_section(path, "evaluate", document, Evaluate) if "evaluate" in document else None,
-            digest=hashlib.sha256(content).hexdigest(),
+            digest=digest,
             elsewhere=elsewhere,
         )
         study._check()
@@ -140,9 +153,9 @@ class Study(About, frozen=True, kw_only=True):
 
     def plan(self) -> StudyPlan:
         """What the study would ask, what that costs, and whether every ledger has room. Nothing is asked or spent."""
-        from concilium.study.planning import plan_study
+        from concilium.study.planning import plan_several, plan_study
 
-        return plan_study(self)
+        return plan_several(self.several) if self.several else plan_study(self)
 
     def run(
         self,
@@ -152,8 +165,9 @@ class Study(About, frozen=True, kw_only=True):
         wait: float | None = None,
         on_progress: Callable[[str], None] | None = None,
         warn: Callable[[str], None] | None = None,
-    ) -> StudyResults:
-        """Learn with the study's hospitals and evaluate as it says; whatever goes wrong, no half is left behind.
+    ) -> StudyResults | SeveralResults:
+        """Learn with the study's hospitals and evaluate as it says; whatever goes wrong, no half is left behind. With
+        several methods, the results are those of each and a table of them.
 
         out           the folder for model.json, metrics.json, card.json, report.html (and tree.svg); without it, no
                       results are written (ledgers that hospitals name are, whatever `out` is)
@@ -164,11 +178,24 @@ class Study(About, frozen=True, kw_only=True):
         warn          is called with what to be warned of; without it, that is a warning of Python
         """
         from concilium.study.running import run_study
+        from concilium.study.several import run_several
 
         study = self
         if wait is not None:
-            study = msgspec.structs.replace(self, house=msgspec.structs.replace(self.house, patience=wait))
+            study = study.waiting(wait)
+        if study.several:
+            return run_several(study, None if out is None else Path(out), resume, on_progress, warn)
         return run_study(study, None if out is None else Path(out), resume, on_progress, warn)
+
+    def waiting(self, seconds: float) -> Study:
+        """The same with so much patience where a person must agree first."""
+        house = msgspec.structs.replace(self.house, patience=seconds)
+        several = tuple(one.waiting(seconds) for one in self.several)
+        return msgspec.structs.replace(self, house=house, several=several)
+
+    def find_variant(self, method: str) -> Study:
+        """Of several methods, the study of this one; of one, itself."""
+        return next((one for one in self.several if one.method == method), self)
 
     def _check(self) -> None:
         """What no single key can tell: keys that need, exclude or contradict each other."""
@@ -406,6 +433,28 @@ class Study(About, frozen=True, kw_only=True):
         raise StudyError(
             f"{self.path}: [study] positive = {self.positive!r} is not a value of {self.target!r} "
             f"(it has {names})"
+        )
+
+
+def _check_together(several: Sequence[Study]) -> None:
+    """Methods that stand side by side: all of tables, all released in one way."""
+    path = several[0].path
+    if several[0].elsewhere:
+        raise StudyError(
+            f"{path}: [study] method lists several, and across machines a study has one: name one of them"
+        )
+    for one in several:
+        if one.method_type.reads_courses:
+            raise StudyError(
+                f"{path}: [study] method = {one.method!r} judges courses of patients, and cannot stand beside "
+                "others: name it alone"
+            )
+    releases = {one.method: one.release for one in several}
+    if len(set(releases.values())) > 1:
+        listed = ", ".join(f"{method} as {release!r}" for method, release in releases.items())
+        raise StudyError(
+            f"{path}: methods are compared under one release, and by themselves these differ ({listed}): say which "
+            'under [privacy], such as release = "exact"'
         )
 
 

@@ -1,0 +1,301 @@
+"""Several methods in one study file: each a study that hospitals agree to for itself, on the same patients, and a table
+of them with what each costs, how much there is to read, and which to take.
+
+Before anything is asked, every hospital must have room for all of them together. The pick is a stated rule, the one
+standard error rule (Breiman et al., Classification and Regression Trees, 1984, section 3.4.3): of the methods whose
+figure is within one standard error of the best, the one whose model has the fewest lines to read; of those the one for
+which the hospitals released the fewest numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from concilium.consult.methods_page import render_methods
+from concilium.errors import (
+    CannotResume,
+    ConciliumError,
+    HouseError,
+    RunStopped,
+    StudyError,
+    StudyPending,
+)
+from concilium.federation.model_file import load
+from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, shown
+from concilium.study.planning import plan_several
+from concilium.study.results import (
+    StudyResults,
+    describe_evaluation,
+    publish_file,
+    publish_folder,
+    write_json,
+    write_results,
+)
+from concilium.study.running import conduct, require_ledgers
+from concilium.study.sources import read_tables, read_test_file
+from concilium.study.work_in_progress import WorkInProgress, write_whole
+
+if TYPE_CHECKING:
+    from concilium.federation.card import Card
+    from concilium.federation.method import Method
+    from concilium.study.study import Study
+
+Tell = Callable[[str], None]
+WIDTH_OF_95 = 2 * 1.959964
+"""A 95 % interval is so many standard errors wide."""
+
+
+@dataclass(frozen=True)
+class Pick:
+    """The method to take, and why; `method` is None where nothing was measured."""
+
+    method: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class SeveralResults:
+    """The results of every method by its name, a table of them, and which to take; `model`, `metrics` and `card` are
+    those of the one to take (of the first, where nothing was measured)."""
+
+    study: Study
+    results: Mapping[str, StudyResults]
+    pick: Pick
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def picked(self) -> StudyResults:
+        return self.results[self.pick.method or self.study.method]
+
+    @property
+    def model(self) -> Method[Any]:
+        return self.picked.model
+
+    @property
+    def card(self) -> Card:
+        return self.picked.card
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """metrics.json: a row for each method, and the pick."""
+        plan = plan_several(self.study.several)
+        return {
+            "study": self.study.name,
+            "target": self.study.target,
+            "evaluation": describe_evaluation(self.study),
+            "primary": find_primary(self.study),
+            "methods": {method: tabulate_row(one) for method, one in self.results.items()},
+            "pick": self.pick.method,
+            "why": self.pick.why,
+            "epsilon": float(say_epsilon(epsilon_from_rho(plan.total, self.study.privacy.delta), digits=7))
+            if self.study.way_out.bounded
+            else None,
+        }
+
+    def report(self) -> str:
+        """The page report.html, which leads to that of every method."""
+        return render_methods(self.metrics, self.study.query)
+
+
+def run_several(
+    study: Study, out: Path | None, resume: bool, on_progress: Tell | None, warn: Tell | None
+) -> SeveralResults:
+    """Conduct all of them, one after the other; given a folder, put results in place when all are there."""
+    tell = on_progress or (lambda text: None)
+    warn_once = say_once(warn)
+    if not resume:
+        check_room(study)
+    if out is None:
+        if resume:
+            raise StudyError("a run is resumed by the folder its results go to; give 'out' as well")
+        with tempfile.TemporaryDirectory() as folder:
+            return conduct_all(study, WorkInProgress(Path(folder)), tell, warn_once)
+    work = WorkInProgress.beside(out, resume)
+    keep = resume
+    try:
+        results = conduct_all(study, work, tell, warn_once)
+        files = publish_all(results, work.folder, out)
+        keep = False
+    except StudyPending as pending:
+        keep = True
+        for one in (pending, *pending.others):
+            require_ledgers(study, one.sites)
+        raise
+    except RunStopped:
+        keep = True
+        raise
+    except ConciliumError:
+        raise
+    except BaseException:
+        keep = True
+        raise
+    finally:
+        if not keep:
+            work.discard()
+    return replace(results, files=files)
+
+
+def say_once(warn: Tell | None) -> Tell:
+    """Warn of each thing once: what is odd about tables is so for every method."""
+    import warnings
+
+    said: set[str] = set()
+
+    def once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            if warn is None:
+                warnings.warn(text, stacklevel=2)
+            else:
+                warn(text)
+
+    return once
+
+
+def check_room(study: Study) -> None:
+    """StudyError where a hospital has no room for all methods together: then nothing is asked."""
+    plan = plan_several(study.several)
+    for site in plan.sites:
+        if not site.has_room:
+            methods = ", ".join(one.method for one in study.several)
+            raise StudyError(
+                f"{study.path}: {methods} together cost rho {shown(plan.total)}, and {site.site} has no room for that: "
+                "name fewer methods, or a smaller epsilon (nothing was asked)"
+            )
+
+
+def conduct_all(study: Study, work: WorkInProgress, tell: Tell, warn: Tell) -> SeveralResults:
+    """Every method, each in a folder of its own; those that are finished are not asked again. Where a person must
+    decide, the others are proposed as well, so that one sitting is enough."""
+    results: dict[str, StudyResults] = {}
+    pending: list[StudyPending] = []
+    for one in study.several:
+        own = WorkInProgress(work.folder / one.method)
+        own.folder.mkdir(exist_ok=True)
+        rounds = 0
+
+        def on_round(text: str, method: str = one.method) -> None:
+            nonlocal rounds
+            rounds += 1
+            tell(f"{method}: {text}")
+
+        try:
+            results[one.method] = recall_results(one, own) or conduct(one, own, on_round, warn)
+        except StudyPending as waits:
+            pending.append(waits)
+            continue
+        except CannotResume:
+            raise
+        except ConciliumError as error:
+            # What finished methods asked is paid for, and their results are kept; so are rounds of one that can go on.
+            stops = one.house.on_loss == "stop" or not one.way_out.begins_anew
+            if results or (stops and rounds > 1 and isinstance(error, HouseError)):
+                raise RunStopped(f"{one.method}: {error}") from None
+            raise
+        write_results(results[one.method], own.folder / "results")
+    if pending:
+        first, *others = pending
+        raise StudyPending(first.study, first.sites, others)
+    return SeveralResults(study, results, choose(study, results))
+
+
+def recall_results(study: Study, work: WorkInProgress) -> StudyResults | None:
+    """The results of a method that was finished before the run was interrupted."""
+    folder = work.folder / "results"
+    if not (folder / "report.html").exists():
+        return None
+    work.bind(study, [*read_tables(study).values(), *read_test_file(study).values()])
+    metrics = json.loads((folder / "metrics.json").read_bytes())
+    return StudyResults(study, load(folder / "model.json"), metrics, (folder / "terms.json").read_bytes())
+
+
+def publish_all(results: SeveralResults, work: Path, out: Path) -> dict[str, Path]:
+    """Each method's files in a folder named after it, and the table of them."""
+    files: dict[str, Path] = {}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StudyError(f"{out}: cannot be written ({error.strerror})") from None
+    for method in results.results:
+        placed = publish_folder(work / method / "results", out / method)
+        files |= {f"{method}/{name}": place for name, place in placed.items()}
+    write_json(work / "metrics.json", results.metrics)
+    write_whole(work / "report.html", results.report().encode())
+    for name in ("metrics.json", "report.html"):
+        files[name] = publish_file(work / name, out / name)
+    shutil.rmtree(work, ignore_errors=True)
+    return files
+
+
+def find_primary(study: Study) -> str:
+    """The figure that methods are compared by."""
+    return "rmse" if study.target_range is not None else "auc"
+
+
+def tabulate_row(results: StudyResults) -> dict[str, Any]:
+    """What the table says of a method."""
+    overall = results.metrics["overall"]
+    figures = {
+        key: value for key, value in overall.items() if key not in ("rounds", "bytes", "seconds", "epsilon")
+    }
+    risks = results.metrics.get("risks") or {}
+    return {
+        **figures,
+        "brier": risks.get("brier"),
+        "lines": count_lines(results.model),
+        "epsilon": overall["epsilon"],
+        "numbers": sum(release.numbers for release in results.card.releases),
+        "seconds": overall["seconds"],
+        "study": results.card.study,
+    }
+
+
+def count_lines(model: Method[Any]) -> int:
+    """How much there is to read of a model: the lines of it as text."""
+    return len(model.text().splitlines())
+
+
+def choose(study: Study, results: Mapping[str, StudyResults]) -> Pick:
+    """Which method to take, by the one standard error rule."""
+    key = find_primary(study)
+    rows = {method: tabulate_row(one) for method, one in results.items()}
+    measured = {method: row for method, row in rows.items() if row.get(key) is not None}
+    if not measured:
+        return Pick(None, "nothing was measured: give the study [evaluate]")
+    sign = -1 if key == "rmse" else 1
+    name = "RMSE" if key == "rmse" else "AUC"
+    best = max(measured, key=lambda method: sign * measured[method][key])
+    error = find_error(measured[best], key)
+    near = [m for m, row in measured.items() if sign * (measured[best][key] - row[key]) <= error]
+    taken = min(near, key=lambda method: (rows[method]["lines"], rows[method]["numbers"]))
+    lines = f"{rows[taken]['lines']} lines to read"
+    figure = f"{measured[best][key]:.3f}"
+    if taken == best and len(near) == 1:
+        why = f"its {name} is the best, {figure}, by more than one standard error ({error:.3f}); {lines}"
+    elif taken == best:
+        why = (
+            f"its {name} is the best, {figure}, and of those within one standard error ({error:.3f}) of it "
+            f"({say_names(near)}) it has the least to read: {lines}"
+        )
+    else:
+        why = (
+            f"its {name}, {measured[taken][key]:.3f}, is within one standard error ({error:.3f}) of the best "
+            f"({best}, {figure}), and it has the least to read of {say_names(near)}: {lines}"
+        )
+    return Pick(taken, why)
+
+
+def find_error(row: Mapping[str, Any], key: str) -> float:
+    """The standard error of a figure, by its interval; 0 where that is not known."""
+    known = (row.get("intervals") or {}).get(key)
+    return 0.0 if known is None else float(known[1] - known[0]) / WIDTH_OF_95
+
+
+def say_names(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
