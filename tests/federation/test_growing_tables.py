@@ -84,7 +84,7 @@ def test_it_does_not_go_on_with_another_hospital_s_ledger_or_table(tmp_path):
     strangers = [{**row, "mrn": f"x{i}"} for i, row in enumerate(ROWS)]
     with pytest.raises(LedgerError, match="is the ledger of 'north' and bound to other records"):
         open_site(tmp_path, strangers)
-    with pytest.raises(LedgerError, match="is the ledger of 'north' and bound to other records"):
+    with pytest.raises(LedgerError, match="is the ledger of 'north', and was given to 'south'"):
         open_site(tmp_path, strangers, name="south")
     with cc.Ledger.open_readonly(tmp_path / "north.ledger") as book:
         before = book.head()

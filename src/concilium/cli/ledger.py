@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,6 +118,12 @@ def rebind(
     patient: Annotated[
         str | None, typer.Option("--patient", help="The column of patients' ids, if the site names one.")
     ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(
+            "--site", help="The hospital, where hardly any patient is as before: the ledger must be its own."
+        ),
+    ] = None,
     forget: Annotated[
         str | None, typer.Option("--forget", help="Forget whom earlier answers were about; says why.")
     ] = None,
@@ -139,8 +146,9 @@ def rebind(
     schema = dict.fromkeys(code or (), "code") | dict.fromkeys(number or (), "number")
     patients = Patients(table=Records.read(records, table=table, schema=schema), by=patient)
     with Ledger(path) as book:
-        populations = Populations(book, patients, least=0)
-        before, still = (0, 0) if forget is not None else populations.count_known()
+        known = Populations(book, patients, least=0)
+        before, still = (0, 0) if forget is not None else known.count_known()
+        refuse_strange_table(book, records, before, still, site)
         book.rebind(patients.digest, forget)
     say(f"{file}: bound to {records} (digest {patients.digest[:12]}…); what is spent stays spent")
     if before:
@@ -149,6 +157,27 @@ def rebind(
         )
     if forget is not None:
         say("whom earlier answers were about is forgotten: the next ones could be subtracted from them")
+
+
+def refuse_strange_table(book: Ledger, records: str, before: int, still: int, site: str | None) -> None:
+    """LedgerError where a table looks like another hospital's than that of the ledger, and nobody says that it is not:
+    what that hospital releases would be entered in this one's book."""
+    from concilium.errors import LedgerError
+    from concilium.privacy.ledger import name_site
+
+    if swapped := book.find_swap():
+        raise LedgerError(swapped)
+    owner = None if book.settings.site is None else name_site(book.settings.site)
+    if site is not None and owner is not None and site != owner:
+        raise LedgerError(
+            f"{book.path} is the ledger of {owner!r}, not of {site!r}; name the ledger of {site!r}"
+        )
+    if site is None and owner is not None and still < before / 2:
+        raise LedgerError(
+            f"{book.path} is the ledger of {owner!r}, and of {before} patients whom it remembers {still} are in "
+            f"{records}: this looks like another hospital's table, whose releases do not belong in this book. If it is "
+            f"the table of {owner!r} all the same, say so: --site {shlex.quote(owner)}"
+        )
 
 
 @app.command("accept-restored", short_help="Go on with a ledger that was restored from a backup.")

@@ -40,7 +40,7 @@ from concilium.federation.studies import Studies
 from concilium.federation.terms import Agreed, Propose
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, statement
-from concilium.privacy.ledger import LASTING_RULE, Head, Ledger
+from concilium.privacy.ledger import LASTING_RULE, Head, Ledger, name_site
 from concilium.records.columns import Value
 from concilium.records.patients import PatientPart, Patients
 from concilium.records.table import Records
@@ -262,6 +262,7 @@ class Site:
         try:
             return open_for(digest)
         except LedgerError:
+            self._refuse_stranger(path)
             if path is None or (patients.by is None and patients.table is not None):
                 raise
             book = open_for(None)
@@ -274,6 +275,19 @@ class Site:
                 book.close()
                 raise
             return book
+
+    def _refuse_stranger(self, path: str | Path | None) -> None:
+        """LedgerError where a ledger is bound to another site: there is nothing to rebind then."""
+        if path is None or not Path(path).exists():
+            return
+        with Ledger.open_readonly(path) as book:
+            owner = book.settings.site
+        if owner is not None and name_site(owner) != self.name:
+            raise LedgerError(
+                f"{path} is the ledger of {name_site(owner)!r}, and was given to {self.name!r}: name the ledger of "
+                f"{self.name!r}, or put the files back if they were swapped. To rebind this one would enter what {self.name!r} releases in another "
+                "hospital's book"
+            )
 
     def _goes_on(self, book: Ledger, patients: Patients, digest: str, identity: Identity) -> bool:
         """Bind a ledger of this hospital to its table as it is now, where patients are known by an id: some were added,

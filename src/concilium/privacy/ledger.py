@@ -27,11 +27,12 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from concilium.closed_lists import RELEASES
-from concilium.errors import BudgetError, LedgerError
+from concilium.errors import BudgetError, ConciliumError, LedgerError
 from concilium.privacy import accounting
 from concilium.privacy import ledger_chain as chain
 from concilium.privacy.accounting import Number
 from concilium.privacy.budgets import BY_STEWARD, Allowance, Balance, settle
+from concilium.privacy.identity import Identity
 from concilium.privacy.ledger_chain import SETTINGS, Entry, Head, LedgerSettings, Tail
 from concilium.privacy.ledger_file import LedgerFile, open_to_read, open_to_write, require_text
 from concilium.privacy.ledger_head import HeadFile, read_head
@@ -147,6 +148,8 @@ class Ledger(LedgerMemory, RefusalLog):
             problem = ledger._open_head(accepting=True)
             if problem is None:
                 raise LedgerError(f"{ledger.path} is not behind its head file; there is nothing to accept")
+            if swapped := ledger.find_swap():
+                raise LedgerError(swapped)
             with ledger._writing(accepting=True) as tail:
                 settings = chain.read_settings(ledger._file)
                 ledger._enter_settings(tail, "restored", settings, f"{reason} ({problem})")
@@ -541,9 +544,30 @@ class Ledger(LedgerMemory, RefusalLog):
             trouble = (
                 f"it does not hold entry {kept.count} as {name} has it: another ledger, or a changed one"
             )
+        if swapped := self.find_swap():
+            return swapped
         return (
             f"{self.path} is not as it was left: {trouble}. Nothing is released from it; put the newest copy back, or "
             f"go on with this one knowingly: concilium ledger accept-restored {self.path} --reason ..."
+        )
+
+    def find_swap(self) -> str | None:
+        """What to say where the identity beside the ledger is not that of the site it is bound to; None where it is, or
+        one of the two is not there. Whoever went on with such a ledger would write into another hospital's book."""
+        site = chain.read_settings(self._file).site
+        beside = Path(f"{self.path}.identity")
+        if site is None or self._file.in_memory or not beside.exists():
+            return None
+        try:
+            own = Identity.load(beside).fingerprint
+        except ConciliumError:
+            return None
+        if f"({own})" in site:
+            return None
+        return (
+            f"{self.path} is the ledger of {name_site(site)!r}, and {beside.name} beside it is another hospital's: "
+            "files were swapped, or copied over each other. Nothing is released from it, or entered; put ledger, head "
+            "and identity of each hospital back together"
         )
 
     def _check_head(self, head: Head) -> None:
@@ -587,7 +611,7 @@ class Ledger(LedgerMemory, RefusalLog):
     def _refuse_binding(self, name: str, current: Any, requirement: Any) -> NoReturn:
         if name == "records":
             site = self.settings.site
-            whose = "" if site is None else f"the ledger of {site.split(' (')[0]!r} and "
+            whose = "" if site is None else f"the ledger of {name_site(site)!r} and "
             raise LedgerError(
                 f"{self.path} is {whose}bound to other records (their digest begins {current[:12]}, not "
                 f"{requirement[:12]}); if that hospital's table changed, rebind the ledger to it: what is spent stays "
@@ -621,6 +645,11 @@ class Ledger(LedgerMemory, RefusalLog):
         """The cost as an exact number in the ledger's currency."""
         price = accounting.exact_positive(cost, "cost")
         return price if currency is None else accounting.convert(price, currency, self.currency)
+
+
+def name_site(site: str) -> str:
+    """The name of the site that a ledger is bound to, without its fingerprint."""
+    return site.rsplit(" (", 1)[0]
 
 
 def _enterable(price: Fraction | None, spent: Fraction) -> tuple[Fraction | None, Fraction]:
