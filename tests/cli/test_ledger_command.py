@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from concilium.cli.main import app
+from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
 from concilium.privacy.ledger import Ledger
 
 
@@ -41,9 +42,10 @@ def test_the_book_is_a_table_and_a_balance(book: Path, show: list[str]) -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     (schema,) = [line for line in lines if "tree.schema" in line]
-    assert schema.split()[-3:] == ["exact", "unlimited", "12"]
+    assert schema.split()[-4:] == ["exact", "unlimited", "12", "burns"]
     (cross,) = [line for line in lines if "tree.cross" in line]
-    assert cross.split()[-3:] == ["private", "~0.333333", "40"]
+    epsilon = say_epsilon(epsilon_from_rho(Fraction(1, 3), Fraction(1, 10**6)), digits=4)
+    assert cross.split()[-5:-1] == ["private", "epsilon", epsilon, "40"]
     assert any("the board agreed" in line and "settings" in line for line in lines)
     assert "2 releases, 1 refusals" in lines
     assert "12 numbers left without a bound on what they tell (epsilon = unlimited)" in lines

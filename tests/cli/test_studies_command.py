@@ -126,8 +126,9 @@ def test_a_list_is_a_table_with_names_of_houses(folder: Path, waiting: str) -> N
     plain = call("studies", folder / "north.ledger")
     row = next(line for line in plain.stdout.splitlines() if waiting[:12] in line)
     ends = studies(folder, "north")[0]["terms"]["ends"]
-    cells = [waiting[:12], "waiting", "tree:", "death", "exact", f"{fingerprint[:9]}…", "–", "nothing", ends]
-    assert row.split() == cells
+    named = [PURPOSE if len(PURPOSE) <= 40 else f"{PURPOSE[:39]}…", "waiting", "tree: death", "everyone"]
+    cells = [*named, "exact", f"{fingerprint[:9]}…", "–", "nothing", ends, waiting[:12]]
+    assert row.split() == " ".join(cells).split()
     assert f"to decide: concilium studies show {folder / 'north.ledger'} {waiting[:12]}" in plain.stdout
     (folder / "pins.toml").write_text(f'[houses]\nnetwork = "{fingerprint.lower()}"\n')
     named = call("studies", "--policy", folder / "pins.toml", folder / "north.ledger")
@@ -458,3 +459,14 @@ def test_days_and_a_purpose_of_several_lines_are_in_the_terms(folder: Path) -> N
     (folder / "study.toml").write_text(STUDY.replace(f'purpose = "{PURPOSE}"\n', ""))
     run(folder)
     assert studies(folder, "north")[-1]["terms"]["purpose"] == "small"
+
+
+def test_the_ledger_speaks_in_names(folder: Path, waiting: str) -> None:
+    said = call("ledger", folder / "north.ledger").stdout
+    assert f"{folder / 'north.ledger'}: the ledger of north" in said
+    row = next(line for line in said.splitlines() if waiting[:12] in line)
+    assert row.split()[:2] == PURPOSE.split()[:2]
+    assert "tree: death" in row
+    assert row.rstrip().endswith(waiting[:12])
+    plain = json.loads(call("ledger", folder / "north.ledger", "--json").stdout)
+    assert plain["studies"][waiting]["asks"] == "tree: death"

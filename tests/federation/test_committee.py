@@ -131,8 +131,8 @@ def test_a_price_that_is_not_the_method_s_is_pointed_out() -> None:
     price = rho_for_epsilon("1", "1e-6")
     site, study = propose("private", "naive-bayes", STATED, price=str(10 * price))
     text = read_page(site, study)
-    assert f"(epsilon {epsilon_from_rho(10 * price, '1e-6'):.1f}" in text
-    assert "The method's questions cost rho 0.0244 (epsilon 1) only." in text
+    assert f"epsilon {epsilon_from_rho(10 * price, '1e-6'):.1f}" in text
+    assert "The method's questions cost epsilon 1 (rho 0.0244) only." in text
     site, study = propose("private", "naive-bayes", STATED, price=str(price / 2))
     assert "and not all of them would be answered." in read_page(site, study)
     site, study = propose("private", "naive-bayes", STATED, price=None)

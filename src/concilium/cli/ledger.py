@@ -12,8 +12,14 @@ from typer.core import TyperGroup
 from concilium.cli.output import escape_controls, say, say_json, say_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from concilium.federation.committee import StudyOverview
     from concilium.privacy.budgets import Balance
     from concilium.privacy.ledger import Entry, Ledger
+
+
+IDS = 64  # characters of a study's id: what is shorter is a name
 
 
 class ShowByDefault(TyperGroup):
@@ -50,17 +56,27 @@ def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="For m
     Example:
       concilium ledger show north.ledger --json
     """
-    from concilium.privacy.ledger import Ledger
+    from concilium.privacy.ledger import Ledger, name_site
 
     with Ledger.open_readonly(file) as book:
         if as_json:
             say_json(as_plain(book))
             return
-        entries = book.entries()
+        entries, studies, balance = book.entries(), know_studies(book), book.balance()
+        if book.settings.site is not None:
+            say(escape_controls(f"{file}: the ledger of {name_site(book.settings.site)}"))
+        if studies:
+            say_table(
+                ["study", "asks", "of", "house", "id"],
+                [
+                    [escape_controls(cell) for cell in (s.name, s.asks, s.query, s.asked_by, s.short_id)]
+                    for s in studies.values()
+                ],
+            )
         if entries:
             say_table(
-                ["#", "time", "study", "kind", "release", "cost", "numbers"],
-                [list_entry(entry) for entry in entries],
+                ["#", "time", "study", "kind", "release", "price", "numbers", "id"],
+                [list_entry(entry, studies, balance) for entry in entries],
             )
         say(summarise(book))
 
@@ -210,20 +226,32 @@ def existing(file: Path) -> Path:
     return file
 
 
-def list_entry(entry: Entry) -> list[str]:
-    """An entry as a line of the table."""
-    from concilium.privacy.accounting import shown
+def know_studies(book: Ledger) -> dict[str, StudyOverview]:
+    """The studies that were proposed to the hospital, by id."""
+    from concilium.federation.committee import list_studies
 
+    return {study.id: study for study in list_studies(book)}
+
+
+def list_entry(entry: Entry, studies: Mapping[str, StudyOverview], balance: Balance) -> list[str]:
+    """An entry as a line of the table: the study by its name, the price as epsilon, the id last."""
     is_release = entry.mode != "settings"
     note = entry.note.rsplit(" (signed ", 1)[0] if entry.kind == "study" else entry.note
+    known = studies.get(entry.study)
+    price = "–"
+    if entry.cost is not None:
+        price = balance.show_epsilon(entry.cost).replace(" = ", " ") if entry.cost else "0"
+    elif is_release:
+        price = "unlimited"
     cells = [
         str(entry.sequence),
         f"{entry.time:%Y-%m-%d %H:%M}",
-        entry.study if len(entry.study) <= 8 else entry.study[:7] + "…",
+        known.name if known is not None else entry.study if len(entry.study) < IDS else "–",
         entry.kind if is_release else f"{entry.kind}: {note}",
         entry.mode,
-        ("unlimited" if is_release else "–") if entry.cost is None else shown(entry.cost),
+        price,
         str(entry.numbers) if is_release else "–",
+        entry.study if len(entry.study) <= 8 else entry.study[:7] + "…",
     ]
     return [
         escape_controls(cell) for cell in cells
@@ -281,6 +309,10 @@ def as_plain(book: Ledger) -> dict[str, Any]:
         "month": None
         if balance.per_month is None
         else {"month": balance.month, "spent": str(balance.month_spent), "left": str(balance.month_left)},
+        "studies": {
+            study.id: {"name": study.name, "asks": study.asks, "query": study.query, "house": study.house}
+            for study in know_studies(book).values()
+        },
         "entries": [
             {
                 "sequence": entry.sequence,

@@ -78,7 +78,7 @@ def list_all(
         say(f"{file}: no study was proposed yet")
         return
     say_table(
-        ["study", "status", "asks", "release", "house", "price (rho)", "cost so far", "until"],
+        ["study", "status", "asks", "of", "release", "house", "price", "cost so far", "until", "id"],
         [list_study(study, delta) for study in proposed],
     )
     waiting = [study for study in proposed if study.status == "waiting"]
@@ -182,20 +182,22 @@ def read_policy(path: Path | None) -> Policy | None:
 
 
 def list_study(study: StudyOverview, delta: Fraction) -> list[str]:
-    """A study as a line of the table."""
+    """A study as a line of the table: names first, its id last."""
     from concilium.federation.committee import describe_cost
-    from concilium.privacy.accounting import float_above, say_epsilon
+    from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
 
     terms = study.opened
     price = study.record.price
     cells = [
-        study.short_id,
+        study.name,
         study.status,
-        "not readable" if terms is None else f"{terms.terms.method}: {terms.method.subject}",
+        study.asks,
+        study.query,
         "–" if terms is None else terms.method.release,
-        study.house_name or f"{study.house[:9]}…",
-        "–" if price is None else say_epsilon(float_above(price)),
+        study.asked_by,
+        "–" if price is None else f"epsilon {say_epsilon(epsilon_from_rho(price, delta))}",
         describe_cost(study, delta),
         "–" if terms is None else terms.terms.ends,
+        study.short_id,
     ]
     return [escape_controls(cell) for cell in cells]

@@ -32,6 +32,7 @@ from concilium.records.dictionary import describe_entry
 RUNNING = "running"
 NOT_SIGNED = "this hospital's identity did not sign that, so it counts as not decided"
 SHORT_ID = 12
+MOST_NAME = 40
 WIDE = 98
 LABELS = 16
 HARDLY_A_BOUND, NO_BOUND = 5.0, 20.0
@@ -69,6 +70,29 @@ class StudyOverview:
         return RUNNING if status == AGREED and self.answers else status
 
     @property
+    def name(self) -> str:
+        """What people call it: its purpose, not at length."""
+        if self.opened is None:
+            return "not readable"
+        purpose = self.opened.terms.purpose or self.opened.method.description
+        return purpose if len(purpose) <= MOST_NAME else f"{purpose[: MOST_NAME - 1]}…"
+
+    @property
+    def asks(self) -> str:
+        """Which method it is, and what it is about."""
+        return "–" if self.opened is None else f"{self.opened.terms.method}: {self.opened.method.subject}"
+
+    @property
+    def query(self) -> str:
+        """Whom it is about."""
+        return "–" if self.opened is None else self.opened.method.query.strip() or "everyone"
+
+    @property
+    def asked_by(self) -> str:
+        """The house by its name in the policy, or how its fingerprint begins."""
+        return self.house_name or f"{self.house[:9]}…"
+
+    @property
     def house(self) -> str:
         return "" if self.opened is None else fingerprint(self.opened.terms.house)
 
@@ -77,6 +101,9 @@ class StudyOverview:
         record, opened = self.record, self.opened
         return {
             "study": self.id,
+            "name": self.name,
+            "asks": self.asks,
+            "query": self.query,
             "status": self.status,
             "proposed": record.proposed.isoformat(),
             "decided": None if record.decided is None else record.decided.isoformat(),
@@ -167,7 +194,7 @@ def describe_cost(study: StudyOverview, delta: Fraction) -> str:
 
 
 def say_price(rho: Fraction, delta: Fraction) -> str:
-    return f"rho {say_epsilon(float_above(rho))} (epsilon {say_epsilon(epsilon_from_rho(rho, delta))})"
+    return f"epsilon {say_epsilon(epsilon_from_rho(rho, delta))} (rho {say_epsilon(float_above(rho))})"
 
 
 def write_page(study: StudyOverview, ledger: Ledger, policy: Policy | None = None) -> str:

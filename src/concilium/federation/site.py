@@ -285,8 +285,8 @@ class Site:
         if owner is not None and name_site(owner) != self.name:
             raise LedgerError(
                 f"{path} is the ledger of {name_site(owner)!r}, and was given to {self.name!r}: name the ledger of "
-                f"{self.name!r}, or put the files back if they were swapped. To rebind this one would enter what {self.name!r} releases in another "
-                "hospital's book"
+                f"{self.name!r}, or put the files back if they were swapped. To rebind this one would enter what "
+                f"{self.name!r} releases in another hospital's book"
             )
 
     def _goes_on(self, book: Ledger, patients: Patients, digest: str, identity: Identity) -> bool:
