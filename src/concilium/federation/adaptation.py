@@ -120,8 +120,8 @@ def move_decision(
     decided: Decided | None, classes: Sequence[Value], shifts: Floats, slope: float
 ) -> Decided | None:
     """From which adapted chance on the positive class is called. Costs of errors speak of chances as they are, and
-    their threshold stays; every other rule chose a place in the order of patients, and its threshold moves with them: but
-    for leaves of few patients, the same are called as before."""
+    their threshold stays; every other rule chose a place in the order of patients, and its threshold moves with them:
+    but for leaves of few patients, the same are called as before."""
     if decided is None or parse(decided.rule).kind == "cost" or (slope == 1 and not shifts.any()):
         return decided
     place = decided.place(classes)
