@@ -100,6 +100,18 @@ def tell_methods(results: SeveralResults) -> None:
             ]
         )
     say_table(["", *columns, "95 %", "lines", "epsilon", "numbers", "seconds"], rows)
+    ways = {method: row["ways"] for method, row in metrics["methods"].items() if "ways" in row}
+    if ways:
+        heading = "how far off (RMSE)" if study.target_range else "AUC on the same patients"
+        learned = list(dict.fromkeys(way for row in ways.values() for way in row))
+        say(f"{heading}, when learned")
+        say_table(
+            ["", *learned],
+            [
+                [method, *(figure(row.get(n), key in IN_UNITS) for n in learned)]
+                for method, row in ways.items()
+            ],
+        )
     if metrics["epsilon"] is not None:
         say(
             f"all together cost every patient epsilon = {metrics['epsilon']:g} at delta = {study.privacy.delta}"

@@ -253,7 +253,15 @@ def tabulate_row(results: StudyResults) -> dict[str, Any]:
         "numbers": sum(release.numbers for release in results.card.releases),
         "seconds": overall["seconds"],
         "study": results.card.study,
+        **({"ways": find_ways(results)} if "comparison" in results.metrics else {}),
     }
+
+
+def find_ways(results: StudyResults) -> dict[str, float | None]:
+    """The figure that methods are compared by, of each way of learning, on the patients of whom all ways speak."""
+    key = find_primary(results.study)
+    ways = results.metrics["comparison"]["ways"]
+    return {way: row["same_patients"].get(key) for way, row in ways.items()}
 
 
 def count_lines(model: Method[Any]) -> int:
