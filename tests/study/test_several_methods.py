@@ -193,3 +193,23 @@ def test_lists_that_are_none(tmp_path: Path, methods: str, problem: str) -> None
         cc.Study.read(lay_out(tmp_path, text))
     with pytest.raises(StudyError, match=r"\[rulefit\] is for method = 'rulefit'"):
         cc.Study.read(lay_out(tmp_path, TWO + "[rulefit]\ntrees = 3\n"))
+
+
+def test_courses_and_machines_take_one_method(tmp_path: Path) -> None:
+    across = tmp_path / "across.toml"
+    across.write_text('[study]\nname = "x"\nmethod = ["tree", "naive-bayes"]\ntarget = "death"\n')
+    with pytest.raises(StudyError, match="across machines a study has one"):
+        cc.Study.read(across, elsewhere=True)
+
+
+def test_ways_of_learning_stand_in_the_table(tmp_path: Path) -> None:
+    text = SPLIT.replace('"tree"', METHODS) + '[evaluate]\nleave_out = "site"\ncompare = true\n'
+    result = CliRunner().invoke(app, ["run", str(lay_out(tmp_path, text)), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    for method, row in metrics["methods"].items():
+        own = json.loads((tmp_path / "out" / method / "metrics.json").read_text())["comparison"]["ways"]
+        assert row["ways"] == {way: told["same_patients"]["auc"] for way, told in own.items()}
+        assert {"local", "federated", "adapted", "pooled"} <= set(row["ways"])
+    assert "AUC on the same patients, when learned" in result.stdout
+    assert "Alone, together, adapted, pooled" in (tmp_path / "out" / "report.html").read_text()

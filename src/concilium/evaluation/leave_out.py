@@ -39,7 +39,7 @@ class Fold:
 
 class Predictions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a model said of the patients of one site, beside what happened; probabilities follow `classes`, of which
-    there are none where a number is predicted. `soft` are the same where nothing is certain, if they were asked for;
+    there are none where a number is predicted. If asked for, `soft` are the same where nothing is certain, and
     `decided` says from which chance on the positive class was called."""
 
     site: str
@@ -175,7 +175,7 @@ def predict_at(
         predicted=[classes[column(value)] for value in predicted],
         probabilities=probabilities.tolist(),
         soft=softened.tolist() if soft else [],
-        decided=model.decided,
+        decided=model.decided if soft else None,
     )
 
 
