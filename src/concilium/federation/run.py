@@ -41,8 +41,8 @@ from concilium.federation.messages import (
 from concilium.federation.questions import Gathered, Question, Reply, Summed
 from concilium.federation.relay import Route, ask_through, find_twice
 from concilium.federation.releases import find_release
-from concilium.federation.table_fit import TableFit
 from concilium.federation.releases.exact import add_answers
+from concilium.federation.table_fit import TableFit
 from concilium.federation.terms import (
     Agreed,
     Draft,
