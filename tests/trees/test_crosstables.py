@@ -71,6 +71,11 @@ def test_patients_rest_where_they_would_without_a_memory(data):
             expected.setdefault(walk(row, tree, found.columns), []).append(int(row))
         resting = found.route(rows, tree)
         assert {node: here.tolist() for node, here in resting.items() if len(here)} == expected
+        most = 1 + max([0, *(max([split.node, *split.children]) for split in tree)])
+        nodes = found.find_nodes(
+            rows, tree, most
+        )  # the other way, of small tables, also goes on from the last tree
+        assert {end: rows[nodes == end].tolist() for end in set(nodes.tolist())} == expected
 
 
 @settings(max_examples=100, deadline=None)
@@ -91,7 +96,8 @@ def test_counts_by_code_become_counts_by_cell(data):
                 if place != STAYS:
                     cells[place] = [a + b for a, b in zip(cells[place], by_key, strict=True)]
             expected += cells
-        assert found.arrange(made, counted, width).tolist() == expected
+        tables_of_all = np.concatenate([np.zeros((0, width), dtype=np.uint32), *made])
+        assert found.arrange(tables_of_all, counted).tolist() == expected
 
 
 @given(data=st.data())

@@ -20,6 +20,8 @@ Table = NDArray[np.uint32]
 TOGETHER = 4
 # Above this share of the table's rows, reading all of them in order beats picking the rows out.
 DENSE = 0.4
+# Up to so many cells to read, a few calls of numpy over all columns at once beat a call of a kernel for each four.
+FEW_CELLS = 1 << 12
 
 
 def count(
@@ -30,29 +32,39 @@ def count(
     width: int,
     *,
     repeated: bool = False,
-) -> list[Table]:
-    """For each column a table [code, key] of how many of the rows have that code and that key.
+) -> Table:
+    """How many of the rows have which code and which key: a table [code, key] of each column, one below the other.
 
     `keys` belongs to `rows` and is below `width`; `sizes` says how many codes a column has. Rows are in order, or
     `repeated`: then a row may come several times, each time with another key.
     """
     if not columns:
-        return []
-    if repeated:
-        return _fill(columns, sizes, rows, keys, width)
+        return np.zeros((0, width), dtype=np.uint32)
     everyone = len(columns[0])
+    if len(columns) * max(len(rows), everyone) <= FEW_CELLS:
+        return _count_few(columns, sizes, rows, keys, width)
+    if repeated or len(rows) < DENSE * everyone:
+        return _fill(columns, sizes, rows, keys, width)
     if len(rows) == everyone:
         return _fill(columns, sizes, None, keys, width)
-    if len(rows) < DENSE * everyone:
-        return _fill(columns, sizes, rows, keys, width)
     all_keys = np.full(everyone, width, dtype=np.min_scalar_type(width))
     all_keys[rows] = keys
-    return [table[:, :width] for table in _fill(columns, sizes, None, all_keys, width + 1)]
+    return _fill(columns, sizes, None, all_keys, width + 1)[:, :width]
+
+
+def _count_few(
+    columns: Sequence[Codes], sizes: Sequence[int], rows: NDArray[np.int32], keys: Codes, width: int
+) -> Table:
+    ends = list(accumulate(sizes, initial=0))
+    codes = np.concatenate(columns).reshape(len(columns), -1).take(rows, axis=1)
+    places = (codes + np.array(ends[:-1], dtype=np.int64)[:, None]) * width + keys
+    counts = np.bincount(places.reshape(-1), minlength=ends[-1] * width)
+    return counts.astype(np.uint32).reshape(-1, width)
 
 
 def _fill(
     columns: Sequence[Codes], sizes: Sequence[int], rows: NDArray[np.int32] | None, keys: Codes, width: int
-) -> list[Table]:
+) -> Table:
     """The tables over the given rows, or over all rows in order where None."""
     ends = list(accumulate((size * width for size in sizes), initial=0))
     block = np.zeros(ends[-1], dtype=np.uint32)
@@ -70,7 +82,7 @@ def _fill(
             else:
                 for one, table in zip(codes, into, strict=True):
                     _add(one, rows, keys, width, table)
-    return [table.reshape(-1, width) for table in tables]
+    return block.reshape(-1, width)
 
 
 # Without rows the compiler leaves the look-up of a row out.

@@ -46,6 +46,32 @@ def route_on(
     return resting
 
 
+def route_few(
+    rows: NDArray[np.int32], nodes: NDArray[np.int32], branchings: Mapping[int, Branching], most: int
+) -> NDArray[np.int32]:
+    """The node where each of these rows comes to rest, of those where they are (`nodes`, below `most`): all tests of a
+    level at once, which for a few hundred rows takes fewer calls than test by test."""
+    slot = np.full(most, STAYS, dtype=np.int32)
+    slot[list(branchings)] = np.arange(len(branchings), dtype=np.int32)
+    tests = list(branchings.values())
+    codes = np.concatenate([test.codes for test in tests])
+    starts = np.arange(len(tests)) * len(tests[0].codes)
+    sizes = np.cumsum([0, *(len(test.child) for test in tests)])
+    child = np.concatenate([test.child for test in tests])
+    nodes = nodes.copy()
+    moving = np.arange(len(rows))
+    while True:
+        at = slot.take(nodes.take(moving))
+        tested = (at != STAYS).nonzero()[0]
+        if not len(tested):
+            return nodes
+        moving, at = moving.take(tested), at.take(tested)
+        goes = child.take(sizes.take(at) + codes.take(starts.take(at) + rows.take(moving)))
+        gone = (goes != STAYS).nonzero()[0]
+        moving = moving.take(gone)
+        nodes[moving] = goes.take(gone)
+
+
 def partition(
     rows: NDArray[np.int32], goes: NDArray[np.int32], targets: NDArray[np.int32]
 ) -> list[tuple[int, NDArray[np.int32]]]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from concilium.federation.attributes import Attribute, OwnValues, recode
 from concilium.federation.cohort import Cohort, View
 from concilium.trees.conditional import Conditional
-from concilium.trees.routing import STAYS, route_on
+from concilium.trees.routing import STAYS, route_few, route_on
 from concilium.trees.splits import SiteColumn, Split, find_branchings
 
 LAST_ASKED: WeakKeyDictionary[View, AskedColumns] = WeakKeyDictionary()
@@ -33,6 +33,7 @@ class AskedColumns:
     own_classes: OwnValues | None = None
     _target: tuple[bytes, SiteColumn] | None = None
     _routed: tuple[NDArray[np.int32], Sequence[Split], dict[int, NDArray[np.int32]]] | None = None
+    _rested: tuple[NDArray[np.int32], Sequence[Split], NDArray[np.int32]] | None = None
     _cells: tuple[list[int], NDArray[np.intp], NDArray[np.intp], bool, int] | None = None
 
     @cached_property
@@ -60,15 +61,27 @@ class AskedColumns:
         self._routed = rows, list(tree), resting
         return resting
 
-    def arrange(
-        self, tables: Sequence[NDArray[np.uint32]], counted: list[int], width: int
-    ) -> NDArray[np.uint32]:
-        """Counts by code, [code, key], as one table by cell, [cell, key]; cell 0 is left empty."""
-        if not tables:
+    def find_nodes(self, rows: NDArray[np.int32], tree: Sequence[Split], most: int) -> NDArray[np.int32]:
+        """The same for a few rows and nodes below `most`: the node of each row."""
+        nodes, splits = np.zeros(len(rows), dtype=np.int32), tree
+        last = self._rested
+        if last is not None:
+            before, grown, rested = last
+            if before is rows and grown == tree[: len(grown)]:
+                nodes, splits = rested, tree[len(grown) :]
+        if splits:
+            nodes = route_few(rows, nodes, find_branchings(splits, self.folded), most)
+        self._rested = rows, list(tree), nodes
+        return nodes
+
+    def arrange(self, tables: NDArray[np.uint32], counted: list[int]) -> NDArray[np.uint32]:
+        """Counts by code, [code, key], one column below the other, by cell, [cell, key]; cell 0 is left empty."""
+        width = tables.shape[1]
+        if not counted:
             return np.zeros((1, width), dtype=np.uint32)
         code, cell, shared, size = self._find_cells(counted)
         cells = np.zeros((size, width), dtype=np.uint32)
-        by_code = np.concatenate(tables)[code]
+        by_code = tables.take(code, axis=0)
         if shared:
             np.add.at(cells, cell, by_code)
         else:

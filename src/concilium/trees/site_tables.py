@@ -17,6 +17,8 @@ from concilium.trees.site_columns import AskedColumns
 from concilium.trees.splits import MOST_CELLS, SiteColumn, Split, distinct, has_alternatives
 
 MOST_TREES = 256
+# A table so small, and a tree of so few nodes, are looked at level by level rather than node by node.
+FEW_ROWS, FEW_NODES = 512, 1 << 12
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class SiteTables:
             width,
             repeated=has_alternatives(self.tree),
         )
-        cells = self.columns.arrange(tables, self.counted, width)
+        cells = self.columns.arrange(tables, self.counted)
         cells[0] = np.bincount(keys, minlength=width)
         counts = cells.reshape(-1, len(self.nodes), self.classes).transpose(1, 0, 2)
         if self.cohort.branch_floor:
@@ -73,7 +75,10 @@ class SiteTables:
             raise MessageError("the tree has become too large for this site to look for small cells in it")
         rows, keys = self._find_keys(place | ends)
         everywhere = count([codes for codes, _ in self.columns.columns], sizes, rows, keys, width)
-        tables = [table.reshape(-1, nodes, self.classes).transpose(1, 0, 2).copy() for table in everywhere]
+        tables = [
+            table.reshape(-1, nodes, self.classes).transpose(1, 0, 2).copy()
+            for table in np.split(everywhere, np.cumsum(sizes)[:-1])
+        ]
         for family in reversed(families):
             for table in tables:
                 table[family.parent] = table[list(family.children)].sum(axis=0)
@@ -87,6 +92,10 @@ class SiteTables:
             offset += size
         counts[empty[asked]] = 0
 
+    def _count_nodes(self, asked: Mapping[int, int]) -> int:
+        """One more than the highest number of a node."""
+        return 1 + max(max(asked), *(max([split.node, *split.children]) for split in self.tree))
+
     def _find_keys(self, asked: Mapping[int, int]) -> tuple[NDArray[np.int32], NDArray[np.unsignedinteger]]:
         """The rows that rest in an asked node, in table order, and for each: the node's place x classes + class."""
         everyone = self.cohort.rows
@@ -96,6 +105,12 @@ class SiteTables:
             resting = route_alternatives(everyone, self.tree, self.columns.folded)
             rows = np.concatenate([resting[end] for end in asked])
             node = np.repeat(list(asked.values()), [len(resting[end]) for end in asked])
+        elif len(self.cohort.view.records) <= FEW_ROWS and (most := self._count_nodes(asked)) <= FEW_NODES:
+            places = np.full(most, STAYS, dtype=np.int64)
+            places[list(asked)] = list(asked.values())
+            node = places.take(self.columns.find_nodes(everyone, self.tree, most))
+            resting_here = (node != STAYS).nonzero()[0]
+            rows, node = everyone.take(resting_here), node.take(resting_here)
         else:
             resting = self.columns.route(everyone, self.tree)
             position = np.full(len(self.cohort.view.records), STAYS, dtype=np.int32)
