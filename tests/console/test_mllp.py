@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import logging
 import re
 import signal
@@ -440,8 +441,16 @@ def start(folder: Path, hospital: Hospital) -> tuple[subprocess.Popen[str], int,
 
 
 def test_the_command_listens_for_both_and_ends_when_interrupted(tmp_path: Path, hospital: Hospital) -> None:
-    process, port, _ = start(tmp_path, hospital)
+    process, port, said = start(tmp_path, hospital)
+    address = re.search(r"127\.0\.0\.1:\d+", said)
+    assert address
     try:
+        web = http.client.HTTPConnection(address[0], timeout=60)
+        with contextlib.closing(web):
+            web.request("POST", "/transactions", message())
+            posted = web.getresponse()
+            assert (posted.status, posted.headers["Content-Type"]) == (200, "application/hl7-v2")
+            assert without_hash(posted.read()) == FILTERED
         with sender(port) as connection:
             connection.sendall(frame(message()))
             assert answer_of(read_one(connection)) == ["AA", "MSG7"]
@@ -453,8 +462,8 @@ def test_the_command_listens_for_both_and_ends_when_interrupted(tmp_path: Path, 
     assert "Traceback" not in complaints
     assert [without_hash(data) for data in hospital.received] == [FILTERED]
     logged = (tmp_path / "log").read_text()
-    assert logged.count("\n") == 1
-    assert "passed hl7, rules that applied: names, kin" in logged
+    assert logged.count("\n") == 2
+    assert logged.count("passed hl7, rules that applied: names, kin") == 2
     assert not re.search("ROE|MRN|127", logged + complaints)
 
 

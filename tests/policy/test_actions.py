@@ -263,6 +263,11 @@ def test_decisions_name_their_rules_for_the_log() -> None:
         ({"nodes": [{"id": "a"}], "edges": [["a"]]}, "edge 1 is not a pair"),
         ({"nodes": [{"id": "a"}], "edges": [["a", "b"]]}, "edge 1 ends at a node that is not"),
         ({"nodes": [{"id": 1}], "edges": [[1, True]]}, "edge 1 ends at a node that is not"),
+        ({"nodes": [{"name": "Roe"}] * 20_001}, "at most 20,000 nodes"),
+        (
+            {"nodes": [{"id": 1}, {"id": 2}], "edges": [[1, 2]] * 100_001},
+            "at most 20,000 nodes and 100,000 edges",
+        ),
         ({"nodes": [{"id": "a"}], "edges": [["a", ["a"]]]}, "edge 1 ends at a node that is not"),
     ],
 )

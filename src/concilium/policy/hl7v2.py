@@ -25,13 +25,12 @@ from concilium.policy.functions import Change
 from concilium.policy.judging import is_missing
 from concilium.policy.language import Eliminate
 from concilium.policy.matching import each
-from concilium.policy.transaction import Transaction
+from concilium.policy.transaction import MOST_NODES, Transaction
 from concilium.policy.v2_segments import find_parents, find_patients
 from concilium.policy.v2_text import Delimiters, decode_strictly, encode_strictly, find_character_set
 from concilium.records.columns import label
 
 MOST_PARTS = 200_000
-MOST_SEGMENTS = 20_000
 # Without its type, its control id and its version a message can be neither read nor acknowledged.
 INDISPENSABLE = ("MSH.9", "MSH.10", "MSH.12")
 EMPTY = '""'
@@ -231,8 +230,8 @@ class V2Message:
         signs = self.delimiters
         if sum(map(text.count, {"\r", signs.field, *signs.written[:2], signs.subcomponent})) > MOST_PARTS:
             raise PolicyError(f"a message may have at most {MOST_PARTS:,} parts")
-        if text.count("\r") >= MOST_SEGMENTS:
-            raise PolicyError(f"a message may have at most {MOST_SEGMENTS:,} segments")
+        if text.count("\r") >= MOST_NODES:
+            raise PolicyError(f"a message may have at most {MOST_NODES:,} segments")
         try:
             parsed = parse(text)
         except Exception:

@@ -15,6 +15,10 @@ from concilium.errors import PolicyError
 
 TransactionNode = Mapping[str, Any]
 
+# Sets of nodes are integers with a bit for each: more would let one small message take minutes and gigabytes.
+MOST_NODES = 20_000
+MOST_RELATIONS = 100_000
+
 _PLAIN_KINDS = frozenset({str, int, float, bool, type(None)})
 _NOTHING: TransactionNode = {}
 
@@ -26,6 +30,12 @@ class Transaction:
     nodes: tuple[TransactionNode, ...]
     edges: tuple[tuple[int, int], ...]
     relations: tuple[TransactionNode, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.nodes) > MOST_NODES or len(self.edges) > MOST_RELATIONS:
+            raise PolicyError(
+                f"a message may have at most {MOST_NODES:,} nodes and {MOST_RELATIONS:,} edges; send it in parts"
+            )
 
     @classmethod
     def read(cls, graph: Any) -> Transaction:
