@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hl7
 import pytest
+from hl7.client import MLLPClient
 from typer.testing import CliRunner
 
 from concilium import policy
@@ -147,6 +149,18 @@ def test_a_message_goes_on_filtered_and_is_acknowledged(port: int, hospital: Hos
     assert header[2:6] == ["EHR", "SOUTH", "LAB", "NORTH"]
     assert header[8] == "ACK^R01^ACK"
     assert header[10:] == ["P", "2.5.1"]
+
+
+def test_the_client_of_another_library_understands_us(port: int, hospital: Hospital) -> None:
+    with MLLPClient("127.0.0.1", port) as client:
+        for number in range(3):
+            answer = hl7.parse(client.send_message(message(f"M{number}").decode()))
+            assert [str(answer.segment("MSA")(field)) for field in (1, 2)] == ["AA", f"M{number}"]
+            assert str(answer.segment("MSH")(9)) == "ACK^R01^ACK"
+    received = hl7.parse(hospital.received[0].decode())
+    assert [str(segment[0]) for segment in received] == ["MSH", "PID", "OBX"]
+    assert str(received.segment("PID")(5)) == ""
+    assert str(received.segment("OBX")(5)) == "6.5"
 
 
 def test_a_rule_refuses_and_nothing_goes_on(port: int, hospital: Hospital, caplog: Any) -> None:
