@@ -152,7 +152,7 @@ def test_hospitals_left_out_and_the_ways_of_learning_side_by_side(tmp_path: Path
     expected = asked.open_method().fit(cc.House(others)).predict(left_out)
     check(metrics["sites"]["south"], left_out["cost"].numbers, expected)
     ways = metrics["comparison"]["ways"]
-    assert set(ways) == {"local", "federated", "pooled"}
+    assert set(ways) == {"local", "federated", "adapted", "pooled"}
     assert ways["federated"]["rmse"] == metrics["rmse"]
     assert "wrong" not in ways["federated"]
     assert "a number is no diagnosis" in metrics["comparison"]["donors"]
