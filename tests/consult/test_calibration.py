@@ -6,7 +6,7 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from concilium.consult.calibration import SIDE, draw_calibration, find_ticks
@@ -62,6 +62,7 @@ def test_every_dot_is_inside(pairs: list[tuple[float, float]]) -> None:
 
 
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
+@example(-5e-324, 1e9)
 def test_ticks_are_even_and_hold_everything(low: float, width: float) -> None:
     ticks = find_ticks(low, low + width)
     assert ticks[0] <= low + 1e-6 * abs(low)

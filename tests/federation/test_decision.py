@@ -8,7 +8,7 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, roc_curve
 
@@ -115,6 +115,7 @@ counts = st.lists(
 @given(
     counts, st.sampled_from(["youden", *(f"sensitivity {share}" for share in ("0.1", "0.5", "0.75", "1"))])
 )
+@example([(0, 1, 1), (1, 0, 0)], "youden")
 @settings(max_examples=300)
 def test_the_threshold_is_the_one_of_scikit_learn(rows, text):
     chances, negatives, positives = ([row[at] for row in rows] for at in range(3))

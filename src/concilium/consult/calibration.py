@@ -69,4 +69,5 @@ def find_ticks(low: float, high: float) -> list[float]:
     size = 10.0 ** math.floor(math.log10(width / TICKS))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor * TICKS >= width)
     first, last = math.floor(low / step), math.ceil(high / step)
+    first -= first * step > low  # a quotient may be rounded to nothing
     return [number * step for number in range(first, max(last, first + 1) + 1)]

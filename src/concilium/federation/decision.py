@@ -204,6 +204,8 @@ def find_threshold(rule: CallingRule, tally: Tally) -> tuple[float, float, float
     everyone = counted.sum(axis=1).tolist()
     if not all(everyone):
         return None
+    somebody = counted.any(axis=0)  # where nobody rests, nothing is told
+    chances, counted = chances[somebody], counted[:, somebody]
     # From the highest chance down: how many of each class are called from there on.
     called = counted[:, ::-1].cumsum(axis=1).tolist()
     sensitivity = [Fraction(count, everyone[1]) for count in called[1]]
