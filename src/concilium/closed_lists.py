@@ -28,6 +28,7 @@ KINDS = {
     "experts.step": "concilium.experts.expert_answers:AskExpertStep",
     "histograms": "concilium.federation.histograms:AskHistograms",
     "histograms.noisy": "concilium.federation.histograms:AskNoisyHistograms",
+    "histograms.pure": "concilium.federation.histograms:AskPureHistograms",
     "mask.hello": "concilium.federation.masking:Hello",
     "mask.join": "concilium.federation.masking:Join",
     "mask.meet": "concilium.federation.masking:Meet",
@@ -61,6 +62,7 @@ RELEASES = {
     "masked": ListedRelease("concilium.federation.releases.masked:Masked", priced=False, bounded=False),
     "private": ListedRelease("concilium.federation.releases.private:Private", priced=True, bounded=True),
     "local": ListedRelease("concilium.federation.releases.local:Local", priced=True, bounded=True),
+    "noised": ListedRelease("concilium.federation.releases.noised:Noised", priced=True, bounded=True),
     "shared": ListedRelease("concilium.federation.releases.shared:Shared", priced=True, bounded=False),
 }
 

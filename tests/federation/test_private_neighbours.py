@@ -22,7 +22,7 @@ from concilium.experts.public_stays import lay_course, lay_public
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
 from concilium.federation.held_out import Part
-from concilium.federation.histograms import AskNoisyHistograms
+from concilium.federation.histograms import AskNoisyHistograms, AskPureHistograms
 from concilium.federation.questions import Noisy
 from concilium.federation.releases import find_release
 from concilium.records.table import label
@@ -270,7 +270,19 @@ def draw_expert_step(dice: Random) -> AskExpertStep:
     )
 
 
+def draw_pure_histograms(dice: Random) -> AskPureHistograms:
+    drawn = draw_histograms(dice)
+    numbers = tuple(attribute for attribute in drawn.attributes if attribute.numeric)
+    return AskPureHistograms(
+        query=drawn.query,
+        target=drawn.target,
+        attributes=numbers or (Attribute("real", (0.5, 2.5)),),
+        epsilon="1/2",
+    )
+
+
 DRAWN = {
+    "histograms.pure": draw_pure_histograms,
     "experts.labels": draw_expert_labels,
     "experts.step": draw_expert_step,
     "rules.counts": draw_rule_counts,

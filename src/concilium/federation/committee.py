@@ -337,10 +337,13 @@ def describe_worst_case(opened: OpenedTerms, ledger: Ledger) -> list[str]:
             "That holds whoever sides with whom, for what is true of a patient; that the patient is there is seen.",
         ]
     if release.by_site:
-        return [
+        handed_over = (
             "The house sees the numbers of this hospital as they are: treat this as handing over these tables. A count "
-            "of one, or two counts that differ by one, can single out a patient, and nothing bounds what they tell.",
-        ]
+            "of one, or two counts that differ by one, can single out a patient, and nothing bounds what they tell."
+        )
+        if opened.price is None:
+            return [handed_over]
+        return [handed_over, say_factor("what is asked with noise", opened.price, ledger.delta)]
     side = "sides" if colluders == 1 else "side"
     circle = f"at most {colluders} of the {count(others, 'other hospital')} {side} with the house"
     if not release.bounded:

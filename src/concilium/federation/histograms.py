@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute, check_attributes, recode
 from concilium.federation.cohort import Cohort
-from concilium.federation.questions import PLAIN, Noisy, Summed
+from concilium.federation.questions import NOISED, PLAIN, PRIVATE, Noisy, NoisyPure, Summed
 from concilium.federation.work import Workload, estimate_columns
 
 MOST_NUMBERS = 1 << 20
@@ -109,6 +109,48 @@ class AskNoisyHistograms(Noisy, frozen=True, kw_only=True):
             count_cells(recode(attribute, cohort.view), attribute.size, cohort.rows, classes, self.columns)
             for attribute in self.attributes
         ]
+        return np.concatenate(parts)
+
+
+class AskPureHistograms(NoisyPure, frozen=True, kw_only=True):
+    """How many patients lie between these public edges, with discrete Laplace noise, as the paper's sites answer?
+
+    Cost: pure epsilon. A patient is in one cell of each of p attributes, and adds or takes away 1 there: L1 sensitivity
+    p, so that every count has noise of scale p / epsilon and all of them together cost epsilon, of every patient of the
+    site, matched or not. A ledger in rho is charged epsilon tanh(epsilon / 2). Under `private` the sites add it in
+    shares, and patients are protected from the house and up to t colluding sites; under `noised` each site adds all of
+    it, and they are from everybody.
+    """
+
+    kind: ClassVar[str] = "histograms.pure"
+    releases: ClassVar[frozenset[str]] = PRIVATE | NOISED
+
+    attributes: tuple[Attribute, ...]
+
+    @property
+    def named(self) -> Sequence[Attribute]:
+        return self.attributes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(attribute.size for attribute in self.attributes),)
+
+    @property
+    def sensitivity(self) -> int:
+        return len(self.attributes)
+
+    def check(self, release: str) -> None:
+        check_histograms(self.attributes, self.numbers, MOST_NOISY_NUMBERS)
+        if not all(attribute.numeric and attribute.covers_everyone for attribute in self.attributes):
+            raise MessageError("a private histogram of numbers has a cell for every patient")
+        super().check(release)
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        counting = Workload(16 * len(self.attributes) * patients, 48 * patients + 32 * self.numbers)
+        return estimate_columns(self.attributes, patients, each_by_itself=True) + counting
+
+    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+        parts = [count_cells(recode(a, cohort.view), a.size, cohort.rows) for a in self.attributes]
         return np.concatenate(parts)
 
 

@@ -41,6 +41,7 @@ PLAIN = frozenset({"exact", "masked"})
 MASKED = frozenset({"masked"})
 PRIVATE = frozenset({"private"})
 LOCAL = frozenset({"local"})
+NOISED = frozenset({"noised"})
 SHARED = frozenset({"shared"})
 
 
@@ -237,6 +238,7 @@ class Noisy(Summed, frozen=True, kw_only=True):
 
 class NoisyPure(Noisy, frozen=True, kw_only=True):
     """A `private` question whose sums get discrete Laplace noise in shares, for pure epsilon: it states no variance.
+    One that may also be `noised` gets all of the noise at each site, where the house sees each site's numbers.
 
     A ledger in either currency can pay for it. The house chooses the epsilon, and the site works out `sensitivity`.
     """

@@ -273,10 +273,13 @@ class Run:
         return find_release(self._name_release(question)).add_up(self, question, templates)
 
     def _name_release(self, question: Question) -> str:
-        """That of the run; a question that has one release only keeps it (a masked run may have a private part)."""
-        if self.release.name not in question.releases and len(question.releases) == 1:
-            return next(iter(question.releases))
-        return self.release.name
+        """That of the run; what has a price leaves by a release of its own, and shows the house what the run does: each
+        site's numbers, or sums over all (a masked run may have a private part)."""
+        if self.release.name in question.releases:
+            return self.release.name
+        alike = [name for name in question.releases if find_release(name).by_site == self.release.by_site]
+        only = alike if len(alike) == 1 else list(question.releases)
+        return only[0] if len(only) == 1 else self.release.name
 
     @property
     def masked_study(self) -> MaskedStudy:

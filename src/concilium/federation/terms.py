@@ -24,6 +24,7 @@ from concilium.closed_lists import PROPOSED, RELEASES, load
 from concilium.errors import ConciliumError, MessageError, QueryError, StudyError, nearest
 from concilium.federation.messages import Envelope, LedgerHead
 from concilium.federation.questions import Question, Reply, Statistic, Step
+from concilium.federation.releases import find_release
 from concilium.federation.table_fit import TableFit
 from concilium.privacy.identity import Identity, is_signed, statement
 from concilium.privacy.manifest import KEY_BYTES, NONCE_BYTES, Manifest, Participant, compose
@@ -216,7 +217,10 @@ class OpenedTerms:
         # A step serves all questions of the study: sums of either release are opened by one.
         is_step = isinstance(question, Step)
         priced = any(self.kinds.values()) if is_step else self.kinds.get(question.kind, False)
-        if not (release == self.method.release or (priced and RELEASES[release].bounded)):
+        way_out = find_release(release)
+        # What has a price may leave by a way of its own, but never show the numbers of one site where sums were agreed.
+        as_agreed = priced and way_out.bounded and (self.method.way_out.by_site or not way_out.by_site)
+        if release != self.method.release and not as_agreed:
             return f"its answers leave as {self.method.release!r}, not as {release!r}"
         if is_step:
             return None

@@ -2,7 +2,7 @@
 
     [release]
     kinds = ["tree.schema", "tree.crosstables"]   # questions answered at all; a kind not listed is refused
-    modes = ["exact", "masked", "private", "local", "shared"]
+    modes = ["exact", "masked", "private", "local", "noised", "shared"]
     minimum_patients = 4          # fewer patients matching the study's query: no answer
     differencing = true           # nor where fewer tell a question's patients from an earlier question's
     tell_fit = false              # whether a house may learn which columns do not fit its study's dictionary

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,16 @@ from concilium.errors import HouseError, StudyError
 from concilium.federation.attributes import Attribute, present
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.decision import decide
-from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, split_histograms
+from concilium.federation.histograms import (
+    AskHistograms,
+    AskNoisyHistograms,
+    AskPureHistograms,
+    split_histograms,
+)
+from concilium.federation.method import as_written
 from concilium.federation.schema import SchemaSeen, find_foreign_codings, set_against_rest
 from concilium.federation.sums import choose_places
-from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure
 from concilium.records.columns import Value, label
 from concilium.rulefit import fedda, newton, path
 from concilium.rulefit.body import RuleBody, TakenTerm
@@ -55,6 +61,8 @@ class PlainFit:
     rulefit: RuleFit
 
     def check(self) -> None:
+        if self.rulefit.noise == "laplace" and self.rulefit.epsilon is None:
+            raise StudyError("a RuleFit with noise = 'laplace' needs an 'epsilon', such as 1.0")
         if self.rulefit.solver == "fedda" and not isinstance(self.rulefit.penalty, float):
             raise StudyError("a RuleFit with solver 'fedda' needs one 'penalty'; a path takes 'newton'")
 
@@ -67,7 +75,12 @@ class PlainFit:
         ]
         if self._noisy and rulefit.most_cutoffs is not None:
             more = f"the same with noise, of numbers with more than {rulefit.most_cutoffs} edges"
-            questions.append(("histograms.noisy", rulefit.rho, more))
+            if self._pure:
+                questions.append(
+                    ("histograms.pure", rho_from_pure(self._epsilon), f"{more}, at pure epsilon")
+                )
+            else:
+                questions.append(("histograms.noisy", rulefit.rho, more))
         if rulefit.scale == "within":
             questions.append(
                 ("rulefit.rates", None, "the spread of each number within hospitals, for scales")
@@ -191,13 +204,19 @@ class PlainFit:
         histograms: Histograms = {}
         if charged:
             # One patient is in one bin of each, so that all of them together cost epsilon.
-            question = AskNoisyHistograms(
-                query=self.rulefit.query,
-                target=self.rulefit.target,
-                attributes=tuple(charged),
-                variance=str(partners.variance(self.rulefit.rho, len(charged))),
+            about: dict[str, Any] = {
+                "query": self.rulefit.query,
+                "target": self.rulefit.target,
+                "attributes": tuple(charged),
+            }
+            noisy = (
+                AskPureHistograms(**about, epsilon=str(self._epsilon))
+                if self._pure
+                else AskNoisyHistograms(
+                    **about, variance=str(partners.variance(self.rulefit.rho, len(charged)))
+                )
             )
-            histograms |= split_histograms(charged, (yield question)[:, 0])
+            histograms |= split_histograms(charged, (yield noisy).reshape(-1))
         histograms |= yield from self._ask_histograms([a for a in numbers if a not in charged])
         without = yield from self._look_again([a for a in numbers if missed(histograms[a.name])])
         kept: list[Attribute] = []
@@ -217,8 +236,18 @@ class PlainFit:
 
     @property
     def _noisy(self) -> bool:
-        """Whether histograms of many bins come with noise, at a price."""
-        return not self.rulefit.way_out.by_site and self.rulefit.epsilon is not None
+        """Whether histograms of many bins come with noise, at a price: under masks where there is an epsilon, and
+        wherever the study asks for the paper's noise."""
+        return self._pure or (not self.rulefit.way_out.by_site and self.rulefit.epsilon is not None)
+
+    @property
+    def _pure(self) -> bool:
+        return self.rulefit.noise == "laplace"
+
+    @property
+    def _epsilon(self) -> Fraction:
+        assert self.rulefit.epsilon is not None
+        return exact_positive(as_written(self.rulefit.epsilon), "epsilon")
 
     def _ask_histograms(self, attributes: Sequence[Attribute]) -> Conversation[Histograms]:
         if not attributes:

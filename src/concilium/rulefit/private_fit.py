@@ -55,7 +55,7 @@ RULES = 40
 MOST_ATTRIBUTES = 100
 PLACES = 16
 # How sites make rules and how much coefficients shrink has no place in a private study.
-NOT_OF_PRIVATE = ("trees", "leaves", "shrinkage", "penalty", "solver", "support", "scale")
+NOT_OF_PRIVATE = ("trees", "leaves", "shrinkage", "penalty", "solver", "support", "scale", "noise")
 
 # Chosen on simulated data (experiments/rulefit_private.py says which). Heights are in units in which a shape weighs
 # against rules as the noise should be spread over them; rows are scaled to this part of their root mean square.

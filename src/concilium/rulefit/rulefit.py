@@ -152,8 +152,8 @@ class RuleFit(PrivateMethod[RuleBody]):
         Parameter(
             "a number above 0",
             read_epsilon,
-            "private: what the model may cost per patient; masked: what choosing cutoffs may, None: exact histograms "
-            "under masks",
+            "private: what the model may cost per patient; masked, or with noise = 'laplace': what choosing cutoffs "
+            "may, None: exact histograms under masks",
             "privacy",
         ),
     ] = 1.0
@@ -197,6 +197,15 @@ class RuleFit(PrivateMethod[RuleBody]):
             '("within", the paper\'s)',
         ),
     ] = "overall"
+    noise: Annotated[
+        Literal["gaussian", "laplace"],
+        Parameter(
+            "'gaussian' or 'laplace'",
+            choice("gaussian", "laplace"),
+            'of the histograms that cutoffs are chosen by: "gaussian": under masks, at epsilon and delta; "laplace", '
+            "the paper's: at pure epsilon, under masks in shares, and under exact all of it at every site",
+        ),
+    ] = "gaussian"
     decision: DecisionRule = "majority"
     # What was learned of each penalty on the way to one; empty where one was given.
     path_: Sequence[PenaltyTried] = field(init=False, default=())

@@ -369,9 +369,10 @@ class Study(About, frozen=True, kw_only=True):
 
     @property
     def asks_privately(self) -> bool:
-        """Whether some question has a price: all of a private study's, and a RuleFit's cutoffs under masks."""
-        if self.way_out.bounded or self.way_out.by_site:
-            return self.way_out.bounded
+        """Whether some question has a price: all of a private study's, and a RuleFit's cutoffs under masks, or with the
+        paper's noise."""
+        if self.way_out.bounded:
+            return True
         return any(question.cost is not None for question in self.open_method().plan().questions)
 
     @property

@@ -1,0 +1,62 @@
+"""`noised`: a site's own numbers with noise that the site itself adds, whole: no other site need be trusted.
+
+Who is protected: every patient of the site, from everybody who sees what leaves it, the house and all other sites
+included, at the pure epsilon that is charged: the site adds discrete Laplace noise of scale L / epsilon to each number
+(privacy/mechanisms.py), where it works out L, the most that one patient can change in L1, from the question alone. As
+under `private` no patient decides whether there is an answer to the question: no least number of patients, each cell
+read by itself. The price of trusting nobody is paid in noise: over M sites the sum has M times the variance that
+`private` adds once.
+
+No study is released as this; it is how a study whose house sees each site's numbers (`exact`) asks what has a price.
+What else such a study asks, and whether a site takes part in it, is exact, and has no bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MessageError
+from concilium.federation.desk import Desk
+from concilium.federation.messages import Envelope
+from concilium.federation.questions import NoisyPure, Statistic, Summed
+from concilium.federation.releases.exact import add_answers
+from concilium.federation.releases.release import Release
+from concilium.federation.sums import Sum, write_sum
+from concilium.privacy.mechanisms import add_laplace
+
+if TYPE_CHECKING:
+    from concilium.federation.run import Run
+
+
+class Noised(Release):
+    name: ClassVar[str] = "noised"
+    meaning: ClassVar[str] = (
+        "noised: the house saw each site's numbers with noise that the site itself added. Whether any one patient is "
+        "in the data changes what it saw only as much as the cost below says, whoever sides with whom."
+    )
+    by_site: ClassVar[bool] = True
+    comparable: ClassVar[bool] = True
+    begins_anew: ClassVar[bool] = True
+
+    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+        if not isinstance(question, NoisyPure):
+            raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'noised'")
+        desk.ledger.check_room(question.price, "epsilon")
+        cohort = desk.view.each_by_itself.select(question.query, question.target).telling_all()
+        words = question.compute(cohort, b"").astype(np.int64)
+
+        def let_out() -> Sum:
+            # Drawn inside the transaction that charges for it: a repeated question gets the stored answer.
+            noisy = add_laplace(words, question.price, question.sensitivity)
+            return write_sum(np.clip(noisy, -question.largest, question.largest), question.binary_places)
+
+        return desk.charge_epsilon(envelope, question.numbers, question.price, let_out)
+
+    def add_up(
+        self, run: Run, question: Summed, templates: Mapping[str, bytes] | None = None
+    ) -> NDArray[np.int64]:
+        return add_answers(run, question, templates)

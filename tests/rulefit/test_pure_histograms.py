@@ -1,0 +1,174 @@
+"""Histograms at pure epsilon, the paper's: what they cost in either currency, how their noise is distributed, and that
+no house sees one site's numbers where sums were agreed."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rule_patients import BINS, COLUMNS, draw, records_of, small_rulefit
+from scipy import stats
+
+import concilium as cc
+from agreed import Asker
+from concilium.errors import StudyError
+from concilium.federation.attributes import Attribute
+from concilium.federation.cohort import View
+from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, AskPureHistograms
+from concilium.federation.messages import Answer, Refusal, encode, open_reply
+from concilium.federation.questions import NoisyPure
+from concilium.federation.sums import read_sum
+from concilium.privacy.accounting import rho_from_pure
+from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.records.table import Numbers, Records
+
+NUMBERS = tuple(Attribute(name, tuple(BINS[name])) for name in COLUMNS)
+SITES = 4
+
+
+def open_sites(**policy):
+    table, outcome = draw(400, 3)
+    parts = [records_of(table[part::SITES], outcome[part::SITES]) for part in range(SITES)]
+    return [
+        cc.Site(f"site {n}", part, cc.Policy(**policy), division_key=f"the key of site {n}".encode())
+        for n, part in enumerate(parts)
+    ]
+
+
+def ask(epsilon="1/2", attributes=NUMBERS, query=""):
+    return AskPureHistograms(query=query, target="y", attributes=attributes, epsilon=epsilon)
+
+
+def asker_of(sites, release="exact"):
+    parameters = {"positive": 1, "bins": BINS, "noise": "laplace", "epsilon": "4", "release": release}
+    price = str(rho_from_pure("4"))
+    return Asker(sites, method="rulefit", release=release, parameters=parameters, price=price)
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+@pytest.mark.parametrize("currency", ["rho", "epsilon"])
+def test_the_cutoffs_of_a_study_cost_pure_epsilon_in_either_currency(release, currency):
+    budget = cc.Budget("2", currency="epsilon") if currency == "epsilon" else cc.Budget("20")
+    sites = open_sites(budget=budget)
+    model = small_rulefit(release=release, noise="laplace", epsilon="0.75").fit(cc.House(sites))
+    paid = [[entry for entry in site.ledger.entries() if entry.cost] for site in sites]
+    for (entry,) in paid:
+        assert entry.mode == ("noised" if release == "exact" else "private")
+        cost = rho_from_pure("0.75") if currency == "rho" else Fraction(3, 4)
+        assert entry.cost == cost
+    priced = [one for one in model.card.releases if one.cost is not None]
+    assert len(priced) == SITES
+    assert {Fraction(one.cost) for one in priced} == {rho_from_pure("0.75")}
+    assert model.plan().total == rho_from_pure("0.75")
+    assert model.rules_
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_without_noise_it_is_the_model_of_exact_histograms(release, monkeypatch):
+    monkeypatch.setenv(SWITCH, SWITCHED_ON)
+    plain = small_rulefit(release=release, epsilon=None).fit(cc.House(open_sites()))
+    with zero_noise():
+        noised = small_rulefit(release=release, noise="laplace").fit(cc.House(open_sites()))
+    assert noised.body == plain.body
+
+
+def test_the_noise_is_discrete_laplace_of_scale_attributes_over_epsilon():
+    edges = tuple(float(edge) for edge in range(600))
+    attributes = tuple(Attribute(name, edges) for name in ("a", "b"))
+    nothing = {name: Numbers(np.full(50, np.nan), by_itself=True) for name in ("a", "b")}
+    site = cc.Site(
+        "s", Records({**nothing, "y": records_of(*draw(50, 1))["y"]}), cc.Policy(budget=cc.Budget("50"))
+    )
+    asker = Asker([site], method="rulefit", parameters={
+        "positive": 1, "bins": {name: list(edges) for name in ("a", "b")}, "noise": "laplace", "epsilon": "1",
+    })  # fmt: skip
+    asker.release = "noised"
+    question = ask("1", attributes)
+    replies = [asker.put(site, question) for _ in range(4)]
+    assert all(isinstance(reply, Answer) for reply in replies)
+    whole = np.array([read_sum(reply.body, question) for reply in replies]).reshape(8, -1)
+    noise = whole[:, 1:].ravel()  # the first cell of each has all patients, for whom it is missing
+    scale = 2.0
+    decay = np.exp(-1 / scale)
+    places = np.arange(-6, 7)
+    expected = np.array([(1 - decay) / (1 + decay) * decay ** abs(k) for k in places])
+    tail = (1 - expected.sum()) / 2
+    seen = [(noise < -6).sum(), *((noise == k).sum() for k in places), (noise > 6).sum()]
+    test = stats.chisquare(seen, len(noise) * np.array([tail, *expected, tail]))
+    assert test.pvalue > 1e-6
+    assert abs(whole[:, 0] - 50).max() < 60
+
+
+def test_a_repeated_question_gets_the_stored_answer_and_is_paid_once():
+    sites = open_sites()
+    asker = asker_of(sites)
+    asker.release = "noised"
+    envelope = asker.wrap(ask(), name="the same")
+    first, second = (asker.ask(sites[0], envelope) for _ in range(2))
+    assert first == second
+    assert len([entry for entry in sites[0].ledger.entries() if entry.cost]) == 1
+
+
+def test_a_masked_study_never_shows_the_numbers_of_one_site():
+    sites = open_sites()
+    asker = asker_of(sites, "masked")
+    asker.release = "noised"
+    reply = asker.put(sites[0], ask())
+    assert isinstance(reply, Refusal)
+    assert reply.reason.endswith("its answers leave as 'masked', not as 'noised'")
+    assert not [entry for entry in sites[0].ledger.entries() if entry.cost]
+
+
+def test_only_pure_questions_are_noised_and_only_where_they_were_agreed():
+    sites = open_sites(budget=cc.Budget("50"))
+    asker = asker_of(sites)
+    asker.release = "noised"
+    gaussian = AskNoisyHistograms(query="", target="y", attributes=NUMBERS, variance="100")
+    plain = AskHistograms(query="", target="y", attributes=NUMBERS)
+    for question in (gaussian, plain):
+        assert isinstance(asker.put(sites[0], question), Refusal)
+    other = Asker(sites, method="rulefit", parameters={"positive": 1, "bins": BINS, "epsilon": "4"})
+    other.release = "noised"
+    assert isinstance(other.put(sites[0], ask()), Refusal)
+    too_much = asker.put(sites[0], ask(epsilon="5"))
+    assert isinstance(too_much, Refusal)
+    assert too_much.rule == "agreed"
+
+
+@pytest.mark.parametrize("epsilon", ["0", "-1", "x", "1e9", "nan", "200"])
+def test_an_epsilon_that_is_none_is_refused(epsilon):
+    sites = open_sites()
+    asker = asker_of(sites)
+    asker.release = "noised"
+    reply = open_reply(asker.ask(sites[0], asker.wrap(ask(epsilon=epsilon))))
+    assert isinstance(reply, Refusal)
+    assert encode(reply)
+
+
+@given(st.integers(1, 4), st.integers(0, 29), st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_one_patient_moves_the_counts_by_the_sensitivity_at_most(attributes, leaver, seed):
+    table, outcome = draw(30, seed)
+    table[seed % 30, seed % 4] = np.nan
+    question = ask(attributes=NUMBERS[:attributes])
+    assert isinstance(question, NoisyPure)
+    rest = np.arange(30) != leaver
+    counts = []
+    for rows in (np.ones(30, dtype=bool), rest):
+        view = View(records_of(table[rows], outcome[rows]), cc.Policy(), b"", division_key=b"key")
+        cohort = view.each_by_itself.select("", "y").telling_all()
+        counts.append(question.compute(cohort, b""))
+    moved = np.abs(counts[0] - counts[1]).sum()
+    assert moved == question.sensitivity == attributes
+
+
+def test_what_it_needs_is_said_in_one_sentence():
+    with pytest.raises(StudyError, match="needs an 'epsilon'"):
+        small_rulefit(noise="laplace", epsilon=None)
+    with pytest.raises(StudyError, match="the 'noise' of a RuleFit must be 'gaussian' or 'laplace'"):
+        small_rulefit(noise="uniform")
+    with pytest.raises(StudyError, match="a private RuleFit has no 'noise'"):
+        cc.RuleFit("y", 1, bins=BINS, release="private", epsilon=1, noise="laplace")
