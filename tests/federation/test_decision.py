@@ -34,6 +34,10 @@ from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates
 from concilium.rulefit.terms import RuleTerms
+from contract.patients import EVERYONE as CONTRACT_ROWS
+from contract.patients import SCHEMA as CONTRACT_SCHEMA
+from contract.patients import make, method_types
+from contract.patients import open_sites as contract_sites
 
 BINS = {"age": [40.0, 60.0, 75.0], "pressure": [100.0, 140.0]}
 VALUES = {"sex": ["f", "m"], "ward": ["a", "b", "c"], "y": ["no", "yes"]}
@@ -378,3 +382,20 @@ def test_one_patient_and_many_are_called_alike(chances, threshold, positive):
     assert called.tolist() == [choose_one(row, ["a", "b"], decided) for row in shares.tolist()]
     place = ["a", "b"].index(positive)
     assert called.tolist() == [place if row[place] >= threshold else 1 - place for row in shares]
+
+
+def test_rules_that_speak_for_an_outcome_call_it_by_costs():
+    discovery = method_types()["discovery"]
+    options = {"window": "3h", "limits": 2}
+    model = make(discovery, "private", decision="cost 5:1", **options).fit(cc.House(contract_sites()))
+    patients = cc.Records.from_rows(CONTRACT_ROWS, schema=CONTRACT_SCHEMA)
+    shares = model.predict_proba(patients)
+    assert model.decided.threshold == 1 / 6
+    assert model.predict(patients).tolist() == (shares[:, 1] >= 1 / 6).astype(int).tolist()
+    said = model.explain({"age": 71.5, "pressure": 130.0, "sex": "f", "ward": "c"})
+    assert "Called 1 from 16.7 % on: a missed patient costs 5, a false alarm 1." in str(said)
+    for wrong in ("prevalence", "youden", "sensitivity 0.5"):
+        with pytest.raises(StudyError, match="a half is prevalence already"):
+            make(discovery, "private", decision=wrong, **options)
+    with pytest.raises(StudyError, match="without a window"):
+        make(discovery, "private", decision="cost 5:1")

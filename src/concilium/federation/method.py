@@ -389,16 +389,20 @@ class Method(Undertaking[B]):
         which counts as it did for patients learned from.
         """
         plain = read_patient(patient, self.attributes_)
-        explanation = self._explain(plain)
-        if self.decided is not None:
-            first, *others = explanation.sentences
-            said = say_decided(self.decided)
-            explanation = replace(
-                explanation,
-                called_from=self.decided.threshold,
-                sentences=(first, f"{said[0].upper()}{said[1:]}.", *others),
-            )
+        explanation = self._say_decided(self._explain(plain))
         return annotate(explanation, plain, self.attributes_, self.card.dictionary)
+
+    def _say_decided(self, explanation: Explanation) -> Explanation:
+        """The explanation with what is said of the decision, if there is one, after its first sentence."""
+        if self.decided is None:
+            return explanation
+        first, *others = explanation.sentences
+        said = say_decided(self.decided)
+        return replace(
+            explanation,
+            called_from=self.decided.threshold,
+            sentences=(first, f"{said[0].upper()}{said[1:]}.", *others),
+        )
 
     @abstractmethod
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import msgspec
 
+from concilium.federation.decision import Decided
 from concilium.temporal.discovery_search import DiscoveredRule, ParameterEstimate
 from concilium.temporal.formula import Formula
 from concilium.temporal.parsing import parse
@@ -50,7 +51,9 @@ class FoundRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.text}  ({self.prevalence:.1%}, {low:.1%} to {high:.1%})"
 
 
-class DiscoveryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class DiscoveryBody(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """`protects` says who is protected from whom, at what price; `patients` is how many there are, as it was estimated;
     `asked` are the questions with what they cost. A patient is judged by the last `window` of a stay, with values
     carried forward for `carry`, or from its beginning on where there is no window.
@@ -69,8 +72,11 @@ class DiscoveryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     window: str | None
     carry: str
     rules: list[FoundRule]
+    decided: Decided | None = None
 
     def __post_init__(self) -> None:
+        if self.decided is not None:
+            self.decided.check(self.classes)
         for rule in self.rules:
             read_formula(rule.text)
             if not 0 <= rule.prevalence <= 1 or (rule.if_true is None) != (rule.if_false is None):

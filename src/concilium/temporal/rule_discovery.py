@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from concilium.errors import ModelError, StudyError
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.course_reading import AnySeries
+from concilium.federation.decision import TALLIED, CallingRule, DecisionRule, decide
 from concilium.federation.explanation import Explanation
 from concilium.federation.method import Delta, Epsilon, PrivateMethod, QueryText, as_written, documented
 from concilium.federation.prediction import KnownOutcomes
@@ -106,6 +107,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
     allocation: Allocation = "adaptive"
     theta: Theta = 0.05
     questions: MostQuestions = 2000
+    decision: DecisionRule = "majority"
 
     @property
     def release(self) -> str:  # type: ignore[override]
@@ -118,6 +120,16 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
     @property
     def must_know(self) -> str:
         return ""
+
+    def find_decision_fault(self, rule: CallingRule) -> str | None:
+        if rule.kind in ("prevalence", *TALLIED):
+            return (
+                "its rules speak for the outcome were it as frequent as not, so that a half is prevalence already, and "
+                "nobody counted patients by what they say; take a cost"
+            )
+        if rule.kind == "cost" and self.window is None:
+            return "without a window its rules say nothing of an outcome"
+        return None
 
     def check(self) -> None:
         if self.trust == "local" and self.query:
@@ -221,6 +233,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         self, patients: float, rules: list[FoundRule], warnings: Sequence[str]
     ) -> Learned[DiscoveryBody]:
         """What a conversation ends with."""
+        decided, said = decide(self.decision, 1, 0.5)
         body = DiscoveryBody(
             outcome=self.outcome,
             query=self.query,
@@ -235,8 +248,9 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
             window=self.window,
             carry=self.carry,
             rules=rules,
+            decided=decided,
         )
-        return Learned(body, {}, [body.protects, *warnings])
+        return Learned(body, {}, [body.protects, *([said] if said else []), *warnings])
 
     @property
     def rules_(self) -> list[FoundRule]:
@@ -277,7 +291,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
 
     def explain(self, patient: Mapping[str, Any]) -> Explanation:
         """Why the rules speak for or against the outcome of this patient, {"HR": [88, 95, ...], ...}."""
-        return self._explain(patient)
+        return self._say_decided(self._explain(patient))
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         return explain_courses(self.body, self._read([patient]))

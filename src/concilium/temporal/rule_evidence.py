@@ -14,6 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.decision import choose_one
 from concilium.federation.explanation import Explanation, Reason
 from concilium.records.series import Series
 from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, is_complete
@@ -104,7 +105,7 @@ def explain_courses(body: DiscoveryBody, course: Series) -> Explanation:
     unknown = len(rules) - len(reasons) - silent
     if weighed:
         reasons.sort(key=lambda reason: -abs(reason.moved or 0.0))
-    prediction = int(likely > 0.5)
+    prediction = choose_one([1 - likely, likely], body.classes, body.decided)
     chance = likely if prediction else 1 - likely
     notes = []
     if silent:
