@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 
 class ListedRelease(NamedTuple):
-    """Where a release is; whether what it lets out has a price; and whether that bounds all of it (differential
-    privacy): of patients' own entries some are in the clear, whatever is paid for the others."""
+    """Where a release is; whether what it lets out has a price; whether that bounds all of it (differential privacy:
+    of patients' own entries some are in the clear, whatever is paid for the others); and whether models are learned
+    by it."""
 
     place: str
     priced: bool
     bounded: bool
+    of_models: bool = True
 
 
 KINDS = {
@@ -62,8 +64,8 @@ RELEASES = {
     "masked": ListedRelease("concilium.federation.releases.masked:Masked", priced=False, bounded=False),
     "private": ListedRelease("concilium.federation.releases.private:Private", priced=True, bounded=True),
     "local": ListedRelease("concilium.federation.releases.local:Local", priced=True, bounded=True),
-    "noised": ListedRelease("concilium.federation.releases.noised:Noised", priced=True, bounded=True),
-    "shared": ListedRelease("concilium.federation.releases.shared:Shared", priced=True, bounded=False),
+    "noised": ListedRelease("concilium.federation.releases.noised:Noised", True, True, of_models=False),
+    "shared": ListedRelease("concilium.federation.releases.shared:Shared", True, False, of_models=False),
 }
 
 METHODS = {

@@ -216,7 +216,7 @@ class Study(About, frozen=True, kw_only=True):
             raise StudyError(
                 f"{self.path}: [study] purpose must be words that can be printed; got {self.aim!r}"
             )
-        of_models = [name for name, listed in RELEASES.items() if listed.priced == listed.bounded]
+        of_models = [name for name, listed in RELEASES.items() if listed.of_models]
         if self.release not in of_models:
             options = ", ".join(f'"{name}"' for name in of_models)
             raise StudyError(
