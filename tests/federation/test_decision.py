@@ -165,7 +165,7 @@ def test_prevalence_is_the_share_of_the_patients_learned_from(release):
     sensitivity, specificity = rates(own.predict(TABLE) == "yes")
     assert sensitivity > rates(tree().predict(TABLE) == "yes")[0]
     assert (sensitivity + specificity) / 2 > 0.6
-    assert own.card.warnings[0] == say_decided(own.decided)
+    assert own.card.decision == say_decided(own.decided)
     assert own.text().endswith(say_decided(own.decided))
 
 

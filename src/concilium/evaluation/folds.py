@@ -117,7 +117,7 @@ class FoldConversation(Generic[M]):
             note = (
                 "one of several folds learned in one conversation; what was released is on the card of that"
             )
-            card = self._run.finish(result.patients, [*result.warnings, note])
+            card = self._run.finish(result.patients, [*result.warnings, note], result.decision)
             self.method.take(result.body, card)
             return True
         return False

@@ -50,7 +50,8 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Everything a reader must know of how a model came about, apart from what it predicts.
 
     `study` is the hash of the terms that the sites agreed to, by person or policy, and `purpose` is what they say;
-    `dictionary` is what they say of the attributes.
+    `dictionary` is what they say of the attributes. `decision` is from which chance on the positive class is called,
+    and why; empty where it calls the likeliest.
     """
 
     study: str
@@ -66,6 +67,7 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     refusals: list[RefusalCard]
     dropouts: list[DropoutCard]
     warnings: list[str]
+    decision: str = ""
     version: str
 
     def to_dict(self) -> dict[str, Any]:

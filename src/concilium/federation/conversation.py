@@ -65,9 +65,10 @@ class Partners(Protocol):
 
 @dataclass(frozen=True)
 class Learned(Generic[B]):
-    """What a conversation ends with: what the model file holds, how many patients each site says it has, and what the
-    card has to warn of."""
+    """What a conversation ends with: what the model file holds, how many patients each site says it has, what the card
+    has to warn of, and what it says of the decision (decision.py)."""
 
     body: B
     patients: Mapping[str, int | None] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    decision: str = ""

@@ -187,4 +187,4 @@ class House:
                 except SitesChanged:
                     continue  # sites only ever get fewer, so this ends
                 run.begin()  # a study that asked nothing was agreed to all the same
-                return learned.body, run.finish(learned.patients, learned.warnings)
+                return learned.body, run.finish(learned.patients, learned.warnings, learned.decision)

@@ -370,7 +370,9 @@ class Run:
         self.opted_out |= reasons
         self.sites = [site for site in self.sites if site not in reasons]
 
-    def finish(self, patients: Mapping[str, int | None], warnings: Iterable[str] = ()) -> Card:
+    def finish(
+        self, patients: Mapping[str, int | None], warnings: Iterable[str] = (), decision: str = ""
+    ) -> Card:
         """End the run: the card of the model that came of it."""
         notes = list(warnings)
         if self._masked_study is not None:
@@ -410,6 +412,7 @@ class Run:
             refusals=self.refusals,
             dropouts=self.dropouts,
             warnings=notes,
+            decision=decision,
             version=concilium.__version__,
         )
 

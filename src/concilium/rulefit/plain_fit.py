@@ -134,7 +134,7 @@ class PlainFit:
             rulefit.query, rulefit.target, outcome, terms, choose_places(partners.hospitals)
         )
         w = yield from self._solve(questions, warnings)
-        body = yield from self._tell(questions, w, classes, warnings)
+        body, said = yield from self._tell(questions, w, classes)
         if body.patients is not None and len(terms) > body.patients:
             warnings.append(
                 f"there were {len(terms)} terms to choose from for {body.patients} patients; the penalty took "
@@ -144,7 +144,7 @@ class PlainFit:
         warnings += find_foreign_codings(schemas)
         if not rulefit.way_out.by_site:
             warnings.append(NOT_PRIVATE)
-        return Learned(body, {site: schema.patients for site, schema in schemas.items()}, warnings)
+        return Learned(body, {site: schema.patients for site, schema in schemas.items()}, warnings, said)
 
     def _find_outcome(self, schemas: Mapping[str, SchemaSeen], measured: bool) -> tuple[list[Value], Outcome]:
         """What is predicted: two classes, the positive one second, or a number within its range."""
@@ -331,9 +331,9 @@ class PlainFit:
         questions: FitQuestions,
         w: NDArray[np.float64],
         classes: list[Value],
-        warnings: list[str],
-    ) -> Conversation[RuleBody]:
-        """The model's body, with what the sites tell of the terms it has taken."""
+    ) -> Conversation[tuple[RuleBody, str]]:
+        """The model's body, with what the sites tell of the terms it has taken, and what the card says of its
+        decision."""
         columns = np.flatnonzero(w[1:]).tolist()
         taken_by = Coefficients.of(np.concatenate([w[:1], w[1:][columns]]))
         rates = yield from questions.ask_rates(columns, taken_by if self.rulefit.rule.tallied else None)
@@ -347,11 +347,10 @@ class PlainFit:
             )
             for index, column in enumerate(columns)
         ]
-        decided = None
+        decided, said = None, ""
         if classes:
             decided, said = decide(self.rulefit.decision, classes[1], rates.mean, rates.tally)
-            warnings += [said] if said else []
-        return RuleBody(
+        body = RuleBody(
             target=questions.target,
             query=questions.query,
             outcome=questions.outcome,
@@ -364,6 +363,7 @@ class PlainFit:
             patients=rates.patients,
             mean=rates.mean,
         )
+        return body, said
 
 
 def finite(value: float) -> float | None:

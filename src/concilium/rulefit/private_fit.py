@@ -187,9 +187,8 @@ class PrivateFit:
             f"by the noisy tables there are about {patients.total:.0f} patients, {patients.positive:.0f} of them "
             f"{rulefit.target} = {label(positive)}; supports and rates are withheld, importances are those of "
             "independent attributes",
-            *([said] if said else []),
         ]
-        return Learned(body, warnings=warnings)
+        return Learned(body, warnings=warnings, decision=said)
 
     def _ask_tables(
         self, partners: Partners, positive: Value

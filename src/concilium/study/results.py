@@ -14,7 +14,7 @@ from concilium.consult.report import render_report
 from concilium.errors import StudyError
 from concilium.evaluation.metrics import FIGURES
 from concilium.evaluation.number_metrics import NUMBER_FIGURES
-from concilium.federation.decision import Decided, say_decided
+from concilium.federation.decision import Decided
 from concilium.federation.journal import Journal
 from concilium.federation.terms import name_study
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
@@ -149,7 +149,7 @@ def describe_decision(study: Study, model: Method[Any]) -> dict[str, Any]:
     if decided is None:
         return {"decision": model.decides or "the likeliest class is called", "threshold": None}
     each = "; each fold has its own" if study.evaluate is not None and study.evaluate.leave_out else ""
-    return {"decision": f"{say_decided(decided)}{each}", "threshold": decided.threshold}
+    return {"decision": f"{model.card.decision}{each}", "threshold": decided.threshold}
 
 
 def total_epsilon(study: Study) -> float:

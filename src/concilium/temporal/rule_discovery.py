@@ -250,7 +250,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
             rules=rules,
             decided=decided,
         )
-        return Learned(body, {}, [body.protects, *([said] if said else []), *warnings])
+        return Learned(body, {}, [body.protects, *warnings], said)
 
     @property
     def rules_(self) -> list[FoundRule]:

@@ -20,15 +20,15 @@ HELD_OUT = "patients held out"
 
 def decide_tree(
     body: TreeBody, decision: str, positive: int | None, held: Mapping[int, Counts]
-) -> tuple[TreeBody, list[str]]:
+) -> tuple[TreeBody, str]:
     """The tree with its decision, and what the card says of that; `held` are the classes of held-out patients by where
     they rest, if some were."""
     if positive is None:
-        return body, []
+        return body, ""
     prevalence = class_shares(body.nodes[0].counts)[positive]
     tally = tally_held_out(body, positive, held) if held else tally_leaves(body.leaves, positive)
     decided, said = decide(decision, body.classes[positive], prevalence, tally)
-    return msgspec.structs.replace(body, decided=decided), [said]
+    return msgspec.structs.replace(body, decided=decided), said
 
 
 def tally_leaves(leaves: Sequence[TreeNode], positive: int) -> Tally:

@@ -128,7 +128,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         counts = yield from PlainTables(self, schema, seen).count()
         patients = {site: own.patients for site, own in seen.items()}
         body, said = self._finish(schema, counts[0])
-        return Learned(body, patients, [*said, *find_oddities(self, schema, seen)])
+        return Learned(body, patients, find_oddities(self, schema, seen), said)
 
     def _converse_privately(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
         schema = state_schema(*self.stated, self.target)
@@ -146,9 +146,9 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         )
         tables = estimate(noisy[0], sizes, float(variance)).tables
         body, said = self._finish(schema, np.rint(tables).astype(np.int64))
-        return Learned(body, {}, [self.say_price(), *said])
+        return Learned(body, {}, [self.say_price()], said)
 
-    def _finish(self, schema: SharedSchema, table: Counts) -> tuple[NaiveBayesBody, list[str]]:
+    def _finish(self, schema: SharedSchema, table: Counts) -> tuple[NaiveBayesBody, str]:
         """The model of a table, [1 + cell, class], and what the card says of its decision; a value that nobody has gets
         a branch only if the study names it."""
         trees, start = [], 1
@@ -171,10 +171,10 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         )
         positive = self.find_positive(body.classes)
         if positive is None:
-            return body, []
+            return body, ""
         prevalence = float(body.class_shares[positive])
         decided, said = decide(self.decision, body.classes[positive], prevalence)
-        return msgspec.structs.replace(body, decided=decided), [said]
+        return msgspec.structs.replace(body, decided=decided), said
 
     @property
     def attributes_(self) -> list[str]:

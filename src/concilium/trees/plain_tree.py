@@ -100,7 +100,7 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
             f"saved {saved / 1000:.1f} kB of {(partners.bytes + saved) / 1000:.1f} kB"
         )
     body, said = decide_tree(finish(tree.target, tree.query, schema, grown), tree.decision, positive, held)
-    return Learned(body, {site: own.patients for site, own in seen.items()}, [*said, *warnings])
+    return Learned(body, {site: own.patients for site, own in seen.items()}, warnings, said)
 
 
 class PlainTables:

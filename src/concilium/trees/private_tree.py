@@ -113,4 +113,4 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         grown, held = pruned.nodes, pruned.held
         warnings.append(pruned.note)
     body, said = decide_tree(finish(tree.target, tree.query, schema, grown), tree.decision, positive, held)
-    return Learned(body, {}, [*warnings, *said])
+    return Learned(body, {}, warnings, said)

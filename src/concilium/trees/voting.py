@@ -228,9 +228,10 @@ class VotingTrees(Method[VotingBody]):
             experts=[tree.nodes for tree in trees],
             bands=self.bands if rare else None,
         )
-        spoken = [f"by most experts, each of whom decides: {said}" if rare else said] if said else []
-        warnings = [*self._tell(body), *spoken, *find_oddities(self, ensemble.schema, ensemble.seen)]
-        return Learned(body, {**turnout.by_site}, warnings)
+        warnings = [*self._tell(body), *find_oddities(self, ensemble.schema, ensemble.seen)]
+        if said and rare:
+            said = f"{said}; each expert decides so, and most of them together"
+        return Learned(body, {**turnout.by_site}, warnings, said)
 
     def _tell(self, body: VotingBody) -> list[str]:
         """What a reader of the card must know of how many trees there are, and why."""
