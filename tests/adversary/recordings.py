@@ -26,6 +26,7 @@ STUDIES = [
     *(("tree", release, {"prune": 0.3, "cutoffs": 2}) for release in method_types()["tree"].releases),
     ("rulefit", "masked", {"solver": "fedda", "penalty": 0.01}),
     ("rulefit", "masked", {"cutoffs": 1}),
+    ("rulefit", "exact", {"cutoffs": 1, "noise": "laplace"}),
     ("voting-trees", "masked", {"imbalance": 1, "max_depth": 2}),
 ]
 

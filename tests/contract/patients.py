@@ -144,6 +144,7 @@ def cases():
 VARIANTS = [
     *((name, release, {}) for name, release in cases()),
     ("rulefit", "exact", {"solver": "fedda", "penalty": 0.01}),
+    ("rulefit", "masked", {"cutoffs": 1, "noise": "laplace"}),
     ("voting-trees", "exact", {"imbalance": 1, "max_depth": 2}),
     ("discovery", "private", {"window": "3h", "limits": 2}),
     ("code-sharing", "shared", {}),
