@@ -317,8 +317,8 @@ class Run:
         """
         opened = self.begin()
         self.rounds += 1
-        asked = [site for site in self.sites if among is None or site in among]
-        spared = [site for site in self.sites if site not in asked]
+        asked = self.sites if among is None else [site for site in self.sites if site in among]
+        spared = [] if among is None else [site for site in self.sites if site not in among]
         self._report(f"round {self.rounds}: {question.kind} to {len(asked)} sites")
         bodies, refused, lost = self._round(question, asked, templates, live=live, release=release)
         forgetful = [site for site, refusal in refused if refusal.rule == "proposed"]
@@ -330,7 +330,7 @@ class Run:
             bodies = {site: (bodies | again[0])[site] for site in self.sites if site in bodies | again[0]}
             refused, lost = [*refused, *unwilling, *again[1]], [*lost, *silent, *again[2]]
         self.house.remember()
-        self._settle(question.kind, {**dict.fromkeys(spared, b""), **bodies}, refused, lost)
+        self._settle(question.kind, {**bodies, **dict.fromkeys(spared, b"")}, refused, lost)
         return bodies
 
     def _round(
