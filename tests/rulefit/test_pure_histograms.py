@@ -172,3 +172,47 @@ def test_what_it_needs_is_said_in_one_sentence():
         small_rulefit(noise="uniform")
     with pytest.raises(StudyError, match="a private RuleFit has no 'noise'"):
         cc.RuleFit("y", 1, bins=BINS, release="private", epsilon=1, noise="laplace")
+
+
+def test_a_plan_fits_a_budget_in_pure_epsilon(tmp_path):
+    table, outcome = draw(60, 2)
+    rows = [
+        dict(zip(COLUMNS, row, strict=True)) | {"y": int(y)} for row, y in zip(table, outcome, strict=True)
+    ]
+    lines = [",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows)]
+    (tmp_path / "north.csv").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "policy.toml").write_text('[budget]\ntotal = "2"\ncurrency = "epsilon"\n', encoding="utf-8")
+    text = """
+[study]
+name = "pure"
+method = "rulefit"
+target = "y"
+positive = 1
+[privacy]
+release = "exact"
+epsilon = 0.75
+[rulefit]
+noise = "laplace"
+[schema]
+y = "code"
+[bins]
+a = [{edges}]
+[[site]]
+name = "north"
+records = "north.csv"
+policy = "policy.toml"
+"""
+    file = tmp_path / "study.toml"
+    file.write_text(text.format(edges=", ".join(map(str, BINS["a"]))), encoding="utf-8")
+    plan = cc.Study.read(file).plan()
+    assert plan.fits
+    (site,) = plan.sites
+    assert (site.cost, site.left) == (Fraction(3, 4), 2)
+    assert plan.total == rho_from_pure("0.75")
+    file.write_text(file.read_text().replace("0.75", "2.5"), encoding="utf-8")
+    assert not cc.Study.read(file).plan().fits
+    file.write_text(
+        file.read_text().replace('release = "exact"', 'release = "masked"').replace('"laplace"', '"gaussian"')
+    )
+    (site,) = cc.Study.read(file).plan().sites
+    assert not site.payable

@@ -60,7 +60,7 @@ def list_balance(site: SiteBalance) -> list[list[str]]:
         else:
             room = "fits" if site.cost <= left else "does not fit"
             after = say_amount(balance, left - site.cost) if site.cost <= left else "–"
-        if site.currency != "rho":
+        if not site.payable:
             room = "does not fit: its budget is in epsilon, for pure mechanisms, and Gaussian noise costs rho"
         rest = "unlimited" if left is None else say_amount(balance, left)
         lines.append([site.site, of, say_amount(balance, spent), rest, after, room])

@@ -107,7 +107,7 @@ class Undertaking(ABC, Generic[B]):
 
     @property
     def pure_price(self) -> Fraction | None:
-        """All that it costs in pure epsilon, where every part of it has such a price; None where there is none."""
+        """All that it costs in pure epsilon, where every part of it that has a price has such a one; None otherwise."""
         return None
 
     def find_reservation(self, sensitive: Sequence[str] | None) -> str | None:

@@ -241,6 +241,11 @@ class PlainFit:
         return self._pure or (not self.rulefit.way_out.by_site and self.rulefit.epsilon is not None)
 
     @property
+    def pure_price(self) -> Fraction | None:
+        """What has a price are the histograms, at pure epsilon where their noise is the paper's."""
+        return self._epsilon if self._pure and self.rulefit.most_cutoffs is not None else None
+
+    @property
     def _pure(self) -> bool:
         return self.rulefit.noise == "laplace"
 

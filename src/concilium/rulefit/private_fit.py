@@ -110,6 +110,11 @@ class PrivateFit:
             )
 
     @property
+    def pure_price(self) -> Fraction | None:
+        """None: its noise is Gaussian."""
+        return None
+
+    @property
     def rho_of_tables(self) -> Fraction:
         return self.rulefit.rho * SHARE_OF_TABLES
 

@@ -227,6 +227,10 @@ class RuleFit(PrivateMethod[RuleBody]):
         return self._way.plan()
 
     @property
+    def pure_price(self) -> Fraction | None:
+        return self._way.pure_price
+
+    @property
     def percent_held_out(self) -> int:
         return HELD_OUT.percent
 

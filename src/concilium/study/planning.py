@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SiteBalance:
-    """What a site has spent and has left before the study, what this costs, and what its policy forbids of it."""
+    """What a site has spent and has left before the study, what this costs in the currency of its ledger (in rho where
+    that cannot pay), and what its policy forbids of it."""
 
     site: str
     balance: Balance
     cost: Fraction
     forbidden: tuple[str, ...] = ()
+    payable: bool = True
 
     @property
     def left(self) -> Fraction | None:
@@ -50,7 +52,7 @@ class SiteBalance:
             self.balance.check(self.cost)
         except BudgetError:
             return False
-        return self.currency == "rho"
+        return self.payable
 
     @property
     def fits(self) -> bool:
@@ -139,7 +141,11 @@ def plan_study(study: Study) -> StudyPlan:
         policy = Policy.read(study.locate(file)) if file else Policy()
         balance = read_balance(policy, Path(study.locate(ledger)) if ledger else None)
         forbidden = find_forbidden(study, questions, policy)
-        balances.append(SiteBalance(name, balance, total, forbidden))
+        pure = study.open_method().pure_price if balance.currency != questions.currency else None
+        cost, payable = (
+            (total, balance.currency == questions.currency) if pure is None else (pure * models, True)
+        )
+        balances.append(SiteBalance(name, balance, cost, forbidden, payable))
     return StudyPlan(questions, models, tuple(balances), find_unstated(study))
 
 
