@@ -216,3 +216,22 @@ policy = "policy.toml"
     )
     (site,) = cc.Study.read(file).plan().sites
     assert not site.payable
+
+
+@given(st.integers(0, 29), st.integers(0, 10**6))
+@settings(max_examples=15, deadline=None)
+def test_neighbours_get_an_answer_at_one_price_and_differ_by_what_is_charged(leaver, seed):
+    table, outcome = draw(30, seed)
+    table[seed % 30] = [np.nan, 1e300, -1e300, 0.0]
+    told = []
+    for rows in (np.ones(30, dtype=bool), np.arange(30) != leaver):
+        site = cc.Site("s", records_of(table[rows], outcome[rows]), cc.Policy(minimum_cell=5))
+        asker = asker_of([site])
+        asker.release = "noised"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(SWITCH, SWITCHED_ON)
+            with zero_noise():
+                reply = asker.put(site, ask())
+        told.append((reply.charge, read_sum(reply.body, ask())))
+    assert told[0][0] == told[1][0]
+    assert np.abs(told[0][1].astype(int) - told[1][1].astype(int)).sum() == len(NUMBERS)

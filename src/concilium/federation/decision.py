@@ -10,7 +10,9 @@ youden            the chance from which on sensitivity and specificity together 
 
 Price: none. A threshold is worked out from numbers that the model has told already: class counts, and for the last two
 the counts of patients by class wherever they come to rest. Under `private` these are noisy, and what is made of them is
-post-processing: the protection of a patient is the same, and so is the ledger (tests/federation/test_decision.py).
+post-processing: the protection of a patient is the same, and so is the ledger (tests/federation/test_decision.py). Only
+an exact or masked RuleFit has its sites count patients by class and chance for it, with an answer that they give anyway
+and that has no bound (rulefit/rates.py).
 """
 
 from __future__ import annotations
