@@ -15,7 +15,19 @@ from hypothesis import strategies as st
 from concilium.cli.consult import read_pairs, read_value
 from concilium.errors import RecordsError
 from concilium.records import relation
-from concilium.records.grammar import canonical, read_cell, read_number, read_text
+from concilium.records.grammar import (
+    BEGINNINGS,
+    BLANKS,
+    MOMENT,
+    NUMBER,
+    TRUTH,
+    canonical,
+    is_moment,
+    is_number,
+    read_cell,
+    read_number,
+    read_text,
+)
 from concilium.records.table import Coded, Numbers, Records, label
 
 ODD = [
@@ -255,3 +267,16 @@ def test_former_digests_of_what_is_read_as_before_are_as_before(tmp_path):
 
 
 BEFORE = ["3dfe7c34fad2", "29df18b6124b", "f8d28b14c227", "f17c2f03bebb"]
+
+
+@given(
+    st.one_of(
+        st.text(max_size=4),
+        st.from_regex(rf"\A[ \t]?(?:{NUMBER}|{MOMENT}|true|TRUE|False|FALSE)[ \t]?\Z"),
+    )
+)
+def test_what_stands_for_something_else_begins_as_the_grammar_says(text):
+    """The look at the first character spares most texts the rest, and changes no value."""
+    bare = text.strip(BLANKS)
+    if bare in TRUTH or is_number(bare) or is_moment(bare):
+        assert text[:1] in BEGINNINGS

@@ -63,6 +63,8 @@ class ScannedColumn:
     def join_codes(self) -> tuple[NDArray[np.unsignedinteger], list[str]]:
         """A code for each row, and the distinct texts without quotation marks: `1` and `"1"` are one."""
         codes = np.concatenate(self.codes)
+        if '"' not in "".join(self.texts):
+            return codes, list(self.texts)
         bare = [unquote(text) for text in self.texts]
         code_of = {text: code for code, text in enumerate(dict.fromkeys(bare), start=1)}
         if len(code_of) < len(bare):

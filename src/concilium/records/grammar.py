@@ -25,6 +25,9 @@ BLANKS = " \t"
 DEFAULT_MISSING = ("", "NA", "NaN", "nan", "NULL", "null")
 TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
+BEGINNINGS = BLANKS + "-.0123456789tTfF"
+"""With what a text begins that stands for something else than itself, blanks before it among them."""
+
 WHOLE = r"-?(?:0|[1-9][0-9]*)"
 NUMBER = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 INFINITE = r"[iI][nN][fF](?:[iI][nN][iI][tT][yY])?"
@@ -51,6 +54,8 @@ def read_cell(text: str, missing: frozenset[str]) -> Value | None:
 
 def read_text(text: str) -> Value:
     """The value that a text stands for: true, false, a number (whole ones as int), or text."""
+    if text[:1] not in BEGINNINGS:
+        return text
     bare = text.strip(BLANKS)
     if bare in TRUTH:
         return TRUTH[bare]
