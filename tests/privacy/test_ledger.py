@@ -205,7 +205,10 @@ def test_pure_epsilon_enters_a_ledger_in_rho_and_rho_no_ledger_in_epsilon():
         ({"mode": "private", "cost": 1, "currency": "euro"}, "'euro'"),
         ({"mode": "exact", "cost": 1}, "takes no cost"),
         ({"mode": "masked", "cost": "1"}, "takes no cost"),
-        ({"mode": "settings"}, "'exact' or 'masked' or 'private' or 'local' or 'shared'; got 'settings'"),
+        (
+            {"mode": "settings"},
+            "'exact' or 'masked' or 'private' or 'local' or 'noised' or 'shared'; got 'settings'",
+        ),
         ({"mode": ""}, "needs a mode"),
         ({"mode": ["exact"]}, "mode must be text"),
         ({"mode": "exact", "numbers": -1}, "-1"),
