@@ -1013,3 +1013,17 @@ def test_paths_of_every_kind(tmp_path, monkeypatch):
         release(ledger, "second")
         with Ledger.open_readonly("link.ledger") as look:
             assert look.verify() == 2
+
+
+def test_a_question_that_somebody_else_answered_meanwhile_is_not_charged_again(tmp_path):
+    """What was looked for and not found is looked for again wherever anything was entered since."""
+    path = tmp_path / "a.ledger"
+    with Ledger(path) as one, Ledger(path) as other:
+        sealed = {"study": "s", "kind": "k", "mode": "exact", "numbers": 3}
+        assert one.recall("q", "d") is None
+        assert other.charge("q", "d", seal=lambda head: b"first", **sealed) == b"first"
+        assert one.charge("q", "d", seal=lambda head: b"second", **sealed) == b"first"
+        assert one.recall("r", "d") is None
+        assert one.charge("r", "d", seal=lambda head: b"third", **sealed) == b"third"
+        assert one.charge("r", "d", seal=lambda head: b"fourth", **sealed) == b"third"
+        assert [entry.question for entry in one.entries() if entry.question] == ["q", "r"]
