@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -25,7 +26,7 @@ from concilium.privacy.accounting import rho_for_epsilon, rho_from_pure
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.records.series_outcomes import find_windows
 from concilium.temporal.discovery_body import FoundRule
-from concilium.temporal.discovery_by_sums import ask_counts
+from concilium.temporal.discovery_by_sums import ask_counts, weigh
 from concilium.temporal.rule_bits import AskRuleBits
 from concilium.temporal.rule_codes import AskRuleCodes, estimate_codes
 from concilium.temporal.rule_counts import AskRuleCounts
@@ -479,6 +480,21 @@ def test_windows_are_the_first_with_the_outcome_or_the_last():
     assert ends.tolist() == [3, 2, 4, 3]
     assert positive.tolist() == [True, True, False, False]
     assert find_windows(series, "y", 5)[0].tolist() == [0, 0, 0, 0]
+
+
+def test_rules_that_noise_put_together_beyond_a_window_are_not_judged():
+    """Hospitals would refuse to, and with it the whole study would end."""
+    study = cc.RuleDiscovery(**SERIES)
+    texts = ("F[0h,2h] HR >= 100", "F[0h,2h] G[0h,2h] HR >= 100", "G[0h,9h] HR >= 100")
+    rules = [FoundRule(text, text, 0.5, (0.4, 0.6)) for text in texts]
+    partners = SimpleNamespace(variance=lambda rho, squared: Fraction(1), noise_factor=1)
+    talk = weigh(study, partners, rules, Fraction(1))
+    question = next(talk)
+    question.check("private")
+    assert question.rules == texts[:1]
+    with pytest.raises(StopIteration) as end:
+        talk.send(np.array([[90, 10, 10, 90]]))
+    assert [rule.if_true is not None for rule in end.value.value] == [True, False, False]
 
 
 def test_weights_are_log_ratios_and_silent_within_the_noise():

@@ -22,7 +22,7 @@ from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, is_compl
 from concilium.temporal.discovery_search import Discovery, LevelQuestion
 from concilium.temporal.rule_counts import AskRuleCounts
 from concilium.temporal.rule_evidence import weigh_rules
-from concilium.temporal.rule_outcomes import AskRuleOutcomes
+from concilium.temporal.rule_outcomes import AskRuleOutcomes, is_within_window
 from concilium.temporal.rule_part import STAGES, RulePart, Stage
 
 if TYPE_CHECKING:
@@ -128,8 +128,9 @@ def find_names(study: RuleDiscovery, counts: NDArray[np.int64], deviation: float
 def weigh(
     study: RuleDiscovery, partners: Partners, rules: list[FoundRule], rho: Fraction
 ) -> Conversation[list[FoundRule]]:
-    """The rules with what each says of the outcome, where it has no holes."""
-    judged = [rule for rule in rules if is_complete(rule)]
+    """The rules with what each says of the outcome, where it has no holes and fits into a window: noise may put together
+    what no patient's rule is."""
+    judged = [rule for rule in rules if is_complete(rule) and is_within_window(rule.formula, study.task)]
     if not judged:
         return rules
     variance = partners.variance(rho, len(judged))

@@ -103,8 +103,14 @@ def check_rule(rule: Formula, task: RuleTask) -> None:
     assert task.learning is not None
     if not rule.variables <= set(task.names):
         raise MessageError("a rule that is judged is about variables of its study")
-    if count_points(rule, read_step(task.learning.step)) > task.learning.steps:
+    if not is_within_window(rule, task):
         raise MessageError(f"a rule that is judged looks at {task.learning.steps} points in time at most")
+
+
+def is_within_window(rule: Formula, task: RuleTask) -> bool:
+    """Whether a rule looks at no more points in time than the window has that it would be judged by."""
+    assert task.learning is not None
+    return count_points(rule, read_step(task.learning.step)) <= task.learning.steps
 
 
 def read_rule(text: str) -> Formula:
