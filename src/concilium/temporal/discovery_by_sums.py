@@ -128,8 +128,8 @@ def find_names(study: RuleDiscovery, counts: NDArray[np.int64], deviation: float
 def weigh(
     study: RuleDiscovery, partners: Partners, rules: list[FoundRule], rho: Fraction
 ) -> Conversation[list[FoundRule]]:
-    """The rules with what each says of the outcome, where it has no holes and fits into a window: noise may put together
-    what no patient's rule is."""
+    """The rules with what each says of the outcome, where it has no holes and fits into a window: noise may put
+    together what no patient's rule is."""
     judged = [rule for rule in rules if is_complete(rule) and is_within_window(rule.formula, study.task)]
     if not judged:
         return rules
