@@ -16,19 +16,17 @@ from typing import Any
 
 import msgspec
 from nvflare.apis.client import Client
-from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 
 from concilium.errors import ConciliumError, HouseError, StudyPending
-from concilium.federation.embedded import Silence
-from concilium.federation.flare import FlareTransport, Unreachable
+from concilium.federation.flare import FlareTransport
 from concilium.federation.house import House
 from concilium.federation.method import Method
+from concilium.flare.channel import JobAborted, Line
 from concilium.flare.house_file import HouseFile
 from concilium.flare.job import OUTCOME, PROGRESS, RESULTS, JobOutcome
 from concilium.flare.own_log import start_own_log
-from concilium.flare.site_job import BODY
 from concilium.study.attached_files import unpack_attached
 from concilium.study.courses import open_learner
 from concilium.study.results import find_terms
@@ -39,10 +37,6 @@ log = logging.getLogger(__name__)
 
 FETCHED_WITHIN = 5.0
 MOST_AT_ONCE = 1 << 23
-
-
-class JobAborted(HouseError):
-    """Somebody ended the job."""
 
 
 class FlareHouse(Controller):  # type: ignore[misc]
@@ -130,7 +124,8 @@ class FlareHouse(Controller):  # type: ignore[misc]
     ) -> JobOutcome:
         engine = fl_ctx.get_engine()
         connected = [client.name for client in engine.get_clients()]
-        transport = FlareTransport(self._sites, connected, FlareSend(engine, abort_signal), own.pins)
+        line = Line(engine, fl_ctx.get_job_id(), abort_signal)
+        transport = FlareTransport(self._sites, connected, line, own.pins)
         try:
             self._tell("waiting for the sites")
             transport.greet()
@@ -152,37 +147,10 @@ class FlareHouse(Controller):  # type: ignore[misc]
             start = time.perf_counter()
             model = method.fit(house)
             seconds = time.perf_counter() - start
-            rounds = transport.describe_rounds(site.name for site in model.card.sites)
+            rounds = transport.describe_rounds((site.name for site in model.card.sites), line.ask_as_engine)
             log.info("%s, %.2f s in all", rounds, seconds)
         finally:
             transport.close()
         model.save(results / "model.json")
         write_whole(results / "terms.json", find_terms(work.journal("model"), model.card.study))
         return JobOutcome(ended="finished", study=model.card.study, seconds=round(seconds, 3))
-
-
-class FlareSend:
-    """One message to one site of the job by FLARE's auxiliary channel."""
-
-    def __init__(self, engine: Any, abort_signal: Any) -> None:
-        self._engine, self._abort_signal = engine, abort_signal
-
-    def __call__(self, site: str, topic: str, message: bytes, timeout: float) -> bytes | Silence:
-        if self._abort_signal.triggered:
-            raise JobAborted("the job was ended by somebody who may, or by the house's own end")
-        with self._engine.new_context() as context:
-            replies = self._engine.send_aux_request(
-                [site], topic, Shareable({BODY: message}), timeout, context, optional=True
-            )
-        reply = (replies or {}).get(site)
-        if reply is None:
-            return Unreachable("there is no way to it")
-        code = reply.get_return_code(ReturnCode.OK)
-        if code == ReturnCode.OK and isinstance(reply.get(BODY), bytes):
-            body: bytes = reply[BODY]
-            return body
-        if code == ReturnCode.TIMEOUT:
-            return Silence(f"no answer within {timeout:g} s")
-        if code in (ReturnCode.COMMUNICATION_ERROR, ReturnCode.ERROR):
-            return Unreachable("its process ended, or its connection broke")
-        return Silence(f"it could not take the question ({code})")

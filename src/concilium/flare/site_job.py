@@ -15,19 +15,19 @@ from typing import Any
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import ReturnCode
-from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.shareable import make_reply
 
 import concilium
 from concilium.errors import ConciliumError, MessageError
 from concilium.federation.flare import HELLO, KNOCK, QUESTION, FlareGreeting, FlareHello, find_discord
 from concilium.federation.messages import decode, encode
 from concilium.federation.site import Site
+from concilium.flare.channel import listen, listen_as_engine
 from concilium.flare.own_log import start_own_log
 from concilium.flare.site_file import SiteFile
 
 log = logging.getLogger(__name__)
 
-BODY = "concilium"
 CANNOT = (
     "its records, policy or ledger cannot be used: its own log, concilium.log, says which and what to do; mend it, and "
     "submit again"
@@ -49,9 +49,10 @@ class FlareSite(Executor):  # type: ignore[misc]
         if event_type == EventType.START_RUN:
             engine = fl_ctx.get_engine()
             start_own_log(find_kit(fl_ctx), fl_ctx.get_identity_name(), fl_ctx.get_job_id())
-            engine.register_aux_message_handler(KNOCK, lambda topic, request, fl_ctx: carry(b""))
-            engine.register_aux_message_handler(HELLO, self._greet)
-            engine.register_aux_message_handler(QUESTION, self._answer)
+            listen_as_engine(engine)
+            listen(engine, KNOCK, lambda message: b"")
+            listen(engine, HELLO, self._greet)
+            listen(engine, QUESTION, self._answer)
             threading.Thread(
                 target=self._open, args=(find_kit(fl_ctx), fl_ctx.get_identity_name()), daemon=True
             ).start()
@@ -79,11 +80,8 @@ class FlareSite(Executor):  # type: ignore[misc]
             log.info("%r answers as %s", site, site.identity.fingerprint)
             self._site = site
 
-    def _greet(self, topic: str, request: Any, fl_ctx: Any) -> Any:
-        try:
-            hello = decode(request[BODY], FlareHello)
-        except (MessageError, KeyError):
-            return make_reply(ReturnCode.BAD_REQUEST_DATA)
+    def _greet(self, message: bytes) -> bytes:
+        hello = decode(message, FlareHello)
         if not self._house_greeted:
             self._house_greeted = True
             own = FlareHello(concilium.__version__, time.time())
@@ -102,20 +100,15 @@ class FlareSite(Executor):  # type: ignore[misc]
                     own.time - hello.time,
                 )
         ready = self._site is not None
-        return carry(encode(FlareGreeting(concilium.__version__, time.time(), ready, self._problem)))
+        return encode(FlareGreeting(concilium.__version__, time.time(), ready, self._problem))
 
-    def _answer(self, topic: str, request: Any, fl_ctx: Any) -> Any:
-        message = request.get(BODY)
+    def _answer(self, message: bytes) -> bytes | None:
         with self._answering:  # one at a time, even where the house has given up on the one before
             if self._ended:
-                return make_reply(ReturnCode.ERROR)  # as if nobody were there any more
-            if self._site is None or not isinstance(message, bytes):
-                return make_reply(ReturnCode.BAD_REQUEST_DATA)
-            return carry(self._site.answer(message))
-
-
-def carry(body: bytes) -> Any:
-    return Shareable({BODY: body})
+                return None
+            if self._site is None:
+                raise MessageError("this site is not open")
+            return self._site.answer(message)
 
 
 def find_kit(fl_ctx: Any) -> Path:

@@ -1,0 +1,100 @@
+"""The way a question and its answer take inside a FLARE job: one message there and one back, bytes as they are.
+
+FLARE's own requests (the auxiliary channel, Collab's calls) are streams: each is cut into chunks that are acknowledged,
+and its body is an object that is taken apart and put together. Below them lies the cell, which carries one message over
+the same connection, under the same certificates and through the same filters. Our messages are bytes and small, so they
+go that way: an empty round with three sites takes a quarter of the time (benchmarks/flare.py). Nothing is trusted to it
+but delivery (federation/flare.py). It reaches below FLARE's public interface: nvflare is pinned to one version, and
+tests/flare runs on a real network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nvflare.apis.shareable import Shareable
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.message import Message
+
+from concilium.errors import HouseError, MessageError
+from concilium.federation.embedded import Silence
+from concilium.federation.flare import Unreachable
+
+CHANNEL = "concilium"
+# The engine's own way, by which the house measures what the network takes.
+ENGINES_OWN = "concilium.engine"
+GONE = frozenset(
+    {
+        ReturnCode.COMM_ERROR,
+        ReturnCode.INVALID_TARGET,
+        ReturnCode.SERVICE_UNAVAILABLE,
+        ReturnCode.TARGET_UNREACHABLE,
+    }
+)
+
+
+class JobAborted(HouseError):
+    """Somebody ended the job."""
+
+
+def listen(engine: Any, topic: str, answer: Callable[[bytes], bytes | None]) -> None:
+    """At a site: have messages of this topic answered; with None it is as if nobody were there any more."""
+
+    def take(request: Any) -> Any:
+        try:
+            reply = answer(bytes(request.payload))
+        except (MessageError, TypeError):  # somebody else's message: no bytes, or bytes of another kind
+            return write_reply(ReturnCode.INVALID_REQUEST)
+        return (
+            write_reply(ReturnCode.SERVICE_UNAVAILABLE)
+            if reply is None
+            else write_reply(ReturnCode.OK, reply)
+        )
+
+    engine.get_cell().core_cell.register_request_cb(CHANNEL, topic, take)
+
+
+def write_reply(code: str, body: bytes = b"") -> Any:
+    return Message({MessageHeaderKey.RETURN_CODE: code}, body)
+
+
+def listen_as_engine(engine: Any) -> None:
+    """At a site: answer the engine's own requests at once, with nothing."""
+    engine.register_aux_message_handler(ENGINES_OWN, lambda topic, request, fl_ctx: Shareable())
+
+
+class Line:
+    """At the house: one message to one site of the job, and what came back."""
+
+    def __init__(self, engine: Any, job: str, abort_signal: Any) -> None:
+        self._engine, self._job, self._abort_signal = engine, job, abort_signal
+
+    def __call__(self, site: str, topic: str, message: bytes, timeout: float) -> bytes | Silence:
+        if self._abort_signal.triggered:
+            raise JobAborted("the job was ended by somebody who may, or by the house's own end")
+        client = self._engine.get_client_from_name(site)
+        if client is None:
+            return Unreachable("there is no way to it")
+        reply = self._engine.get_cell().core_cell.send_request(
+            channel=CHANNEL,
+            topic=topic,
+            target=FQCN.join([client.get_fqcn(), self._job]),
+            request=Message(payload=message),
+            timeout=timeout,
+            optional=True,
+        )
+        code = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
+        if code == ReturnCode.OK and isinstance(reply.payload, bytes | bytearray | memoryview):
+            return bytes(reply.payload)
+        if code == ReturnCode.TIMEOUT:
+            return Silence(f"no answer within {timeout:g} s")
+        if code in GONE:
+            return Unreachable("its process ended, or its connection broke")
+        return Silence(f"it could not take the question ({code})")
+
+    def ask_as_engine(self, site: str, timeout: float) -> None:
+        """The engine's own empty request."""
+        with self._engine.new_context() as context:
+            self._engine.send_aux_request([site], ENGINES_OWN, Shareable(), timeout, context, optional=True)
