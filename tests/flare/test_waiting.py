@@ -26,14 +26,14 @@ def test_a_person_waits_for_stewards_as_long_as_asked(monkeypatch, patience, tmp
 
     monkeypatch.setattr(submitting, "submit_study", submit)
     monkeypatch.setattr(command.time, "sleep", slept.append)
-    study = SimpleNamespace(path=tmp_path / "study.toml", name="a", house=SimpleNamespace(days=30))
+    study = SimpleNamespace(path=tmp_path / "study.toml", name="a", hospitals=(), elsewhere=True)
     kit = SimpleNamespace(folder=tmp_path / "kit")
 
     def run():
         return command.submit_until(study, kit, tmp_path / "out", False, patience, lambda text: None)
 
     if not patience:
-        with pytest.raises(HouseError, match=r"(?s)waits for north, south.*--resume"):
+        with pytest.raises(HouseError, match=r"(?s)waits for north and south.*--resume"):
             run()
         assert asked == [False]
         return

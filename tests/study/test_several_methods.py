@@ -195,11 +195,12 @@ def test_lists_that_are_none(tmp_path: Path, methods: str, problem: str) -> None
         cc.Study.read(lay_out(tmp_path, TWO + "[rulefit]\ntrees = 3\n"))
 
 
-def test_courses_and_machines_take_one_method(tmp_path: Path) -> None:
+def test_across_machines_each_method_is_a_study_of_the_same_file(tmp_path: Path) -> None:
     across = tmp_path / "across.toml"
     across.write_text('[study]\nname = "x"\nmethod = ["tree", "naive-bayes"]\ntarget = "death"\n')
-    with pytest.raises(StudyError, match="across machines a study has one"):
-        cc.Study.read(across, elsewhere=True)
+    study = cc.Study.read(across, elsewhere=True)
+    assert [study.find_variant(one).method for one in ("tree", "naive-bayes")] == ["tree", "naive-bayes"]
+    assert all(one.elsewhere for one in study.several)
 
 
 def test_ways_of_learning_stand_in_the_table(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from concilium.cli.output import Tell, refuse_file, say, say_json, say_table, show_progress, warn
-from concilium.cli.results import tell_results
+from concilium.cli.pending import say_pending
+from concilium.cli.results import tell_all
 from concilium.errors import CannotResume, HouseError, MissingExtra, RunStopped, StudyError, StudyPending
 
 if TYPE_CHECKING:
     from concilium.study import Study
     from concilium.study.results import StudyResults
+    from concilium.study.several import SeveralResults
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -171,10 +173,7 @@ def submit(
     if as_json:
         say_json(results.metrics)
         return
-    tell_results(results)
-    for lost in results.card.dropouts:
-        warn(f"{lost.site} was lost: {lost.reason}")
-    say(f"results in {out}: {', '.join(results.files)}")
+    tell_all(results, out)
 
 
 @app.command(short_help="Who is connected, and which studies run.")
@@ -218,7 +217,7 @@ def status(kit: PersonKit, as_json: Json = False) -> None:
 
 def submit_until(
     study: Study, kit: Any, out: Path, resume: bool, patience: float, tell: Tell
-) -> StudyResults:
+) -> StudyResults | SeveralResults:
     """Submit a study, again where stewards have to decide first, as long as patience lasts."""
     from concilium.flare.submitting import submit_study
 
@@ -247,7 +246,8 @@ def submit_until(
             if not said:
                 warn(f"{text}\nwaiting {patience:g} s for that")
                 said = True
-            tell(f"waiting for {', '.join(pending.sites)} to agree")
+            sites = {site: None for one in (pending, *pending.others) for site in one.sites}
+            tell(f"waiting for {', '.join(sites)} to agree")
             time.sleep(min(pause, left))
             pause, resume = min(2 * pause, LONGEST_PAUSE), True
         except RunStopped as error:
@@ -257,17 +257,6 @@ def submit_until(
         except KeyboardInterrupt:
             warn(f"not finished; to go on from the last finished round: {hint}")
             raise
-
-
-def say_pending(study: Study, pending: StudyPending) -> str:
-    """For whom a study waits, and how it is decided on there."""
-    short = pending.study[:12]
-    names = ", ".join(pending.sites)
-    return (
-        f"{study.name}: study {short} waits for {names}, where a person decides, at the hospital:\n"
-        f"  concilium studies show LEDGER {short}\n"
-        f"  concilium studies agree LEDGER {short} --who NAME --why TEXT"
-    )
 
 
 def require_flare() -> None:

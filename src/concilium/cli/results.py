@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from concilium.cli.output import figure, say, say_table, size, warn
 
@@ -30,6 +31,17 @@ SHOWN_NUMBERS = {
     "mean": "mean",
     "median": "median",
 }
+
+
+def tell_all(results: StudyResults | SeveralResults, out: Path) -> None:
+    """What came out of a run of one method or of several, and where it is."""
+    if results.study.several:
+        tell_methods(cast("SeveralResults", results))
+        folders = ", ".join(f"{one.method}/" for one in results.study.several)
+        say(f"results in {out}: report.html, metrics.json, and of each method what a run leaves: {folders}")
+        return
+    tell_results(cast("StudyResults", results))
+    say(f"results in {out}: {', '.join(results.files)}")
 
 
 def tell_results(results: StudyResults) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concilium.cli.output import Tell, refuse_file, say, say_json, show_progress, warn
+from concilium.cli.output import Tell, refuse_file, say_json, show_progress, warn
+from concilium.cli.pending import say_pending
 from concilium.cli.plan import tell_plan
-from concilium.cli.results import tell_methods, tell_results
+from concilium.cli.results import tell_all
 from concilium.errors import CannotResume, ConciliumError, HouseError, RunStopped, StudyError, StudyPending
 
 if TYPE_CHECKING:
@@ -71,13 +72,7 @@ def run(
     if as_json:
         say_json(results.metrics)
         return
-    if definition.several:
-        tell_methods(results)
-        folders = ", ".join(f"{one.method}/" for one in definition.several)
-        say(f"results in {out}: report.html, metrics.json, and of each method what a run leaves: {folders}")
-        return
-    tell_results(results)
-    say(f"results in {out}: {', '.join(results.files)}")
+    tell_all(results, out)
 
 
 def run_study(study: Study, out: Path, resume: bool, tell: Tell, wait: float | None = None) -> Any:
@@ -95,21 +90,6 @@ def run_study(study: Study, out: Path, resume: bool, tell: Tell, wait: float | N
             warn(f"{say_pending(study, pending)}\nwaiting {patience:g} s for that")
             proposed |= studies
             resume = True
-
-
-def say_pending(study: Study, pending: StudyPending) -> str:
-    """For whom a study waits, and how it is decided on there."""
-    ledgers = {hospital.name: hospital.ledger for hospital in study.hospitals if hospital.ledger}
-    lines = []
-    for one in (pending, *pending.others):
-        names = " and ".join(filter(None, [", ".join(one.sites[:-1]), one.sites[-1]]))
-        short = one.study[:12]
-        places = [
-            shlex.join(["concilium", "studies", "show", study.locate(ledgers[s]), short]) for s in one.sites
-        ]
-        waits = f"{study.name}: study {short} waits for {names}, where a person decides:"
-        lines.append("\n  ".join([waits, *places]))
-    return "\n".join(lines)
 
 
 def resuming(study: Study, out: Path) -> str:

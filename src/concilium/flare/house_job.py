@@ -42,9 +42,10 @@ MOST_AT_ONCE = 1 << 23
 class FlareHouse(Controller):  # type: ignore[misc]
     """The one class that a job may name at the house (hardening.py)."""
 
-    def __init__(self, study: str, ticket: str, sites: list[str], files: dict[str, str]) -> None:
+    def __init__(self, study: str, method: str, ticket: str, sites: list[str], files: dict[str, str]) -> None:
         super().__init__()
-        self._text, self._ticket, self._sites, self._files = study, ticket, sites, files
+        self._text, self._method, self._ticket, self._sites = study, method, ticket, sites
+        self._files = files
         self._last, self._rounds = "", 0
         self._results: Path | None = None
         self._fetched = threading.Event()
@@ -92,7 +93,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 path = Path(folder) / "study.toml"
                 path.write_text(self._text, encoding="utf-8")
                 unpack_attached(self._files, path.parent)
-                study = Study.read(path, elsewhere=True)
+                study = Study.read(path, elsewhere=True).find_variant(self._method)
                 method = open_learner(study) if study.method_type.reads_courses else study.open_method()
             own = HouseFile.read(kit)
             with own.take_up(self._ticket, study.house.days) as work:

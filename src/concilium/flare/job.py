@@ -34,18 +34,26 @@ def write_job(
     folder: Path,
     name: str,
     text: str,
+    method: str,
     ticket: str,
     sites: Sequence[str],
     files: Mapping[str, str] | None = None,
 ) -> Path:
-    """The job of a study in a folder that is made for it; `files` are those that it names, packed."""
+    """The job of a study in a folder that is made for it: of one method, which is among those that the text names;
+    `files` are those that it names, packed."""
     house = {
         "format_version": 2,
         "workflows": [
             {
                 "id": "house",
                 "path": HOUSE_CLASS,
-                "args": {"study": text, "ticket": ticket, "sites": list(sites), "files": dict(files or {})},
+                "args": {
+                    "study": text,
+                    "method": method,
+                    "ticket": ticket,
+                    "sites": list(sites),
+                    "files": dict(files or {}),
+                },
             }
         ],
         "components": [],

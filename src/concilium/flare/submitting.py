@@ -11,13 +11,13 @@ import io
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from concilium.errors import CannotResume, HouseError, KitError, RunStopped, StudyPending
+from concilium.errors import CannotResume, ConciliumError, HouseError, KitError, RunStopped, StudyPending
 from concilium.evaluation.leave_out import measure_model
 from concilium.evaluation.summary import calibrate_all, summarise
 from concilium.federation.model_file import load
@@ -27,11 +27,13 @@ from concilium.privacy.randomness import draw_bytes
 from concilium.records.table import label
 from concilium.study.attached_files import pack_attached
 from concilium.study.results import StudyResults, publish_folder, tabulate, write_results
+from concilium.study.several import conduct_all, publish_all, say_once
 from concilium.study.sources import read_test_file
 from concilium.study.work_in_progress import WorkInProgress, write_whole
 
 if TYPE_CHECKING:
     from concilium.records.columns import Value
+    from concilium.study.several import SeveralResults
     from concilium.study.study import Study
 
 Tell = Callable[[str], None]
@@ -64,44 +66,65 @@ class NetworkStatus:
 
 def submit_study(
     study: Study, kit: Kit, out: Path, *, resume: bool = False, tell: Tell, warn: Tell
-) -> StudyResults:
-    """Have the house run a study, and put its results in a folder.
+) -> StudyResults | SeveralResults:
+    """Have the house run a study, and put its results in a folder; with several methods, one job for each.
 
     StudyPending where hospitals have not decided, RunStopped where it can go on: either is resumed by `resume`, to the
     same folder.
     """
     work = WorkInProgress.beside(out, resume)
-    keep = resume
+
+    def learn(one: Study, own: WorkInProgress, on_round: Tell, warn: Tell) -> StudyResults:
+        return learn_elsewhere(one, kit, own, on_round, warn)
+
+    keep = resume  # what stewards have agreed to is not thrown away
+    results: StudyResults | SeveralResults
     try:
-        with open_session(kit) as session:
-            connected = list_connected(session)
-            ticket = find_ticket(study, work, connected)
-            warn_of_absent(study, ticket.sites, connected, warn)
-            keep = True
-            job = write_job(
-                work.folder / "job",
-                study.name,
-                study.path.read_text(encoding="utf-8"),
-                ticket.ticket,
-                ticket.sites,
-                pack_attached(study.path),
-            )
-            outcome, folder = run_job(kit, session, job, work.folder / "fetched", tell)
-        keep = resume or outcome.ended != "failed"  # what stewards have agreed to is not thrown away
-        if outcome.ended == "pending":
-            raise StudyPending(outcome.study, outcome.sites)
-        if outcome.ended == "stopped":
-            raise RunStopped(outcome.problem)
-        if outcome.ended == "failed":
-            raise HouseError(outcome.problem)
-        results = assemble(study, folder, outcome)
-        write_results(results, work.folder / "results")
-        files = publish_folder(work.folder / "results", out)
+        if study.several:
+            results = conduct_all(study, work, tell, say_once(warn), learn, bind_to_ticket)
+            files = publish_all(results, work.folder, out)
+        else:
+            results = learn(study, work, tell, warn)
+            write_results(results, work.folder / "results")
+            files = publish_folder(work.folder / "results", out)
         keep = False
+    except (StudyPending, RunStopped):
+        keep = True
+        raise
+    except ConciliumError:
+        raise
+    except BaseException:
+        keep = True
+        raise
     finally:
         if not keep:
             work.discard()
-    return StudyResults(results.study, results.model, results.metrics, results.terms, files)
+    return replace(results, files=files)
+
+
+def learn_elsewhere(study: Study, kit: Kit, work: WorkInProgress, tell: Tell, warn: Tell) -> StudyResults:
+    """Have the house run a study of one method; what came of it, measured on the patients of `[evaluate] file`."""
+    with open_session(kit) as session:
+        connected = list_connected(session)
+        ticket = find_ticket(study, work, connected)
+        warn_of_absent(study, ticket.sites, connected, warn)
+        job = write_job(
+            work.folder / "job",
+            study.name,
+            study.path.read_text(encoding="utf-8"),
+            study.method,
+            ticket.ticket,
+            ticket.sites,
+            pack_attached(study.path),
+        )
+        outcome, folder = run_job(kit, session, job, work.folder / "fetched", tell)
+    if outcome.ended == "pending":
+        raise StudyPending(outcome.study, outcome.sites)
+    if outcome.ended == "stopped":
+        raise RunStopped(outcome.problem)
+    if outcome.ended == "failed":
+        raise HouseError(outcome.problem)
+    return assemble(study, folder, outcome)
 
 
 def look_at_network(kit: Kit) -> NetworkStatus:
@@ -149,10 +172,8 @@ def list_connected(session: Any) -> list[str]:
 
 def find_ticket(study: Study, work: WorkInProgress, connected: Sequence[str]) -> Ticket:
     """That of the study as it was submitted first, or a new one."""
-    kept = work.recall("ticket", Ticket)
+    kept = bind_to_ticket(study, work)
     if kept is not None:
-        if kept.digest != study.digest:
-            raise CannotResume(f"{study.path}: the study has changed since it was submitted")
         return kept
     sites = tuple(hospital.name for hospital in study.hospitals) or tuple(connected)
     if not sites:
@@ -160,6 +181,14 @@ def find_ticket(study: Study, work: WorkInProgress, connected: Sequence[str]) ->
     ticket = Ticket(draw_bytes(16).hex(), study.digest, sites)
     work.keep("ticket", ticket)
     return ticket
+
+
+def bind_to_ticket(study: Study, work: WorkInProgress) -> Ticket | None:
+    """The ticket of work in progress; CannotResume where the study is another by now."""
+    kept = work.recall("ticket", Ticket)
+    if kept is not None and kept.digest != study.digest:
+        raise CannotResume(f"{study.path}: the study has changed since it was submitted")
+    return kept
 
 
 def warn_of_absent(study: Study, sites: Sequence[str], connected: Sequence[str], warn: Tell) -> None:

@@ -115,11 +115,11 @@ def run_several(
         if resume:
             raise StudyError("a run is resumed by the folder its results go to; give 'out' as well")
         with tempfile.TemporaryDirectory() as folder:
-            return conduct_all(study, WorkInProgress(Path(folder)), tell, warn_once)
+            return conduct_all(study, WorkInProgress(Path(folder)), tell, warn_once, conduct, bind_to_tables)
     work = WorkInProgress.beside(out, resume)
     keep = resume
     try:
-        results = conduct_all(study, work, tell, warn_once)
+        results = conduct_all(study, work, tell, warn_once, conduct, bind_to_tables)
         files = publish_all(results, work.folder, out)
         keep = False
     except StudyPending as pending:
@@ -170,9 +170,17 @@ def check_room(study: Study) -> None:
             )
 
 
-def conduct_all(study: Study, work: WorkInProgress, tell: Tell, warn: Tell) -> SeveralResults:
-    """Every method, each in a folder of its own; those that are finished are not asked again. Where a person must
-    decide, the others are proposed as well, so that one sitting is enough."""
+def conduct_all(
+    study: Study,
+    work: WorkInProgress,
+    tell: Tell,
+    warn: Tell,
+    learn: Callable[[Study, WorkInProgress, Tell, Tell], StudyResults],
+    bind: Callable[[Study, WorkInProgress], object],
+) -> SeveralResults:
+    """Every method, each in a folder of its own: `learn` has hospitals asked, in this process or across machines. Those
+    that are finished are not asked again (`bind` raises CannotResume where the study is another by now). Where a person
+    must decide, the others are proposed as well, so that one sitting is enough."""
     results: dict[str, StudyResults] = {}
     pending: list[StudyPending] = []
     for one in study.several:
@@ -186,7 +194,7 @@ def conduct_all(study: Study, work: WorkInProgress, tell: Tell, warn: Tell) -> S
             tell(f"{method}: {text}")
 
         try:
-            results[one.method] = recall_results(one, own) or conduct(one, own, on_round, warn)
+            results[one.method] = recall_results(one, own, bind) or learn(one, own, on_round, warn)
         except StudyPending as waits:
             pending.append(waits)
             continue
@@ -205,12 +213,18 @@ def conduct_all(study: Study, work: WorkInProgress, tell: Tell, warn: Tell) -> S
     return SeveralResults(study, results, choose(study, results))
 
 
-def recall_results(study: Study, work: WorkInProgress) -> StudyResults | None:
+def bind_to_tables(study: Study, work: WorkInProgress) -> None:
+    work.bind(study, [*read_tables(study).values(), *read_test_file(study).values()])
+
+
+def recall_results(
+    study: Study, work: WorkInProgress, bind: Callable[[Study, WorkInProgress], object]
+) -> StudyResults | None:
     """The results of a method that was finished before the run was interrupted."""
     folder = work.folder / "results"
     if not (folder / "report.html").exists():
         return None
-    work.bind(study, [*read_tables(study).values(), *read_test_file(study).values()])
+    bind(study, work)
     metrics = json.loads((folder / "metrics.json").read_bytes())
     return StudyResults(study, load(folder / "model.json"), metrics, (folder / "terms.json").read_bytes())
 

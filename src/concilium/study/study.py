@@ -440,10 +440,6 @@ class Study(About, frozen=True, kw_only=True):
 def _check_together(several: Sequence[Study]) -> None:
     """Methods that stand side by side: all of tables, all released in one way."""
     path = several[0].path
-    if several[0].elsewhere:
-        raise StudyError(
-            f"{path}: [study] method lists several, and across machines a study has one: name one of them"
-        )
     for one in several:
         if one.method_type.reads_courses:
             raise StudyError(
