@@ -13,6 +13,7 @@ import typer
 from concilium.cli.output import Tell, refuse_file, say, say_json, say_table, show_progress, warn
 from concilium.cli.pending import say_pending
 from concilium.cli.results import tell_all
+from concilium.cli.study_options import MetricsJson, StudyFile, Wait
 from concilium.errors import CannotResume, HouseError, MissingExtra, RunStopped, StudyError, StudyPending
 
 if TYPE_CHECKING:
@@ -131,9 +132,7 @@ def house(
 
 @app.command(short_help="Have the house run a study; fetch its results.")
 def submit(
-    study: Annotated[
-        Path, typer.Argument(metavar="STUDY", help="The study file (TOML).", show_default=False)
-    ],
+    study: StudyFile,
     kit: PersonKit,
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The folder for the results.", show_default=False)
@@ -141,17 +140,8 @@ def submit(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a study that was submitted to the same folder.")
     ] = False,
-    wait: Annotated[
-        float | None,
-        typer.Option(
-            "--wait",
-            metavar="SECONDS",
-            min=0,
-            help="Wait so long where a person must agree.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json, and nothing else.")] = False,
+    wait: Wait = None,
+    as_json: MetricsJson = False,
 ) -> None:
     """Submit a study to the house, show its rounds, and fetch model, metrics, card and report.
 

@@ -12,6 +12,7 @@ from concilium.cli.output import Tell, refuse_file, say_json, show_progress, war
 from concilium.cli.pending import say_pending
 from concilium.cli.plan import tell_plan
 from concilium.cli.results import tell_all
+from concilium.cli.study_options import MetricsJson, StudyFile, Wait
 from concilium.errors import CannotResume, ConciliumError, HouseError, RunStopped, StudyError, StudyPending
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    study: Annotated[
-        Path, typer.Argument(metavar="STUDY", help="The study file (TOML).", show_default=False)
-    ],
+    study: StudyFile,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="The folder for the results.", show_default=False),
@@ -32,17 +31,8 @@ def run(
     plan: Annotated[
         bool, typer.Option("--plan", help="Say what it would ask and cost, and whether it fits; run nothing.")
     ] = False,
-    wait: Annotated[
-        float | None,
-        typer.Option(
-            "--wait",
-            metavar="SECONDS",
-            min=0,
-            help="Wait so long where a person must agree.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json, and nothing else.")] = False,
+    wait: Wait = None,
+    as_json: MetricsJson = False,
 ) -> None:
     """Run a study: learn with its hospitals, evaluate, write model, metrics, card and report.
 

@@ -46,10 +46,11 @@ BESIDES = 3
 """Numbers beside the answers of a grown ensemble: one for the hospital, its size, and how many had the outcome."""
 
 
-class AskExpertLabels(Noisy, frozen=True, kw_only=True):
-    """What do the experts say of public stays, summed over so many of each hospital, with noise?"""
+class AskedOfExperts:
+    """What the noisy questions have in common: experts of so many patients of each hospital, drawn before anybody knows
+    what they will say, speak of public stays, and what they say is summed."""
 
-    kind: ClassVar[str] = "experts.labels"
+    __slots__ = ()
 
     task: ExpertTask
     experts: int
@@ -79,14 +80,6 @@ class AskExpertLabels(Noisy, frozen=True, kw_only=True):
     def largest(self) -> int:
         return self.experts * find_sensitivity(self.task.bound)
 
-    @property
-    def sensitivity_squared(self) -> Fraction:
-        return find_squared_sensitivity(self.task.bound, self.stays.steps)
-
-    def check(self, release: str) -> None:
-        super().check(release)
-        check_asked(self.task, self.experts, self.stays)
-
     def estimate(self, patients: int, columns: int) -> Workload:
         return estimate_experts(self.task, self.experts, self.stays, patients)
 
@@ -96,7 +89,25 @@ class AskExpertLabels(Noisy, frozen=True, kw_only=True):
         return sum_on_grid(told[:, asked], self.task.bound)
 
 
-class AskExpertStep(NoisyPure, frozen=True, kw_only=True):
+class AskExpertLabels(AskedOfExperts, Noisy, frozen=True, kw_only=True):
+    """What do the experts say of public stays, summed over so many of each hospital, with noise?"""
+
+    kind: ClassVar[str] = "experts.labels"
+
+    task: ExpertTask
+    experts: int
+    stays: PublicStays
+
+    @property
+    def sensitivity_squared(self) -> Fraction:
+        return find_squared_sensitivity(self.task.bound, self.stays.steps)
+
+    def check(self, release: str) -> None:
+        super().check(release)
+        check_asked(self.task, self.experts, self.stays)
+
+
+class AskExpertStep(AskedOfExperts, NoisyPure, frozen=True, kw_only=True):
     """What do the experts say of one step of one stay, summed over so many of each hospital, with Laplace noise?"""
 
     kind: ClassVar[str] = "experts.step"
@@ -104,30 +115,6 @@ class AskExpertStep(NoisyPure, frozen=True, kw_only=True):
     task: ExpertTask
     experts: int
     stays: PublicStays
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return SERIES
-
-    @property
-    def patience(self) -> float:
-        return TRAINING_TAKES
-
-    @property
-    def fixed(self) -> Mapping[str, Any]:
-        return {"task": self.task, "experts": self.experts, "asked_about": self.stays.digest}
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (1,)
-
-    @property
-    def binary_places(self) -> int:
-        return BINARY_PLACES
-
-    @property
-    def largest(self) -> int:
-        return self.experts * find_sensitivity(self.task.bound)
 
     @property
     def sensitivity(self) -> int:
@@ -138,14 +125,6 @@ class AskExpertStep(NoisyPure, frozen=True, kw_only=True):
         check_asked(self.task, self.experts, self.stays)
         if self.stays.steps != 1:
             raise MessageError("this question is about one step of one stay")
-
-    def estimate(self, patients: int, columns: int) -> Workload:
-        return estimate_experts(self.task, self.experts, self.stays, patients)
-
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
-        laid, asked = self.stays.open(self.task)
-        told = open_unselected(cohort, self.task, self.experts).tell(laid)
-        return sum_on_grid(told[:, asked], self.task.bound)
 
 
 class AskGrownExperts(Summed, frozen=True, kw_only=True):

@@ -65,7 +65,7 @@ def listen_as_engine(engine: Any) -> None:
     engine.register_aux_message_handler(ENGINES_OWN, lambda topic, request, fl_ctx: Shareable())
 
 
-class Line:
+class FlareLine:
     """At the house: one message to one site of the job, and what came back."""
 
     def __init__(self, engine: Any, job: str, abort_signal: Any) -> None:

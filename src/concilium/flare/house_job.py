@@ -23,7 +23,7 @@ from concilium.errors import ConciliumError, HouseError, StudyPending
 from concilium.federation.flare import FlareTransport
 from concilium.federation.house import House
 from concilium.federation.method import Method
-from concilium.flare.channel import JobAborted, Line
+from concilium.flare.channel import FlareLine, JobAborted
 from concilium.flare.house_file import HouseFile
 from concilium.flare.job import OUTCOME, PROGRESS, RESULTS, JobOutcome
 from concilium.flare.own_log import start_own_log
@@ -125,7 +125,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
     ) -> JobOutcome:
         engine = fl_ctx.get_engine()
         connected = [client.name for client in engine.get_clients()]
-        line = Line(engine, fl_ctx.get_job_id(), abort_signal)
+        line = FlareLine(engine, fl_ctx.get_job_id(), abort_signal)
         transport = FlareTransport(self._sites, connected, line, own.pins)
         try:
             self._tell("waiting for the sites")

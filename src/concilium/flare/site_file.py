@@ -6,7 +6,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -18,7 +18,7 @@ from concilium.records.patients import Patients
 from concilium.records.series import Series
 from concilium.records.table import Records
 from concilium.records.table_map import TableMap
-from concilium.study.sections import Kind, Text, read_columns, read_section
+from concilium.study.sections import CourseColumns, Kind, Text, read_columns, read_section
 from concilium.study.sources import read_as_stated
 from concilium.temporal.rule_sets import RuleSets
 
@@ -39,17 +39,10 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True):
     patient: Text | None = None
 
 
-class HeldColumns(msgspec.Struct, frozen=True, kw_only=True):
+class HeldColumns(CourseColumns, frozen=True, kw_only=True):
     """[series]: as in a study file, and the step of the grid that its courses are read on."""
 
     step: Text = "1h"
-    patient: Text | None = None
-    time: Text | None = None
-    time_unit: Literal["seconds", "minutes", "hours", "days"] | None = None
-    origin: Text | None = None
-    variable: Text | None = None
-    value: Text | None = None
-    rule: Text = "rule"
 
 
 @dataclass(frozen=True)

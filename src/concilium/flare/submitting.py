@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from concilium.errors import CannotResume, ConciliumError, HouseError, KitError, RunStopped, StudyPending
+from concilium.errors import CannotResume, HouseError, KitError, RunStopped, StudyPending
 from concilium.evaluation.leave_out import measure_model
 from concilium.evaluation.summary import calibrate_all, summarise
 from concilium.federation.model_file import load
@@ -77,9 +77,8 @@ def submit_study(
     def learn(one: Study, own: WorkInProgress, on_round: Tell, warn: Tell) -> StudyResults:
         return learn_elsewhere(one, kit, own, on_round, warn)
 
-    keep = resume  # what stewards have agreed to is not thrown away
     results: StudyResults | SeveralResults
-    try:
+    with work.until_done(resume):
         if study.several:
             results = conduct_all(study, work, tell, say_once(warn), learn, bind_to_ticket)
             files = publish_all(results, work.folder, out)
@@ -87,18 +86,6 @@ def submit_study(
             results = learn(study, work, tell, warn)
             write_results(results, work.folder / "results")
             files = publish_folder(work.folder / "results", out)
-        keep = False
-    except (StudyPending, RunStopped):
-        keep = True
-        raise
-    except ConciliumError:
-        raise
-    except BaseException:
-        keep = True
-        raise
-    finally:
-        if not keep:
-            work.discard()
     return replace(results, files=files)
 
 

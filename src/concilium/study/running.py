@@ -52,11 +52,7 @@ def run_study(
 
 
 def run_to_folder(study: Study, out: Path, resume: bool, tell: Tell, warn: Tell) -> StudyResults:
-    """Conduct a study and put its results in place; whatever goes wrong, no half of them is left behind.
-
-    Work in progress is kept for a run that can go on: one that was interrupted, whose house stopped, or that waits
-    for people to agree.
-    """
+    """Conduct a study and put its results in place; whatever goes wrong, no half of them is left behind."""
     work = WorkInProgress.beside(out, resume)
     rounds = 0
 
@@ -65,34 +61,27 @@ def run_to_folder(study: Study, out: Path, resume: bool, tell: Tell, warn: Tell)
         rounds += 1
         tell(text)
 
-    keep = resume
-    try:
-        results = conduct(study, work, on_round, warn)
+    with work.until_done(resume):
+        try:
+            results = conduct(study, work, on_round, warn)
+        except StudyPending as pending:
+            require_ledgers(study, pending.sites)
+            raise
+        except HouseError as error:
+            # Only a house that stops for a lost site will ask it again; any other end would come out the same.
+            stops = study.house.on_loss == "stop" or not study.way_out.begins_anew
+            if stops and rounds > 1:
+                raise RunStopped(str(error)) from None
+            raise
+        except ConciliumError:
+            raise
+        except BaseException as error:
+            # A Ctrl-C that hits a lock while it is being released comes out as that lock's complaint.
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
         write_results(results, work.folder / "results")
         files = publish_folder(work.folder / "results", out)
-        keep = False
-    except StudyPending as pending:
-        require_ledgers(study, pending.sites)
-        keep = True
-        raise
-    except HouseError as error:
-        # Only a house that stops for a lost site will ask it again; any other end would come out the same.
-        stops = study.house.on_loss == "stop" or not study.way_out.begins_anew
-        if stops and rounds > 1:
-            keep = True
-            raise RunStopped(str(error)) from None
-        raise
-    except ConciliumError:
-        raise
-    except BaseException as error:
-        keep = True
-        # A Ctrl-C that hits a lock while it is being released comes out as that lock's complaint.
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        if not keep:
-            work.discard()
     return dataclasses.replace(results, files=files)
 
 

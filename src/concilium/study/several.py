@@ -10,7 +10,6 @@ which the hospitals released the fewest numbers.
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -117,27 +116,14 @@ def run_several(
         with tempfile.TemporaryDirectory() as folder:
             return conduct_all(study, WorkInProgress(Path(folder)), tell, warn_once, conduct, bind_to_tables)
     work = WorkInProgress.beside(out, resume)
-    keep = resume
-    try:
-        results = conduct_all(study, work, tell, warn_once, conduct, bind_to_tables)
+    with work.until_done(resume):
+        try:
+            results = conduct_all(study, work, tell, warn_once, conduct, bind_to_tables)
+        except StudyPending as pending:
+            for one in (pending, *pending.others):
+                require_ledgers(study, one.sites)
+            raise
         files = publish_all(results, work.folder, out)
-        keep = False
-    except StudyPending as pending:
-        keep = True
-        for one in (pending, *pending.others):
-            require_ledgers(study, one.sites)
-        raise
-    except RunStopped:
-        keep = True
-        raise
-    except ConciliumError:
-        raise
-    except BaseException:
-        keep = True
-        raise
-    finally:
-        if not keep:
-            work.discard()
     return replace(results, files=files)
 
 
@@ -243,7 +229,6 @@ def publish_all(results: SeveralResults, work: Path, out: Path) -> dict[str, Pat
     write_whole(work / "report.html", results.report().encode())
     for name in ("metrics.json", "report.html"):
         files[name] = publish_file(work / name, out / name)
-    shutil.rmtree(work, ignore_errors=True)
     return files
 
 

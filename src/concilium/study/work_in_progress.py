@@ -3,16 +3,17 @@ name none. A run that is interrupted goes on from it."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from concilium.errors import CannotResume, StudyError
+from concilium.errors import CannotResume, ConciliumError, RunStopped, StudyError, StudyPending
 from concilium.records.patients import Patients
 
 if TYPE_CHECKING:
@@ -44,6 +45,21 @@ class WorkInProgress:
         except OSError as error:
             raise StudyError(f"{ground}: cannot be written to ({error.strerror})") from None
         return work
+
+    @contextlib.contextmanager
+    def until_done(self, resume: bool) -> Iterator[None]:
+        """Discard the work once the results are in place, or where an error would come out the same again. It is kept
+        for a run that can go on: one that was interrupted, whose house stopped, or that waits for people to agree; and
+        for one that was resumed, since what people have agreed to is not thrown away."""
+        try:
+            yield
+        except (StudyPending, RunStopped):
+            raise
+        except ConciliumError:
+            if not resume:
+                self.discard()
+            raise
+        self.discard()
 
     def discard(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
