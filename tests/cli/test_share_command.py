@@ -30,7 +30,7 @@ def write_codes(path: Path, count: int = 300, seed: int = 1, first: str = "patie
     rows = [first]
     for patient in range(count):
         codes = [dice.choice(CLEAR) for _ in range(dice.randrange(1, 4))]
-        codes += ["303.9", "571.2"] if dice.random() < 0.1 else []
+        codes += ["303.9", "571.2"] if dice.random() < 0.3 else []
         rows += [f"p{seed}-{patient},2020-01-{day + 1:02},{code}" for day, code in enumerate(codes)]
     rows.append(f"p{seed}-empty,,")
     path.write_text("\n".join(rows) + "\n")
