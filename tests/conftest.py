@@ -15,3 +15,8 @@ MEMORY = Path("/dev/shm")
 if "TMPDIR" not in os.environ and MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
     os.environ["TMPDIR"] = str(MEMORY)
     tempfile.tempdir = None
+
+
+def pytest_collection_modifyitems(items):
+    """Those that start networks first: they take longest, and next to each other they share one."""
+    items.sort(key=lambda item: item.path.parent.name != "flare")
