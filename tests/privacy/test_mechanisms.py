@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from concilium.errors import StudyError
 from concilium.privacy import mechanisms, randomness
+from concilium.privacy.inversion import bound_decay
 from concilium.privacy.mechanisms import (
     NoiselessWarning,
     add_gaussian,
     add_laplace,
-    bound_decay,
     draw_gaussian,
     read_positive,
 )
@@ -30,8 +30,9 @@ def fixable(monkeypatch):
 
 @pytest.fixture
 def scales(monkeypatch):
-    """The scales OpenDP is asked for."""
+    """The scales OpenDP is asked for, where no table is short."""
     asked = []
+    monkeypatch.setattr(mechanisms, "SHORT", 0)
     original = mechanisms._ask_opendp
     monkeypatch.setattr(
         mechanisms,
@@ -151,9 +152,15 @@ def test_opendp_is_asked_for_the_rounded_scale_and_agrees_with_the_price(scales)
     assert price == pytest.approx(3 / 14, rel=1e-14)
 
 
+@pytest.fixture(params=[0, mechanisms.SHORT], ids=["opendp", "table"])
+def _both_ways(request, monkeypatch):
+    monkeypatch.setattr(mechanisms, "SHORT", request.param)
+
+
 @pytest.mark.parametrize(
     "add", [lambda x: add_laplace(x, 1), lambda x: add_gaussian(x, 9)], ids=["laplace", "gauss"]
 )
+@pytest.mark.usefixtures("_both_ways")
 class TestBoth:
     @pytest.mark.parametrize(
         "numbers",
@@ -233,3 +240,25 @@ def test_so_little_epsilon_that_no_count_survives_is_refused():
         add_laplace([1], "1e-16")
     with pytest.raises(StudyError, match="larger than any count"):
         draw_gaussian(1, "1e31")
+
+
+def test_a_table_is_made_where_it_is_short_beside_what_is_drawn(scales, monkeypatch):
+    monkeypatch.undo()
+    made = []
+    for name in ("laplace_sizes", "gaussian_sizes"):
+        original = getattr(mechanisms, name)
+        monkeypatch.setattr(
+            mechanisms, name, lambda scale, own=original: (made.append(float(scale)), own(scale))[1]
+        )
+    add_gaussian(np.zeros(1000, dtype=int), 100)
+    add_laplace(np.zeros(1000, dtype=int), "0.1")
+    add_gaussian([1, 2, 3], 10**6)
+    add_laplace([1, 2, 3], "0.001")
+    assert made == [100.0, 10.0]
+
+
+@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**62), 2**62)), min_size=1))
+def test_sums_end_where_the_integers_end(pairs):
+    numbers, noise = np.array(pairs, dtype=np.int64).T
+    hoped = [min(max(a + b, -(2**63)), 2**63 - 1) for a, b in pairs]
+    assert mechanisms._add_saturating(numbers, noise).tolist() == hoped

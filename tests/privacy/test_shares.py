@@ -24,7 +24,7 @@ def fixable(monkeypatch):
 
 def read_pmf(parts: int, rate: Fraction) -> np.ndarray:
     """The probabilities the table gives to 0, 1, 2, ..."""
-    cells = [int(c) for c in shares._tabulate(parts, rate)]
+    cells = [int(c) for c in shares._polya(parts, rate).table]
     return np.array(
         [float(Fraction(b - a, 2**64)) for a, b in zip([0, *cells], [*cells, 2**64], strict=True)]
     )
@@ -68,7 +68,7 @@ def compute_distribution(parts: int, rate: Fraction, k: int) -> Fraction:
 @given(st.integers(2, 80), st.fractions(Fraction(1, 20), 5, max_denominator=50), st.data())
 @settings(max_examples=50)
 def test_the_table_holds_the_first_64_bits_of_the_distribution(parts, rate, data):
-    table = shares._tabulate(parts, rate)
+    table = shares._polya(parts, rate).table
     k = data.draw(st.integers(0, table.size - 1))
     assert int(table[k]) == math.floor(compute_distribution(parts, rate, k) * 2**64)
     assert table[-1] == TOP
@@ -80,7 +80,7 @@ def draw_with_words(monkeypatch, words, parts, rate):
     monkeypatch.setattr(
         randomness, "draw_words", lambda n: np.array([next(supply) for _ in range(n)], dtype=np.uint64)
     )
-    return int(shares._draw_polya(1, parts, rate)[0])
+    return int(shares._polya(parts, rate).draw(1)[0])
 
 
 @pytest.mark.parametrize("k", [0, 1, 7, 30])
@@ -97,7 +97,7 @@ def test_a_draw_that_64_bits_leave_open_is_settled_by_more(monkeypatch, parts, k
 
 
 def test_the_tail_is_not_cut_off(monkeypatch):
-    end = shares._tabulate(2, Fraction(1)).size - 1
+    end = shares._polya(2, Fraction(1)).table.size - 1
     draws = [draw_with_words(monkeypatch, [TOP] * n + [5] * 9, 2, Fraction(1)) for n in (1, 2, 3, 4)]
     # Each further word of ones is 64 bits further out: about 64 ln 2 = 44 steps at rate 1.
     assert draws[0] >= end
@@ -107,9 +107,7 @@ def test_the_tail_is_not_cut_off(monkeypatch):
 @pytest.mark.parametrize("sites", SITES)
 def test_gaussian_shares_of_the_honest_sites_have_all_the_variance(monkeypatch, sites):
     asked = []
-    monkeypatch.setattr(
-        mechanisms, "_ask_opendp", lambda family, scale, x: (asked.append((family, scale)), x)[1]
-    )
+    monkeypatch.setattr(mechanisms, "_add", lambda x, family, scale: (asked.append((family, scale)), x)[1])
     draw_gaussian_share(5, "1000.1", sites)
     [(family, scale)] = asked
     assert family == "gaussian"

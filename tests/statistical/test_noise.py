@@ -10,7 +10,7 @@ import pytest
 from auditing import ALARM, fits, gaussian, laplace
 from scipy.stats import binomtest, chi2
 
-from concilium.privacy import randomness
+from concilium.privacy import mechanisms, randomness
 from concilium.privacy.bits import randomize_bits, randomize_codes
 from concilium.privacy.mechanisms import add_gaussian, add_laplace, draw_gaussian
 from concilium.privacy.shares import draw_gaussian_share, draw_laplace_share
@@ -22,6 +22,13 @@ def zeros(n):
     return np.zeros(n, dtype=np.int64)
 
 
+@pytest.fixture(params=[0, mechanisms.SHORT], ids=["opendp", "table"])
+def _both_ways(request, monkeypatch):
+    """Noise that OpenDP draws, and noise from a table."""
+    monkeypatch.setattr(mechanisms, "SHORT", request.param)
+
+
+@pytest.mark.usefixtures("_both_ways")
 @pytest.mark.parametrize(("epsilon", "sensitivity"), [(2, 1), (1, 4), ("0.3", 9)])
 def test_laplace_noise_is_discrete_laplace(epsilon, sensitivity):
     scale = sensitivity / float(epsilon)
@@ -31,6 +38,7 @@ def test_laplace_noise_is_discrete_laplace(epsilon, sensitivity):
     assert not fits(draws, laplace(scale / 1.05), 2000)
 
 
+@pytest.mark.usefixtures("_both_ways")
 @pytest.mark.parametrize("variance", [0.5, 4, 90])
 def test_gaussian_noise_is_discrete_gaussian(variance):
     draws = draw_gaussian(100_000, variance)
@@ -39,6 +47,7 @@ def test_gaussian_noise_is_discrete_gaussian(variance):
     assert not fits(draws, gaussian(variance / 1.04**2), 500)
 
 
+@pytest.mark.usefixtures("_both_ways")
 def test_noise_of_one_release_is_independent():
     """Signs of neighbouring draws, over the seam between threads as well: all four pairs alike."""
     draws = draw_gaussian(60_000, 10**4)
@@ -50,12 +59,14 @@ def test_noise_of_one_release_is_independent():
     assert abs(halves) < 6 / math.sqrt(30_000)
 
 
+@pytest.mark.usefixtures("_both_ways")
 def test_the_noise_does_not_depend_on_the_number_it_is_added_to():
     for number in (-(10**15), 12345):
         assert fits(add_laplace(zeros(25_000) + number, 1) - number, laplace(1), 500)
         assert fits(add_gaussian(zeros(25_000) + number, 9) - number, gaussian(9), 500)
 
 
+@pytest.mark.usefixtures("_both_ways")
 def test_a_seeded_source_draws_the_same_distributions(monkeypatch):
     monkeypatch.setenv(randomness.SWITCH, randomness.SWITCHED_ON)
     with randomness.seeded(20):

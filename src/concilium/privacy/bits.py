@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from concilium.errors import StudyError
 from concilium.privacy import randomness
-from concilium.privacy.mechanisms import Number, bound_decay, read_positive, read_table, warn_if_noiseless
+from concilium.privacy.inversion import bound_decay
+from concilium.privacy.mechanisms import Number, read_positive, read_table, warn_if_noiseless
 
 _PRECISION = 192
 

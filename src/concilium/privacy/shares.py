@@ -8,8 +8,7 @@ sites draw as told, for which alone the noise is sized, and the sum is masked.
   exp(-2 pi^2 s^2 k/(k+1)) (Kairouz, Liu, Steinke 2021, proposition 14): below 1e-16 from s = 2 on.
 - Pure epsilon: each site draws the difference of two negative binomials of shape 1/(M - t), Polya draws,
   whose sum is a discrete Laplace exactly (Goryczka, Xiong 2017). They are drawn by inverting the distribution
-  function, known to as many bits as it takes: 64 random bits against a table, and more bits of both in the
-  rare case that 64 do not decide. Nothing is truncated, so that the claim is pure epsilon, without a delta.
+  function (inversion.py): nothing is truncated, so that the claim is pure epsilon, without a delta.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from numpy.typing import NDArray
 from concilium.errors import StudyError
 from concilium.privacy import mechanisms, randomness
 from concilium.privacy.accounting import sigma_squared_for
-from concilium.privacy.mechanisms import Number, bound_decay, read_positive, warn_if_noiseless
+from concilium.privacy.inversion import Distribution, bound_decay
+from concilium.privacy.mechanisms import Number, read_positive, warn_if_noiseless
 
 SMALLEST_VARIANCE = 4
 LARGEST_POLYA_SCALE = 20_000
@@ -79,7 +79,7 @@ def draw_laplace_share(
     warn_if_noiseless(rate, f"epsilon = {epsilon}")
     if randomness.noise_is_zero():
         return np.zeros(count, dtype=np.int64)
-    draws = _draw_polya(2 * count, honest, rate)
+    draws = _polya(honest, rate).draw(2 * count)
     return draws[:count] - draws[count:]
 
 
@@ -102,44 +102,10 @@ def _divide_variance(variance: Number, sites: int, colluders: int) -> Fraction:
     return share
 
 
-def _draw_polya(count: int, parts: int, rate: Fraction) -> NDArray[np.int64]:
-    """Negative binomial draws: P(k) = C(k + 1/parts - 1, k) (1 - a)^(1/parts) a^k with a = e^-rate."""
-    table = _tabulate(parts, rate)
-    words = randomness.draw_words(count)
-    draws = np.searchsorted(table, words).astype(np.int64)
-    for place in np.flatnonzero(table[draws] == words):
-        draws[place] = _settle(int(words[place]), parts, rate)
-    return draws
-
-
 @functools.lru_cache(maxsize=16)
-def _tabulate(parts: int, rate: Fraction) -> NDArray[np.uint64]:
-    """floor(F(k) * 2^64) for k = 0, 1, ... up to the first that is 2^64 - 1."""
-    bits = 192
-    while True:
-        table = []
-        for low, high in _accumulate(parts, rate, bits):
-            cell = low >> (bits - 64)
-            if cell != high >> (bits - 64):
-                bits *= 2
-                break
-            table.append(cell)
-            if cell == 2**64 - 1:
-                cells = np.array(table, dtype=np.uint64)
-                cells.flags.writeable = False
-                return cells
-
-
-def _settle(word: int, parts: int, rate: Fraction) -> int:
-    """The draw of a word that shares its 64 bits with some F(k): more random bits, until they differ."""
-    number, bits = word, 64
-    while True:
-        number, bits = number << 64 | int(randomness.draw_words(1)[0]), bits + 64
-        for k, (low, high) in enumerate(_accumulate(parts, rate, bits + 128)):
-            if low >> 128 > number:
-                return k
-            if high >> 128 >= number:
-                break
+def _polya(parts: int, rate: Fraction) -> Distribution:
+    """Negative binomial: P(k) = C(k + 1/parts - 1, k) (1 - a)^(1/parts) a^k with a = e^-rate."""
+    return Distribution.tabulate(functools.partial(_accumulate, parts, rate))
 
 
 def _accumulate(parts: int, rate: Fraction, bits: int) -> Iterator[tuple[int, int]]:
