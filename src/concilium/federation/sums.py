@@ -80,7 +80,8 @@ def add_sum(total: NDArray[np.int64], data: bytes, question: Summed) -> None:
 
 def write_reals(reals: NDArray[np.float64], places: int) -> NDArray[np.int64]:
     """Reals in fixed point; what is beyond the bound, or no number, is held at it."""
-    held = np.clip(np.nan_to_num(reals, nan=BOUND, posinf=BOUND, neginf=-BOUND), -BOUND, BOUND)
+    held = np.clip(reals, -BOUND, BOUND)
+    held[np.isnan(held)] = BOUND
     return np.rint(np.ldexp(held, places)).astype(np.int64)
 
 

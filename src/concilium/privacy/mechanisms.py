@@ -5,8 +5,8 @@ adding or removing that patient moves the numbers by at most `sensitivity` in L1
 Sundararajan 2012), and `add_gaussian` with rho = D^2/(2 sigma^2) zero-concentrated privacy where it moves
 them by at most D in L2 (Canonne, Kamath, Steinke 2020, theorem 4).
 
-Where a table of the distribution is short beside the numbers that want noise, they are drawn from it (inversion.py), and
-else by OpenDP, some microseconds each: both exactly, OpenDP as it proves. Which of them depends on the scale and on how
+Where a table of the distribution is short beside the numbers that want noise, it is drawn from that (inversion.py), and
+else by OpenDP, ten microseconds each: both exactly, OpenDP as it proves. Which of them depends on the scale and on how
 many numbers there are, never on the numbers. The scale is a double, read as the exact rational it is; epsilon and
 sigma^2 are rationals here and the double is rounded up, so that there is never less noise than was paid for. Numbers
 beyond 64 bits saturate. The time a draw takes is not hidden.
@@ -41,8 +41,8 @@ Family = Literal["laplace", "gaussian"]
 # e^-x is below 2^-64 from here on: nobody will see it happen.
 NEVER = Fraction(443615, 10000)
 LARGEST_SCALE = Fraction(2**50)
-# So many scales are in a table, which is short where it has at most so many entries for each number that wants noise: an
-# entry takes about a tenth as long as a draw without a table.
+# A table has so many entries for each unit of scale, and is short where it has at most SHORT of them for each number
+# that wants noise: an entry takes up to a quarter of what a draw by OpenDP takes.
 TABLE: dict[Family, int] = {"laplace": 45, "gaussian": 20}
 SHORT = 4
 

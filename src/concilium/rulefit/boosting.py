@@ -8,6 +8,7 @@ That is a courtesy, not privacy: the rules still depend on every patient.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Sequence
@@ -69,7 +70,7 @@ def boost(
     # Where too few patients would be left to make two groups of, every tree learns from all of them.
     if sample < 1 and sample * patients >= 2 * support:
         settings |= {"bagging_fraction": sample, "bagging_freq": 1}
-    sizes = [count_leaves(leaves, seed, tree) for tree in range(trees)]
+    sizes = count_all_leaves(leaves, seed, trees)
     table = np.empty((patients, len(codes)))
     for column, (own, attribute) in enumerate(zip(codes, attributes, strict=True)):
         table[:, column] = own
@@ -97,6 +98,12 @@ def estimate_boosting(attributes: Sequence[Attribute], patients: int, trees: int
         + 32 * cells * most_leaves
         + rules * (cells // 4 + 2_000),
     )
+
+
+@functools.lru_cache(maxsize=8)
+def count_all_leaves(mean: float, seed: int, trees: int) -> tuple[int, ...]:
+    """How many leaves each of so many trees has: the same at all sites that are asked the same."""
+    return tuple(count_leaves(mean, seed, tree) for tree in range(trees))
 
 
 def count_leaves(mean: float, seed: int, tree: int) -> int:

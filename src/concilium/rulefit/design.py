@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from concilium.federation.attributes import Attribute, Source, recode
 from concilium.federation.cohort import Cohort, View
 from concilium.federation.work import CALL, Workload, estimate_columns
-from concilium.rulefit.packed import BLOCK, Bits, add_up, combine, cross, pack_rules, unpack
+from concilium.rulefit.packed import BLOCK, Bits, add_up, combine, cross, pack_rules, pick_upper, unpack
 from concilium.rulefit.terms import RuleTerms, read_terms
 
 
@@ -53,7 +53,9 @@ class Design:
         weights = weights if self.shrink is None else weights * self.shrink
         return np.concatenate([add_up(self.bits, weights), self.dense.T @ weights])
 
-    def combine(self, chosen: Sequence[int], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    def combine(
+        self, chosen: Sequence[int] | NDArray[np.intp], weights: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """For every patient the sum of weight x column over some columns; `weights` is [column, candidate]."""
         index = np.asarray(chosen, dtype=np.intp)
         rules = self.bits.shape[1]
@@ -64,7 +66,8 @@ class Design:
         return total if self.shrink is None else total * self.shrink[:, None]
 
     def cross(self, chosen: Sequence[int], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sum of weight x column x column over the patients, for every two of the intercept and some columns."""
+        """The sum of weight x column x column over the patients, for every two of the intercept and some columns: the
+        upper triangle, row after row."""
         index = np.asarray(chosen, dtype=np.intp)
         rules = self.bits.shape[1]
         if self.shrink is not None:
@@ -73,16 +76,15 @@ class Design:
         bits = np.ascontiguousarray(self.bits[:, index[inside]])
         plain = np.column_stack([np.ones(self.patients), self.dense[:, index[~inside] - rules]])
         weighted = plain * weights[:, None]
-        order = np.concatenate([[0], 1 + np.flatnonzero(~inside), 1 + np.flatnonzero(inside)])
-        size = plain.shape[1]
-        table = np.empty((len(order), len(order)))
+        size, count = plain.shape[1], 1 + len(index)
+        table = np.empty((count, count))
         table[:size, :size] = weighted.T @ plain
         for column in range(size):
-            table[column, size:] = table[size:, column] = add_up(bits, weighted[:, column])
+            table[column, size:] = add_up(bits, weighted[:, column])
         table[size:, size:] = cross(bits, weights)
-        result = np.empty_like(table)
-        result[np.ix_(order, order)] = table
-        return result
+        place = np.zeros(count, dtype=np.intp)
+        place[1:][~inside], place[1:][inside] = np.arange(1, size), np.arange(size, count)
+        return pick_upper(table, place)
 
     def matrix(self) -> NDArray[np.float64]:
         """All columns."""

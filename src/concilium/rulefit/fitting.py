@@ -27,6 +27,7 @@ from concilium.federation.sums import MOST_PLACES, bound_reals, read_reals, writ
 from concilium.federation.work import CALL, Workload
 from concilium.rulefit.design import Design, estimate_design, recall_at_site
 from concilium.rulefit.outcome import Outcome
+from concilium.rulefit.packed import unfold
 from concilium.rulefit.terms import RuleTerms, read_terms
 
 MOST_CANDIDATES = 100
@@ -164,8 +165,7 @@ class AskFit(AskReals, frozen=True, kw_only=True):
             residual = self.outcome.residual(outcome, first)
             parts += [[residual @ design.ones], design.add_up(residual)]
         if self.working is not None:
-            hessian = design.cross(self.working, self.outcome.curvature(first))
-            parts.append(hessian[np.triu_indices(len(hessian))])
+            parts.append(design.cross(self.working, self.outcome.curvature(first)))
         return write_reals(np.concatenate(parts), self.places)
 
 
@@ -203,20 +203,17 @@ def read_sums(question: AskFit, total: NDArray[np.int64]) -> Sums:
         at += len(question.columns) + 1
     hessian = None
     if question.working is not None:
-        size = len(question.working) + 1
-        hessian = np.zeros((size, size))
-        hessian[np.triu_indices(size)] = reals[at:]
-        hessian = hessian + np.triu(hessian, 1).T
+        hessian = unfold(reals[at:], len(question.working) + 1)
     return Sums(float(reals[0]), reals[1 : 1 + count], gradient, hessian)
 
 
 def predict(design: Design, candidates: Sequence[Coefficients]) -> NDArray[np.float64]:
     """The linear predictor of each patient at each candidate."""
-    used = sorted({column for candidate in candidates for column in candidate.columns})
-    place = {column: index for index, column in enumerate(used)}
+    named = [np.array(candidate.columns, dtype=np.intp) for candidate in candidates]
+    used = np.unique(np.concatenate(named))
     weights = np.zeros((len(used), len(candidates)))
-    for index, candidate in enumerate(candidates):
-        weights[[place[column] for column in candidate.columns], index] = candidate.values
+    for index, (columns, candidate) in enumerate(zip(named, candidates, strict=True)):
+        weights[np.searchsorted(used, columns), index] = candidate.values
     intercepts = np.array([candidate.intercept for candidate in candidates])
     predictor: NDArray[np.float64] = design.combine(used, weights) + design.ones[:, None] * intercepts
     return predictor

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from concilium.federation.attributes import MISSING
-from concilium.rulefit.rules import Condition, Rule, write_condition
+from concilium.rulefit.rules import Condition, Rule
 
 # How LightGBM writes a split's `decision_type`: a bit each, and two bits for what counts as missing (2: NaN).
 CATEGORICAL, DEFAULT_LEFT, MISSING_TYPE, NAN = 1, 2, 12, 8
@@ -126,12 +126,22 @@ def _write_rules(nodes: set[int], sizes: Sequence[int], starts: Sequence[int]) -
                 break
             condition = written.get((attribute, codes))
             if condition is None:
-                fulfilling = [
-                    code for code in range(sizes[attribute]) if codes >> starts[attribute] + code & 1
-                ]
-                condition = written[attribute, codes] = write_condition(attribute, fulfilling)
+                condition = written[attribute, codes] = write_bits(attribute, codes >> starts[attribute])
             conditions.append(condition)
             excluded &= ~own[attribute]
         else:
             rules.append(tuple(conditions))
     return sorted(rules)
+
+
+def write_bits(attribute: int, codes: int) -> Condition:
+    """The condition that the codes of these bits fulfil."""
+    ends, at = [attribute], 0
+    while codes:
+        ends.append(at + (codes & -codes).bit_length() - 1)
+        codes >>= ends[-1] - at
+        length = (~codes & codes + 1).bit_length() - 1  # of the run that begins with the lowest bit
+        ends.append(ends[-1] + length - 1)
+        codes >>= length
+        at = ends[-1] + 1
+    return tuple(ends)

@@ -53,14 +53,9 @@ def list_conditions(rules: Sequence[Rule], sizes: Sequence[int]) -> Conditions:
     """The conditions of these rules, over attributes with so many codes."""
     place: dict[Condition, int] = {}
     # Rules that were sent share their conditions, and to hash a long one again for each of them would take long.
-    place_of_id: dict[int, int] = {}
-    listed = []
-    for rule in rules:
-        for condition in rule:
-            at = place_of_id.get(id(condition))
-            if at is None:
-                at = place_of_id[id(condition)] = place.setdefault(condition, len(place))
-            listed.append(at)
+    different = {id(condition): condition for rule in rules for condition in rule}
+    place_of = {key: place.setdefault(condition, len(place)) for key, condition in different.items()}
+    listed = [place_of[id(condition)] for rule in rules for condition in rule]
     own: dict[int, list[Condition]] = {}
     for condition in place:
         own.setdefault(condition[0], []).append(condition)
@@ -98,12 +93,40 @@ def combine(bits: Bits, weights: NDArray[np.float64], patients: int) -> NDArray[
 
 
 def cross(bits: Bits, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For every two columns the sum of the weights of the patients who have both."""
+    """For every two columns, each with itself and those behind it, the sum of the weights of the patients who have
+    both; zero below the diagonal."""
     padded = np.zeros(8 * len(bits))
     padded[: len(weights)] = weights
     total = np.zeros((bits.shape[1], bits.shape[1]))
     _cross(np.ascontiguousarray(bits), padded, total)
-    return total + np.triu(total, 1).T
+    return total
+
+
+@numba.njit(nogil=True, cache=True, boundscheck=False)
+def pick_upper(table: NDArray[np.float64], place: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Row after row the upper triangle of a symmetric table, of which the lower one may be empty, after putting its
+    rows and columns into another order: `place` says where each is."""
+    size = len(place)
+    picked = np.empty(size * (size + 1) // 2)
+    at = 0
+    for row in range(size):
+        for column in range(row, size):
+            one, other = place[row], place[column]
+            picked[at] = table[one, other] if one <= other else table[other, one]
+            at += 1
+    return picked
+
+
+@numba.njit(nogil=True, cache=True, boundscheck=False)
+def unfold(upper: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """The symmetric table of which this is the upper triangle, row after row."""
+    table = np.empty((size, size))
+    at = 0
+    for row in range(size):
+        for column in range(row, size):
+            table[row, column] = table[column, row] = upper[at]
+            at += 1
+    return table
 
 
 @numba.njit(nogil=True, cache=True, boundscheck=False)

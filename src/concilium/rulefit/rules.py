@@ -58,21 +58,17 @@ def check_rules(rules: Sequence[Rule], attributes: Sequence[Attribute]) -> None:
     """MessageError unless every rule is in canonical form over these attributes."""
     lasts = [attribute.size - 1 for attribute in attributes]
     # Rules that were sent share their conditions, and to hash a long one again for each of them would take long.
-    checked: set[int] = set()
-    fine: set[Condition] = set()
-    for rule in rules:
-        if not rule:
-            raise MessageError("a rule needs a condition")
-        before = -1
-        for condition in rule:
-            if id(condition) not in checked:
-                if condition not in fine:
-                    check_condition(condition, lasts)
-                    fine.add(condition)
-                checked.add(id(condition))
-            if condition[0] <= before:
-                raise MessageError("a rule is not in canonical form: its conditions are out of order")
-            before = condition[0]
+    fine = set({id(condition): condition for rule in rules for condition in rule}.values())
+    for condition in fine:
+        check_condition(condition, lasts)
+    lengths = np.fromiter(map(len, rules), dtype=np.int64, count=len(rules))
+    if not lengths.all():
+        raise MessageError("a rule needs a condition")
+    about = np.fromiter((condition[0] for rule in rules for condition in rule), dtype=np.int64)
+    rising = np.diff(about) > 0
+    rising[lengths.cumsum()[:-1] - 1] = True  # from one rule to the next
+    if not rising.all():
+        raise MessageError("a rule is not in canonical form: its conditions are out of order")
     if sum(lasts[condition[0]] + 1 for condition in fine) > MOST_CELLS:
         raise MessageError("the rules have too many different conditions on attributes with many values")
 
