@@ -15,6 +15,8 @@ from sklearn.metrics import confusion_matrix, roc_curve
 import concilium as cc
 from agreed import Asker
 from concilium.errors import StudyError
+from concilium.federation.attributes import Attribute, OwnValues
+from concilium.federation.chance_tally import LOG_ODDS, probability
 from concilium.federation.decision import (
     CallingRule,
     Decided,
@@ -29,11 +31,16 @@ from concilium.federation.decision import (
     weigh_errors,
 )
 from concilium.federation.messages import Refusal
+from concilium.federation.schema import ConditionalSchema
+from concilium.federation.sums import read_sum
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates
 from concilium.rulefit.terms import RuleTerms
+from concilium.trees.splits import Split
+from concilium.trees.votes import AskVotes, Voter
+from concilium.trees.voting import count_as_votes
 from contract.patients import EVERYONE as CONTRACT_ROWS
 from contract.patients import SCHEMA as CONTRACT_SCHEMA
 from contract.patients import make, method_types
@@ -272,6 +279,152 @@ def test_a_hospital_tells_no_chances_to_a_study_that_decides_without():
         assert isinstance(asker.put(site, question), Refusal) == refused
 
 
+@pytest.mark.parametrize("release", ["exact", "masked"])
+@pytest.mark.parametrize("text", ["sensitivity 0.7", "sensitivity 1", "youden"])
+def test_the_one_level_model_decides_by_what_sites_count(release, text):
+    own = cc.NaiveBayes("y", bins=BINS, release=release, decision=text).fit(open_sites())
+    called = own.predict(TABLE) == "yes"
+    sensitivity, specificity = rates(called)
+    assert own.decided.sensitivity == pytest.approx(sensitivity)
+    assert own.decided.specificity == pytest.approx(specificity)
+    assert own.decided.told_by == "the patients learned from"
+    chance = own.predict_proba(TABLE)[:, 1]
+    gains = [np.subtract(*reversed(rates_from(chance, probability(np.array(edge))))) for edge in LOG_ODDS]
+    if text == "youden":
+        assert sensitivity + specificity - 1 == pytest.approx(max(gains))
+    else:
+        assert sensitivity >= parse(text).amount
+        assert rates(chance >= odds_up(own.decided.threshold))[0] < parse(text).amount
+    assert own.card.decision == say_decided(own.decided)
+    assert {kind.kind for kind in own.plan().questions} == {"tree.schema", "tree.crosstables", "tree.votes"}
+    said = own.explain(EVERYONE[0])
+    assert said.prediction == ("yes" if called[0] else "no")
+    assert "Called yes from" in str(said)
+
+
+def rates_from(chance, threshold):
+    """Alarms and sensitivity of those called from there on."""
+    called = chance >= threshold
+    return called[~TRUTH].mean(), called[TRUTH].mean()
+
+
+def test_chances_are_counted_as_hospitals_write_their_values():
+    """One hospital has numbers where another has text, values that no other has, and missing ones."""
+    draw = random.Random(5)
+    tables = []
+    for codes in ([1, 2, 3], ["1", "2", "x"], [2, None, 7]):
+        rows = [{"c": draw.choice(codes), "age": draw.choice([None, 30.0, 50.0, 70.0])} for _ in range(120)]
+        tables.append([{**row, "y": draw.random() < (0.5 if str(row["c"]) == "2" else 0.1)} for row in rows])
+    everyone = [row for rows in tables for row in rows]
+    truth = np.array([row["y"] for row in everyone])
+    for release in ("exact", "masked"):
+        sites = [cc.Site(f"h{n}", cc.Records.from_rows(rows)) for n, rows in enumerate(tables)]
+        own = cc.NaiveBayes("y", bins={"age": [40, 60]}, release=release, decision="youden").fit(sites)
+        called = own.predict([{**row, "c": None if row["c"] is None else str(row["c"])} for row in everyone])
+        assert own.decided.sensitivity == pytest.approx((called == True)[truth].mean())  # noqa: E712
+        assert own.decided.specificity == pytest.approx((called == False)[~truth].mean())  # noqa: E712
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+@pytest.mark.parametrize("text", ["sensitivity 0.5", "sensitivity 0.8", "sensitivity 1", "youden"])
+def test_an_ensemble_calls_from_so_many_votes_on(release, text):
+    options = {"bins": BINS, "imbalance": 1, "min_leaf": 1, "release": release}
+    plain = cc.VotingTrees("y", "yes", **options).fit(open_sites())
+    own = cc.VotingTrees("y", "yes", decision=text, **options).fit(open_sites())
+    assert own.body.experts == plain.body.experts
+    np.testing.assert_array_equal(own.predict_proba(TABLE), plain.predict_proba(TABLE))
+    share, experts = own.predict_proba(TABLE)[:, 1], len(own.body.experts)
+    called = own.predict(TABLE) == "yes"
+    sensitivity, specificity = rates(called)
+    assert own.decided.votes == experts > 1
+    assert own.decided.sensitivity == pytest.approx(sensitivity)
+    assert own.decided.specificity == pytest.approx(specificity)
+    by_votes = [rates_from(share, votes / experts - 1e-9) for votes in range(experts + 1)]
+    if text == "youden":
+        assert sensitivity + specificity - 1 == pytest.approx(max(true - false for false, true in by_votes))
+    else:
+        least = max(votes for votes in range(experts + 1) if by_votes[votes][1] >= parse(text).amount)
+        assert f"called yes from {least} of {experts} votes on" in own.card.decision
+        assert called.tolist() == (share >= least / experts - 1e-9).tolist()
+    assert say_decided(own.decided) in own.text()
+    for row, yes in zip(EVERYONE[:80], called, strict=False):
+        said = own.explain(row)
+        assert said.prediction == ("yes" if yes else "no")
+        assert f"of {experts} votes on" in str(said)
+    soft = own.soft_proba(TABLE)[:, 1] >= own.decided.threshold
+    assert soft.tolist() == called.tolist()
+
+
+def test_an_ensemble_on_bands_chooses_by_those_left_out(tmp_path):
+    own = cc.VotingTrees("y", "yes", bins=BINS, imbalance=1, bands=2, decision="sensitivity 0.6").fit(
+        open_sites()
+    )
+    assert own.decided.told_by == "patients held out"
+    assert own.decided.sensitivity >= 0.6
+    own.save(tmp_path / "model.json")
+    again = cc.load(tmp_path / "model.json")
+    assert again.body == own.body
+    assert again.predict(TABLE).tolist() == own.predict(TABLE).tolist()
+    assert again.explain(EVERYONE[3]) == own.explain(EVERYONE[3])
+
+
+def test_an_ordinary_tree_of_voting_trees_decides_as_a_tree():
+    one = cc.VotingTrees("y", "yes", bins=BINS, imbalance=0, max_depth=3, min_leaf=1, decision="youden")
+    assert one.fit(open_sites()).predict(TABLE).tolist() == tree(decision="youden").predict(TABLE).tolist()
+    assert one.decided.votes is None
+
+
+def test_where_nothing_is_told_of_votes_most_of_them_decide():
+    decided, said = count_as_votes(Decided("youden", "yes", 0.2), 7)
+    assert decided is None
+    assert said.startswith("by most votes")
+
+
+def test_a_hospital_counts_no_finer_than_the_study_s_decision_needs():
+    about = {"query": "", "target": "y", "positive": "yes", "attributes": (), "experts": [Voter([], [])]}
+    for method, parameters, by, refused in (
+        ("voting-trees", {"positive": "yes"}, "majority", False),
+        ("voting-trees", {"positive": "yes"}, "votes", True),
+        ("voting-trees", {"positive": "yes", "decision": "youden"}, "votes", False),
+        ("voting-trees", {"positive": "yes", "decision": "youden"}, "odds", True),
+        ("naive-bayes", {"decision": "youden"}, "odds", False),
+        ("naive-bayes", {"decision": "youden"}, "votes", True),
+        ("naive-bayes", {"decision": "prevalence"}, "odds", True),
+        ("tree", {"decision": "youden"}, "odds", True),
+    ):
+        site = open_sites()[0]
+        experts = [] if by == "odds" else about["experts"]
+        asker = Asker([site], method=method, parameters=parameters)
+        template = msgspec.msgpack.encode(ConditionalSchema(OwnValues(), []))
+        reply = asker.put(site, AskVotes(**{**about, "experts": experts}, by=by), template=template)
+        assert isinstance(reply, Refusal) == refused, (method, parameters, by)
+
+
+@pytest.mark.parametrize("floor", [0, 12])
+def test_counts_of_fewer_than_the_least_branch_of_a_policy_are_left_out(floor):
+    site = open_sites(cc.Policy(branch_floor=floor))[0]
+    age = Attribute("age", (40.0, 60.0, 75.0))
+    children = [-1] * age.size
+    children[age.first : age.first + 4] = [1, 2, 3, 4]
+    question = AskVotes(
+        query="",
+        target="y",
+        positive="yes",
+        attributes=(age,),
+        experts=[Voter([Split(0, 0, children)], [1, 2, 3, 4], [-1.0, 0.0, 1.0, 2.0])],
+        by="odds",
+    )
+    asker = Asker([site], method="naive-bayes", parameters={"decision": "youden", "bins": BINS})
+    template = msgspec.msgpack.encode(ConditionalSchema(OwnValues(), [OwnValues()]))
+    counts = read_sum(asker.put(site, question, template=template).body, question, question.shape)
+    ages = np.searchsorted([40, 60, 75], [row["age"] for row in ROWS[0]], side="right")
+    yes = np.array([row["y"] == "yes" for row in ROWS[0]])
+    hoped = np.zeros((2, len(LOG_ODDS) + 1), dtype=int)
+    np.add.at(hoped, (yes.astype(int), np.searchsorted(LOG_ODDS, ages - 1.0, side="right")), 1)
+    assert ((hoped > 0) & (hoped < 12)).any()
+    assert counts.tolist() == np.where(hoped < floor, 0, hoped).tolist()
+
+
 def test_experts_vote_by_the_costs_of_a_hospital():
     sites = open_sites()
     plain = cc.VotingTrees("y", "yes", bins=BINS, imbalance=1).fit(sites)
@@ -350,10 +503,10 @@ def test_what_cannot_be_decided_is_said_in_one_sentence():
                         decision="prevalence")  # fmt: skip
     with pytest.raises(StudyError, match="the positive class 'maybe' is none of the classes of 'y': no, yes"):
         tree(decision="prevalence", positive="maybe")
-    with pytest.raises(StudyError, match="a NaiveBayes cannot decide by 'youden'"):
-        cc.NaiveBayes("y", decision="youden")
-    with pytest.raises(StudyError, match="VotingTrees cannot decide by 'sensitivity 1'"):
-        cc.VotingTrees("y", "yes", decision="sensitivity 1")
+    with pytest.raises(
+        StudyError, match="a NaiveBayes cannot decide by 'youden': what a private one is told"
+    ):
+        cc.NaiveBayes("y", **PRIVATE, decision="youden")
     with pytest.raises(StudyError, match="says how experts vote already"):
         cc.VotingTrees("y", "yes", vote="majority", decision="prevalence")
     with pytest.raises(StudyError, match="'y' is a number"):

@@ -178,7 +178,9 @@ def test_a_explanation_names_those_outvoted_and_is_silent_where_nothing_was_aske
     def says(prediction, patients):
         return Explanation("y", prediction, 0.75, (), (), patients=patients)
 
-    explanation = explain_votes([says("no", 9), says("yes", 4), says("yes", 7)], "yes", "An expert votes.")
+    explanation = explain_votes(
+        [says("no", 9), says("yes", 4), says("yes", 7)], ("no", "yes"), "An expert votes.", None
+    )
     assert str(explanation).splitlines() == [
         "y = yes (2 of 3 experts).",
         "For yes: experts 2 and 3; for no: expert 1.",

@@ -128,7 +128,9 @@ def move_decision(
     shares = np.full((1, 2), 1 - decided.threshold)
     shares[0, place] = decided.threshold
     moved = float(adapt_shares(shares, shifts, slope)[0, place])
-    return msgspec.structs.replace(decided, threshold=moved, sensitivity=None, specificity=None, told_by="")
+    return msgspec.structs.replace(
+        decided, threshold=moved, sensitivity=None, specificity=None, told_by="", votes=None
+    )
 
 
 def log_shares(shares: Floats) -> Floats:

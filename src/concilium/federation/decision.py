@@ -10,9 +10,10 @@ youden            the chance from which on sensitivity and specificity together 
 
 Price: none. A threshold is worked out from numbers that the model has told already: class counts, and for the last two
 the counts of patients by class wherever they come to rest. Under `private` these are noisy, and what is made of them is
-post-processing: the protection of a patient is the same, and so is the ledger (tests/federation/test_decision.py). Only
-an exact or masked RuleFit has its sites count patients by class and chance for it, with an answer that they give anyway
-and that has no bound (rulefit/rates.py).
+post-processing: the protection of a patient is the same, and so is the ledger (tests/federation/test_decision.py).
+Exact and masked models that do not know it have their sites count patients by class and chance, or by class and votes,
+for the last two, in an answer that has no bound: RuleFit with one that they give anyway (rulefit/rates.py), NaiveBayes
+and VotingTrees with one question more (trees/votes.py; chance_tally.py).
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ DecisionRule = Annotated[
 
 class Decided(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a model stores of it: the positive class is called from this chance on. `sensitivity` and `specificity` are
-    those of the patients of whom it was chosen (`told_by` says who they are), where it was chosen by them."""
+    those of the patients of whom it was chosen (`told_by` says who they are), where it was chosen by them. Where so
+    many experts have `votes`, chances are shares of these, and the threshold lies between two of them."""
 
     rule: str
     positive: str | int | float | bool
@@ -105,6 +107,7 @@ class Decided(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     sensitivity: float | None = None
     specificity: float | None = None
     told_by: str = ""
+    votes: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def __post_init__(self) -> None:
         parse(self.rule)
@@ -119,6 +122,11 @@ class Decided(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         """ValueError unless it tells apart these classes."""
         if len(classes) != 2 or label(self.positive) not in map(label, classes):
             raise ValueError("a decision tells the positive class from one other")
+
+
+# Who is counted in a tally.
+LEARNED_FROM = "the patients learned from"
+HELD_OUT = "patients held out"
 
 
 @dataclass(frozen=True)
@@ -253,7 +261,10 @@ def weigh_errors(decision: str, counts: Sequence[int], positive: int | None) -> 
 def say_decided(decided: Decided) -> str:
     """From which chance on the positive class is called, and why, for cards, reports and consultations."""
     rule = parse(decided.rule)
-    said = f"called {label(decided.positive)} from {say_chance(decided.threshold)} on"
+    least = say_chance(decided.threshold)
+    if decided.votes is not None:
+        least = f"{math.ceil(decided.threshold * decided.votes)} of {decided.votes} votes"
+    said = f"called {label(decided.positive)} from {least} on"
     if rule.kind == "prevalence":
         return f"{said}: more than among all patients learned from (prevalence)"
     if rule.kind == "cost":

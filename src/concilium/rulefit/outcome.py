@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError, RecordsError
+from concilium.federation.chance_tally import probability
 from concilium.federation.cohort import Cohort
 from concilium.records.columns import Coded, label
 
@@ -83,12 +84,6 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return np.ones_like(predictor)
         chance = probability(predictor)
         return chance * (1 - chance)
-
-
-def probability(predictor: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The logistic function, without overflow."""
-    half: NDArray[np.float64] = 0.5 * (1 + np.tanh(0.5 * predictor))
-    return half
 
 
 def say_number(value: float, sign: str = "") -> str:

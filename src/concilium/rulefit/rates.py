@@ -5,7 +5,7 @@ so that the house can work out support, subgroup rates and the pooled standard d
 sum (N - 1) s^2 / sum (N - 1), of which importances are made (docs/methods.md, section 2.10).
 
 Where the study decides by a sensitivity or by Youden, and only there (RuleFit.find_objection), the question also has
-the coefficients, and asks for patients by class and log odds in bins of a quarter: 132 numbers more of the same
+the coefficients, and asks for patients by class and chance (federation/chance_tally.py): 132 numbers more of the same
 question, at no price of their own, since neither release that it may have has a bound.
 """
 
@@ -20,17 +20,15 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
+from concilium.federation.chance_tally import BINS, count_chances, read_chances
 from concilium.federation.cohort import Cohort
 from concilium.federation.decision import Tally
 from concilium.federation.sums import read_reals, write_reals
 from concilium.federation.work import CALL, Workload
 from concilium.rulefit.design import build_at_site, estimate_design
 from concilium.rulefit.fitting import AskReals, Coefficients, predict, refuse_floored
-from concilium.rulefit.outcome import probability
 from concilium.rulefit.terms import RuleTerms
 
-# The bins of log odds: public, whatever the patients.
-LOG_ODDS = tuple(quarter / 4 for quarter in range(-32, 33))
 # So many columns at a time are held as numbers: bits take a sixty-fourth of the memory.
 BLOCK = 64
 
@@ -46,7 +44,7 @@ class AskRates(AskReals, frozen=True, kw_only=True):
     @property
     def scores(self) -> int:
         """How many numbers say what chances patients have."""
-        return 0 if self.scored is None else 2 * (len(LOG_ODDS) + 1)
+        return 0 if self.scored is None else 2 * BINS
 
     @property
     def named(self) -> Sequence[Attribute]:
@@ -86,9 +84,7 @@ class AskRates(AskReals, frozen=True, kw_only=True):
             spread,
         ]
         if self.scored is not None:
-            bins = np.searchsorted(LOG_ODDS, predict(design, [self.scored])[:, 0], side="right")
-            cells = (outcome > 0) * (len(LOG_ODDS) + 1) + bins
-            parts.append(np.bincount(cells, minlength=self.scores))
+            parts.append(count_chances(predict(design, [self.scored])[:, 0], outcome > 0).ravel())
         return write_reals(np.concatenate(parts), self.places)
 
 
@@ -122,12 +118,5 @@ def read_rates(question: AskRates, total: NDArray[np.int64]) -> Rates:
             inside=own(outcomes / column),
             outside=own((positive - outcomes) / (patients - column)),
             deviation=np.sqrt(np.maximum(spread, 0) / max(free, 1)),
-            tally=None if question.scored is None else read_tally(reals[told:]),
+            tally=None if question.scored is None else read_chances(np.rint(reals[told:]).astype(np.int64)),
         )
-
-
-def read_tally(counts: NDArray[np.float64]) -> Tally:
-    """Patients by class and chance, of which a bin stands for its lower end."""
-    chances = [0.0, *probability(np.array(LOG_ODDS)).tolist()]
-    negatives, positives = np.rint(counts).astype(np.int64).reshape(2, -1).tolist()
-    return Tally(chances, negatives, positives, "the patients learned from")

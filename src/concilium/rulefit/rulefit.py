@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import ModelError
+from concilium.federation.chance_tally import probability
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.decision import CallingRule, DecisionRule
 from concilium.federation.explanation import Explanation
@@ -49,7 +50,6 @@ from concilium.rulefit.explanation import explain
 from concilium.rulefit.fit_questions import HELD_OUT
 from concilium.rulefit.fitting import AskReals
 from concilium.rulefit.generation import MOST_LEAVES, MOST_TREES, AskRules
-from concilium.rulefit.outcome import probability
 from concilium.rulefit.path import PenaltyTried
 from concilium.rulefit.plain_fit import PlainFit
 from concilium.rulefit.private_fit import PrivateFit

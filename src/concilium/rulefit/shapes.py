@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.federation.attributes import Attribute
-from concilium.rulefit.outcome import probability
+from concilium.federation.chance_tally import probability
 
 Vector = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from concilium.errors import HouseError, nearest
 from concilium.federation.attributes import Attribute, present
 from concilium.federation.conversation import Asked, Conversation, ToEach
+from concilium.federation.decision import HELD_OUT, LEARNED_FROM, Tally
 from concilium.federation.run import together
 from concilium.federation.schema import SchemaSeen, SharedSchema, set_against_rest, share_schema
 from concilium.records.columns import Value, label
@@ -30,10 +31,14 @@ from concilium.trees.sample_crosstables import AskSampleCrosstables
 from concilium.trees.schemas import ask_schemas
 from concilium.trees.splits import Split
 from concilium.trees.stopping import balanced_accuracy, experts_at, find_final
-from concilium.trees.votes import AskVotes, Rule, Voter, find_lift, is_for_positive
+from concilium.trees.votes import AskVotes, Counting, Rule, Voter, find_lift, is_for_positive
 
 if TYPE_CHECKING:
     from concilium.trees.voting import VotingTrees
+
+
+# The experts that vote, the measures of all ensembles that were tried, and what a threshold is chosen by.
+Settled: TypeAlias = tuple[list[list[GrowingNode]], list[Fraction], Tally | None]
 
 
 @dataclass(frozen=True)
@@ -127,20 +132,21 @@ class Ensemble:
             return ToEach(question, self.templates)
         return ToEach(question, {site: self.templates[site] for site in among}, only=True)
 
-    def grow(self) -> Conversation[tuple[list[list[GrowingNode]], list[Fraction]]]:
-        """Experts two at a time, until more do not help: those of the best ensemble, and the measures of all that were
-        tried."""
+    def grow(self) -> Conversation[Settled]:
+        """Experts two at a time, until more do not help: those of the best ensemble, the measures of all that were
+        tried, and by how many votes patients have, where the study decides by that."""
         grown: list[list[GrowingNode]] = []
         measures: list[Fraction] = []
         while (final := find_final(measures, Fraction(self.study.delta))) is None:
             while len(grown) < experts_at(len(measures)):
                 grown.append((yield from self.grow_expert(len(grown))))
             measures.append((yield from self.measure(grown)))
-        return grown[: experts_at(final)], measures
+        best = grown[: experts_at(final)]
+        if not self.study.rule.tallied:
+            return best, measures, None
+        return best, measures, read_votes((yield from self.count_votes(best, by="votes")), LEARNED_FROM)
 
-    def grow_on_bands(
-        self, sizes: Mapping[str, int], bands: int
-    ) -> Conversation[tuple[list[list[GrowingNode]], list[Fraction]]]:
+    def grow_on_bands(self, sizes: Mapping[str, int], bands: int) -> Conversation[Settled]:
         """The same, as 7.5 of the thesis settles how many: ensembles are measured on bands of sites that had no part in
         them, every band in turn, and the votes on all of them count together. The experts are then grown from all
         sites."""
@@ -159,10 +165,16 @@ class Ensemble:
                     experts.append((yield from self.grow_expert(len(experts), others)))
                 votes += yield from self.count_votes(experts, band)
             measures.append(balanced_accuracy(votes.tolist()))
+        tally = None
+        if self.study.rule.tallied:
+            counted = np.zeros((2, experts_at(final) + 1), dtype=np.int64)
+            for band, experts in zip(left_out, grown, strict=True):
+                counted += yield from self.count_votes(experts[: experts_at(final)], band, by="votes")
+            tally = read_votes(counted, HELD_OUT)
         experts = []
         for number in range(experts_at(final)):
             experts.append((yield from self.grow_expert(number)))
-        return experts, measures
+        return experts, measures, tally
 
     def grow_expert(
         self, number: int, among: Collection[str] | None = None
@@ -197,9 +209,13 @@ class Ensemble:
         return balanced_accuracy((yield from self.count_votes(experts)).tolist())
 
     def count_votes(
-        self, experts: Sequence[list[GrowingNode]], among: Collection[str] | None = None
+        self,
+        experts: Sequence[list[GrowingNode]],
+        among: Collection[str] | None = None,
+        by: Counting = "majority",
     ) -> Conversation[Counts]:
-        """What these experts' majority says of the patients of all sites, or of those among them: [class, vote]."""
+        """What these experts' majority says of the patients of all sites, or of those among them, [class, vote]; or how
+        many of them vote for each."""
         question = AskVotes(
             query=self.study.query,
             target=self.study.target,
@@ -207,9 +223,17 @@ class Ensemble:
             attributes=self.public.attributes,
             experts=[as_voter(expert, self.study.vote, self.lift) for expert in experts],
             sample=self.sample if self.templates is None else None,
+            by=by,
         )
         votes: Counts = yield self.ask(question, among)
         return votes
+
+
+def read_votes(counted: Counts, who: str) -> Tally:
+    """What patients by class and number of votes tell; a chance is a share of the votes."""
+    experts = counted.shape[1] - 1
+    negatives, positives = counted.tolist()
+    return Tally([votes / experts for votes in range(experts + 1)], negatives, positives, who)
 
 
 def begin(study: VotingTrees, sample: Sample) -> Conversation[tuple[Turnout, bool, Ensemble]]:

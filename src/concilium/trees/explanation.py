@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from concilium.federation.decision import choose_one
+from concilium.federation.decision import Decided, choose_one
 from concilium.federation.explanation import Explanation, Reason
 from concilium.records.columns import Value, label
 from concilium.trees.body import TreeBody
@@ -143,19 +143,22 @@ def say_stopped(body: TreeBody, node: int, patient: Mapping[str, Any]) -> tuple[
     )
 
 
-def explain_votes(votes: Sequence[Explanation], positive: Value, how: str) -> Explanation:
-    """What most of an odd number of experts say; the reasons are those of the one who saw most similar patients. `how`
-    an expert votes is a sentence."""
-    won = 2 * sum(vote.prediction == positive for vote in votes) > len(votes)
-    agree = [number for number, vote in enumerate(votes, 1) if (vote.prediction == positive) == won]
+def explain_votes(
+    votes: Sequence[Explanation], classes: Sequence[Value], how: str, decided: Decided | None
+) -> Explanation:
+    """What most of an odd number of experts say, or as many as the decision asks for; the reasons are those of the one
+    among them who saw most similar patients. `how` an expert votes is a sentence."""
+    share = sum(vote.prediction == classes[1] for vote in votes) / len(votes)
+    called = classes[choose_one([1 - share, share], classes, decided)]
+    agree = [number for number, vote in enumerate(votes, 1) if vote.prediction == called]
     against = [number for number in range(1, len(votes) + 1) if number not in agree]
-    speaker = max(agree, key=lambda number: (votes[number - 1].patients or 0, -number))
+    speaker = max(agree or against, key=lambda number: (votes[number - 1].patients or 0, -number))
     voice = votes[speaker - 1]
-    named = label(voice.prediction)
+    named, heard = label(called), label(voice.prediction)
     others = f"; for {label(votes[against[0] - 1].prediction)}: {name_experts(against)}." if against else "."
     return Explanation(
         target=voice.target,
-        prediction=voice.prediction,
+        prediction=called,
         probability=len(agree) / len(votes),
         reasons=voice.reasons,
         patients=voice.patients,
@@ -163,10 +166,10 @@ def explain_votes(votes: Sequence[Explanation], positive: Value, how: str) -> Ex
         votes=tuple(votes),
         sentences=(
             f"{voice.target} = {named} ({len(agree)} of {len(votes)} experts).",
-            f"For {named}: {name_experts(agree)}{others}",
-            f"Expert {speaker}, who knows most patients like this one, says {named} "
+            f"For {named}: {name_experts(agree) if agree else 'nobody'}{others}",
+            f"Expert {speaker}, who knows most patients like this one, says {heard} "
             f"({voice.probability:.0%} of {voice.patients} in its sample):",
-            *(say_reasons(named, voice.reasons) or [f"It {NO_QUESTION}"]),
+            *(say_reasons(heard, voice.reasons) or [f"It {NO_QUESTION}"]),
             *voice.notes,
             f"{how} Samples have many more positive patients than a hospital has.",
         ),

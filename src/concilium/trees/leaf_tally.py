@@ -9,13 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from concilium.federation.decision import Tally, decide
+from concilium.federation.decision import HELD_OUT, LEARNED_FROM, Tally, decide
 from concilium.trees.body import TreeBody, TreeNode
 from concilium.trees.growing import Counts
 from concilium.trees.shares import class_shares
-
-LEARNED_FROM = "the patients learned from"
-HELD_OUT = "patients held out"
 
 
 def decide_tree(

@@ -17,18 +17,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.federation.attributes import Attribute
+from concilium.federation.chance_tally import read_chances
 from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.decision import CallingRule, decide, say_decided
+from concilium.federation.decision import CallingRule, Tally, decide, say_decided
 from concilium.federation.explanation import Explanation
 from concilium.federation.method import documented
 from concilium.federation.prediction import AnyPatients, NewPatients
+from concilium.federation.questions import Statistic
 from concilium.federation.schema import SharedSchema, share_schema, state_schema
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.columns import label
 from concilium.trees.body import BEFOREHAND, BodyOfTrees, TreeBody, TreeNode
 from concilium.trees.cautions import find_oddities
 from concilium.trees.evidence import explain_evidence
-from concilium.trees.growing import Counts, GrowingNode, finish
+from concilium.trees.growing import Counts, GrowingNode, finish, name_cell
 from concilium.trees.importances import rank
 from concilium.trees.noisy_crosstables import AskNoisyCrosstables
 from concilium.trees.plain_tree import PlainTables
@@ -37,6 +40,8 @@ from concilium.trees.private_growing import TreeBudget
 from concilium.trees.routing import STAYS
 from concilium.trees.schemas import PLAN_SCHEMA, TreeMethod, ask_schemas
 from concilium.trees.settling import find_path, settle
+from concilium.trees.splits import Split
+from concilium.trees.votes import AskVotes, Voter
 
 
 class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -98,11 +103,17 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     body_type: ClassVar[type[NaiveBayesBody]] = NaiveBayesBody
 
     def find_decision_fault(self, rule: CallingRule) -> str | None:
-        if rule.tallied:
+        if rule.tallied and self.way_out.bounded:
             return (
-                "it does not know how many patients have which chance; take 'prevalence' or a cost, or a tree"
+                "what a private one is told does not say how many patients have which chance, and one more question "
+                "would cost more; take 'prevalence' or a cost, or a tree"
             )
         return None
+
+    def find_objection(self, question: Statistic) -> str | None:
+        if isinstance(question, AskVotes) and question.by != "odds":
+            return "it asks how experts vote, and the study has none"
+        return super().find_objection(question)
 
     @property
     def budget(self) -> TreeBudget:
@@ -111,7 +122,8 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     def plan(self) -> Plan:
         if not self.way_out.bounded:
             tables = PlannedQuestion("tree.crosstables", None, "counts of all attributes")
-            return Plan("rho", (PLAN_SCHEMA, tables))
+            chances = PlannedQuestion("tree.votes", None, "patients by class and chance, for the decision")
+            return Plan("rho", (PLAN_SCHEMA, tables, *([chances] if self.rule.tallied else [])))
         attributes = state_schema(*self.stated, self.target).attributes
         note = f"class tables of all {len(attributes)} attributes, once"
         return Plan("rho", (PlannedQuestion("tree.noisy", self.rho, note),))
@@ -125,10 +137,38 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         seen = yield from ask_schemas(self)
         schema = share_schema(seen, self.bins, self.target)
         self.find_positive(schema.classes.values)
-        counts = yield from PlainTables(self, schema, seen).count()
+        tables = PlainTables(self, schema, seen)
+        counts = yield from tables.count()
         patients = {site: own.patients for site, own in seen.items()}
-        body, said = self._finish(schema, counts[0])
+        body = self._finish(schema, counts[0])
+        tally = None
+        if self.rule.tallied and self.find_positive(body.classes) is not None:
+            told = yield tables.tell(self._ask_chances(schema, body))
+            tally = read_chances(told)
+        body, said = self._decide(body, tally)
         return Learned(body, patients, find_oddities(self, schema, seen), said)
+
+    def _ask_chances(self, schema: SharedSchema, body: NaiveBayesBody) -> AskVotes:
+        """How many patients of each class have which chance: every attribute moves the log odds by itself."""
+        positive = self.find_positive(body.classes)
+        assert positive is not None
+        place = {attribute.name: index for index, attribute in enumerate(schema.attributes)}
+        experts = []
+        for number, nodes in enumerate(body.attributes):
+            index = place[body.names[number]]
+            moved = body.evidence(number) @ np.where(np.arange(2) == positive, 1.0, -1.0)
+            children = lead(nodes[0], schema.attributes[index])
+            experts.append(Voter([Split(0, index, children)], list(range(1, len(nodes))), moved[1:].tolist()))
+        shares = body.class_shares
+        return AskVotes(
+            query=self.query,
+            target=self.target,
+            attributes=(schema.hidden if self.way_out.by_site else schema).attributes,
+            positive=body.classes[positive],
+            experts=experts,
+            by="odds",
+            start=float(np.log(shares[positive] / shares[1 - positive])),
+        )
 
     def _converse_privately(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
         schema = state_schema(*self.stated, self.target)
@@ -145,12 +185,11 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             variance=str(variance),
         )
         tables = estimate(noisy[0], sizes, float(variance)).tables
-        body, said = self._finish(schema, np.rint(tables).astype(np.int64))
+        body, said = self._decide(self._finish(schema, np.rint(tables).astype(np.int64)))
         return Learned(body, {}, [self.say_price()], said)
 
-    def _finish(self, schema: SharedSchema, table: Counts) -> tuple[NaiveBayesBody, str]:
-        """The model of a table, [1 + cell, class], and what the card says of its decision; a value that nobody has gets
-        a branch only if the study names it."""
+    def _finish(self, schema: SharedSchema, table: Counts) -> NaiveBayesBody:
+        """The model of a table, [1 + cell, class]; a value that nobody has gets a branch only if the study names it."""
         trees, start = [], 1
         for index, attribute in enumerate(schema.attributes):
             nodes = [GrowingNode(0, table[0], 0, [STAYS] * attribute.size)]
@@ -161,7 +200,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             start += attribute.size
             if len(nodes) > 1:
                 trees.append(finish(self.target, self.query, schema.keep([index]), nodes))
-        body = NaiveBayesBody(
+        return NaiveBayesBody(
             target=self.target,
             classes=list(schema.classes.values),
             query=self.query,
@@ -169,11 +208,14 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             counts=[int(count) for count in table[0]],
             attributes=[tree.nodes for tree in trees],
         )
+
+    def _decide(self, body: NaiveBayesBody, tally: Tally | None = None) -> tuple[NaiveBayesBody, str]:
+        """The model with its decision, and what the card says of that."""
         positive = self.find_positive(body.classes)
         if positive is None:
             return body, ""
         prevalence = float(body.class_shares[positive])
-        decided, said = decide(self.decision, body.classes[positive], prevalence)
+        decided, said = decide(self.decision, body.classes[positive], prevalence, tally)
         return msgspec.structs.replace(body, decided=decided), said
 
     @property
@@ -229,6 +271,18 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
 
     def _summary(self) -> str:
         return f"{len(self.body.attributes)} attributes"
+
+
+def lead(root: TreeNode, attribute: Attribute) -> list[int]:
+    """For each cell of an attribute the node of its tree that it leads to, as `settle` does."""
+    elsewhere = STAYS if root.other is None else root.other
+    goes = {None if one.value is None else label(one.value): one.node for one in root.branches}
+    children = [elsewhere] * attribute.size
+    for cell in attribute.in_branch_order:
+        if cell != attribute.other_cell:
+            name = name_cell(attribute, cell)
+            children[cell] = goes.get(None if name is None else label(name), elsewhere)
+    return children
 
 
 def tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from concilium.federation.attributes import Attribute
-from concilium.federation.conversation import Conversation, Learned, Partners, ToEach
+from concilium.federation.conversation import Asked, Conversation, Learned, Partners, ToEach
 from concilium.federation.decision import weigh_errors
 from concilium.federation.edges import choose_cutoffs
 from concilium.federation.held_out import Part
@@ -21,6 +21,7 @@ from concilium.federation.sums import write_sum
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.trees.body import TreeBody
 from concilium.trees.cautions import find_constant, find_lonely_classes, find_oddities, say_constant
+from concilium.trees.conditional import Conditional
 from concilium.trees.crosstables import AskCrosstables
 from concilium.trees.growing import Counts, finish, grow
 from concilium.trees.leaf_tally import decide_tree
@@ -145,6 +146,11 @@ class PlainTables:
                 word = self._study.way_out.word or self._find_word(answers, question.shape)
                 self.saved += round(len(self._seen) * word * more)
         return total
+
+    def tell(self, question: Conditional) -> Asked:
+        """Another question about all attributes, as its sites are told of their values."""
+        everything = tuple(range(len(self._schema.attributes)))
+        return ToEach(question, self._tell(everything)) if self._by_site else question
 
     @property
     def _by_site(self) -> bool:

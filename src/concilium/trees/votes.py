@@ -1,7 +1,11 @@
-"""How an ensemble of trees votes at the sites: confusion counts to be added up (docs/methods.md, section 1.13).
+"""How several trees vote at the sites: patients by class and by what the trees say of them together, to be added up
+(docs/methods.md, sections 1.13 and 1.18).
 
-The question carries all experts, so that a site needs no memory of earlier ones. Under `exact` the house sees four
-numbers of every site: patients by class and by the ensemble's vote; under `masked` their sums over all sites.
+The question carries all experts, so that a site needs no memory of earlier ones. Under `exact` the house sees the
+numbers of every site, under `masked` their sums over all sites. Of an ensemble there are four: by class and by what
+most experts say. A study that decides by a sensitivity or by Youden, and no other, also asks for patients by class and
+number of votes, or, of a one-level model, whose trees each move the log odds, by class and chance (chance_tally.py).
+Such finer counts leave out those below the least branch that a hospital's policy has.
 
 The patients are all of the query at the sites that take part.
 Every expert has learned from all the positives among them, so that what comes out is good enough to compare ensembles
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import repeat
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -21,6 +26,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.attributes import check_attributes
+from concilium.federation.chance_tally import BINS, count_chances
 from concilium.federation.cohort import Cohort
 from concilium.federation.decision import CallingRule
 from concilium.federation.questions import PLAIN
@@ -58,17 +64,25 @@ def find_lift(decision: CallingRule, positives: int, negatives: int) -> Fraction
     return decision.amount / (1 - decision.amount) * Fraction(negatives, positives)
 
 
+# By what patients are counted: by whether most experts vote for them, by how many do, or by their log odds.
+Counting = Literal["majority", "votes", "odds"]
+MOST_ODDS = 1e6
+
+
 class Voter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A tree, and at which of its nodes a patient who comes to rest there has its vote for the positive class."""
+    """A tree, and at which of its nodes a patient who comes to rest there has its vote for the positive class; or by
+    how much each of these nodes moves the log odds."""
 
     tree: list[Split]
     positive: list[int]
+    odds: list[float] = []
 
 
 class AskVotes(Conditional, frozen=True, kw_only=True):
-    """How many patients of each class does the majority of these experts call positive, and negative?
+    """How many patients of each class does the majority of these experts call positive, and negative? Or: how many have
+    so many votes; or which log odds, which begin with `start` and are moved by every tree?
 
-    `sample`: under masks, where nobody opts out, a site adds nothing if it could not lay it out."""
+    `sample`: of an ensemble under masks, where nobody opts out, a site adds nothing if it could not lay it out."""
 
     kind: ClassVar[str] = "tree.votes"
     releases: ClassVar[frozenset[str]] = PLAIN
@@ -76,6 +90,8 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
     positive: str | int | float | bool
     experts: list[Voter]
     sample: Sample | None = None
+    by: Counting = "majority"
+    start: float = 0.0
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -84,15 +100,17 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return 2, 2
+        return 2, {"majority": 2, "votes": len(self.experts) + 1, "odds": BINS}[self.by]
 
     def check(self, release: str) -> None:
-        if len(self.experts) % 2 == 0:
+        if len(self.experts) % 2 == 0 and self.by != "odds":
             raise MessageError("the number of experts must be odd, so that no vote is a tie")
-        if len(self.experts) > MOST_EXPERTS:
-            raise MessageError(f"at most {MOST_EXPERTS} experts can vote at a time")
+        most = len(self.attributes) if self.by == "odds" else MOST_EXPERTS
+        if len(self.experts) > most:
+            raise MessageError(f"at most {most} experts can vote at a time")
+        self._check_odds()
         self.check_told(release)
-        if (self.sample is None) != (release == "exact"):
+        if (self.sample is None) != (release == "exact" or self.by == "odds"):
             raise MessageError(
                 "under masks, and only there, votes are counted where a sample can be laid out"
             )
@@ -104,8 +122,18 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
             if len(votes) != len(expert.positive) or not votes <= check_tree(expert.tree, self.attributes):
                 raise MessageError("an expert votes at a node that its tree does not have, or twice at one")
 
+    def _check_odds(self) -> None:
+        """MessageError unless log odds are told where they are asked for, one for each node, and of bearable size."""
+        moved = [self.start, *(one for expert in self.experts for one in expert.odds)]
+        told = [len(expert.odds) for expert in self.experts]
+        hoped = [len(expert.positive) if self.by == "odds" else 0 for expert in self.experts]
+        if told != hoped or (self.start and self.by != "odds"):
+            raise MessageError("log odds are told for every node that moves them, where they are asked for")
+        if not all(abs(one) <= MOST_ODDS for one in moved):
+            raise MessageError("log odds are out of range")
+
     def estimate(self, patients: int, columns: int) -> Workload:
-        work = estimate_columns(self.attributes, patients) + Workload(READ_CATEGORY * patients, 32 * patients)
+        work = estimate_columns(self.attributes, patients) + Workload(READ_CATEGORY * patients, 48 * patients)
         routing = [estimate_routing(expert.tree, patients) for expert in self.experts]
         votes = sum(CALL * (1 + len(expert.positive)) for expert in self.experts)
         votes += 8 * len(self.experts) * patients
@@ -114,19 +142,29 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
         )
 
     def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
-        """The counts of this site, [class, vote], negative first."""
+        """The counts of this site, [class, what the experts say], negative first."""
         if self.sample is not None:
             cohort = self.sample.leave_out_unfit(cohort, self.query, self.target)
-        columns = find_columns(cohort, self, template if self.sample is None else None).folded
-        votes = np.zeros(len(cohort.view.records), dtype=np.int32)
+        told = template if self.sample is None and (self.by != "odds" or self.hides_values) else None
+        columns = find_columns(cohort, self, told).folded
+        said = np.full(len(cohort.view.records), self.start)
         for expert in self.experts:
             resting = route(cohort.rows, find_branchings(expert.tree, columns))
-            for node in expert.positive:
+            for node, weight in zip(expert.positive, expert.odds or repeat(1.0), strict=False):
                 if node in resting:
-                    votes[resting[node]] += 1
-        won = 2 * votes[cohort.rows] > len(self.experts)
+                    said[resting[node]] += weight
         truth = is_positive(cohort, self.target, self.positive)
-        counts = np.bincount(2 * truth + won, minlength=4).reshape(2, 2).astype(np.uint32)
+        counts = self._count(said[cohort.rows], truth).astype(np.uint32)
         if cohort.guard.on and cohort.guard.withholds(counts):
             counts[:] = 0
+        if self.by != "majority":
+            counts[counts < cohort.branch_floor] = 0
         return counts
+
+    def _count(self, said: NDArray[np.float64], truth: NDArray[np.bool_]) -> NDArray[np.intp]:
+        if self.by == "odds":
+            return count_chances(said, truth)
+        votes = said.astype(np.intp)
+        column = 2 * votes > len(self.experts) if self.by == "majority" else votes
+        size = self.shape[1]
+        return np.bincount(truth * size + column, minlength=2 * size).reshape(2, size)

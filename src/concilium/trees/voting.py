@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.decision import CallingRule, Decided, DecisionRule, decide, parse, say_decided
+from concilium.federation.decision import (
+    CallingRule,
+    Decided,
+    DecisionRule,
+    Tally,
+    decide,
+    parse,
+    say_decided,
+)
 from concilium.federation.explanation import Explanation
 from concilium.federation.method import (
     Attributes,
@@ -32,6 +40,7 @@ from concilium.federation.method import (
     documented,
 )
 from concilium.federation.prediction import AnyPatients, NewPatients
+from concilium.federation.questions import Statistic
 from concilium.parameters import Parameter, choice, share, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.columns import label
@@ -43,10 +52,11 @@ from concilium.trees.explanation import explain, explain_votes
 from concilium.trees.growing import finish
 from concilium.trees.importances import add_gains, rank
 from concilium.trees.layout import MOST_NEGATIVES, Sample
+from concilium.trees.leaf_tally import tally_leaves
 from concilium.trees.settling import find_path, mix_shares, settle, spread
 from concilium.trees.stopping import experts_at
 from concilium.trees.tree import DecisionTree, MaxDepth, MinLeaf
-from concilium.trees.votes import Rule, find_lift, is_for_positive
+from concilium.trees.votes import AskVotes, Rule, find_lift, is_for_positive
 
 FINE = 10**12  # shares are compared as whole numbers
 
@@ -168,16 +178,26 @@ class VotingTrees(Method[VotingBody]):
     decision: DecisionRule = "majority"
 
     def find_decision_fault(self, rule: CallingRule) -> str | None:
-        if rule.tallied:
-            return "its experts vote, and votes are no chances; take 'prevalence' or a cost, a tree, or a RuleFit"
-        if rule.kind != "majority" and self.vote == "majority":
+        if rule.kind in ("prevalence", "cost") and self.vote == "majority":
             return "vote = 'majority' says how experts vote already"
         return None
 
+    def find_objection(self, question: Statistic) -> str | None:
+        if isinstance(question, AskVotes) and question.by != "majority":
+            if question.by == "odds":
+                return "it asks what chances patients have, and experts vote"
+            if not self.rule.tallied:
+                return "it asks how many votes patients have, and the study's decision does not need that"
+        return super().find_objection(question)
+
     @property
     def decided(self) -> Decided | None:
-        """Of the one ordinary tree; experts decide each for themselves, and most of them together."""
-        return self.body.decided if self.body.negatives is None else None
+        """Of the one ordinary tree, or from how many votes on an ensemble calls the positive class; by costs and by
+        prevalence experts decide each for themselves, and most of them together."""
+        decided = self.body.decided
+        if decided is None or self.body.negatives is None or decided.votes is not None:
+            return decided
+        return None
 
     def check(self) -> None:
         if self.bands is not None and not self.way_out.comparable:
@@ -200,20 +220,29 @@ class VotingTrees(Method[VotingBody]):
             "tree.sample": "counts of all attributes in every expert's sample, once per level of each expert",
             "tree.votes": "class by vote of every ensemble tried: four numbers each",
         }
+        if self.rule.tallied:
+            notes["tree.votes"] += (
+                "; of the last one, patients by class and number of votes, for the decision"
+            )
         return Plan("rho", tuple(PlannedQuestion(kind, None, note) for kind, note in notes.items()))
 
     def converse(self, partners: Partners) -> Conversation[Learned[VotingBody]]:
         sample = Sample(positive=self.positive, negatives=self.negatives)
         turnout, rare, ensemble = yield from begin(self, sample)
+        tally: Tally | None = None
         if rare and self.bands is not None:
             sizes = {site: patients or 0 for site, patients in turnout.by_site.items()}
-            grown, measures = yield from ensemble.grow_on_bands(sizes, self.bands)
+            grown, measures, tally = yield from ensemble.grow_on_bands(sizes, self.bands)
         elif rare:
-            grown, measures = yield from ensemble.grow()
+            grown, measures, tally = yield from ensemble.grow()
         else:
             grown, measures = [(yield from ensemble.grow_expert(0))], []
         trees = [finish(self.target, self.query, ensemble.schema, expert) for expert in grown]
-        decided, said = decide(self.decision, turnout.classes[1], turnout.positives / turnout.patients)
+        if not rare:
+            tally = tally_leaves(trees[0].leaves, 1)
+        decided, said = decide(self.decision, turnout.classes[1], turnout.positives / turnout.patients, tally)
+        if rare and self.rule.tallied and decided is not None:
+            decided, said = count_as_votes(decided, len(grown))
         body = VotingBody(
             target=self.target,
             classes=turnout.classes,
@@ -229,7 +258,7 @@ class VotingTrees(Method[VotingBody]):
             bands=self.bands if rare else None,
         )
         warnings = [*self._tell(body), *find_oddities(self, ensemble.schema, ensemble.seen)]
-        if said and rare:
+        if said and rare and not self.rule.tallied:
             said = f"{said}; each expert decides so, and most of them together"
         return Learned(body, {**turnout.by_site}, warnings, said)
 
@@ -305,7 +334,7 @@ class VotingTrees(Method[VotingBody]):
             explain(tree, path, patient, vote=self._vote(tree, patient))
             for tree, path in zip(trees, paths, strict=True)
         ]
-        return explain_votes(votes, self.body.classes[1], self._say_vote())
+        return explain_votes(votes, self.body.classes, self._say_vote(), self.decided)
 
     def _say_vote(self) -> str:
         """When an expert votes for a class."""
@@ -340,6 +369,8 @@ class VotingTrees(Method[VotingBody]):
             f"{body.target} = {label(body.classes[1])}: {count(len(body.experts), 'expert')} with one vote each "
             f"({body.positives} of {body.patients} patients are positive)"
         ]
+        if self.decided is not None:
+            lines.append(say_decided(self.decided))
         tried = ", ".join(f"{stage.experts}: {stage.balanced_accuracy:.4f}" for stage in body.stages)
         on_whom = "the patients learned from" if body.bands is None else f"{body.bands} bands left out"
         lines.append(f"balanced accuracy on {on_whom}, by number of experts: {tried}")
@@ -361,6 +392,17 @@ class VotingTrees(Method[VotingBody]):
 
     def _summary(self) -> str:
         return count(len(self.body.experts), "expert")
+
+
+def count_as_votes(decided: Decided, experts: int) -> tuple[Decided | None, str]:
+    """A decision by the share of votes, as what the model stores and what the card says: the threshold lies between two
+    numbers of votes, so that a half more or less on either side (`soft_proba`) calls the same patients. Where there was
+    nothing to choose by, most votes decide."""
+    if decided.sensitivity is None:
+        return None, f"by most votes: those counted for {decided.rule!r} are all of one class"
+    least = max(decided.threshold - 0.5 / experts, 0.0)
+    by_votes = msgspec.structs.replace(decided, threshold=least, votes=experts)
+    return by_votes, say_decided(by_votes)
 
 
 def count(number: int, noun: str) -> str:
