@@ -4,8 +4,8 @@ python experiments/implied_thresholds.py
 
 A private NaiveBayes has noisy tables of every attribute by class, and nothing of patients by chance. Taken at its word,
 attributes are independent within a class, so that the distribution of log odds of each class follows from the tables,
-by convolution, at no price. This asks what comes of it at best: with exact tables, without any noise. Patients are those
-of five data sets of SurvSet (`pip install SurvSet`), the outcome is the event, 30 % are held back (means of three
+by convolution, at no price. This asks what comes of it at best: with exact tables, without any noise. Patients are of
+five data sets of SurvSet (`pip install SurvSet`), the outcome is the event, 30 % are held back (means of three
 divisions); numbers are cut at the 10, 25, 50, 75 and 90 % quantiles. `implied` is the sensitivity on the patients held
 back where the model's tables say 0.9; `counted` is what a study has that counts patients by class and chance.
 """
