@@ -98,6 +98,7 @@ def test_a_table_that_fits_says_so(tmp_path):
             "fault",
             "line 4 holds '?'; name it as missing under [map]",
         ),
+        ("chol", lambda i: f'"{9 - i % 7},5"', "fault", "line 2 holds '9,5'; if commas are decimal here"),
         ("ward", lambda i: "a", "odd", "is the same for everyone (a)"),
         ("ward", lambda i: "", "fault", "is missing for everyone"),
         ("ward", lambda i: "ab"[i % 2] if i < 10 else "", "odd", "is missing for 75% of the patients"),

@@ -116,12 +116,26 @@ def test_every_patient_is_where_the_one_value_says(column, described):
     expected = (
         None if attribute.edges and text else [place(attribute, own, v, by_itself=False) for v in values]
     )
-    for source in (view, NewPatients(table)):
-        if expected is None or (numbers and not attribute.edges and source is view):
-            with pytest.raises(RecordsError):
-                recode(attribute, source, own)
-        else:
-            assert cells_of(attribute, source, own) == expected
+    if expected is None or (numbers and not attribute.edges):
+        with pytest.raises(RecordsError):
+            recode(attribute, view, own)
+    else:
+        assert cells_of(attribute, view, own) == expected
+    patients = NewPatients(table)
+    if attribute.edges and any(v is not None and np.isnan(measure(v)) for v in values):
+        with pytest.raises(RecordsError, match="as a number, but row"):
+            recode(attribute, patients, own)
+    else:
+        assert cells_of(attribute, patients, own) == [place_new(attribute, own, value) for value in values]
+
+
+def place_new(attribute, own, value):
+    """Where a patient to predict is: by the own label of the value, or else by what its text stands for."""
+    if attribute.edges or value is None:
+        return place(attribute, own, value, by_itself=True)
+    listed = [] if own is None else own.values
+    known = listed if attribute.hidden else attribute.values
+    return place(attribute, own, value, by_itself=label(value) not in map(label, known))
 
 
 @given(attributes())

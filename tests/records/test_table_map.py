@@ -124,6 +124,45 @@ def test_what_does_not_fit_is_said_with_line_and_remedy(tmp_path, cell, text, pr
         read(tmp_path, f'chol;y\n"{cell}";1\n', text)
 
 
+ODD_CELLS = {
+    "": ["180", "5,2", "4,9", "?", "x", "200"],
+    'decimal = ","': ["180", "5,2", "4.9", "1.5", "?", "x"],
+    '[columns]\nage = { from = "chol", until = "2020-01-01" }': ["1999-01-01", "1970-05-31", "x", "1.1.1970"],
+}
+
+
+@given(st.data(), st.sampled_from(list(ODD_CELLS)))
+def test_the_first_line_that_does_not_fit_is_named(tmp_path_factory, data, text):
+    folder = tmp_path_factory.mktemp("lines")
+    cells = data.draw(st.lists(st.sampled_from(ODD_CELLS[text]), min_size=1, max_size=30))
+
+    def fits(cell):
+        try:
+            return read(folder, f'chol;y\n"{cell}";1\n', text) is not None
+        except RecordsError:
+            return False
+
+    wrong = [line for line, cell in enumerate(cells, start=2) if not fits(cell)]
+    table = "chol;y\n" + "".join(f'"{cell}";1\n' for cell in cells)
+    if not wrong:
+        assert len(read(folder, table, text)) == len(cells)
+        return
+    line = wrong[0]
+    with pytest.raises(RecordsError, match=rf"line {line}[ :]") as error:
+        read(folder, table, text)
+    assert repr(cells[line - 2]) in str(error.value)
+
+
+def test_a_row_of_a_sheet_is_named_by_its_number_there(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in ([], ["chol", "y"], [180, 1], [], ["5,2", 1], ["4,9", 0]):
+        book.active.append(row)
+    book.save(tmp_path / "north.xlsx")
+    with pytest.raises(RecordsError, match="row 5 holds '5,2'"):
+        cc.Records.read(tmp_path / "north.xlsx", dictionary=DICTIONARY, map=parse(""))
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -7,7 +7,7 @@ the same if their labels are: sites need not agree on how a code is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -180,6 +180,9 @@ class Source(Protocol):
     def coded(self, name: str) -> Coded:
         """A category."""
 
+    def reread(self, name: str) -> Callable[[Value], str] | None:
+        """What else a value may be the label of, where an attribute does not have its own; None: nothing."""
+
 
 def recode(
     attribute: Attribute, source: Source, own: OwnValues | None = None
@@ -190,10 +193,15 @@ def recode(
         cells = np.array([attribute.missing_cell, *inner], dtype=np.int32)
         return source.binned(attribute.name, attribute.edges), cells
     column = source.coded(attribute.name)
-    return column.codes, find_cells(attribute, column, own)
+    return column.codes, find_cells(attribute, column, own, source.reread(attribute.name))
 
 
-def find_cells(attribute: Attribute, column: Coded, own: OwnValues | None = None) -> NDArray[np.int32]:
+def find_cells(
+    attribute: Attribute,
+    column: Coded,
+    own: OwnValues | None = None,
+    reread: Callable[[Value], str] | None = None,
+) -> NDArray[np.int32]:
     """For each code of a column of categories (0: missing) the attribute's cell, NOWHERE where it has none."""
     first, inner = attribute.first, attribute.inner
     if attribute.hidden:
@@ -208,6 +216,11 @@ def find_cells(attribute: Attribute, column: Coded, own: OwnValues | None = None
         place = {label(value): cell for cell, value in enumerate(attribute.values, first)}
     other = attribute.other_cell
     cells = [place.get(label(value), other) for value in column.values]
+    if reread is not None:
+        cells = [
+            cell if label(value) in place else place.get(reread(value), other)
+            for cell, value in zip(cells, column.values, strict=True)
+        ]
     return np.array([MISSING if attribute.missing else other, *cells], dtype=np.int32)
 
 

@@ -224,6 +224,9 @@ class View:
         self._refuse_guessed(name)
         return read_as_numbers(self.records[name]) if self._by_itself else numbers(self.records, name)
 
+    def reread(self, name: str) -> None:
+        """At a site a value is its own label, as the table was read, and nothing else."""
+
     def coded(self, name: str) -> Coded:
         """A column of categories; RecordsError where it is one of numbers, which have labels where each cell is read by
         itself."""

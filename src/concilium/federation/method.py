@@ -299,6 +299,10 @@ class Method(Undertaking[B]):
     def attributes_(self) -> list[str]:
         """The attributes that the model asks about, in order."""
 
+    def read(self, patients: AnyPatients) -> NewPatients:
+        """Patients as the model reads them, whatever it is asked about them (prediction.py)."""
+        return NewPatients(patients, self.card.dictionary)
+
     @abstractmethod
     def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         """For each patient how likely each class is; columns as in classes_."""

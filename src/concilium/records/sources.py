@@ -79,12 +79,16 @@ def read_columns(
     return read_parquet(path, schema, tokens)
 
 
-def name_row(source: Any, row: int) -> str:
-    """How people find a row, counted from 0, in a source: in a text file by its line."""
+def name_row(source: Any, row: int, table: str | None = None) -> str:
+    """How people find a row, counted from 0, in a source: by its line in a text file, by its number in a sheet."""
     if is_text_file(source):
         from concilium.records.delimited import look
 
         return look(Path(source)).row(row)
+    if isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(SPREADSHEETS):
+        from concilium.records.spreadsheet import name_sheet_row
+
+        return name_sheet_row(Path(source), table, row)
     return f"row {row + 1}"
 
 

@@ -35,6 +35,11 @@ def read_spreadsheet(
     return columns
 
 
+def name_sheet_row(path: Path, sheet: str | None, row: int) -> str:
+    """How people find a row of patients, counted from 0, in a sheet."""
+    return f"row {_read_rows(path, sheet)[1][row].number}"
+
+
 class SheetRow:
     """A row of a sheet by its number there."""
 

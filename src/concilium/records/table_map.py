@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -190,7 +190,7 @@ def read_mapped(
         plan = replace(plan, as_text=True)
         raw = Records(read_columns(source, table, plan.choose, tokens))
     where = str(source) if isinstance(source, str | Path) else "the table"
-    mapping = _Mapping(plan, raw, tokens, where, lambda row: name_row(source, row), problems)
+    mapping = _Mapping(plan, raw, tokens, where, lambda row: name_row(source, row, table), problems)
     return Records(mapping.columns(), raw=raw)
 
 
@@ -321,13 +321,13 @@ class _Mapping:
         if isinstance(column, Numbers) and kind == "number" and not one.values:
             return Numbers(self._convert(column.numbers, one, entry, place), by_itself=True)
         codes, texts = list_texts(column)
+        foreign: set[int] = set()
         if _is_text(column):
-            if kind == "number":
-                self._refuse_foreign(codes, texts, place)
+            foreign = {code for code, text in enumerate(texts, start=1) if self.plan.map.is_foreign(text)}
             texts = [self.plan.map.tidy(text) for text in texts]
         texts = [recode(one.values, text) for text in texts]
         if kind == "number":
-            numbers = self._numbers(codes, texts, tokens, place)
+            numbers = self._numbers(codes, texts, tokens, place, foreign)
             return Numbers(self._convert(numbers, one, entry, place), by_itself=True)
         if entry is None:
             guess = not one.values or kind is not None
@@ -337,30 +337,33 @@ class _Mapping:
         return code_dictionary(codes, values, "code", place)
 
     def _numbers(
-        self, codes: NDArray[np.integer], texts: Sequence[str], tokens: frozenset[str], place: Place
+        self,
+        codes: NDArray[np.integer],
+        texts: Sequence[str],
+        tokens: frozenset[str],
+        place: Place,
+        foreign: Collection[int],
     ) -> NDArray[np.float64]:
+        """The numbers of these texts; what is none, or is `foreign` (written by another custom than the map says), is
+        refused where the table first has it."""
         numbers = np.full(len(texts) + 1, np.nan)
+        faulty = []
         for code, text in enumerate(texts, start=1):
             if is_missing(text, tokens):
                 continue
             number = read_number(text)
-            if number is None:
-                raise self._not_a_number(codes, code, text, place)
-            numbers[code] = number
+            if number is None or code in foreign:
+                faulty.append(code)
+            else:
+                numbers[code] = number
+        row = find_first(codes, faulty)
+        if row is not None:
+            text = texts[int(codes[row]) - 1]
+            raise RecordsError(
+                f"{place.source}: column {place.name} is a number by the dictionary, but {place.row(row)} holds "
+                f"{text!r}; {say_remedy(text, self.plan.map)}"
+            )
         return np.take(numbers, codes) + 0.0
-
-    def _refuse_foreign(self, codes: NDArray[np.integer], texts: Sequence[str], place: Place) -> None:
-        """Stop at a number that is written by another custom than the map says."""
-        for code, text in enumerate(texts, start=1):
-            if self.plan.map.is_foreign(text):
-                raise self._not_a_number(codes, code, text, place)
-
-    def _not_a_number(self, codes: NDArray[np.integer], code: int, text: str, place: Place) -> RecordsError:
-        row = int(np.argmax(codes == code))
-        return RecordsError(
-            f"{place.source}: column {place.name} is a number by the dictionary, but {place.row(row)} holds {text!r}; "
-            f"{say_remedy(text, self.plan.map)}"
-        )
 
     def _convert(
         self, numbers: NDArray[np.float64], one: ColumnMap, entry: DictionaryEntry | None, place: Place
@@ -394,18 +397,21 @@ class _Mapping:
         tokens = self.tokens | {token.strip(BLANKS) for token in one.missing}
         codes, texts = list_texts(column)
         moments = np.full(len(texts) + 1, np.datetime64("NaT"), dtype="datetime64[us]")
+        faulty = []
         for code, text in enumerate(texts, start=1):
             if is_missing(text, tokens):
                 continue
             try:
                 moments[code] = np.datetime64(parse_date(text, self.plan.map.dates), "us")
             except ValueError:
-                row = int(np.argmax(codes == code))
-                written = self.plan.map.dates or "ISO 8601 (2024-05-31)"
-                raise RecordsError(
-                    f"{place.source}: column {place.name}, {place.row(row)}: {text!r} is no date as {written} has it; "
-                    f'say how dates are written, dates = "%d.%m.%Y" under [map], or name it as missing'
-                ) from None
+                faulty.append(code)
+        row = find_first(codes, faulty)
+        if row is not None:
+            text, written = texts[int(codes[row]) - 1], self.plan.map.dates or "ISO 8601 (2024-05-31)"
+            raise RecordsError(
+                f"{place.source}: column {place.name}, {place.row(row)}: {text!r} is no date as {written} has it; "
+                f'say how dates are written, dates = "%d.%m.%Y" under [map], or name it as missing'
+            )
         return np.take(moments, codes)
 
     def _derive(self, name: str, one: ColumnMap, seen: Records) -> Column:
@@ -425,6 +431,12 @@ class _Mapping:
                 f"{self.plan.map.where}: {name!r} is true or false, and by the dictionary a number"
             )
         return code_dictionary(codes, unify([*values]), "code", self._place(name))
+
+
+def find_first(codes: NDArray[np.integer], faulty: Sequence[int]) -> int | None:
+    """The first row that has one of these codes, which are in the order of values and not of rows."""
+    held = np.isin(codes, faulty)
+    return int(np.argmax(held)) if held.any() else None
 
 
 def say_remedy(text: str, map: TableMap) -> str:

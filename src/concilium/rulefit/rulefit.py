@@ -41,7 +41,6 @@ from concilium.parameters import Parameter, choice, number, unwrap, whole
 from concilium.policy.policy import LEAST_SUPPORT
 from concilium.privacy.accounting import Plan
 from concilium.records.columns import label
-from concilium.records.table import Records
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.charts import draw_importances, draw_rates
 from concilium.rulefit.cutoffs import WIDE_EDGES
@@ -292,7 +291,7 @@ class RuleFit(PrivateMethod[RuleBody]):
 
     def design(self, patients: AnyPatients) -> NDArray[np.float64]:
         """The matrix that `coef_` multiplies: a column for each rule (0 or 1) and each linear term."""
-        source = NewPatients(patients)
+        source = self.read(patients)
         return build(self.body.terms, len(source), source).matrix()
 
     def decide(self, patients: AnyPatients) -> NDArray[np.float64]:
@@ -315,13 +314,9 @@ class RuleFit(PrivateMethod[RuleBody]):
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         row = {name: patient.get(name) for name in self.attributes_} or {self.body.target: None}
-        schema = {
-            a.name: "number" if a.numeric else "code" for a in self.body.terms.attributes if a.name in row
-        }
-        records = Records.from_rows([row], schema=schema)
-        design = self._design_taken(records)
+        design = self._design_taken([row])
         ones = float(design.ones[0])
-        undecided = self._find_undecided(patient, NewPatients(records))
+        undecided = self._find_undecided(patient, self.read([row]))
         return explain(
             self.body, design.matrix()[0], ones, {c: share * ones for c, share in undecided.items()}
         )
@@ -346,7 +341,7 @@ class RuleFit(PrivateMethod[RuleBody]):
 
     def _design_taken(self, patients: AnyPatients) -> Design:
         """The design of the terms that are in the model."""
-        source = NewPatients(patients)
+        source = self.read(patients)
         return build(keep(self.body.terms, [term.column for term in self.body.taken]), len(source), source)
 
     def table(self) -> list[Row]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from concilium.federation.decision import Decided, choose_one
 from concilium.federation.explanation import Explanation, Reason
+from concilium.federation.prediction import NO_ENTRIES, Entries
 from concilium.records.columns import Value, label
 from concilium.trees.body import TreeBody
 from concilium.trees.settling import mix_shares, spread
@@ -18,11 +19,15 @@ NO_QUESTION = "asks nothing about the patient here."
 
 
 def explain(
-    body: TreeBody, path: Sequence[int], patient: Mapping[str, Any], vote: int | None = None
+    body: TreeBody,
+    path: Sequence[int],
+    patient: Mapping[str, Any],
+    vote: int | None = None,
+    dictionary: Entries = NO_ENTRIES,
 ) -> Explanation:
     """The explanation of a path from the root, for the class that is called at its end, or for that of the vote."""
     if any(body.nodes[node].attribute not in {None, *patient} for node in path):
-        return explain_partly(body, patient, vote)
+        return explain_partly(body, patient, vote, dictionary)
     counts = [body.nodes[node].counts for node in path]
     best = body.call(counts[-1]) if vote is None else vote
     shares = [class_shares(node)[best] for node in counts]
@@ -57,16 +62,18 @@ def explain(
     )
 
 
-def explain_partly(body: TreeBody, patient: Mapping[str, Any], vote: int | None = None) -> Explanation:
+def explain_partly(
+    body: TreeBody, patient: Mapping[str, Any], vote: int | None = None, dictionary: Entries = NO_ENTRIES
+) -> Explanation:
     """The explanation for a patient of whom not all was entered that the tree asks: each value that was moves the
     shares, in the order of the tree; what was not is weighed over the model's patients (settling.spread)."""
     order = list(dict.fromkeys(node.attribute for node in body.nodes if node.attribute is not None))
     known: dict[str, Any] = {}
-    resting = spread(body, known)
+    resting = spread(body, known, dictionary)
     steps = [(mix_shares(body, resting), resting, "")]
     for name in (name for name in order if name in patient):
         known[name] = patient[name]
-        resting = spread(body, known)
+        resting = spread(body, known, dictionary)
         if resting != steps[-1][1]:
             steps.append((mix_shares(body, resting), resting, name))
     shares = [step[0] for step in steps]

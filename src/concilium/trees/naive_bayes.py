@@ -23,7 +23,7 @@ from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.decision import CallingRule, Tally, decide, say_decided
 from concilium.federation.explanation import Explanation
 from concilium.federation.method import documented
-from concilium.federation.prediction import AnyPatients, NewPatients
+from concilium.federation.prediction import AnyPatients
 from concilium.federation.questions import Statistic
 from concilium.federation.schema import SharedSchema, share_schema, state_schema
 from concilium.privacy.accounting import Plan, PlannedQuestion
@@ -226,7 +226,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         """For each patient how likely each class is; columns as in classes_. What attributes say is multiplied as if
         they were independent: patients are ranked well by that, but extreme shares are too sure of themselves."""
-        table = NewPatients(patients)
+        table = self.read(patients)
         score = np.tile(np.log(self.body.class_shares), (len(table), 1))
         for number, tree in enumerate(self.body.trees):
             score += self.body.evidence(number)[settle(tree, table)]
@@ -239,7 +239,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         """What each attribute of this patient moved, the strongest first."""
         # What was not entered is no evidence, not even that of patients for whom it is missing.
         reached = [
-            find_path(tree, patient)[-1] if name in patient else 0
+            find_path(tree, patient, self.card.dictionary)[-1] if name in patient else 0
             for name, tree in zip(self.body.names, self.body.trees, strict=True)
         ]
         return explain_evidence(self.body, reached)

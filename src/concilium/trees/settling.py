@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.federation.attributes import Attribute, present, recode
-from concilium.federation.prediction import NewPatients
+from concilium.federation.prediction import NO_ENTRIES, Entries, NewPatients
 from concilium.records.columns import label
 from concilium.trees.body import TreeBody
 from concilium.trees.routing import STAYS, Branching, route
@@ -24,10 +24,10 @@ def settle(body: TreeBody, patients: NewPatients) -> NDArray[np.intp]:
     return nodes
 
 
-def find_path(body: TreeBody, patient: Mapping[str, Any]) -> list[int]:
+def find_path(body: TreeBody, patient: Mapping[str, Any], dictionary: Entries = NO_ENTRIES) -> list[int]:
     """The nodes that a patient (of plain values) passes, the root first."""
     row = {name: patient.get(name) for name in body.asked}
-    tests = find_tests(body, NewPatients([row])) if row else {}
+    tests = find_tests(body, NewPatients([row], dictionary)) if row else {}
     path = [0]
     while (test := tests.get(path[-1])) is not None:
         child = int(test.child[test.codes[0]])
@@ -37,7 +37,7 @@ def find_path(body: TreeBody, patient: Mapping[str, Any]) -> list[int]:
     return path
 
 
-def spread(body: TreeBody, patient: Mapping[str, Any]) -> dict[int, float]:
+def spread(body: TreeBody, patient: Mapping[str, Any], dictionary: Entries = NO_ENTRIES) -> dict[int, float]:
     """The nodes where a patient (of plain values) may come to rest, with weights that add up to 1.
 
     What was not entered (a name that the patient lacks) is not evidence: there the patient goes every way, in parts as
@@ -45,7 +45,7 @@ def spread(body: TreeBody, patient: Mapping[str, Any]) -> dict[int, float]:
     3). A value that is said to be missing (None) is one, and goes where such patients went.
     """
     row = {name: patient.get(name) for name in body.asked}
-    tests = find_tests(body, NewPatients([row])) if row else {}
+    tests = find_tests(body, NewPatients([row], dictionary)) if row else {}
     resting: dict[int, float] = {}
     moving = [(0, 1.0)]
     while moving:

@@ -18,7 +18,7 @@ from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.explanation import Explanation
 from concilium.federation.held_out import MOST_PERCENT, Part
 from concilium.federation.method import documented
-from concilium.federation.prediction import AnyPatients, NewPatients
+from concilium.federation.prediction import AnyPatients
 from concilium.parameters import Parameter, choice, flag, number, whole
 from concilium.privacy.accounting import Plan
 from concilium.trees import plain_tree, private_tree
@@ -179,18 +179,19 @@ class DecisionTree(TreeMethod[TreeBody]):
 
     def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         """For each patient the shares of the classes among the patients of the leaf; columns as in classes_."""
-        shares: NDArray[np.float64] = self.body.shares[settle(self.body, NewPatients(patients))]
+        shares: NDArray[np.float64] = self.body.shares[settle(self.body, self.read(patients))]
         return shares
 
     def soft_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
-        soft: NDArray[np.float64] = self.body.soft_shares[settle(self.body, NewPatients(patients))]
+        soft: NDArray[np.float64] = self.body.soft_shares[settle(self.body, self.read(patients))]
         return soft
 
     def soften(self, said: Explanation) -> NDArray[np.float64]:
         return self.body.soften(np.array(said.chances), said.patients or 0)
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
-        return explain(self.body, find_path(self.body, patient), patient)
+        known = self.card.dictionary
+        return explain(self.body, find_path(self.body, patient, known), patient, dictionary=known)
 
     def importances(self) -> dict[str, float]:
         return rank(add_gains([self.body]))

@@ -39,7 +39,7 @@ from concilium.federation.method import (
     Target,
     documented,
 )
-from concilium.federation.prediction import AnyPatients, NewPatients
+from concilium.federation.prediction import AnyPatients
 from concilium.federation.questions import Statistic
 from concilium.parameters import Parameter, choice, share, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion
@@ -298,7 +298,7 @@ class VotingTrees(Method[VotingBody]):
         Votes say how sure the ensemble is, not how likely the patient is to be positive: experts learned from
         samples in which positives are common.
         """
-        table = NewPatients(patients)
+        table = self.read(patients)
         trees = self.body.trees
         if self.body.negatives is None:
             shares: NDArray[np.float64] = trees[0].shares[settle(trees[0], table)]
@@ -313,7 +313,7 @@ class VotingTrees(Method[VotingBody]):
         """With half a vote more on either side."""
         trees = self.body.trees
         if self.body.negatives is None:
-            soft: NDArray[np.float64] = trees[0].soft_shares[settle(trees[0], NewPatients(patients))]
+            soft: NDArray[np.float64] = trees[0].soft_shares[settle(trees[0], self.read(patients))]
             return soft
         return (self.predict_proba(patients) * len(trees) + 0.5) / (len(trees) + 1)
 
@@ -326,12 +326,12 @@ class VotingTrees(Method[VotingBody]):
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         """How the experts vote on this patient, and the reasons of one who prevails."""
-        trees = self.body.trees
-        paths = [find_path(tree, patient) for tree in trees]
+        trees, known = self.body.trees, self.card.dictionary
+        paths = [find_path(tree, patient, known) for tree in trees]
         if self.body.negatives is None:
-            return explain(trees[0], paths[0], patient)
+            return explain(trees[0], paths[0], patient, dictionary=known)
         votes = [
-            explain(tree, path, patient, vote=self._vote(tree, patient))
+            explain(tree, path, patient, self._vote(tree, patient), known)
             for tree, path in zip(trees, paths, strict=True)
         ]
         return explain_votes(votes, self.body.classes, self._say_vote(), self.decided)
@@ -346,7 +346,7 @@ class VotingTrees(Method[VotingBody]):
 
     def _vote(self, tree: TreeBody, patient: Mapping[str, Any]) -> int:
         """What an expert votes on a patient, weighed where something was not entered."""
-        resting = spread(tree, patient)
+        resting = spread(tree, patient, self.card.dictionary)
         if len(resting) == 1:
             return int(self._votes(tree)[next(iter(resting))])
         shares = [round(share * FINE) for share in mix_shares(tree, resting).tolist()]
