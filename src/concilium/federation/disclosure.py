@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from concilium.federation.lasting_numbers import LastingNumbers
-from concilium.federation.patient_states import Aspect, PatientStates, find_added, find_changed
+from concilium.federation.patient_states import (
+    Aspect,
+    Marks,
+    PatientStates,
+    find_added,
+    find_changed,
+    join_marks,
+)
 from concilium.privacy.ledger import Ledger
 from concilium.privacy.ledger_memory import PatientMemory
 from concilium.records.patients import Patients
@@ -193,18 +200,45 @@ class Populations:
     ) -> Callable[[bytes], Iterator[BitMap]]:
         """For an earlier population, by its digest, the patients of whom something else is said now: in each aspect of
         each state that it was told about in."""
-        answered = {} if memory.columns is not None else self._ledger.answered_states()
+        states = self._states
+        if memory.columns is not None or states is None:
+            return lambda digest: iter(())
+        answered = self._ledger.answered_states()
 
         @cache
-        def find(number: int, aspect: str) -> BitMap:
-            now = (
-                None if self._states is None else self._states.find(Aspect.read(aspect), memory.key, numbers)
-            )
+        def find(number: int, aspect: str) -> list[BitMap]:
+            now = states.find(Aspect.read(aspect), memory.key, numbers)
+            if now is None:
+                return self._compare_columns(states, number, memory.key, numbers)
             then = np.frombuffer(self._ledger.patient_states(number), dtype="<u8")
-            changed = [] if now is None else find_changed(now, then).tolist()
-            return BitMap(changed)
+            return [BitMap(find_changed(now, then).tolist())]
 
-        return lambda digest: (find(*state) for state in answered.get(digest, ()))
+        return lambda digest: (changed for state in answered.get(digest, ()) for changed in find(*state))
+
+    def _compare_columns(
+        self, states: PatientStates, number: int, key: bytes, numbers: NDArray[np.uint32]
+    ) -> list[BitMap]:
+        """The patients of whom the columns that are left say something else than in a state of which some are gone; and
+        once more for each two of a column that is gone and one that is new, as if that were its other name. (Columns
+        that say the same of nearly everybody are alike without being the same.)"""
+        same, gone = BitMap(), []
+        known: set[str] = set()
+        for part, text in self._ledger.parts_of_state(number):
+            aspect = Aspect.read(text)
+            known.update(aspect.columns)
+            then = np.frombuffer(self._ledger.patient_states(part), dtype="<u2")
+            now = states.mark(aspect, key, numbers)
+            if now is not None:
+                same |= BitMap(find_changed(now, then).tolist())
+            elif len(aspect.columns) == 1:
+                gone.append(then)
+        added = [
+            states.mark(one, key, numbers)
+            for one in states.columns
+            if not known & set(one.columns) and states.count_uncommon(one) >= 2 * self._least
+        ]
+        renamed = (find_changed(now, then) for now in added if now is not None for then in gone)
+        return [same, *(same | BitMap(one.tolist()) for one in renamed)]
 
     def _remember_states(self, memory: PatientMemory, numbers: NDArray[np.uint32], own: bytes) -> None:
         """With ids: in which state of the patients they were told about."""
@@ -212,8 +246,27 @@ class Populations:
             return
         for aspect in self._states.aspects:
             states = self._states.find(aspect, memory.key, numbers)
-            if states is not None:
-                self._ledger.remember_state(own, aspect.write(), states.astype("<u8").tobytes())
+            if states is None:
+                continue
+            number, is_new = self._ledger.remember_state(aspect.write(), states.astype("<u8").tobytes())
+            self._ledger.remember_answered(own, number)
+            if is_new and aspect.columns:
+                for column in self._states.columns:
+                    marks = self._states.mark(column, memory.key, numbers)
+                    if marks is not None:
+                        self._ledger.remember_part(number, self._remember_marks(column.write(), marks))
+
+    def _remember_marks(self, aspect: str, marks: Marks) -> int:
+        """Keep what a column says of patients: with what it said before, where it says the same of whoever is in both.
+        So a version costs what is new in it. Of patients whom an answer was not about nothing is compared."""
+        for number, before in self._ledger.states_of(aspect):
+            earlier = np.frombuffer(before, dtype="<u2")
+            joined = join_marks(earlier, marks)
+            if joined is not None:
+                if not np.array_equal(joined, earlier):
+                    self._ledger.complete_state(number, aspect, joined.astype("<u2").tobytes())
+                return number
+        return self._ledger.remember_state(aspect, marks.astype("<u2").tobytes())[0]
 
     def _differ_safely(self, asked: BitMap, before: BitMap, common: int) -> bool:
         return not any(0 < len(one) - common < self._least for one in (asked, before))

@@ -37,6 +37,8 @@ _TABLES = {
     number INTEGER PRIMARY KEY, aspect TEXT NOT NULL, digest BLOB NOT NULL UNIQUE, states BLOB NOT NULL)""",
     "answered_state": """CREATE TABLE IF NOT EXISTS answered_state (
     population BLOB NOT NULL, state INTEGER NOT NULL, PRIMARY KEY (population, state)) WITHOUT ROWID""",
+    "state_part": """CREATE TABLE IF NOT EXISTS state_part (
+    state INTEGER NOT NULL, part INTEGER NOT NULL, PRIMARY KEY (state, part)) WITHOUT ROWID""",
     "mask_circle": """CREATE TABLE IF NOT EXISTS mask_circle (
     records TEXT NOT NULL, names TEXT NOT NULL, PRIMARY KEY (records, names)) WITHOUT ROWID""",
     "peer_head": """CREATE TABLE IF NOT EXISTS peer_head (
@@ -45,7 +47,14 @@ _TABLES = {
 _BY_ROW = "disclosure_population"
 """Where version 0.1 remembered populations, by the rows of one table in its order."""
 KEY_BYTES = 16
-FORGOTTEN = ("remembered_population", "patient_names", "patient_key", "patient_state", "answered_state")
+FORGOTTEN = (
+    "remembered_population",
+    "patient_names",
+    "patient_key",
+    "patient_state",
+    "answered_state",
+    "state_part",
+)
 
 
 PATIENT_TABLES = tuple(_TABLES[name] for name in ("patient_key", "patient_names", "remembered_population"))
@@ -125,25 +134,52 @@ class LedgerMemory:
         return found
 
     def patient_states(self, number: int) -> bytes:
-        """What was held of each patient then, 8 bytes each, in the order of their numbers."""
+        """What was held of each patient then, a number each, in the order of their numbers."""
         query = "SELECT states FROM patient_state WHERE number = ?"
         return b"".join(states for (states,) in self._recollect("patient_state", query, (number,)))
 
-    def remember_state(self, population: bytes, aspect: str, states: bytes) -> None:
-        """Keep in which state of the patients a population was told about, each state once; inside `seal`, if and only
-        if the charge stands."""
+    def states_of(self, aspect: str) -> list[tuple[int, bytes]]:
+        """All states that were kept of an aspect, by their numbers, the last first."""
+        query = "SELECT number, states FROM patient_state WHERE aspect = ? ORDER BY number DESC"
+        return self._recollect("patient_state", query, (aspect,))
+
+    def parts_of_state(self, number: int) -> list[tuple[int, str]]:
+        """Number and aspect of the states that a state was kept in parts as."""
+        query = "SELECT number, aspect FROM state_part JOIN patient_state ON part = number WHERE state = ?"
+        return self._recollect("state_part", query, (number,))
+
+    def remember_state(self, aspect: str, states: bytes) -> tuple[int, bool]:
+        """Keep a state of the patients, once: its number, and whether it is new. Inside `seal`, if and only if the
+        charge stands."""
         digest = hashlib.sha256(aspect.encode() + b"\n" + states).digest()
+        known = "SELECT number FROM patient_state WHERE digest = ?"
         with self._file.joining(to_write=True):
-            for table in ("patient_state", "answered_state"):
-                self._file.run(_TABLES[table])
+            self._file.run(_TABLES["patient_state"])
+            before = self._recollect("patient_state", known, (digest,))
+            if before:
+                return before[0][0], False
             self._file.run(
-                "INSERT OR IGNORE INTO patient_state (aspect, digest, states) VALUES (?, ?, ?)",
+                "INSERT INTO patient_state (aspect, digest, states) VALUES (?, ?, ?)",
                 (aspect, digest, states),
             )
+            return self._recollect("patient_state", known, (digest,))[0][0], True
+
+    def complete_state(self, number: int, aspect: str, states: bytes) -> None:
+        """Enter more patients into a state that was kept."""
+        digest = hashlib.sha256(aspect.encode() + b"\n" + states).digest()
+        with self._file.joining(to_write=True):
             self._file.run(
-                "INSERT OR IGNORE INTO answered_state SELECT ?, number FROM patient_state WHERE digest = ?",
-                (population, digest),
+                "UPDATE patient_state SET digest = ?, states = ? WHERE number = ?", (digest, states, number)
             )
+
+    def remember_answered(self, population: bytes, state: int) -> None:
+        """Keep that a population was told about in a state."""
+        statement = "INSERT OR IGNORE INTO answered_state VALUES (?, ?)"
+        self._remember("answered_state", statement, (population, state))
+
+    def remember_part(self, state: int, part: int) -> None:
+        """Keep that a state was kept in parts, of which this is one."""
+        self._remember("state_part", "INSERT OR IGNORE INTO state_part VALUES (?, ?)", (state, part))
 
     def populations_by_row(self) -> list[tuple[str, bytes]]:
         """What version 0.1 remembered: the former digest of the table, and the patients by their rows in it."""
