@@ -160,7 +160,7 @@ def test_a_changed_table_is_bound_and_what_is_spent_stays_spent(book: Path, tmp_
     from concilium.records.table import Records
 
     (tmp_path / "north.csv").write_text("age,race,y\n40,5,1\n50,3,0\n")
-    result = ask("rebind", str(book), str(tmp_path / "north.csv"), "--code", "race")
+    result = ask("rebind", str(book), str(tmp_path / "north.csv"), "--code", "race", "--site", "north")
     assert result.exit_code == 0, result.output
     digest = Records.read(tmp_path / "north.csv", schema={"race": "code"}).digest
     with Ledger(book, site="north", records=digest) as ledger:
@@ -184,7 +184,11 @@ def test_rebinding_says_whom_it_remembers_and_forgets_only_with_a_reason(tmp_pat
     result = ask("rebind", str(file), str(table))
     assert result.exit_code == 2
     assert "columns that are gone, such as 'age'" in result.stderr
-    result = ask("rebind", str(file), str(table), "--forget", "ages are not kept any more")
+    forget = ("--forget", "ages are not kept any more")
+    result = ask("rebind", str(file), str(table), *forget)
+    assert result.exit_code == 2
+    assert "remembers no patients by whom to tell" in result.stderr
+    result = ask("rebind", str(file), str(table), *forget, "--site", "north")
     assert result.exit_code == 0, result.output
     with Ledger.open_readonly(file) as ledger:
         assert ledger.entries()[-1].note.endswith("forgotten: ages are not kept any more")

@@ -137,7 +137,8 @@ def rebind(
     site: Annotated[
         str | None,
         typer.Option(
-            "--site", help="The hospital, where hardly any patient is as before: the ledger must be its own."
+            "--site",
+            help="The hospital, where too few patients are as before to tell by: the ledger must be its own.",
         ),
     ] = None,
     forget: Annotated[
@@ -147,12 +148,13 @@ def rebind(
     """Bind the ledger to the hospital's table as it is now; what is spent stays spent.
 
     Whom earlier answers were about stays remembered, and is compared with the new table as far as it holds the same
-    patients. How columns are stated (--code, --number) matters only for a ledger of an earlier version.
+    patients. Where that does not show that the table is this hospital's, or cannot be told, --site must. How columns are stated (--code, --number) matters only for a ledger of an earlier version.
 
     \b
     Example:
       concilium ledger rebind north.ledger north.csv
     """
+    from concilium.errors import LedgerError
     from concilium.federation.disclosure import Populations
     from concilium.privacy.ledger import Ledger
     from concilium.records.patients import Patients
@@ -162,12 +164,17 @@ def rebind(
     schema = dict.fromkeys(code or (), "code") | dict.fromkeys(number or (), "number")
     patients = Patients(table=Records.read(records, table=table, schema=schema), by=patient)
     with Ledger(path) as book:
-        known = Populations(book, patients, least=0)
-        before, still = (0, 0) if forget is not None else known.count_known()
-        refuse_strange_table(book, records, before, still, site)
+        before = still = 0
+        try:
+            before, still = Populations(book, patients, least=0).count_known()
+        except LedgerError:  # it remembers patients by what the table does not say any more
+            if forget is None:
+                raise
+        if book.settings.records != patients.digest or forget is not None:
+            refuse_strange_table(book, records, before, still, site)
         book.rebind(patients.digest, forget)
     say(f"{file}: bound to {records} (digest {patients.digest[:12]}…); what is spent stays spent")
-    if before:
+    if before and forget is None:
         say(
             f"of {before} patients who are remembered, {still} are in the table as they were; the others count as gone"
         )
@@ -183,17 +190,26 @@ def refuse_strange_table(book: Ledger, records: str, before: int, still: int, si
 
     if swapped := book.find_swap():
         raise LedgerError(swapped)
+    if book.settings.records is None:
+        return
     owner = None if book.settings.site is None else name_site(book.settings.site)
     if site is not None and owner is not None and site != owner:
         raise LedgerError(
             f"{book.path} is the ledger of {owner!r}, not of {site!r}; name the ledger of {site!r}"
         )
-    if site is None and owner is not None and still < before / 2:
-        raise LedgerError(
-            f"{book.path} is the ledger of {owner!r}, and of {before} patients whom it remembers {still} are in "
-            f"{records}: this looks like another hospital's table, whose releases do not belong in this book. If it is "
-            f"the table of {owner!r} all the same, say so: --site {shlex.quote(owner)}"
+    if site is not None or owner is None or (before and still >= before / 2):
+        return
+    if before:
+        why = (
+            f"of {before} patients whom it remembers {still} are in {records}: this looks like another hospital's "
+            "table, whose releases do not belong in this book. If it is"
         )
+    else:
+        why = f"remembers no patients by whom to tell whether {records} is that hospital's table. If it is"
+    raise LedgerError(
+        f"{book.path} is the ledger of {owner!r}, and {why} the table of {owner!r}{' all the same' * bool(before)}, "
+        f"say so: --site {shlex.quote(owner)}"
+    )
 
 
 @app.command("accept-restored", short_help="Go on with a ledger that was restored from a backup.")

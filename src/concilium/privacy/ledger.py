@@ -348,6 +348,8 @@ class Ledger(LedgerMemory, RefusalLog):
         digest = require_text(records, "records digest")
         if forget is not None and not require_text(forget, "reason").strip():
             raise LedgerError(f"to forget the patients of {self.path} needs a reason, which is entered")
+        if swapped := self.find_swap():
+            raise LedgerError(swapped)
         with self._writing() as tail:
             settings = chain.read_settings(self._file)
             if forget is not None:
