@@ -148,7 +148,8 @@ def rebind(
     """Bind the ledger to the hospital's table as it is now; what is spent stays spent.
 
     Whom earlier answers were about stays remembered, and is compared with the new table as far as it holds the same
-    patients. Where that does not show that the table is this hospital's, or cannot be told, --site must. How columns are stated (--code, --number) matters only for a ledger of an earlier version.
+    patients. Where that does not show that the table is this hospital's, or cannot be told, --site must. How columns
+    are stated (--code, --number) matters only for a ledger of an earlier version.
 
     \b
     Example:
