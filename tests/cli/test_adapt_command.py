@@ -65,3 +65,12 @@ def test_what_was_received_is_not_written_over(tmp_path: Path, model: Path) -> N
     home = write_home(tmp_path, model)
     assert "another file" in call("adapt", model, home, "--site", "west", "--out", model, code=2)
     assert "is a folder" in call("adapt", model, home, "--site", "west", "--out", tmp_path, code=2)
+
+
+def test_a_model_made_in_python_for_no_stated_purpose_has_a_page_too(tmp_path: Path) -> None:
+    rows = [{"x": i % 2, "y": i % 5 % 2} for i in range(60)]
+    cc.DecisionTree("y").fit(cc.House([cc.Site("a", cc.Records.from_rows(rows))])).save(tmp_path / "m.json")
+    (tmp_path / "home.csv").write_text("x,y\n" + "".join(f"{i % 2},{i % 3 % 2}\n" for i in range(60)))
+    call("adapt", tmp_path / "m.json", tmp_path / "home.csv", "--site", "west", "--out", tmp_path / "west.json",
+         "--report", tmp_path / "west.html")  # fmt: skip
+    assert "adapted at west" in (tmp_path / "west.html").read_text()

@@ -22,7 +22,7 @@ def adapt(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="The hospital's own patients, with their outcomes.",
+            help="The hospital's own patients, with their outcomes; of a model of courses, their series.",
             show_default=False,
         ),
     ],
@@ -45,6 +45,24 @@ def adapt(
         Path | None, typer.Option("--map", metavar="FILE", help="The hospital's map of this table.")
     ] = None,
     database_table: Annotated[str | None, typer.Option("--table", help="The table in a database.")] = None,
+    records: Annotated[
+        str | None,
+        typer.Option(
+            "--records",
+            metavar="FILE",
+            help="Of a model of courses with a query: the table of the same patients.",
+            show_default=False,
+        ),
+    ] = None,
+    study: Annotated[
+        Path | None,
+        typer.Option(
+            "--study",
+            metavar="STUDY",
+            help="Of a model of courses: a study file whose [series] names the columns of TABLE.",
+            show_default=False,
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option("--report", metavar="PAGE", help="Also write a page (HTML).", show_default=False),
@@ -58,8 +76,10 @@ def adapt(
     \b
     Examples:
       concilium adapt results/model.json north.csv --site north --out north.json
+      concilium adapt results/model.json north-stays.csv --site north --study study.toml --out north.json
       concilium consult north.json age=63 sex=f
     """
+    from concilium.study import Study
     from concilium.study.adapting import AdaptationOrder
     from concilium.study.work_in_progress import write_whole
 
@@ -68,7 +88,15 @@ def adapt(
             raise ModelError(f"{place}: is a folder; give a file")
     if out.exists() and out.samefile(model):
         raise ModelError(f"{out}: is the model that was received; write the adapted one to another file")
-    home = AdaptationOrder(model, table, site, map_file, database_table).run()
+    home = AdaptationOrder(
+        model,
+        table,
+        site,
+        map_file,
+        database_table,
+        None if study is None else Study.read(study),
+        records,
+    ).run()
     home.model.save(out)
     if report is not None:
         write_whole(report, home.report().encode())

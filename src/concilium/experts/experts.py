@@ -51,6 +51,7 @@ from concilium.experts.student import Lesson, judge, open_rules, read_features, 
 from concilium.experts.student_body import StoredStudent, StudentBody, write_student
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.course_reading import AnySeries, lay_out_courses
+from concilium.federation.decision import Decided
 from concilium.federation.embedded import Answering
 from concilium.federation.explanation import Explanation, Reason
 from concilium.federation.house import House
@@ -404,6 +405,18 @@ class Experts(PrivateMethod[StudentBody]):
         likely the outcome is: nobody told the student that."""
         _, chances = judge(self._student, self._read(patients))
         return np.column_stack([1 - chances, chances])
+
+    @property
+    def placed(self) -> Decided:
+        return Decided("alarm", 1, math.nextafter(0.5, 1))
+
+    def find_unadaptable(self) -> str | None:
+        return None if self.body.student is not None else "there is no student yet, and so nothing to adapt"
+
+    @classmethod
+    def parameters_in(cls, body: StudentBody) -> dict[str, Any]:
+        stored = super().parameters_in(body)
+        return stored if body.student is None else {**stored, "step": body.student.task.step}
 
     def find_outcomes(self, patients: Patients) -> KnownOutcomes:
         """Each stay up to the first step with the outcome, or to its last known one, and whether it has it."""

@@ -24,7 +24,7 @@ from concilium.federation.decision import Decided, choose, choose_one
 from concilium.federation.explanation import Explanation
 from concilium.federation.method import Method
 from concilium.federation.model_file import save, write
-from concilium.federation.prediction import AnyPatients, NewPatients
+from concilium.federation.prediction import AnyPatients, KnownOutcomes, NewPatients
 from concilium.parameters import Declared
 from concilium.privacy.accounting import Plan
 from concilium.records.columns import Value, label
@@ -82,7 +82,10 @@ class AdaptedModel(Method[Any]):
     @property
     def decided(self) -> Decided | None:
         """The study's decision, as it reads for adapted chances (adaptation.py)."""
-        return self.adaptation.move_decision(self.origin.decided, self.classes_)
+        return self.adaptation.move_decision(self.origin.placed, self.classes_)
+
+    def find_outcomes(self, patients: Patients) -> KnownOutcomes:
+        return self.origin.find_outcomes(patients)
 
     def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         if not self.adaptation.changes:
@@ -93,6 +96,10 @@ class AdaptedModel(Method[Any]):
         if self.classes_:
             return super().predict(patients)
         return self.adaptation.move(self.origin.predict(patients))
+
+    def explain(self, patient: Mapping[str, Any]) -> Explanation:
+        # Courses are no plain values, and no dictionary speaks of them.
+        return self._say_decided(self._explain(patient)) if self.reads_courses else super().explain(patient)
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         """What it says here, and then what it said as it was received, with its reasons."""
@@ -184,19 +191,15 @@ def adapt(model: Method[Any], patients: Any, *, site: str) -> AdaptedModel:
     """The model with an intercept, and perhaps a slope, of this hospital's own; nothing leaves it.
 
     model      a fitted or loaded model; one that is adapted already is adapted anew, from what was received
-    patients   the hospital's table (Records, a DataFrame, or rows), with the outcome
+    patients   the hospital's table (Records, a DataFrame, or rows), with the outcome; of a model of courses its Series,
+               or Patients with series, and a table where the model has a query
     site       the hospital's name: if it took part in learning the model, no slope is fitted
     """
     if not isinstance(site, str) or not site.strip() or not site.isprintable():
         raise ModelError("say which hospital this is: site='north'")
     origin: Method[Any] = model.origin if isinstance(model, AdaptedModel) else model
-    if origin.reads_courses:
-        raise ModelError(
-            f"{origin.called} judges courses of patients, and does not say how likely an outcome is: there is no "
-            "intercept to adapt"
-        )
-    if origin.classes_ and len(origin.classes_) < 2:
-        raise ModelError("the model knows a single class: there is nothing to adapt")
+    if unfit := origin.find_unadaptable():
+        raise ModelError(unfit)
     found = origin.find_outcomes(Patients.of(patients) or Patients(table=NewPatients(patients).records))
     if not len(found.rows):
         raise ModelError(f"there is no patient whom the model is about and whose {origin.target!r} is known")

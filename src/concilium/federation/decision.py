@@ -33,12 +33,12 @@ from concilium.errors import StudyError
 from concilium.parameters import Parameter
 from concilium.records.columns import Value, label
 
-Kind = Literal["majority", "prevalence", "cost", "sensitivity", "youden"]
+Kind = Literal["majority", "prevalence", "cost", "sensitivity", "youden", "alarm"]
 # Those that need to know how many patients of each class have which chance.
 TALLIED = ("sensitivity", "youden")
 NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
 FORM = re.compile(
-    rf"majority|prevalence|youden|cost (?P<missed>{NUMBER}):(?P<alarm>{NUMBER})|sensitivity (?P<reach>{NUMBER})"
+    rf"majority|prevalence|youden|alarm|cost (?P<missed>{NUMBER}):(?P<alarm>{NUMBER})|sensitivity (?P<reach>{NUMBER})"
 )
 
 
@@ -78,7 +78,8 @@ def read_decision(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError
     words = " ".join(value.split())
-    parse(words)
+    if parse(words).kind == "alarm":  # a student has one by its own study, and nobody else
+        raise ValueError
     return words
 
 
@@ -267,6 +268,8 @@ def say_decided(decided: Decided) -> str:
     said = f"called {label(decided.positive)} from {least} on"
     if rule.kind == "prevalence":
         return f"{said}: more than among all patients learned from (prevalence)"
+    if rule.kind == "alarm":
+        return f"{said}: where the student's alarm begins"
     if rule.kind == "cost":
         missed, alarm = decided.rule.split()[1].split(":")
         return f"{said}: a missed patient costs {missed}, a false alarm {alarm}"

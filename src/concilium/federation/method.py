@@ -203,6 +203,18 @@ class Method(Undertaking[B]):
         return decided
 
     @property
+    def placed(self) -> Decided | None:
+        """The same; where a half is no chance but a place in the order of patients, that place: what a hospital that
+        adapts the model moves with the chances (adaptation.py)."""
+        return self.decided
+
+    def find_unadaptable(self) -> str | None:
+        """Why there is no intercept that a hospital could adapt; None where there is one."""
+        if self.classes_ and len(self.classes_) < 2:
+            return "the model knows a single class: there is nothing to adapt"
+        return None
+
+    @property
     def subject(self) -> str:
         return self.target
 

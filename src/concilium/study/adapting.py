@@ -8,17 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from concilium.consult.report import render_report
+from concilium.errors import ModelError
 from concilium.evaluation.alone import FOLDS, adapt_in_folds
 from concilium.evaluation.leave_out import FoldResult, predict_at
 from concilium.evaluation.summary import calibrate_all, summarise
 from concilium.federation.adapted import AdaptedModel, adapt
 from concilium.federation.model_file import load
 from concilium.records.dictionary import Dictionary
+from concilium.records.patients import Patients
 from concilium.records.table import Records
 from concilium.records.table_map import TableMap
+from concilium.study.courses import predict_outcomes, read_series
+from concilium.study.sections import CourseColumns
 
 if TYPE_CHECKING:
     from concilium.federation.method import Method
+    from concilium.study.study import Study
 
 
 @dataclass(frozen=True)
@@ -30,18 +35,44 @@ class AdaptationOrder:
     site: str
     map: Path | None = None
     database_table: str | None = None
+    study: Study | None = None
+    records: str | None = None
 
     def run(self) -> AdaptedAtHome:
         """Read, adapt, judge."""
         received = load(self.model)
-        known = Dictionary(received.card.dictionary)
-        records = Records.read(
-            self.table,
+        if received.reads_courses:
+            patients = self._read_courses(received)
+        elif self.records is not None or self.study is not None:
+            raise ModelError(
+                "this is a model of a table, whose columns the model file and the hospital's map tell: leave out "
+                "--records and --study, which are for models of series"
+            )
+        else:
+            patients = Patients(table=self._read_table(self.table, received))
+        return judge_at_home(adapt(received, patients, site=self.site), patients)
+
+    def _read_table(self, place: str, model: Method[Any]) -> Records:
+        return Records.read(
+            place,
             table=self.database_table,
-            dictionary=known,
+            dictionary=Dictionary(model.card.dictionary),
             map=None if self.map is None else TableMap.read(self.map),
         )
-        return judge_at_home(adapt(received, records, site=self.site), records)
+
+    def _read_courses(self, model: Method[Any]) -> Patients:
+        """Series on the grid of the model, and the table of the same patients, where there is one."""
+        columns = CourseColumns() if self.study is None else self.study.columns
+        step: str = model.get_params()["step"]
+        series = read_series(self.table, step, columns)
+        if self.records is None:
+            if model.query:
+                raise ModelError(
+                    f"the model is about {model.query}: give the table of the same patients with --records"
+                )
+            return Patients(series=series)
+        table = self._read_table(self.records, model)
+        return Patients(table=table, series=series, by=columns.patient or "patient")
 
 
 @dataclass(frozen=True)
@@ -74,12 +105,16 @@ class AdaptedAtHome:
         }
 
 
-def judge_at_home(model: AdaptedModel, records: Records) -> AdaptedAtHome:
+def judge_at_home(model: AdaptedModel, patients: Patients) -> AdaptedAtHome:
     """What both models say of the patients: the one that was received as it is, the adapted one in ten folds, so that
     nobody is predicted by what was fitted to him."""
     origin, site = model.origin, model.adaptation.site
     took_part = any(one.name == site for one in origin.card.sites)
-    said = predict_at(site, origin, records, origin.classes_, soft=True)
+    if origin.reads_courses:
+        said = predict_outcomes(site, origin, patients)
+    else:
+        assert patients.table is not None
+        said = predict_at(site, origin, patients.table, origin.classes_, soft=True)
     adapted = adapt_in_folds(said, learned_from=took_part)
     learned = ", whom the model learned from too" if took_part else ""
     many = len(said.truth)

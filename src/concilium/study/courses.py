@@ -31,6 +31,7 @@ from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.site_rules import learn_rules
 
 if TYPE_CHECKING:
+    from concilium.federation.method import Method
     from concilium.study.sections import CourseColumns, Hospital, SplitTable
     from concilium.study.study import Study
 
@@ -146,14 +147,14 @@ def hold_back(study: Study, populations: Populations) -> tuple[Populations, Popu
     )
 
 
-def predict_outcomes(site: str, method: RuleDiscovery | Experts, patients: Patients) -> Predictions:
+def predict_outcomes(site: str, method: Method[Any], patients: Patients) -> Predictions:
     """What the model says of each patient, at the first step with the outcome or at the last without it."""
     outcomes = method.find_outcomes(patients)
     if not len(outcomes.rows):
         return Predictions(site, (0, 1), [], [], [])
     shares = method.predict_proba(outcomes.asked)
     predicted = choose(shares, method.classes_, method.decided).tolist()
-    return Predictions(site, (0, 1), list(outcomes.truth), predicted, shares.tolist())
+    return Predictions(site, (0, 1), list(outcomes.truth), predicted, shares.tolist(), decided=method.placed)
 
 
 def judge(method: RuleDiscovery, populations: Populations) -> DiscoveryFigures:

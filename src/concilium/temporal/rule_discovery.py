@@ -13,6 +13,7 @@ rule         the search of the paper, corrected: protects one rule, not one pati
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from concilium.errors import ModelError, StudyError
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.course_reading import AnySeries
-from concilium.federation.decision import TALLIED, CallingRule, DecisionRule, decide
+from concilium.federation.decision import TALLIED, CallingRule, Decided, DecisionRule, decide
 from concilium.federation.explanation import Explanation
 from concilium.federation.method import Delta, Epsilon, PrivateMethod, QueryText, as_written, documented
 from concilium.federation.prediction import KnownOutcomes
@@ -269,6 +270,21 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         """
         likely = score_courses(self.body, self._read(patients))
         return np.column_stack([1 - likely, likely])
+
+    @property
+    def placed(self) -> Decided:
+        # By what was released the outcome is as frequent as not, so that a half is what is common.
+        return self.decided or Decided("prevalence", 1, math.nextafter(0.5, 1))
+
+    def find_unadaptable(self) -> str | None:
+        if self.window is None:
+            return (
+                "this discovery was made without a window, so that its rules say what patients have in common and "
+                "nothing of an outcome: there is nothing to adapt"
+            )
+        if not any(rule.if_true or rule.if_false for rule in self.body.rules):
+            return "no rule of this model says anything of the outcome: there is nothing to adapt"
+        return None
 
     def find_outcomes(self, patients: Patients) -> KnownOutcomes:
         """One window of each patient whom the query selects, and whether it has the outcome (rule_outcomes.py)."""
