@@ -6,6 +6,10 @@ from pathlib import Path
 
 from hypothesis import settings
 
+# Two workers share two cores: threads of linear algebra beside them would mostly wait for each other. Before numpy.
+for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(threads, "1")
+
 settings.register_profile("concilium", deadline=None)
 settings.load_profile("concilium")
 

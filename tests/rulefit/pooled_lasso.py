@@ -94,6 +94,16 @@ def find_optimum(design, outcome, penalty, *, binary=True, precision=1e-9):
     raise AssertionError(f"the oracle came no nearer than {gap:.1e}")
 
 
+def is_optimal(design, outcome, w, penalty, within):
+    """Whether no objective is lower than that of these coefficients by more than so much: their own residuals may prove
+    it, and where they do not, the optimum is looked for."""
+    reached = objective(design, outcome, w[0], w[1:], penalty)
+    return (
+        reached <= bound_below(design, outcome, penalty, w[1:]) + within
+        or reached <= find_optimum(design, outcome, penalty) + within
+    )
+
+
 def unlike(count):
     """Columns of which nothing is known: each is a family of its own."""
     return Columns(count, np.arange(count))

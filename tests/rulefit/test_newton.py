@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_lasso import Pooled, answer, end, find_optimum, objective, unlike
+from pooled_lasso import Pooled, answer, end, find_optimum, is_optimal, objective, unlike
 
 from concilium.errors import HouseError
 from concilium.federation.attributes import Attribute
@@ -146,8 +146,7 @@ def test_fifteen_questions_do_on_rules(penalty):
     fitted = end(newton.fit(Pooled(design, y), unlike(design.shape[1]), penalty))
     assert fitted.converged
     assert fitted.questions <= 15
-    reached = objective(design, y, fitted.w[0], fitted.w[1:], penalty)
-    assert reached <= find_optimum(design, y, penalty) + 1e-8
+    assert is_optimal(design, y, fitted.w, penalty, 1e-8)
 
 
 def test_a_column_about_few_patients_cannot_be_forgotten():
@@ -162,8 +161,7 @@ def test_a_column_about_few_patients_cannot_be_forgotten():
         assert np.all(np.abs(slope[asleep]) <= penalty * (1 + 1e-6))
         assert np.all(np.abs(slope[~inside]) <= penalty + 1e-5)
         assert np.abs(slope + penalty * np.sign(fitted.w[1:]))[inside].max() < 1e-5
-        reached = objective(design, y, fitted.w[0], fitted.w[1:], penalty)
-        assert reached <= find_optimum(design, y, penalty) + 1e-8
+        assert is_optimal(design, y, fitted.w, penalty, 1e-8)
 
 
 def test_more_columns_than_patients():
@@ -294,8 +292,7 @@ def test_the_path_ends_at_a_hundredth_and_chooses_by_loss_on_others():
     assert [choice.penalty for choice in found] == sorted((c.penalty for c in found), reverse=True)
     for choice, w in zip(found, models, strict=True):
         assert choice.terms == np.count_nonzero(w[1:])
-        reached = objective(design[learn], y[learn], w[0], w[1:], choice.penalty)
-        assert reached <= find_optimum(design[learn], y[learn], choice.penalty) + 1e-4
+        assert is_optimal(design[learn], y[learn], w, choice.penalty, 1e-4)
         assert choice.deviance == pytest.approx(objective(design[held], y[held], w[0], w[1:], 0.0))
     deviances = [choice.deviance for choice in found]
     assert 0 < int(np.argmin(deviances)) < len(found) - 1
