@@ -25,8 +25,9 @@ from concilium import policy
 from concilium.cli.main import app
 from concilium.console import mllp
 from concilium.console.acknowledgement import V2Header, make_acknowledgement, read_acknowledgement
-from concilium.console.gateway import MOST_BYTES, Gateway, listen
+from concilium.console.gateway import MOST_BYTES, Gateway, listen, write_address
 from concilium.console.mllp import END, START, MllpChannel, Patience, running
+from concilium.errors import ConciliumError
 
 RULES = """
 graph identity { node u exists u.PID.19, exists u.PID.5; }
@@ -64,12 +65,12 @@ def read_one(connection: socket.socket) -> bytes:
 class Hospital:
     """A receiver that keeps what it gets and answers by `answer`: bytes, or None to say nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self.received: list[bytes] = []
         self.answer: Callable[[bytes], bytes | None] = lambda data: make_acknowledgement(
             V2Header.read(data), "A"
         )
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = listen(host, 0, "")
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -427,7 +428,9 @@ def test_messages_can_also_be_posted(hospital: Hospital) -> None:
 # As a process
 
 
-def start(folder: Path, hospital: Hospital) -> tuple[subprocess.Popen[str], int, str]:
+def start(
+    folder: Path, hospital: Hospital, host: str = "127.0.0.1"
+) -> tuple[subprocess.Popen[str], int, str]:
     (folder / "own.secret").write_bytes(SECRET)
     (folder / "own.secret").chmod(0o600)
     (folder / "policy.toml").write_text(f'[constraints]\ntext = """{RULES}"""\nsecret = "own.secret"\n')
@@ -439,19 +442,63 @@ def start(folder: Path, hospital: Hospital) -> tuple[subprocess.Popen[str], int,
         str(folder / "policy.toml"),
         "--port",
         "0",
+        "--host",
+        host,
     ]
     process = subprocess.Popen(
-        [*command, "--hl7-port", "0", "--hl7-to", f"127.0.0.1:{hospital.port}", "--log", str(folder / "log")],
+        [
+            *command,
+            "--hl7-port",
+            "0",
+            "--hl7-to",
+            write_address(host, hospital.port),
+            "--log",
+            str(folder / "log"),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
     first, second = process.stdout.readline(), process.stdout.readline()
-    found = re.search(r"127\.0\.0\.1:(\d+) \(MLLP\)", first)
+    found = re.search(rf"{re.escape(write_address(host, 0)[:-1])}(\d+) \(MLLP\)", first)
     assert found, first + second + (process.communicate()[1] if process.poll() is not None else "")
     assert "/transactions" in second
     return process, int(found[1]), second
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_the_command_listens_on_ipv6_too(tmp_path: Path) -> None:
+    receiver = Hospital("::1")
+    process, port, said = start(tmp_path, receiver, "::1")
+    address = re.search(r"http://(\[::1\]:\d+)/transactions", said)
+    assert address
+    try:
+        web = http.client.HTTPConnection(address[1], timeout=60)
+        with contextlib.closing(web):
+            web.request("POST", "/transactions", message())
+            assert without_hash(web.getresponse().read()) == FILTERED
+        with socket.create_connection(("::1", port), timeout=60) as connection:
+            connection.sendall(frame(message()))
+            assert answer_of(read_one(connection)) == ["AA", "MSG7"]
+    finally:
+        process.kill()
+        process.communicate()
+        receiver.listener.close()
+    assert [without_hash(data) for data in receiver.received] == [FILTERED]
+
+
+def test_a_host_that_is_none_is_said() -> None:
+    with pytest.raises(
+        ConciliumError, match=r"nowhere\.invalid is no address of this machine; choose another --host"
+    ):
+        listen("nowhere.invalid", 0, "--port")
 
 
 def test_the_command_listens_for_both_and_ends_when_interrupted(tmp_path: Path, hospital: Hospital) -> None:

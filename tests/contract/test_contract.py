@@ -280,7 +280,9 @@ def test_hospitals_of_a_region_take_part_under_masks_by_name_and_reports_are_a_c
         assert any("reached through upper" in warning for warning in model.card.warnings)
         assert not model.card.refusals
         return
-    reason = f"a region answers exact questions only: '{release}' hides each hospital's numbers"
+    reason = (
+        "a region adds up exact numbers, and those that hospitals add all noise to themselves: 'local' hides"
+    )
     assert [site.name for site in model.card.sites] == list(SITES[1:])
     assert [(one.site, one.rule) for one in model.card.refusals] == [("upper", "mode")]
     assert model.card.refusals[0].reason.startswith(reason)

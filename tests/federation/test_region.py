@@ -292,7 +292,7 @@ def test_a_region_answers_exactly_or_not_at_all():
     question = AskSchema(query="", target="y", count_patients=False)
     reply = open_reply(regions(parts())[0].answer(encode(wrap("tree.schema", question, release="masked"))))
     assert isinstance(reply, Refusal)
-    assert "a region answers exact questions only" in reply.reason
+    assert "a region adds up exact numbers" in reply.reason
 
 
 def test_a_restarted_region_goes_on_with_the_same_sites_or_not_at_all(tmp_path):

@@ -75,6 +75,57 @@ def test_without_noise_it_is_the_model_of_exact_histograms(release, monkeypatch)
     assert noised.body == plain.body
 
 
+@pytest.mark.parametrize("currency", ["rho", "epsilon"])
+def test_a_region_adds_up_what_its_hospitals_added_noise_to(currency, monkeypatch):
+    monkeypatch.setenv(SWITCH, SWITCHED_ON)
+    budget = cc.Budget("2", currency="epsilon") if currency == "epsilon" else cc.Budget("20")
+
+    def through_tiers(sites):
+        inner = cc.Region("inner", cc.House(sites[1:3]))
+        return cc.House([cc.Region("upper", cc.House([sites[0], inner])), sites[3]])
+
+    with zero_noise():
+        flat = small_rulefit(release="exact", noise="laplace", epsilon="0.75").fit(cc.House(open_sites()))
+        sites = open_sites(budget=budget)
+        model = small_rulefit(release="exact", noise="laplace", epsilon="0.75").fit(through_tiers(sites))
+    assert model.body == flat.body
+    # Every hospital has paid, once, and the card says for each who answers what its patients paid.
+    for site in sites:
+        (entry,) = [entry for entry in site.ledger.entries() if entry.cost]
+        assert entry.mode == "noised"
+        assert entry.cost == (rho_from_pure("0.75") if currency == "rho" else Fraction(3, 4))
+    priced = {one.site: one for one in model.card.releases if one.cost is not None}
+    assert set(priced) == {"upper", "site 3"}
+    assert {Fraction(one.cost) for one in priced.values()} == {rho_from_pure("0.75")}
+    assert priced["upper"].numbers == 3 * priced["site 3"].numbers
+    assert not model.card.refusals
+
+
+def test_what_a_region_sees_and_tells_is_noised_already():
+    """The sum that moves up has the noise of each of its hospitals: as many times the variance of one."""
+    count, scale = 900, 2 * 2
+    far = tuple(float(edge) for edge in range(100, 100 + count))
+    attributes = (Attribute(NUMBERS[0].name, far), NUMBERS[1])
+    sites = open_sites(budget=cc.Budget("20"))
+    region = cc.Region("upper", cc.House(sites))
+    bins = {a.name: list(a.edges) for a in attributes}
+    parameters = {"positive": 1, "bins": bins, "noise": "laplace", "epsilon": "4", "release": "exact"}
+    asker = Asker([region], method="rulefit", parameters=parameters, price=str(rho_from_pure("4")))
+    asker.release = "noised"
+    question = ask("1/2", attributes)
+    reply = asker.put(region, question)
+    assert isinstance(reply, Answer)
+    # Beyond the first edge there is nobody: these bins hold noise alone.
+    noise = read_sum(reply.body, question, question.shape).reshape(-1)[3 : 3 + count - 2]
+    a = np.exp(-1 / scale)
+    variance = SITES * 2 * a / (1 - a) ** 2
+    assert 0.8 < noise.var() / variance < 1.2
+    assert abs(noise.mean()) < 6 * np.sqrt(variance / count)
+    assert Fraction(reply.charge.cost) == rho_from_pure("1/2")
+    assert reply.charge.release == "noised"
+    assert reply.charge.numbers == SITES * question.numbers
+
+
 def test_the_noise_is_discrete_laplace_of_scale_attributes_over_epsilon():
     edges = tuple(float(edge) for edge in range(600))
     attributes = tuple(Attribute(name, edges) for name in ("a", "b"))

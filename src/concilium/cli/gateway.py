@@ -22,7 +22,9 @@ def gateway(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0 finds a free one.")
     ] = 8600,
-    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen on, IPv4 or IPv6.")
+    ] = "127.0.0.1",
     log: Annotated[
         Path | None,
         typer.Option("--log", metavar="FILE", help="Where decisions are logged; standard error if not said."),
@@ -60,7 +62,7 @@ def gateway(
       curl --data @bundle.json http://127.0.0.1:8600/transactions
       concilium gateway policy.toml --hl7-port 2575 --hl7-to 127.0.0.1:2576
     """
-    from concilium.console.gateway import Gateway, listen, serve
+    from concilium.console.gateway import Gateway, listen, serve, write_address
     from concilium.console.mllp import MllpChannel, running
     from concilium.policy.hl7v2 import require_parser
     from concilium.policy.policy import read_rules
@@ -71,6 +73,7 @@ def gateway(
     receiver = None if hl7_to is None else read_address(hl7_to)
     if receiver is not None:
         require_parser()
+    host = host.removeprefix("[").removesuffix("]")
     graphs = read_rules(policy).graphs()
     if graphs is None:
         raise PolicyError(
@@ -92,7 +95,8 @@ def gateway(
                 warn(f"HL7 v2 messages go on to {receiver[0]} unencrypted; put a tunnel (TLS, VPN) between")
             listener = stack.enter_context(listen(host, hl7_port, "--hl7-port"))
             stack.enter_context(running(MllpChannel(gate, *receiver), listener))
-            say(f"filtering HL7 v2 sent to {host}:{listener.getsockname()[1]} (MLLP) on its way to {hl7_to}")
+            address = write_address(host, listener.getsockname()[1])
+            say(f"filtering HL7 v2 sent to {address} (MLLP) on its way to {hl7_to}")
         serve(gate, host, port, lambda address: say(f"filtering messages posted to {address}/transactions"))
 
 

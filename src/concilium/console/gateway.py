@@ -139,14 +139,25 @@ def make_app(gateway: Gateway) -> FastAPI:
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:
-    """A port to listen on; a ConciliumError that names the option where it cannot be had."""
+    """A port to listen on, IPv4 or IPv6 as the address is; a ConciliumError that names the option where it cannot be
+    had. A name with both is listened to by IPv4, and `::` is every address of this machine, of either kind."""
     try:
-        return socket.create_server((host, port))
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        either = host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server(address[:2], family=family, dualstack_ipv6=either)
+    except socket.gaierror:
+        raise ConciliumError(f"{host} is no address of this machine; choose another --host") from None
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConciliumError(
             f"cannot listen on {host} port {port} ({reason}); choose another {option}"
         ) from None
+
+
+def write_address(host: str, port: int) -> str:
+    """Host and port as one writes them: an IPv6 address, which has colons of its own, in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def serve(gateway: Gateway, host: str, port: int, announce: Callable[[str], None]) -> None:
@@ -157,7 +168,7 @@ def serve(gateway: Gateway, host: str, port: int, announce: Callable[[str], None
     except ImportError:
         raise MissingExtra("web", "the gateway") from None
     with listen(host, port, "--port") as listener:
-        announce(f"http://{host}:{listener.getsockname()[1]}")
+        announce(f"http://{write_address(host, listener.getsockname()[1])}")
         # The access log would hold addresses and query strings.
         settings = uvicorn.Config(
             app, log_config=None, access_log=False, server_header=False, limit_concurrency=100

@@ -4,9 +4,11 @@ Each tier reduces what it gathers to one value that moves up: metadata is united
 through any number of tiers is the tree of one house over all sites. A region is trusted with its region: under `exact`
 it sees the numbers of each of its sites, and the house above sees their sum, believes it, and cannot tell who is
 behind it (nor from its refusals, which say how many of its sites and why, and never which). It keeps no ledger, since
-it has no patients: its sites charge themselves, and its answer carries the sum of what they entered. Under masks, where
-nobody may be trusted with a sum but all sites together, it takes no part: its sites do, by name, and it passes on what
-the house and they say to each other (relay.py).
+it has no patients: its sites charge themselves, and its answer carries what they entered: numbers together, and of
+what has a price (`noised`) the most that any of them was charged, since nobody is a patient of two. There each site has
+added all of its noise before the region sees a number, which protects its patients from the region as from everybody;
+that the region adds them up takes none of it away. Under masks, where nobody may be trusted with a sum but all sites
+together, it takes no part: its sites do, by name, and it passes on what house and sites say to each other (relay.py).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +64,13 @@ log = logging.getLogger(__name__)
 
 REMEMBERED_STUDIES = 64
 
-EXACT_ONLY = (
-    "a region answers exact questions only: {release!r} hides each hospital's numbers from whoever adds them up, and "
-    "a region would see them; its hospitals join such a study by name, and the region passes messages on"
+SEEN_ONLY = (
+    "a region adds up exact numbers, and those that hospitals add all noise to themselves: {release!r} hides each "
+    "hospital's numbers from whoever adds them up, and a region would see them; its hospitals join such a study by "
+    "name, and the region passes messages on"
 )
 OWN_TO_SHARE = (
-    "a region answers exact questions only: entries of patients are for their own hospital to hand on; have its "
+    "a region answers with sums only: entries of patients are for their own hospital to hand on; have its "
     "hospitals join the study themselves"
 )
 CANNOT = "the region could not answer; its own log says why"
@@ -80,7 +84,7 @@ class RegionalStudy:
     opened: OpenedTerms
     proof_key: bytes
     replies: dict[str, dict[str, Any]] = field(default_factory=dict)
-    charged: dict[str, int] = field(default_factory=dict)
+    charged: dict[str, Charge] = field(default_factory=dict)
     # What the sites were told last, and on what that rested: it is the same at every level of a tree.
     last_told: tuple[tuple[object, ...], dict[str, bytes]] = ((), {})
     ended: str | None = None
@@ -124,15 +128,14 @@ class Region:
                 return pass_on(question, self.house.transport, self.house.timeout)
             if isinstance(question, Hello):
                 return self._name_hospitals(envelope)
-            if release.bounded or not release.by_site or not isinstance(question, Statistic | Propose):
-                raise Refused("mode", EXACT_ONLY.format(release=envelope.release))
+            if not release.added_below or not isinstance(question, Statistic | Propose):
+                raise Refused("mode", SEEN_ONLY.format(release=envelope.release))
             if isinstance(question, Propose):
                 return self._pass_on(envelope, question)
             below = self._recall(envelope, question)
             with below.lock:
                 body = self._promote(envelope, question, below)
-                charge = Charge(envelope.release, None, below.charged[envelope.id])
-                return self._sign(envelope, body, charge, below)
+                return self._sign(envelope, body, below.charged[envelope.id], below)
         except Refused as refusal:
             return self._refuse(envelope, refusal.rule, refusal.reason)
         except MessageError as error:
@@ -286,6 +289,7 @@ class Region:
         """One round below; what it cost is remembered under the name of the question."""
         run = below.run
         before, refused, asked = run.numbers, len(run.refusals), len(run.sites)
+        costs = run.costs
         try:
             bodies = run.gather(question, templates)
         except SitesChanged:
@@ -297,7 +301,11 @@ class Region:
         except HouseError as error:
             log.warning("region %s could not answer a question: %s", self.name, error)
             raise explain_loss(run, run.refusals[refused:]) from None
-        below.charged.setdefault(name, run.numbers - before)
+        dearest = max((cost - costs.get(site, Fraction(0)) for site, cost in run.costs.items()), default=None)
+        release = run.name_release(question)
+        cost = str(dearest) if dearest is not None and find_release(release).bounded else None
+        charge = Charge(release, cost, run.numbers - before, not run.uncapped)
+        below.charged.setdefault(name, charge)
         return bodies
 
     def _sign(

@@ -270,9 +270,9 @@ class Run:
 
     def add_up(self, question: Summed, templates: Mapping[str, bytes] | None = None) -> NDArray[np.int64]:
         """The sum over the participants of what they answer."""
-        return find_release(self._name_release(question)).add_up(self, question, templates)
+        return find_release(self.name_release(question)).add_up(self, question, templates)
 
-    def _name_release(self, question: Question) -> str:
+    def name_release(self, question: Question) -> str:
         """That of the run; what has a price leaves by a release of its own, and shows the house what the run does: each
         site's numbers, or sums over all (a masked run may have a private part)."""
         if self.release.name in question.releases:
@@ -344,7 +344,7 @@ class Run:
     ) -> tuple[dict[str, bytes], list[tuple[str, Refusal]], list[tuple[str, str]]]:
         """One question to these sites: the bodies of answers, refusals, and what was seen of those lost."""
         templates, kind, body = templates or {}, question.kind, encode(question)
-        release, body_digest = release or self._name_release(question), hashlib.sha256(body).digest()
+        release, body_digest = release or self.name_release(question), hashlib.sha256(body).digest()
         envelopes = {
             site: self._envelope(site, kind, body, body_digest, templates.get(site, b""), release)
             for site in sites
@@ -430,6 +430,20 @@ class Run:
     def numbers(self) -> int:
         """How many numbers the sites have entered in their ledgers for this run so far."""
         return sum(release.numbers for release in self._charges.values())
+
+    @property
+    def costs(self) -> dict[str, Fraction]:
+        """What the sites have entered for this run so far of what has a price, by site."""
+        costs: dict[str, Fraction] = {}
+        for (site, _, _), release in self._charges.items():
+            if release.cost is not None:
+                costs[site] = costs.get(site, Fraction(0)) + Fraction(release.cost)
+        return costs
+
+    @property
+    def uncapped(self) -> bool:
+        """Whether a site that was charged a price has set no budget."""
+        return bool(self._uncapped)
 
     @property
     def hospitals(self) -> int:

@@ -33,6 +33,7 @@ class Exact(Release):
     by_site: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
     begins_anew: ClassVar[bool] = True
+    added_below: ClassVar[bool] = True
 
     def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
         cohort = desk.view.select(question.query, question.target)

@@ -5,7 +5,7 @@ included, at the pure epsilon that is charged: the site adds discrete Laplace no
 (privacy/mechanisms.py), where it works out L, the most that one patient can change in L1, from the question alone. As
 under `private` no patient decides whether there is an answer to the question: no least number of patients, each cell
 read by itself. The price of trusting nobody is paid in noise: over M sites the sum has M times the variance that
-`private` adds once.
+`private` adds once. A region that adds up what its hospitals answer sees what a house would see, and no more.
 
 No study is released as this; it is how a study whose house sees each site's numbers (`exact`) asks what has a price.
 What else such a study asks, and whether a site takes part in it, is exact, and has no bound.
@@ -41,6 +41,7 @@ class Noised(Release):
     by_site: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
     begins_anew: ClassVar[bool] = True
+    added_below: ClassVar[bool] = True
 
     def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
         if not isinstance(question, NoisyPure):

@@ -30,6 +30,7 @@ class Release(ABC):
     comparable   whether sums over different circles of hospitals may be told: where not, leaving one out would tell its
                  whole answer
     begins_anew  whether a study goes on with the rest where a site is lost, by asking them from the beginning
+    added_below  whether a region may see what its hospitals answer, and answer with the sum, as the house would
     hands_on     whether entries of single patients leave, and not statistics
     sendings     how often a question for a sum goes to each site
     word         how many bytes each number of a sum travels in; None: as few as all of them need
@@ -40,6 +41,7 @@ class Release(ABC):
     by_site: ClassVar[bool]
     comparable: ClassVar[bool]
     begins_anew: ClassVar[bool] = False
+    added_below: ClassVar[bool] = False
     hands_on: ClassVar[bool] = False
     sendings: ClassVar[int] = 1
     word: ClassVar[int | None] = None
