@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
+from concilium.federation import lingering_workers
 from concilium.privacy.identity import Identity
 
 # Short answers are all Python, and threads would only take the interpreter from each other. Sites are asked beside each
@@ -102,9 +103,6 @@ class Embedded:
                 if len(replies) == len(messages):
                     complete.set()
 
-        def start_worker() -> None:
-            threading.Thread(target=work, name="concilium-site", daemon=True).start()
-
         start, busy = time.monotonic(), time.process_time()
 
         def is_idle() -> bool:
@@ -113,14 +111,14 @@ class Embedded:
         most = self._most_workers(messages)
         workers = min(self._workers, most, max(1, len(messages)))
         for _ in range(workers):
-            start_worker()
+            lingering_workers.start(work)
         while len(replies) < len(messages) and (left := start + timeout - time.monotonic()) > 0:
             answered, may_grow = len(replies), workers < most
             complete.wait(min(left, LONG_ANSWER if may_grow else min(1.0, timeout / 10)))
             # A site that hangs holds its worker: one more is started then, however many there are, so that it cannot
             # silence others.
             if waiting and (len(replies) == answered or (may_grow and is_idle())):
-                start_worker()
+                lingering_workers.start(work)
                 workers += 1
         long = (time.monotonic() - start) * workers >= LONG_ANSWER * len(messages)
         self._workers = most if long or is_idle() else 1
