@@ -229,3 +229,24 @@ def test_a_ledger_of_the_first_version_goes_on(tmp_path: Path) -> None:
         opened = database.execute("SELECT content, party FROM mask_opened ORDER BY party").fetchall()
     assert kept == (1,)  # that of the study of fewer, which goes on
     assert opened == [(content, 1), (hash_content(b"another question"), 2)]
+
+
+def test_a_table_of_a_transaction_that_was_undone_is_not_taken_to_be_there(tmp_path):
+    """What a look inside a transaction has seen is forgotten with it, and what was there before stays."""
+    ledger = Ledger(tmp_path / "own.ledger")
+
+    def make_and_fail():
+        with ledger._file.writing():
+            with ledger._file.joining():
+                ledger._file.run("CREATE TABLE passing (x)")
+                assert ledger._file.has_table("passing")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        make_and_fail()
+    with ledger._file.joining():
+        assert not ledger._file.has_table("passing")
+    assert ledger.circles() == []
+    ledger.remember_circle("records", ("a", "b"))
+    assert ledger.circles() == ledger.circles() == [("a", "b")]
+    assert Ledger(tmp_path / "own.ledger").circles() == [("a", "b")]

@@ -63,6 +63,7 @@ class LedgerFile:
         self._log: int | None = None
         self._touched: tuple[int, int] | None = None
         self._commits = 0
+        self._tables: set[str] = set()
 
     def reading(self) -> HeldFile:
         """Hold the connection, if the file can still be trusted to be the one that was opened."""
@@ -144,14 +145,22 @@ class LedgerFile:
         return row
 
     def has_table(self, name: str) -> bool:
-        """Whether a table is there; what is remembered has tables that are made when they are first needed."""
-        return self.find("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)) is not None
+        """Whether a table is there; what is remembered has tables that are made when they are first needed. One that
+        was there outside of any transaction, which might be undone, stays there."""
+        if name in self._tables:
+            return True
+        query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        found = self.find(query, (name,)) is not None
+        if found and not self._connection.in_transaction:
+            self._tables.add(name)
+        return found
 
     def damaged(self, what: str) -> NoReturn:
         raise LedgerError(f"{self.path} is damaged ({what}); restore the newest copy of it")
 
     def copy(self, other: LedgerFile) -> None:
         """Become a copy of another database."""
+        self._tables.clear()
         with other.lock:
             other._connection.backup(self._connection)
 

@@ -138,6 +138,13 @@ class SqliteMaskStore:
                 self._connection.rollback()
                 raise
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold the connection, for looks after which nothing is decided for good: what is stored or opened is looked at
+        again inside its own transaction."""
+        with self._lock:
+            yield
+
     def enroll(self, study: bytes, key: bytes) -> None:
         """Keep the private key of a study, and end those that nobody uses any more."""
         self._connection.execute("INSERT INTO mask_study VALUES (?, ?, ?)", (study, key, find_day()))

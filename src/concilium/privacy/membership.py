@@ -121,14 +121,14 @@ class Membership:
 
         `comparable` answers (private: noisy and charged each time) may be opened for several sets of participants.
         """
-        with self._store.transaction():
+        with self._store.reading():
             answer = self._find(content, comparable)
         return None if answer is None else self._message(answer)
 
     def measure(self, content: bytes) -> int | None:
         """How many bytes the stored answer to this question has, None where there is none. Whether it may be opened is
         looked at when it is."""
-        with self._store.transaction():
+        with self._store.reading():
             self._read_key()
             return self._store.measure(self._study, hash_content(content))
 
