@@ -214,3 +214,17 @@ def test_a_draft_is_a_dictionary_that_the_table_fits(tmp_path):
     assert tomllib.loads(run("dictionary", path))["dictionary"]["chol"]["type"] == "number"
     result = CliRunner().invoke(app, ["dictionary", str(path), "--out", str(out)])
     assert result.exit_code == 2
+
+
+def test_a_draft_takes_decimal_commas_for_numbers_and_says_what_to_write(tmp_path):
+    path = write(tmp_path, chol=lambda i: "?" if i == 7 else f'"{4 + i % 9},{i % 10}"')
+    text = run("dictionary", path)
+    assert '# chol: numbers with decimal commas: write decimal = "," under [map]' in text
+    assert '[dictionary.chol]\ntype = "number"\n' in text
+    assert "4,0" not in text
+    (tmp_path / "north.map.toml").write_text('[map]\ndecimal = ","\nmissing = ["?"]\n')
+    assert "range = [" in run("dictionary", path, "--map", tmp_path / "north.map.toml").split("chol]")[1]
+    (tmp_path / "bare.map.toml").write_text('decimal = ","\n')
+    result = CliRunner().invoke(app, ["dictionary", str(path), "--map", str(tmp_path / "bare.map.toml")])
+    assert result.exit_code == 2
+    assert "'decimal' stands outside [map]: begin the file with [map]" in result.stderr

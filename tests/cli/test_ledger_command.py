@@ -47,7 +47,7 @@ def test_the_book_is_a_table_and_a_balance(book: Path, show: list[str]) -> None:
     epsilon = say_epsilon(epsilon_from_rho(Fraction(1, 3), Fraction(1, 10**6)), digits=4)
     assert cross.split()[-5:-1] == ["private", "epsilon", epsilon, "40"]
     assert any("the board agreed" in line and "settings" in line for line in lines)
-    assert "2 releases, 1 refusals" in lines
+    assert "2 releases, 1 refusal" in lines
     assert "12 numbers left without a bound on what they tell (epsilon = unlimited)" in lines
     assert lines[-1].startswith("rho = ~0.333333 is spent (epsilon = ")
     assert lines[-1].endswith("; ~0.416667 is left")

@@ -58,7 +58,6 @@ def fit(rows, policy=TELLS, check_tables=True, release="exact", attributes=("sex
         (spoil(ROWS, 3, sex="F?"), "fits the dictionary"),  # so few are not told
         (spoil(ROWS, 9, sex="x", ward="y"),
          "does not fit the dictionary (sex: it has codes that are not listed; ward: it has codes that are not listed)"),
-        (spoil(ROWS, 20, age=999.0), "fits the dictionary"),  # of numbers nothing is told
     ],
 )  # fmt: skip
 def test_the_card_names_the_columns_that_do_not_fit(rows, said):
@@ -67,6 +66,25 @@ def test_the_card_names_the_columns_that_do_not_fit(rows, said):
     (entry,) = entries
     assert entry.numbers == 3  # sex, ward and death were looked at
     assert "F?" not in said
+
+
+@pytest.mark.parametrize(("count", "fits"), [(0, True), (1, True), (20, True), (21, False), (40, False)])
+def test_a_number_that_is_mostly_not_plausible_does_not_fit(count, fits):
+    """As in another unit; that some are not is told to nobody."""
+    table = spoil(ROWS, count, age=999.0)
+    said, (entry,) = fit(table, attributes=("sex", "age"), bins={"age": [30, 50]})
+    assert entry.numbers == 3  # sex, age and death
+    misfit = "does not fit the dictionary (age: most of its numbers are not plausible, as if in another unit)"
+    assert said == ["fits the dictionary" if fits else misfit]
+    private = View(cc.Records.from_rows(table, SCHEMA), cc.Policy())
+    assert find_fit(private, DICTIONARY.entries, ["age"], 1, bounded=True) == TableFit()
+
+
+def test_few_patients_with_numbers_in_another_unit_are_not_told():
+    few = [{**row, "age": 999.0 if index < 3 else None} for index, row in enumerate(ROWS)]
+    view = View(cc.Records.from_rows(few, SCHEMA), cc.Policy())
+    assert not find_fit(view, DICTIONARY.entries, ["age"], 4, bounded=False).misfits
+    assert find_fit(view, DICTIONARY.entries, ["age"], 3, bounded=False).misfits == (Misfit("age", "range"),)
 
 
 def test_it_is_told_where_terms_ask_and_policy_agrees_only():

@@ -281,7 +281,8 @@ def summarise(book: Ledger) -> str:
 
     releases = [entry for entry in book.entries() if entry.mode != "settings"]
     refusals = len(book.refusals())
-    lines = [f"{len(releases)} releases, {refusals} refusals"]
+    many = [(len(releases), "release"), (refusals, "refusal")]
+    lines = [", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in many)]
     open_ended = sum(entry.numbers for entry in releases if entry.unbounded)
     if open_ended:
         lines.append(f"{open_ended} numbers left without a bound on what they tell (epsilon = unlimited)")

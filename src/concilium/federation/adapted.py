@@ -30,6 +30,10 @@ from concilium.privacy.accounting import Plan
 from concilium.records.columns import Value, label
 from concilium.records.patients import Patients
 
+STAYS_ALL_THE_SAME = (
+    "how many of this hospital's patients have which outcome was charged to no ledger, and stands in the file: it "
+    "should not leave the hospital without being charged"
+)
 STAYS = (
     "what was changed was learned from this hospital's own patients and charged to no ledger: the adapted model holds "
     "numbers about them, and should not leave the hospital without being charged"
@@ -183,7 +187,7 @@ def say_adapted(adaptation: Adaptation, origin: Method[Any]) -> list[str]:
         f"adapted at {adaptation.site} to {whom}: {adaptation.say_change()}; it was received as the model of study "
         f"{origin.card.study[:12]}, file SHA-256 {adaptation.origin[:12]}",
         *adaptation.reasons,
-        STAYS,
+        STAYS if adaptation.changes else STAYS_ALL_THE_SAME,
     ]
 
 

@@ -4,12 +4,13 @@ Asked for in the terms (`check_tables`), told where the hospital's policy says s
 
 Who is protected: patients with a rare value, from the house. A column does not fit if it is not there for the study
 (not in the table, withheld or eliminated: these look alike), or if so many patients as any group the hospital tells of
-(`minimum_patients`) have codes that the dictionary does not list; the slip of one patient is not told. No value, no
-count, and nothing of numbers, whose ranges and units hang on single patients: that is `concilium check`, at home. A
-house chooses the dictionary, and could ask by it, in study after study, whether a value occurs. So only columns are
-looked at that the study asks about, whose values it may be told in any case; each study is one that the hospital agrees
-to; and every column whose codes were looked at is entered in the ledger as a number. What is left: by one study after
-another a house may find out which values of agreed columns so many patients have. Under noise (`private`, `local`)
+(`minimum_patients`) have codes that the dictionary does not list, or if of a number more than half of those whose value
+is known, and so many at least, are outside what is plausible, as in another unit; the slip of one patient is not told.
+No value and no count: that is `concilium check`, at home. A house chooses the dictionary, and could ask by it, in study
+after study, whether a value occurs, or on which side of a number the median is. So only columns are looked at that the
+study asks about, whose values it may be told in any case; each study is one that the hospital agrees to; and every
+column that was looked at is entered in the ledger as a number. What is left: by one study after another a house may
+find out which values of agreed columns so many patients have, and medians. Under noise (`private`, `local`)
 nothing may depend on a patient: there a column does not fit only if it is not there by its name and the policy's,
 whatever the patients have.
 """
@@ -22,24 +23,29 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
-from concilium.records.columns import Coded
+from concilium.records.cells import read_as_numbers
+from concilium.records.columns import Coded, Column
 from concilium.records.dictionary import DictionaryEntry
 
 if TYPE_CHECKING:
     from concilium.federation.cohort import View
 
-WORDS = {"absent": "it is not there", "codes": "it has codes that are not listed"}
+WORDS = {
+    "absent": "it is not there",
+    "codes": "it has codes that are not listed",
+    "range": "most of its numbers are not plausible, as if in another unit",
+}
 
 
 class Misfit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A column that does not fit, and why."""
 
     column: str
-    why: Literal["absent", "codes"]
+    why: Literal["absent", "codes", "range"]
 
 
 class TableFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a hospital tells of its table: the columns that do not fit, and of how many it looked at patients' codes."""
+    """What a hospital tells of its table: the columns that do not fit, and at how many of them it looked in patients."""
 
     misfits: tuple[Misfit, ...] = ()
     looked_at: int = 0
@@ -67,7 +73,19 @@ def find_fit(
             looked_at += 1
             if count_unlisted(column, entry) >= least:
                 misfits.append(Misfit(name, "codes"))
+        elif not bounded and entry.range is not None:
+            looked_at += 1
+            if is_mostly_outside(view.records[name], entry.range, least):
+                misfits.append(Misfit(name, "range"))
     return TableFit(tuple(misfits), looked_at)
+
+
+def is_mostly_outside(column: Column, plausible: tuple[float, float], least: int) -> bool:
+    """Whether more than half of the known numbers, and so many at least, are not plausible."""
+    numbers = read_as_numbers(column)
+    known = numbers[~np.isnan(numbers)]
+    outside = int(((known < plausible[0]) | (known > plausible[1])).sum())
+    return outside >= least and 2 * outside > len(known)
 
 
 def count_unlisted(column: Coded, entry: DictionaryEntry) -> int:

@@ -18,9 +18,11 @@ from concilium.records.columns import Column, Numbers, label
 from concilium.records.dictionary import MOST_TEXT, Dictionary, DictionaryEntry
 from concilium.records.grammar import measure
 from concilium.records.table import Records
+from concilium.records.table_map import has_decimal_comma
 
 LEAST_PATIENTS = 10
 MOST_DRAFTED = 50
+MOST_ODD = 3  # texts among numbers that may stand for missing
 MEASURED = 12  # whole numbers with more different values than this are taken for measured ones
 NEARLY_ALL = 0.9
 
@@ -69,10 +71,16 @@ def _draft(name: str, column: Column) -> tuple[DictionaryEntry | None, str]:
     present = int(counts.sum())
     if not present:
         return None, "left out: missing for everyone"
+    odd = [value for value in column.values if math.isnan(measure(value))]
+    commas = [value for value in odd if has_decimal_comma(label(value))]
+    if commas and len(odd) - len(commas) <= MOST_ODD:
+        return (
+            DictionaryEntry(type="number"),
+            'numbers with decimal commas: write decimal = "," under [map], and draft it once more with --map',
+        )
     if len(column.values) >= LEAST_PATIENTS and np.count_nonzero(counts) >= NEARLY_ALL * present:
         return None, "left out: about one value for each patient, so that it may identify them"
-    odd = [value for value in column.values if math.isnan(measure(value))]
-    if 0 < len(odd) <= 3 and len(column.values) > MEASURED:
+    if 0 < len(odd) <= MOST_ODD and len(column.values) > MEASURED:
         texts = ", ".join(repr(label(value)) for value in odd)
         return DictionaryEntry(
             type="number"

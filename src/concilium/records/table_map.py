@@ -439,9 +439,14 @@ def find_first(codes: NDArray[np.integer], faulty: Sequence[int]) -> int | None:
     return int(np.argmax(held)) if held.any() else None
 
 
+def has_decimal_comma(text: str) -> bool:
+    """Whether a text is a number but for a comma where a point is expected."""
+    return re.fullmatch(r"[+-]?[0-9]+,[0-9]+", text.strip()) is not None
+
+
 def say_remedy(text: str, map: TableMap) -> str:
     """What to write in the map about a text that should have been a number."""
-    if re.fullmatch(r"[+-]?[0-9]+,[0-9]+", text.strip()) and map.decimal == ".":
+    if has_decimal_comma(text) and map.decimal == ".":
         return 'if commas are decimal here, write decimal = "," under [map]'
     if map.is_foreign(text):
         return f"numbers have {map.decimal!r} by [map], and this has a point; write them all in one way"

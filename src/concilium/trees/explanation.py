@@ -95,7 +95,8 @@ def explain_partly(
         "model's patients have there.",
     )
     chance = float(shares[-1][best])
-    first = f"{body.target} = {named} ({chance:.0%}; {patients} patients fit what was entered)."
+    fit = "1 patient fits" if patients == 1 else f"{patients} patients fit"
+    first = f"{body.target} = {named} ({chance:.0%}; {fit} what was entered)."
     return Explanation(
         target=body.target,
         prediction=body.classes[best],
@@ -133,7 +134,7 @@ def say_reasons(named: str, reasons: Sequence[Reason]) -> list[str]:
     """How each reason moved the class, a sentence each."""
     return [
         f"{number}. {reason.condition}: {named} goes from {reason.before:.0%} to {reason.after:.0%} "
-        f"({reason.patients} patients)."
+        f"({reason.patients} patient{'' if reason.patients == 1 else 's'})."
         for number, reason in enumerate(reasons, start=1)
     ]
 
