@@ -45,7 +45,7 @@ class Misfit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TableFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a hospital tells of its table: the columns that do not fit, and at how many of them it looked in patients."""
+    """What a hospital tells of its table: the columns that do not fit, and in how many it looked at patients."""
 
     misfits: tuple[Misfit, ...] = ()
     looked_at: int = 0
