@@ -128,9 +128,10 @@ class Populations:
     by lasting numbers of patients (lasting_numbers.py), and a patient whom an earlier answer was about and the table
     does not hold any more counts as one by whom the two differ. So does, on both sides, one of whom the hospital says
     something else than before: answers before and after tell apart what was corrected. Without a column of ids that
-    follows from the numbers; with one, what is held of each patient is remembered for every state of the tables that an
-    answer was given in, and compared (patient_states.py says over what, and what is not seen). Not protected: who is
-    among as many patients or more who were added, corrected or taken out together.
+    follows from the numbers, for the columns that the table had when its first patient was remembered (a correction in
+    one that came later is not seen); with one, what is held of each patient is remembered for every state of the tables
+    that an answer was given in, and compared (patient_states.py says over what, and what is not seen). Not protected:
+    who is among as many patients or more who were added, corrected or taken out together.
     """
 
     def __init__(self, ledger: Ledger, patients: Patients, least: int, view: View | None = None) -> None:
