@@ -147,13 +147,30 @@ def test_bytes_that_are_not_utf_8_are_left(content):
 @example("123456789012345.")
 def test_a_plain_decimal_is_the_number_that_python_reads(text):
     data = np.frombuffer(text.encode() + b"\n", dtype=np.uint8)
-    plain, number = _read_plain_decimal(data, 0, len(data) - 1, cell_scanning.POWERS)
-    if plain:
+    end, number = _read_plain_decimal(data, 0, cell_scanning.POWERS)
+    if end == len(text.encode()) > 0:
         assert is_number(text)
         assert number == float(text)
         assert np.signbit(number) == np.signbit(float(text))
     elif is_number(text) and "e" not in text.lower():
         assert sum(sign.isdigit() for sign in text) > 15
+
+
+long_texts = st.builds(
+    "".join,
+    st.lists(
+        st.sampled_from(["ward", "wards", "intensive care", "a", "é", "\0", " ", '""', ","]), max_size=9
+    ),
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.lists(long_texts, min_size=1, max_size=40), st.booleans())
+def test_long_texts_are_told_apart_wherever_they_differ(texts, quoted):
+    cells = [f'"{text}"' if quoted else text.replace('""', "").replace(",", "") for text in texts]
+    rows = "\n".join(f"{cell},{place}" for place, cell in enumerate(cells))
+    quickly, carefully = compare(f"c0,c1\n{rows}\n".encode(), ["c0", "c1"], None, DEFAULT_MISSING)
+    assert quickly == carefully
 
 
 def test_a_large_file_of_all_kinds(monkeypatch):

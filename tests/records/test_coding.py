@@ -15,12 +15,17 @@ from concilium.records.coding import (
     Kind,
     Numbering,
     Place,
+    arrange,
     code_dictionary,
     code_numbers,
     code_texts,
     code_values,
+    drop_missing,
+    guess_values,
+    reads_as_number,
 )
 from concilium.records.columns import Coded, Column, Numbers, label
+from concilium.records.grammar import TRUTH, canonical, is_moment, is_number, is_whole, tidy_moment
 from concilium.records.table import Records
 
 HERE = Place("here", "column")
@@ -51,6 +56,46 @@ def expected(values: list[float], kind: Kind | None) -> tuple[list[object], bool
     if whole:
         return [int(value) if value == value else None for value in values], True
     return [label(value) if value == value else None for value in values], True
+
+
+odd_texts = st.one_of(
+    st.sampled_from(["1", "-2", "0.5", "01", "TRUE", "false", "inf", "-Inf", "Ice", "P01", " x", " 3", "3 ", "", "NA"]),
+    st.sampled_from(["2020-01-02 00:00:00", "2020-01-02", "9007199254740993", "é", "(missing)", "1,5", "\t"]),
+)  # fmt: skip
+
+
+@given(st.lists(odd_texts, max_size=12))
+def test_texts_stand_for_what_they_stand_for_one_by_one_or_all_together(texts):
+    """The rules of the module, without a way around for columns of plain text."""
+    bare = [text.strip(" \t") for text in texts]
+    if bare and all(text in TRUTH for text in bare):
+        rule = [TRUTH[text] for text in bare]
+    elif all(is_whole(text) and abs(int(text)) < 2**53 for text in bare):
+        rule = [int(text) for text in bare]
+    elif all(map(reads_as_number, bare)) and any(map(is_number, bare)):
+        rule = [float(text) for text in bare]
+    elif all(map(is_moment, bare)):
+        rule = [tidy_moment(text) for text in bare]
+    else:
+        rule = [canonical(text) for text in texts]
+    found = guess_values(texts)
+    assert list(found) == rule
+    assert list(map(type, found)) == list(map(type, rule))
+
+
+@given(st.lists(st.one_of(st.none(), odd_texts), max_size=12), st.booleans())
+def test_categories_are_in_order_whatever_order_they_come_in(values, in_order):
+    if in_order:
+        values = sorted({value for value in values if value is not None})
+    categories, codes = arrange(values, None)
+    assert list(categories) == sorted({value for value in values if value is not None})
+    assert [None if code == 0 else categories[code - 1] for code in codes] == values
+
+
+@given(st.lists(odd_texts, max_size=12), st.sampled_from([("",), ("", "NA"), ("P01", "3"), ()]))
+def test_what_is_missing_is_missing_with_blanks_around_it(texts, missing):
+    expected = [None if text.strip(" \t") in missing else text for text in texts]
+    assert list(drop_missing(texts, frozenset(missing))) == expected
 
 
 @settings(deadline=None)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time, timedelta
 from decimal import Decimal
+from operator import lt
 from typing import Literal, TypeAlias
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from concilium.errors import RecordsError, nearest
 from concilium.records.columns import EXACT, Coded, Column, Numbers, Value, keep_raw, label, narrowest
 from concilium.records.grammar import (
+    BEGINNINGS,
     BLANKS,
     DEFAULT_MISSING,
     NUMBER,
@@ -53,6 +55,8 @@ MOST_CATEGORIES = 256  # whole numbers with more distinct values than this are m
 PROBE = 10_000  # rows looked at before the whole column is
 DENSE = 1 << 20  # whole numbers within so short a range are counted, not sorted
 
+FIRST_SIGNS = BEGINNINGS + "iI"
+"""With what a text begins that may stand for a truth value, a number (infinite ones among them) or a moment."""
 SAFE_NUMBER = NUMBER.replace(r"[0-9]*)(?:\.[0-9]*)?|", r"[0-9]{0,14})|(?:0|[1-9][0-9]*)\.[0-9]*|")
 PANDAS_MISSING = ("NAType", "NaTType")  # by name, since pandas may not be there to import
 PANDAS_TEXT = ("Interval", "Period")
@@ -199,6 +203,9 @@ def arrange(values: Sequence[Value | None], kind: Kind | None) -> tuple[tuple[Va
 
     The same rules as `code_numbers`, for values few enough to be looked at one by one.
     """
+    texts = [value for value in values if isinstance(value, str)]
+    if texts and len(texts) == len(values) and all(map(lt, texts, texts[1:])):  # as ids often are
+        return tuple(texts), list(range(1, len(texts) + 1))
     present = dict.fromkeys(values)  # keeps the order, which for most sources is the right one already
     present.pop(None, None)
     texts = [value for value in present if isinstance(value, str)]
@@ -231,7 +238,9 @@ def code_dictionary(
     """A column given as codes (0: missing) into values of one type, in any order, also unused or equal."""
     present = np.bincount(codes, minlength=len(values) + 1) > 0
     present[0] = False
-    present_values = [values[code - 1] for code in np.flatnonzero(present).tolist()]
+    present_values = (
+        values if present[1:].all() else [values[code - 1] for code in np.flatnonzero(present).tolist()]
+    )
     if kind == "number":
         wrong = np.zeros(len(values) + 1, dtype=bool)
         wrong[present] = [isinstance(value, str | bool) for value in present_values]
@@ -282,7 +291,7 @@ def _code_texts(
     missing: frozenset[str],
     guess: bool,
 ) -> Column:
-    present = [None if text.strip(BLANKS) in missing else text for text in texts]
+    present = drop_missing(texts, missing)
     if kind == "number":
         return code_dictionary(codes, _stated_numbers(present, codes, place), kind, place)
     if kind == "code":
@@ -290,6 +299,14 @@ def _code_texts(
         values = unify([None if text is None else read(text) for text in present])
         return code_dictionary(codes, values, kind, place)
     return code_dictionary(codes, guess_values(present) if guess else present, kind, place)
+
+
+def drop_missing(texts: Sequence[str], missing: frozenset[str]) -> Sequence[str | None]:
+    """The texts, None for those that stand for missing."""
+    together = "".join(texts)
+    if missing.isdisjoint(texts) and not any(blank in together for blank in BLANKS):
+        return texts
+    return [None if text.strip(BLANKS) in missing else text for text in texts]
 
 
 def _stated_numbers(
@@ -304,6 +321,9 @@ def _stated_numbers(
 def guess_values(texts: Sequence[str | None]) -> Sequence[Value | None]:
     """What the texts of one column of a file stand for: truth values, numbers, moments, or, where they are of several
     kinds, the label of each."""
+    if any(text is not None and text[:1] not in FIRST_SIGNS for text in texts):
+        # Text at least: each by itself, and all that begin like this one are what they are.
+        return [text if text is None or text[:1] not in BEGINNINGS else canonical(text) for text in texts]
     bare = [text.strip(BLANKS) for text in texts if text is not None]
     if bare and all(text in TRUTH for text in bare):
         return [None if text is None else TRUTH[text.strip(BLANKS)] for text in texts]

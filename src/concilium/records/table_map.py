@@ -94,7 +94,9 @@ class TableMap:
         if list(document) != ["map"]:
             other = next((name for name in document if name != "map"), None)
             problem = (
-                "has no section [map]" if other is None else f"has a section [{other}]; a map has [map] only"
+                "has no section [map]"
+                if other is None
+                else f"{other!r} stands outside [map]: begin the file with [map], and columns with [map.columns]"
             )
             raise StudyError(f"{path}: {problem}")
         return cls.parse(document["map"], str(path))
