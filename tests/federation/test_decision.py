@@ -14,7 +14,7 @@ from sklearn.metrics import confusion_matrix, roc_curve
 
 import concilium as cc
 from agreed import Asker
-from concilium.errors import StudyError
+from concilium.errors import MessageError, StudyError
 from concilium.federation.attributes import Attribute, OwnValues
 from concilium.federation.chance_tally import LOG_ODDS, probability
 from concilium.federation.decision import (
@@ -38,6 +38,7 @@ from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates
 from concilium.rulefit.terms import RuleTerms
+from concilium.trees.layout import Sample
 from concilium.trees.splits import Split
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import count_as_votes
@@ -552,3 +553,27 @@ def test_rules_that_speak_for_an_outcome_call_it_by_costs():
             make(discovery, "private", decision=wrong, **options)
     with pytest.raises(StudyError, match="without a window"):
         make(discovery, "private", decision="cost 5:1")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"experts": [Voter([], [0], [])]}, "log odds are told for every node"),
+        ({"experts": [Voter([], [0], [1.0])], "by": "votes"}, "log odds are told for every node"),
+        ({"experts": [Voter([], [])], "by": "majority", "start": 1.0}, "log odds are told for every node"),
+        ({"experts": [Voter([], [0], [float("nan")])]}, "out of range"),
+        ({"experts": [Voter([], [0], [1e9])]}, "out of range"),
+        ({"experts": [Voter([], [0], [1.0])] * 2}, "at most 1 experts"),
+        ({"experts": [], "sample": Sample(positive="yes", negatives=3)}, "under masks, and only there"),
+    ],
+)
+def test_questions_about_chances_that_cannot_be_meant_are_refused(wrong, words):
+    about = {
+        "query": "",
+        "target": "y",
+        "positive": "yes",
+        "attributes": (Attribute("age", (40.0,)),),
+        "by": "odds",
+    }
+    with pytest.raises(MessageError, match=words):
+        AskVotes(**{**about, **wrong}).check("exact")

@@ -5,9 +5,19 @@ from __future__ import annotations
 import lightgbm
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from concilium.rulefit.nodes import CATEGORICAL, DEFAULT_LEFT, MISSING_TYPE, NAN, list_rules, read_trees
-from concilium.rulefit.rules import write_rule
+from concilium.rulefit.nodes import (
+    CATEGORICAL,
+    DEFAULT_LEFT,
+    MISSING_TYPE,
+    NAN,
+    list_rules,
+    read_trees,
+    write_bits,
+)
+from concilium.rulefit.rules import write_condition, write_rule
 
 SIZES = [12, 9, 120, 4]  # two numbers; categories that need four words of 32; few categories
 
@@ -133,3 +143,9 @@ def test_what_nobody_could_fulfil_is_no_rule():
         )
     )
     assert list_rules(model, [9]) == [((0, 1, 3),), ((0, 4, 8),)]
+
+
+@given(st.integers(1, 2**70 - 1))
+def test_bits_are_written_as_the_codes_that_they_are(bits):
+    codes = [code for code in range(bits.bit_length()) if bits >> code & 1]
+    assert write_bits(3, bits) == write_condition(3, codes)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concilium.rulefit.packed import add_up, combine, cross, unpack
+from concilium.rulefit.packed import add_up, combine, cross, pick_upper, unfold, unpack
 
 
 @given(st.integers(0, 70), st.integers(0, 12), st.integers(0, 10**6))
@@ -32,3 +32,15 @@ def test_counts_are_exact():
         add_up(np.packbits(table, axis=0, bitorder="little"), np.ones(len(table))).tolist()
         == table.sum(axis=0).tolist()
     )
+
+
+@given(st.integers(1, 12), st.integers(0, 10**6))
+def test_an_upper_triangle_is_picked_in_another_order_and_unfolded_again(size, seed):
+    draws = np.random.default_rng(seed)
+    table = draws.normal(size=(size, size))
+    table = table + table.T
+    place = draws.permutation(size)
+    picked = pick_upper(np.triu(table), place)
+    hoped = table[np.ix_(place, place)]
+    assert np.array_equal(picked, hoped[np.triu_indices(size)])
+    assert np.array_equal(unfold(picked, size), hoped)
