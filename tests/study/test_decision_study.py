@@ -42,6 +42,23 @@ def test_a_decision_is_in_every_file_of_a_run(tmp_path):
     assert loaded.predict(patients).tolist() == (chances >= decided["threshold"]).astype(int).tolist()
 
 
+@pytest.mark.parametrize(
+    ("method", "section", "unit"),
+    [("naive-bayes", "", " % on"), ("voting-trees", "[voting-trees]\nimbalance = 1.0\n", " votes on")],
+)
+def test_models_that_count_for_it_decide_by_a_sensitivity(tmp_path, method, section, unit):
+    text = DECIDED.replace('"tree"', f'"{method}"').replace("[tree]\nmax_depth = 3\n", section)
+    done = run(app, ["run", str(lay_out(tmp_path, text)), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    model = json.loads((tmp_path / "out" / "model.json").read_text())
+    said = model["card"]["decision"]
+    assert unit in said
+    assert model["body"]["decided"]["sensitivity"] >= 0.9
+    assert said in (tmp_path / "out" / "report.html").read_text()
+    shown = run(app, ["consult", str(tmp_path / "out" / "model.json"), "age=63", "smoker=yes"])
+    assert f"{said[0].upper()}{said[1:]}." in shown.output.replace("\n", " ")
+
+
 def test_without_a_decision_the_likeliest_class_is_called(tmp_path):
     results = cc.Study.read(lay_out(tmp_path)).run()
     assert results.metrics["decision"] == "the likeliest class is called"
@@ -63,8 +80,9 @@ def test_folds_have_thresholds_of_their_own(tmp_path):
     [
         (DECIDED.replace("sensitivity 0.9", "half"), "the 'decision' of a DecisionTree must be 'majority'"),
         (
-            DECIDED.replace('"tree"', '"naive-bayes"').replace("[tree]\nmax_depth = 3\n", ""),
-            "a NaiveBayes cannot decide by 'sensitivity",
+            DECIDED.replace('"tree"', '"voting-trees"').replace("sensitivity 0.9", "prevalence")
+            .replace("[tree]\nmax_depth = 3\n", '[voting-trees]\nvote = "majority"\n'),
+            "VotingTrees cannot decide by 'prevalence': vote = 'majority' says how experts vote already",
         ),
         (
             DECIDED.replace('"tree"', '"experts"').replace("[tree]\nmax_depth = 3\n", "")
