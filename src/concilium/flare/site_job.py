@@ -24,6 +24,7 @@ from concilium.federation.messages import decode, encode
 from concilium.federation.site import Site
 from concilium.flare.channel import listen, listen_as_engine
 from concilium.flare.own_log import start_own_log
+from concilium.flare.rehearsal import rehearse
 from concilium.flare.site_file import SiteFile
 
 log = logging.getLogger(__name__)
@@ -68,8 +69,11 @@ class FlareSite(Executor):  # type: ignore[misc]
         return make_reply(ReturnCode.TASK_UNSUPPORTED)
 
     def _open(self, kit: Path, name: str) -> None:
+        rehearsing = threading.Thread(target=rehearse, daemon=True)
+        rehearsing.start()
         try:
             site = SiteFile.read(kit).open(name)
+            rehearsing.join()
         except ConciliumError as error:
             log.error("%s; mend it, and have the study submitted again", error)
             self._problem = CANNOT
