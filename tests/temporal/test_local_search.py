@@ -131,7 +131,8 @@ def test_frequent_rules_are_found_and_each_client_is_asked_once():
         rule = accepted[structure(parse(text))]
         assert rule.prevalence == pytest.approx(shares[text], abs=0.2)  # more than four deviations
     assert str(accepted[structure(parse("F[0,5] Temp >= 38"))].formula) == "F[0,5] Temp >= 38"
-    assert len(accepted) <= 4
+    # Two, and by the noise half a one more on average: six more in one of 70,000 runs.
+    assert len(accepted) <= 7
     assert discovery.least_share < 0.2
 
 
