@@ -43,17 +43,23 @@ def listen(engine: Any, topic: str, answer: Callable[[bytes], bytes | None]) -> 
     """At a site: have messages of this topic answered; with None it is as if nobody were there any more."""
 
     def take(request: Any) -> Any:
-        try:
-            reply = answer(bytes(request.payload))
-        except (MessageError, TypeError):  # somebody else's message: no bytes, or bytes of another kind
+        body = read_body(request)
+        if body is None:
             return write_reply(ReturnCode.INVALID_REQUEST)
-        return (
-            write_reply(ReturnCode.SERVICE_UNAVAILABLE)
-            if reply is None
-            else write_reply(ReturnCode.OK, reply)
-        )
+        try:
+            reply = answer(body)
+        except MessageError:
+            return write_reply(ReturnCode.INVALID_REQUEST)
+        code = ReturnCode.SERVICE_UNAVAILABLE if reply is None else ReturnCode.OK
+        return write_reply(code, reply or b"")
 
     engine.get_cell().core_cell.register_request_cb(CHANNEL, topic, take)
+
+
+def read_body(message: Any) -> bytes | None:
+    """The bytes of a message; None where it has something else."""
+    body = message.payload
+    return bytes(body) if isinstance(body, bytes | bytearray | memoryview) else None
 
 
 def write_reply(code: str, body: bytes = b"") -> Any:
@@ -86,8 +92,9 @@ class FlareLine:
             optional=True,
         )
         code = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
-        if code == ReturnCode.OK and isinstance(reply.payload, bytes | bytearray | memoryview):
-            return bytes(reply.payload)
+        body = read_body(reply)
+        if code == ReturnCode.OK and body is not None:
+            return body
         if code == ReturnCode.TIMEOUT:
             return Silence(f"no answer within {timeout:g} s")
         if code in GONE:

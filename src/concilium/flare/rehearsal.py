@@ -13,11 +13,14 @@ from concilium.trees.tree import DecisionTree
 
 log = logging.getLogger(__name__)
 
+# Fewer are counted without kernels (trees/counting.py).
+PATIENTS = 3000
+
 
 def rehearse() -> None:
     """Nothing of it stays, and nothing leaves. A site that cannot is none the worse for it."""
     rows: list[dict[str, Value]] = [
-        {"number": n % 7, "code": "xyz"[n % 3], "outcome": "np"[n % 2]} for n in range(60)
+        {"number": n % 7, "code": "xyz"[n % 3], "outcome": "np"[n % 2]} for n in range(PATIENTS)
     ]
     try:
         sites = [Site(name, Records.from_rows(rows)) for name in ("one", "other")]

@@ -7,6 +7,7 @@ with the same ticket, by which the house knows the study: nothing that was answe
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import shutil
 import time
@@ -73,10 +74,7 @@ def submit_study(
     same folder.
     """
     work = WorkInProgress.beside(out, resume)
-
-    def learn(one: Study, own: WorkInProgress, on_round: Tell, warn: Tell) -> StudyResults:
-        return learn_elsewhere(one, kit, own, on_round, warn)
-
+    learn = functools.partial(learn_elsewhere, kit)
     results: StudyResults | SeveralResults
     with work.until_done(resume):
         if study.several:
@@ -89,7 +87,7 @@ def submit_study(
     return replace(results, files=files)
 
 
-def learn_elsewhere(study: Study, kit: Kit, work: WorkInProgress, tell: Tell, warn: Tell) -> StudyResults:
+def learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, warn: Tell) -> StudyResults:
     """Have the house run a study of one method; what came of it, measured on the patients of `[evaluate] file`."""
     with open_session(kit) as session:
         connected = list_connected(session)

@@ -1,0 +1,27 @@
+"""What a site's process loads while it reads its records is what its first questions need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+# In a process of its own: here, others have loaded them.
+LOADED = """
+from concilium.flare.rehearsal import rehearse
+from concilium.trees import counting
+kernels = [one for one in vars(counting).values() if hasattr(one, "nopython_signatures")]
+assert kernels and not any(one.nopython_signatures for one in kernels)
+rehearse()
+print(sum(bool(one.nopython_signatures) for one in kernels))
+"""
+
+
+def test_kernels_are_loaded_and_nothing_goes_wrong():
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0
+    assert not done.stderr
