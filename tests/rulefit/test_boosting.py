@@ -1,4 +1,4 @@
-"""Rules of boosted trees: about exactly the patients that LightGBM sends to a node, and never about three."""
+"""Rules of boosted trees: about exactly the patients who reach a node, and never about three."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from scipy import stats
 
 from concilium.federation.attributes import Attribute
 from concilium.rulefit import boosting
+from concilium.rulefit.boosted_trees import GAPPED
 from concilium.rulefit.boosting import boost, count_leaves
 from concilium.rulefit.rules import check_rules
 
@@ -72,40 +73,42 @@ def test_rules_are_different_and_in_order_and_the_same_each_time():
     assert rules != learn(codes, y, seed=4)
 
 
+def keep_trees(monkeypatch):
+    """The trees that rules are read from, as they are grown."""
+    kept = []
+    grow = boosting.grow_trees
+    monkeypatch.setattr(boosting, "grow_trees", lambda *a, **k: kept.append(grow(*a, **k)) or kept[-1])
+    return kept
+
+
 @pytest.mark.parametrize("missing", [True, False])
 @pytest.mark.parametrize("binary", [True, False])
 def test_every_node_is_a_rule_about_exactly_the_patients_in_it(monkeypatch, missing, binary):
-    """LightGBM itself says who ends in which leaf; a node's patients are those of the leaves below it."""
+    """Patients are sent down the trees by their bins, one split at a time."""
     codes, y = draw(missing=missing)
-    trained = []
-    train = boosting._train
-    monkeypatch.setattr(
-        boosting, "_train", lambda *a, **k: trained.append((train(*a, **k), a[0])) or trained[-1][0]
-    )
+    kept = keep_trees(monkeypatch)
     rules = {
         frozenset(np.flatnonzero(holds(rule, codes))): rule
         for rule in learn(codes, y, leaves=6, binary=binary)
     }
-    booster, table = trained[0]
-    leaves = booster.predict(table, pred_leaf=True)
-    nodes, used = set(), set()
-
-    def below(node):
-        if "leaf_index" in node:
-            return {node["leaf_index"]}
-        used.add(node["split_feature"])
-        return below(node["left_child"]) | below(node["right_child"])
-
-    def collect(node, column, top=True):
-        if not top:
-            nodes.add(frozenset(np.flatnonzero(np.isin(column, list(below(node))))))
-        for child in ("left_child", "right_child"):
-            if child in node:
-                collect(node[child], column, top=False)
-
-    for number, tree in enumerate(booster.dump_model()["tree_info"]):
-        collect(tree["tree_structure"], leaves[:, number])
-    assert {0, 2} <= used
+    splits, layout = kept[0].splits, kept[0].layout
+    reached = {int(root): np.arange(len(y)) for root in kept[0].ends[:-1]}
+    nodes = set()
+    for split, attribute in enumerate(splits.attributes.tolist()):
+        here = reached[split]
+        bins = kept[0].bins[here, attribute]
+        if ATTRIBUTES[attribute].numeric:
+            to_left = bins <= splits.at[split]
+            if layout.kinds[attribute] == GAPPED:
+                last = layout.starts[attribute + 1] - layout.starts[attribute] - 1
+                to_left = np.where(bins == last, splits.missing_left[split], to_left).astype(bool)
+        else:
+            to_left = np.isin(bins, splits.together[split])
+        for side, lead in ((here[to_left], splits.left[split]), (here[~to_left], splits.right[split])):
+            nodes.add(frozenset(side))
+            if lead >= 0:
+                reached[int(lead)] = side
+    assert {0, 2} <= set(splits.attributes.tolist())
     assert set(rules) == {node for node in nodes if 10 <= len(node) <= len(y) - 10}
 
 
@@ -125,7 +128,7 @@ def test_categories_make_membership_rules():
         {1, 4, 6} <= set().union(*(range(lo, hi + 1) for lo, hi in zip(c[1::2], c[2::2], strict=True)))
         for c in alone
     )
-    # A value that no patient here has goes where LightGBM would send it: to all that is not named.
+    # A value that no patient here has goes to all that is not named.
     other = SIZES[2] - 1
     assert any(condition[-1] == other for condition in alone)
 
@@ -169,14 +172,11 @@ def test_leaves_are_two_and_a_floor_of_an_exponential():
 
 def test_trees_have_as_many_leaves_as_drawn(monkeypatch):
     codes, y = draw(2000)
-    trained = []
-    train = boosting._train
-    monkeypatch.setattr(boosting, "_train", lambda *a, **k: trained.append(train(*a, **k)) or trained[-1])
+    kept = keep_trees(monkeypatch)
     learn(codes, y, leaves=5, trees=15)
     wanted = [count_leaves(5, 3, tree) for tree in range(15)]
-    made = [tree["num_leaves"] for tree in trained[0].dump_model()["tree_info"]]
     assert len(set(wanted)) > 2
-    assert made == wanted
+    assert (np.diff(kept[0].ends) + 1).tolist() == wanted
 
 
 def test_cuts_are_at_shared_cutoffs_only():

@@ -1,9 +1,9 @@
 """Rules of one site: boosted trees that split only at shared cutoffs, every node a rule (docs/methods.md, 2.3).
 
-LightGBM sees codes, not values, so that no cut is finer than the shared cutoffs; the number of leaves of each tree is
-2 + floor(Exponential) with mean `leaves` - 2, drawn by hashing, since everything here follows from the question. A node
-with fewer than `support` patients is never made, nor is one that leaves out fewer: a rule is never about three people.
-That is a courtesy, not privacy: the rules still depend on every patient.
+Trees see codes, not values (boosted_trees.py), so that no cut is finer than the shared cutoffs; the number of leaves of
+each is 2 + floor(Exponential) with mean `leaves` - 2, drawn by hashing, since all of it follows from the question. No
+rule is told that fewer than `support` patients fulfil, or fail: a rule is never about three people. That is a courtesy,
+not privacy: the rules still depend on every patient.
 """
 
 from __future__ import annotations
@@ -12,33 +12,16 @@ import functools
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import MISSING, Attribute
+from concilium.federation.attributes import Attribute
 from concilium.federation.work import CALL, Workload
+from concilium.rulefit.boosted_trees import grow_trees
 from concilium.rulefit.nodes import list_rules
 from concilium.rulefit.packed import BLOCK, list_conditions, pack_rules
 from concilium.rulefit.rules import Rule
-
-# What LightGBM is told whatever the study says.
-SETTINGS: dict[str, Any] = {
-    "min_data_in_bin": 1,
-    "min_sum_hessian_in_leaf": 0.0,
-    "max_cat_to_onehot": 4,
-    "cat_smooth": 1.0,
-    "cat_l2": 0.0,
-    "bagging_fraction": 1.0,
-    "bagging_freq": 0,
-    "feature_pre_filter": False,
-    "enable_bundle": False,
-    "deterministic": True,
-    "force_col_wise": True,
-    "num_threads": 1,
-    "verbosity": -1,
-}
 
 
 def boost(
@@ -58,26 +41,19 @@ def boost(
     patients = len(outcome)
     if patients < 2 * support or outcome.min() == outcome.max() or not attributes:
         return []
-    settings = {
-        **SETTINGS,
-        "objective": "binary" if binary else "regression",
-        "learning_rate": shrinkage,
-        "max_bin": max(attribute.size for attribute in attributes) + 1,
-        "min_data_in_leaf": support,
-        "min_data_per_group": support,
-        "seed": seed % 2**31,
-    }
     # Where too few patients would be left to make two groups of, every tree learns from all of them.
-    if sample < 1 and sample * patients >= 2 * support:
-        settings |= {"bagging_fraction": sample, "bagging_freq": 1}
-    sizes = count_all_leaves(leaves, seed, trees)
-    table = np.empty((patients, len(codes)))
-    for column, (own, attribute) in enumerate(zip(codes, attributes, strict=True)):
-        table[:, column] = own
-        if attribute.numeric:
-            table[own == MISSING, column] = np.nan
-    booster = _train(table, outcome, attributes, settings, sizes)
-    rules = list_rules(booster.model_to_string(num_iteration=trees), [a.size for a in attributes])
+    grown = grow_trees(
+        codes,
+        [attribute.numeric for attribute in attributes],
+        outcome,
+        binary=binary,
+        sizes=count_all_leaves(leaves, seed, trees),
+        shrinkage=shrinkage,
+        support=support,
+        sample=sample if sample * patients >= 2 * support else 1.0,
+        seed=seed,
+    )
+    rules = list_rules(grown, [attribute.size for attribute in attributes])
     supports = count_patients(rules, codes, attributes)
     return [
         rule for rule, count in zip(rules, supports, strict=True) if support <= count <= patients - support
@@ -113,29 +89,6 @@ def count_leaves(mean: float, seed: int, tree: int) -> int:
     digest = hashlib.sha256(f"{seed}\n{tree}".encode()).digest()
     uniform = (int.from_bytes(digest[:8], "big") + 0.5) / 2**64
     return 2 + math.floor(-math.log(uniform) * (mean - 2))
-
-
-def _train(
-    table: NDArray[np.float64],
-    outcome: NDArray[np.float64],
-    attributes: Sequence[Attribute],
-    settings: dict[str, Any],
-    sizes: Sequence[int],
-) -> Any:
-    """Trees with so many leaves each; of numbers in the table what is missing is NaN."""
-    import lightgbm
-
-    categories = [index for index, attribute in enumerate(attributes) if not attribute.numeric]
-    data = lightgbm.Dataset(table, outcome, params=settings, categorical_feature=categories)
-    # What `lightgbm.train` does, without its callbacks and without writing the model out and reading it in again.
-    booster = lightgbm.Booster({**settings, "num_leaves": sizes[0]}, data)
-    before = sizes[0]
-    for size in sizes:
-        if size != before:
-            booster.reset_parameter({"num_leaves": size})
-            before = size
-        booster.update()
-    return booster
 
 
 def count_patients(

@@ -1,4 +1,4 @@
-"""The nodes of boosted trees as rules: LightGBM's trees are read from the text in which it saves a model.
+"""The nodes of boosted trees as rules.
 
 A set of codes is the bits of a number, and what a node says of all attributes is one number, each attribute with bits
 of its own: going down a branch is one bitwise and. Nodes that say the same are one before a rule is written.
@@ -6,106 +6,62 @@ of its own: going down a branch is one bitwise and. Nodes that say the same are 
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import accumulate
 
 from concilium.federation.attributes import MISSING
+from concilium.rulefit.boosted_trees import GAPPED, NUMBER, BoostedTrees
 from concilium.rulefit.rules import Condition, Rule
 
-# How LightGBM writes a split's `decision_type`: a bit each, and two bits for what counts as missing (2: NaN).
-CATEGORICAL, DEFAULT_LEFT, MISSING_TYPE, NAN = 1, 2, 12, 8
-WORD = 32  # bits in a word of LightGBM's sets of categories
 
-SPLITS = re.compile(
-    r"\nnum_cat=(.*)\n(?:.*\n)*?split_feature=(.*)\n(?:.*\n)*?threshold=(.*)\n(?:.*\n)*?decision_type=(.*)\n"
-    r"(?:.*\n)*?left_child=(.*)\n(?:.*\n)*?right_child=(.*)\n"
-)
-SETS = re.compile(r"\ncat_boundaries=(.*)\n(?:.*\n)*?cat_threshold=(.*)\n")
-
-
-class BoostedTree(NamedTuple):
-    """The splits of a tree, parents before children: what each asks, and where it leads (below 0: to a leaf). Of
-    categories a threshold is the place in `sets` of those that go left, a bit each."""
-
-    attributes: list[int]
-    thresholds: list[str]
-    decisions: list[int]
-    left: list[int]
-    right: list[int]
-    sets: list[int]
-
-
-def read_trees(model: str) -> Iterator[BoostedTree]:
-    """The trees of a saved model."""
-    sets = SETS.finditer(model)
-    for categorical, attributes, thresholds, decisions, left, right in SPLITS.findall(model):
-        yield BoostedTree(
-            list(map(int, attributes.split())),
-            thresholds.split(),
-            list(map(int, decisions.split())),
-            list(map(int, left.split())),
-            list(map(int, right.split())),
-            [] if categorical == "0" else _read_sets(*next(sets).groups()),
-        )
-
-
-def _read_sets(boundaries: str, words: str) -> list[int]:
-    numbers = [int(word) for word in words.split()]
-    return [
-        sum(word << WORD * place for place, word in enumerate(numbers[start:end]))
-        for start, end in pairwise(map(int, boundaries.split()))
-    ]
-
-
-def list_rules(model: str, sizes: Sequence[int]) -> list[Rule]:
+def list_rules(trees: BoostedTrees, sizes: Sequence[int]) -> list[Rule]:
     """The different rules of all nodes but the roots, in canonical order, but none that nobody could fulfil; `sizes`
     says how many codes each attribute has."""
     starts = [0, *accumulate(sizes)]
     everything = (1 << starts[-1]) - 1
-    sides_of: dict[tuple[int, str, int], tuple[int, int]] = {}
+    sides_of: dict[tuple[int, ...], tuple[int, int]] = {}
     distinct: set[int] = set()
-    for tree in read_trees(model):
-        nodes = [everything] * len(tree.attributes)
-        splits = zip(tree.attributes, tree.thresholds, tree.decisions, strict=True)
-        for node, split in enumerate(splits):
-            sides = sides_of.get(split)
-            if sides is None:
-                attribute, threshold, decision = split
-                categorical = decision & CATEGORICAL
-                at = tree.sets[int(threshold)] if categorical else float(threshold)
-                own, start = (1 << sizes[attribute]) - 1, starts[attribute]
-                others = everything ^ own << start
-                left, right = _split(at, decision, own)
-                sides = left << start | others, right << start | others
-                if not categorical:  # a set has its place in this tree only
-                    sides_of[split] = sides
-            here, (left, right) = nodes[node], sides
-            left &= here
-            right &= here
-            distinct.add(left)
-            distinct.add(right)
-            if tree.left[node] >= 0:
-                nodes[tree.left[node]] = left
-            if tree.right[node] >= 0:
-                nodes[tree.right[node]] = right
+    splits = trees.splits
+    nodes = [everything] * len(splits.attributes)
+    columns = (splits.attributes, splits.at, splits.missing_left, splits.together, splits.left, splits.right)
+    for split, (attribute, at, missing_left, together, to_left, to_right) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        asked = attribute, at, missing_left, *together
+        sides = sides_of.get(asked)
+        if sides is None:
+            own, start = (1 << sizes[attribute]) - 1, starts[attribute]
+            others = everything ^ own << start
+            left, right = _split(trees, split, own)
+            sides = sides_of[asked] = left << start | others, right << start | others
+        here, (left, right) = nodes[split], sides
+        left &= here
+        right &= here
+        distinct.add(left)
+        distinct.add(right)
+        if to_left >= 0:
+            nodes[to_left] = left
+        if to_right >= 0:
+            nodes[to_right] = right
     return _write_rules(distinct - {everything}, sizes, starts)
 
 
-def _split(at: float, decision: int, everything: int) -> tuple[int, int]:
-    """The codes that go left and those that go right at a node, which asks for a set of categories or a threshold."""
-    if decision & CATEGORICAL:
-        return int(at) & everything, everything & ~int(at)
+def _split(trees: BoostedTrees, split: int, everything: int) -> tuple[int, int]:
+    """The codes that go left and those that go right at a split. A number is cut in the middle between two codes that
+    occur at the site; categories that do not occur there go where all go that are not named."""
+    attribute, at = int(trees.splits.attributes[split]), int(trees.splits.at[split])
+    codes, kind = trees.codes[attribute].tolist(), trees.layout.kinds[attribute]
+    if kind not in (NUMBER, GAPPED):
+        left = sum(1 << codes[place] for place in trees.splits.together[split].tolist() if place >= 0)
+        return left, everything & ~left
+    last = len(codes) - 1 - (kind == GAPPED)
+    highest = 0 if at == 0 else (codes[at] + codes[at + 1]) // 2 if at < last else everything.bit_length()
     missing = 1 << MISSING
-    # A split of the known from the missing has a threshold far beyond all codes.
-    highest = math.floor(min(at, everything.bit_length()))
     left = (1 << (highest + 1)) - 1 & everything & ~missing
     right = everything & ~left & ~missing
     # Without missing values at this site it has not learned where they belong: they fulfil neither side.
-    if decision & MISSING_TYPE == NAN:
-        return (left | missing, right) if decision & DEFAULT_LEFT else (left, right | missing)
+    if kind == GAPPED:
+        return (left | missing, right) if trees.splits.missing_left[split] else (left, right | missing)
     return left, right
 
 
