@@ -109,7 +109,7 @@ def grow_trees(
         np.full(len(labels), find_first_score(labels, binary)),
         binary,
         np.array(sizes, dtype=np.int64),
-        max(sizes),
+        min(max(sizes), len(labels)),  # a leaf has a patient
         shrinkage,
         support,
         sample,

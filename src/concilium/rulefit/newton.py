@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,10 +49,7 @@ class Columns:
     def of(cls, terms: RuleTerms) -> Columns:
         """Rules about the same attributes are a family, every other term is its own; linear terms come first."""
         places: dict[tuple[int, ...], int] = {}
-        families = [
-            places.setdefault(tuple([condition[0] for condition in rule]), len(places))
-            for rule in terms.rules
-        ]
+        families = [places.setdefault(tuple(map(itemgetter(0), rule)), len(places)) for rule in terms.rules]
         others = len(terms) - len(families)
         first = range(len(families), min(len(families) + GROWTH, len(terms)))
         return cls(

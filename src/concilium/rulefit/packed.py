@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.rulefit.rules import Condition, Rule, tabulate
+from concilium.rulefit.rules import Condition, Rule, share, tabulate
 
 Bits = NDArray[np.uint8]
 
@@ -52,10 +53,8 @@ class Conditions:
 def list_conditions(rules: Sequence[Rule], sizes: Sequence[int]) -> Conditions:
     """The conditions of these rules, over attributes with so many codes."""
     place: dict[Condition, int] = {}
-    # Rules that were sent share their conditions, and to hash a long one again for each of them would take long.
-    different = {id(condition): condition for rule in rules for condition in rule}
-    place_of = {key: place.setdefault(condition, len(place)) for key, condition in different.items()}
-    listed = [place_of[id(condition)] for rule in rules for condition in rule]
+    listed = list(chain.from_iterable(rules))
+    place_of = {key: place.setdefault(condition, len(place)) for key, condition in share(listed).items()}
     own: dict[int, list[Condition]] = {}
     for condition in place:
         own.setdefault(condition[0], []).append(condition)
@@ -65,8 +64,8 @@ def list_conditions(rules: Sequence[Rule], sizes: Sequence[int]) -> Conditions:
             index: ([place[condition] for condition in conditions], tabulate(conditions, sizes[index]))
             for index, conditions in own.items()
         },
-        np.array(listed, dtype=np.int64),
-        np.cumsum([len(rule) for rule in rules], dtype=np.int64),
+        np.fromiter(map(place_of.__getitem__, map(id, listed)), dtype=np.int64, count=len(listed)),
+        np.cumsum(list(map(len, rules)), dtype=np.int64),
     )
 
 

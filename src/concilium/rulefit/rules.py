@@ -10,6 +10,8 @@ patients, whoever they may be, if and only if they are equal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,20 +59,26 @@ def write_rule(allowed: Mapping[int, set[int]], sizes: Sequence[int]) -> Rule:
 def check_rules(rules: Sequence[Rule], attributes: Sequence[Attribute]) -> None:
     """MessageError unless every rule is in canonical form over these attributes."""
     lasts = [attribute.size - 1 for attribute in attributes]
-    # Rules that were sent share their conditions, and to hash a long one again for each of them would take long.
-    fine = set({id(condition): condition for rule in rules for condition in rule}.values())
+    listed = list(chain.from_iterable(rules))
+    fine = set(share(listed).values())
     for condition in fine:
         check_condition(condition, lasts)
     lengths = np.fromiter(map(len, rules), dtype=np.int64, count=len(rules))
     if not lengths.all():
         raise MessageError("a rule needs a condition")
-    about = np.fromiter((condition[0] for rule in rules for condition in rule), dtype=np.int64)
+    about = np.fromiter(map(itemgetter(0), listed), dtype=np.int64, count=len(listed))
     rising = np.diff(about) > 0
     rising[lengths.cumsum()[:-1] - 1] = True  # from one rule to the next
     if not rising.all():
         raise MessageError("a rule is not in canonical form: its conditions are out of order")
     if sum(lasts[condition[0]] + 1 for condition in fine) > MOST_CELLS:
         raise MessageError("the rules have too many different conditions on attributes with many values")
+
+
+def share(listed: Sequence[Condition]) -> dict[int, Condition]:
+    """Conditions by their id. Rules that were sent share theirs, and to hash a long one again for each of them would
+    take long."""
+    return dict(zip(map(id, listed), listed, strict=True))
 
 
 def check_condition(condition: Condition, lasts: Sequence[int]) -> None:

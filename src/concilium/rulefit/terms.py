@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from itertools import chain
 from typing import Annotated
 
 import msgspec
@@ -17,7 +18,7 @@ from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
 from concilium.federation.messages import decode, encode
 from concilium.rulefit.packed import Conditions, list_conditions
-from concilium.rulefit.rules import Condition, Rule, check_coded, check_rules
+from concilium.rulefit.rules import Condition, Rule, check_coded, check_rules, share
 
 MOST_COLUMNS = 100_000
 # Winsorising bounds are this far apart at most, in units of the scale, so that sums keep their precision.
@@ -62,9 +63,9 @@ class RuleTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     @functools.cached_property
     def extent(self) -> tuple[int, int, int]:
         """How many conditions the rules have, how many of these are different, and how many cells those go over."""
-        different = {id(condition): condition[0] for rule in self.rules for condition in rule}
+        different = share(list(chain.from_iterable(self.rules))).values()
         sizes = [attribute.size + 1 for attribute in self.attributes]
-        return sum(map(len, self.rules)), len(different), sum(sizes[place] for place in different.values())
+        return sum(map(len, self.rules)), len(different), sum(sizes[condition[0]] for condition in different)
 
     @functools.cached_property
     def conditions(self) -> Conditions:
@@ -130,9 +131,10 @@ def read_terms(data: bytes) -> RuleTerms:
     no memory of earlier questions; what is remembered here only saves the time to read them again."""
     sent = decode(data, SentTerms)
     last = len(sent.conditions) - 1
-    if any(not 0 <= place <= last for rule in sent.rules for place in rule):
+    places = set(chain.from_iterable(sent.rules))
+    if places and not 0 <= min(places) <= max(places) <= last:
         raise MessageError("a rule has a condition that is not listed")
-    rules = tuple(tuple([sent.conditions[place] for place in rule]) for rule in sent.rules)
+    rules = tuple([tuple(map(sent.conditions.__getitem__, rule)) for rule in sent.rules])
     terms = RuleTerms(sent.attributes, rules, sent.lines, sent.steps, sent.norm)
     terms.check()
     return terms
