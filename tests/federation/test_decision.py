@@ -16,7 +16,14 @@ import concilium as cc
 from agreed import Asker
 from concilium.errors import MessageError, StudyError
 from concilium.federation.attributes import Attribute, OwnValues
-from concilium.federation.chance_tally import LOG_ODDS, probability
+from concilium.federation.chance_tally import (
+    EDGES,
+    FURTHEST,
+    count_chances,
+    find_edges,
+    probability,
+    read_chances,
+)
 from concilium.federation.decision import (
     CallingRule,
     Decided,
@@ -158,7 +165,7 @@ def test_counts_below_zero_count_for_nobody_and_one_class_alone_decides_nothing(
         parse("youden"), Tally([0.1, 0.2, 0.9], [50, 0, 1], [0, 4, 6], "")
     )
     decided, said = decide("youden", "yes", 0.25, Tally([0.1], [5], [-1], ""))
-    assert decided.threshold == np.nextafter(0.25, 1)
+    assert 0.25 < decided.threshold == pytest.approx(0.25, rel=1e-8)
     assert decided.sensitivity is None
     assert "all of one class" in said
 
@@ -166,7 +173,7 @@ def test_counts_below_zero_count_for_nobody_and_one_class_alone_decides_nothing(
 @pytest.mark.parametrize("release", ["exact", "masked"])
 def test_prevalence_is_the_share_of_the_patients_learned_from(release):
     own = tree(decision="prevalence", release=release)
-    assert own.decided.threshold == np.nextafter(TRUTH.mean(), 1)
+    assert TRUTH.mean() < own.decided.threshold == pytest.approx(TRUTH.mean(), rel=1e-8)
     shares = own.predict_proba(TABLE)
     assert (own.predict(TABLE) == "yes").tolist() == (shares[:, 1] > TRUTH.mean()).tolist()
     np.testing.assert_array_equal(shares, tree(release=release).predict_proba(TABLE))
@@ -259,14 +266,90 @@ def test_a_rule_model_decides_by_what_sites_tell_with_their_last_answer(release)
         assert own.decided.specificity == pytest.approx(specificity)
         if text == "sensitivity 0.7":
             assert sensitivity >= 0.7
-            more = own.predict_proba(TABLE)[:, 1] >= odds_up(own.decided.threshold)
+            taken = Coefficients.of(np.array([own.intercept_, *own.coef_]))
+            edges = find_edges(*taken.find_reach(own.body.terms))
+            more = own.predict_proba(TABLE)[:, 1] >= odds_up(own.decided.threshold, edges)
             assert rates(more)[0] < 0.7
 
 
-def odds_up(chance):
-    """The next of the bins of log odds."""
-    odds = np.log(chance / (1 - chance)) + 0.25
-    return 1 / (1 + np.exp(-odds))
+def odds_up(chance, edges):
+    """The chance at the next edge of log odds."""
+    return probability(edges[np.searchsorted(edges, np.log(chance / (1 - chance)) + 1e-9) :])[0]
+
+
+@given(st.floats(-30, 30), st.floats(0, 60), st.lists(st.floats(0, 1), min_size=1, max_size=20), st.data())
+def test_chances_are_counted_on_the_side_that_the_model_has_them_on(low, width, places, data):
+    """Between the least and the greatest, both included, and to a 255th of what lies between them."""
+    odds = np.array([low, low + width, *(low + width * place for place in places)])
+    truth = np.array(data.draw(st.lists(st.booleans(), min_size=len(odds), max_size=len(odds))))
+    edges = find_edges(low, low + width)
+    assert len(edges) == EDGES
+    assert (np.diff(edges) > 0).all()
+    assert np.diff(edges).max() <= max(min(width, 2 * FURTHEST), 1e-6) / (EDGES - 2) * (1 + 1e-6)
+    tally = read_chances(count_chances(odds, truth, edges), edges)
+    for threshold, negatives, positives in zip(tally.chances, tally.negatives, tally.positives, strict=True):
+        at = np.searchsorted(edges, odds, side="right") == tally.chances.index(threshold)
+        assert (negatives, positives) == ((at & ~truth).sum(), (at & truth).sum())
+        assert (probability(odds[at]) >= threshold - 1e-15).all()
+    if low > -FURTHEST and low + width < FURTHEST:
+        assert not tally.negatives[0] + tally.positives[0] + tally.negatives[-1] + tally.positives[-1]
+
+
+def make_faint(count, seed):
+    """Patients of whom a rule model can say little: all chances are within a small part of log odds."""
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        age, ward = draw.uniform(20, 90), draw.choice("abc")
+        rows.append(
+            {"age": age, "ward": ward, "y": draw.random() < 0.03 + 0.02 * (age > 60) + 0.02 * (ward == "c")}
+        )
+    return rows
+
+
+def test_where_all_chances_are_close_youden_is_still_the_best_of_them():
+    tables = [make_faint(2000, seed) for seed in range(3)]
+    sites = [cc.Site(f"h{n}", cc.Records.from_rows(rows)) for n, rows in enumerate(tables)]
+    everyone = [row for rows in tables for row in rows]
+    truth = np.array([row["y"] for row in everyone])
+    bins = {"age": [30, 40, 50, 60, 70, 80]}
+    own = cc.RuleFit("y", True, bins=bins, trees=40, penalty=0.0035, decision="youden", release="exact").fit(
+        sites
+    )
+    chance = own.predict_proba(cc.Records.from_rows(everyone))[:, list(own.classes_).index(True)]
+    spread = np.log(chance / (1 - chance))
+    assert len(np.unique(spread.round(9))) > 3
+    assert np.ptp(spread) < 1.5
+    gains = [(chance >= one)[truth].mean() - (chance >= one)[~truth].mean() for one in np.unique(chance)]
+    assert own.decided.sensitivity + own.decided.specificity - 1 == pytest.approx(max(gains), abs=0.01)
+
+
+def draw_noise(seed):
+    """Patients of three hospitals whose outcome nothing foretells, all of one ward."""
+    draw = random.Random(seed)
+    return [
+        [
+            {"age": draw.uniform(20, 90), "sex": draw.choice("fm"), "ward": "a", "y": draw.random() < 0.05}
+            for _ in range(400)
+        ]
+        for _ in range(3)
+    ]
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_model_that_knows_nothing_calls_nobody(release, seed):
+    tables = draw_noise(seed)
+    everyone = cc.Records.from_rows([row for rows in tables for row in rows])
+    rule_model = cc.RuleFit(
+        "y", True, bins={"age": [50]}, trees=20, penalty=0.05, decision="prevalence", release=release
+    )
+    one_level = cc.NaiveBayes("y", attributes=["ward"], decision="prevalence", release=release)
+    for model in (rule_model, one_level):
+        model.fit([cc.Site(f"h{n}", cc.Records.from_rows(rows)) for n, rows in enumerate(tables)])
+        assert not any(called is True for called in model.predict(everyone).tolist())
+    assert not rule_model.body.taken
+    assert "no term is worth its penalty: every patient gets the same answer" in rule_model.card.warnings
 
 
 def test_a_hospital_tells_no_chances_to_a_study_that_decides_without():
@@ -290,12 +373,15 @@ def test_the_one_level_model_decides_by_what_sites_count(release, text):
     assert own.decided.specificity == pytest.approx(specificity)
     assert own.decided.told_by == "the patients learned from"
     chance = own.predict_proba(TABLE)[:, 1]
-    gains = [np.subtract(*reversed(rates_from(chance, probability(np.array(edge))))) for edge in LOG_ODDS]
+    moved = [own.body.evidence(n) @ np.array([-1.0, 1.0]) for n in range(len(own.body.attributes))]
+    start = np.log(own.body.class_shares[1] / own.body.class_shares[0])
+    edges = find_edges(start + sum(min(0, *one) for one in moved), start + sum(max(0, *one) for one in moved))
+    gains = [np.subtract(*reversed(rates_from(chance, probability(edge)))) for edge in edges]
     if text == "youden":
         assert sensitivity + specificity - 1 == pytest.approx(max(gains))
     else:
         assert sensitivity >= parse(text).amount
-        assert rates(chance >= odds_up(own.decided.threshold))[0] < parse(text).amount
+        assert rates(chance >= odds_up(own.decided.threshold, edges))[0] < parse(text).amount
     assert own.card.decision == say_decided(own.decided)
     assert {kind.kind for kind in own.plan().questions} == {"tree.schema", "tree.crosstables", "tree.votes"}
     said = own.explain(EVERYONE[0])
@@ -420,8 +506,8 @@ def test_counts_of_fewer_than_the_least_branch_of_a_policy_are_left_out(floor):
     counts = read_sum(asker.put(site, question, template=template).body, question, question.shape)
     ages = np.searchsorted([40, 60, 75], [row["age"] for row in ROWS[0]], side="right")
     yes = np.array([row["y"] == "yes" for row in ROWS[0]])
-    hoped = np.zeros((2, len(LOG_ODDS) + 1), dtype=int)
-    np.add.at(hoped, (yes.astype(int), np.searchsorted(LOG_ODDS, ages - 1.0, side="right")), 1)
+    hoped = np.zeros((2, EDGES + 1), dtype=int)
+    np.add.at(hoped, (yes.astype(int), np.searchsorted(find_edges(-1, 2), ages - 1.0, side="right")), 1)
     assert ((hoped > 0) & (hoped < 12)).any()
     assert counts.tolist() == np.where(hoped < floor, 0, hoped).tolist()
 

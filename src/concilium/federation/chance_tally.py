@@ -1,8 +1,10 @@
 """Patients by class and chance, as sites count them for a decision by a sensitivity or by Youden (decision.py).
 
-Chances are counted as log odds in bins of a quarter, which are public and the same for everybody: 132 numbers, by which
-a threshold is chosen to a quarter of log odds. Exact and masked studies alone ask for them, whose answers have no
-bound, and only those that decide so: methods hold the questions of their studies to it (`find_objection`, `plan`).
+Chances are counted as log odds in bins of one width, from the least to the greatest that the model can give (or 8 on
+either side): they follow from the model that the question carries, and are not the house's to choose. 514 numbers, by
+which a threshold is chosen to a 255th of what the model can say, a sixteenth of log odds at the most. Exact and masked
+studies alone ask for them, whose answers have no bound, and only those that decide so: methods hold the questions of
+their studies to it (`find_objection`, `plan`).
 """
 
 from __future__ import annotations
@@ -12,21 +14,33 @@ from numpy.typing import NDArray
 
 from concilium.federation.decision import LEARNED_FROM, Tally
 
-LOG_ODDS = tuple(quarter / 4 for quarter in range(-32, 33))
-# Of each class: a bin that ends with the first, one between every two, and one that begins with the last.
-BINS = len(LOG_ODDS) + 1
+EDGES = 256
+# Of each class: a bin that ends with the first edge, one between every two, and one that begins with the last.
+BINS = EDGES + 1
+FURTHEST = 8.0
+NARROWEST = 1e-6
 
 
-def count_chances(odds: NDArray[np.float64], positive: NDArray[np.bool_]) -> NDArray[np.intp]:
+def find_edges(low: float, high: float) -> NDArray[np.float64]:
+    """Edges for a model whose log odds are between these. The first and the last are half a bin further out, so that no
+    rounding puts those with the least or the greatest odds on another side than the model's own."""
+    low, high = (min(max(end, -FURTHEST), FURTHEST) for end in (low, high))
+    beyond = max(high - low, NARROWEST) / (2 * (EDGES - 2))
+    return np.linspace(low - beyond, high + beyond, EDGES)
+
+
+def count_chances(
+    odds: NDArray[np.float64], positive: NDArray[np.bool_], edges: NDArray[np.float64]
+) -> NDArray[np.intp]:
     """Patients with these log odds by class and bin, [class, bin], negative first."""
-    cells = positive * BINS + np.searchsorted(LOG_ODDS, odds, side="right")
+    cells = positive * BINS + np.searchsorted(edges, odds, side="right")
     return np.bincount(cells, minlength=2 * BINS).reshape(2, BINS)
 
 
-def read_chances(counts: NDArray[np.int64], who: str = LEARNED_FROM) -> Tally:
+def read_chances(counts: NDArray[np.int64], edges: NDArray[np.float64], who: str = LEARNED_FROM) -> Tally:
     """What these counts tell; a bin stands for its lower end."""
     negatives, positives = counts.reshape(2, BINS).tolist()
-    return Tally([0.0, *probability(np.array(LOG_ODDS)).tolist()], negatives, positives, who)
+    return Tally([0.0, *probability(edges).tolist()], negatives, positives, who)
 
 
 def probability(odds: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -125,6 +125,9 @@ class Decided(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             raise ValueError("a decision tells the positive class from one other")
 
 
+# Chances are worked out from odds and logarithms: a share that comes out so little above another is the same.
+ROUNDING = 1e-9
+
 # Who is counted in a tally.
 LEARNED_FROM = "the patients learned from"
 HELD_OUT = "patients held out"
@@ -187,8 +190,8 @@ def decide(
     rule = parse(decision)
     if rule.kind == "majority":
         return None, ""
-    # More than the prevalence: a patient of whom the model knows nothing is not called.
-    threshold, known = math.nextafter(min(max(prevalence, 0.0), 1.0), 1.0), None
+    # More than the prevalence, by more than rounding makes it: a patient of whom the model knows nothing is not called.
+    threshold, known = min(max(prevalence, 0.0) * (1 + ROUNDING), 1.0), None
     if rule.kind == "cost":
         threshold = float(rule.amount)
     elif rule.tallied and tally is not None:
@@ -276,9 +279,10 @@ def say_decided(decided: Decided) -> str:
     aim = f"for a sensitivity of {decided.rule.split()[1]}" if rule.kind == "sensitivity" else "by Youden"
     if decided.sensitivity is None or decided.specificity is None:
         return f"{said}, {aim}"
+    everybody = "; that is everybody: no higher one does" if not decided.specificity else ""
     return (
         f"{said}, {aim}: among {decided.told_by} sensitivity {decided.sensitivity:.3f}, specificity "
-        f"{decided.specificity:.3f}"
+        f"{decided.specificity:.3f}{everybody}"
     )
 
 

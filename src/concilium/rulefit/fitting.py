@@ -28,7 +28,7 @@ from concilium.federation.work import CALL, Workload
 from concilium.rulefit.design import Design, estimate_design, recall_at_site
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.packed import unfold
-from concilium.rulefit.terms import RuleTerms, read_terms
+from concilium.rulefit.terms import RuleTerms, find_ends, read_terms
 
 MOST_CANDIDATES = 100
 MOST_WORKING = 2000
@@ -46,6 +46,14 @@ class Coefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, arra
         """Those of a vector, intercept first."""
         columns = np.flatnonzero(w[1:])
         return cls(float(w[0]), tuple(columns.tolist()), tuple(w[1:][columns].tolist()))
+
+    def find_reach(self, terms: RuleTerms) -> tuple[float, float]:
+        """The least and the greatest that a patient's terms can come to with these."""
+        low = high = self.intercept
+        for column, value in zip(self.columns, self.values, strict=True):
+            ends = [value * end for end in find_ends(terms.in_order[column])]
+            low, high = low + min(ends), high + max(ends)
+        return low, high
 
     def check(self, terms: int) -> None:
         """MessageError unless they belong to so many terms, and are of bearable size."""

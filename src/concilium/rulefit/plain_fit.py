@@ -7,6 +7,7 @@ sees sums over all sites only, and each site's rules; `NOT_PRIVATE` goes on the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -135,6 +136,8 @@ class PlainFit:
         )
         w = yield from self._solve(questions, warnings)
         body, said = yield from self._tell(questions, w, classes)
+        if not body.taken:
+            warnings.append("no term is worth its penalty: every patient gets the same answer")
         if body.patients is not None and len(terms) > body.patients:
             warnings.append(
                 f"there were {len(terms)} terms to choose from for {body.patients} patients; the penalty took "
@@ -352,6 +355,11 @@ class PlainFit:
             )
             for index, column in enumerate(columns)
         ]
+        intercept = float(w[0])
+        if classes and not columns:
+            # Nothing but the intercept is solved for as a whole, where the solver only comes near: by a little too much
+            # everybody would be likelier than the mean.
+            intercept = math.log(rates.mean / (1 - rates.mean))
         decided, said = None, ""
         if classes:
             decided, said = decide(self.rulefit.decision, classes[1], rates.mean, rates.tally)
@@ -362,7 +370,7 @@ class PlainFit:
             classes=classes,
             decided=decided,
             terms=questions.terms,
-            intercept=float(w[0]),
+            intercept=intercept,
             coefficients=w[1:].tolist(),
             taken=taken,
             patients=rates.patients,

@@ -5,7 +5,7 @@ so that the house can work out support, subgroup rates and the pooled standard d
 sum (N - 1) s^2 / sum (N - 1), of which importances are made (docs/methods.md, section 2.10).
 
 Where the study decides by a sensitivity or by Youden, and only there (RuleFit.find_objection), the question also has
-the coefficients, and asks for patients by class and chance (federation/chance_tally.py): 132 numbers more of the same
+the coefficients, and asks for patients by class and chance (federation/chance_tally.py): 514 numbers more of the same
 question, at no price of their own, since neither release that it may have has a bound.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
-from concilium.federation.chance_tally import BINS, count_chances, read_chances
+from concilium.federation.chance_tally import BINS, count_chances, find_edges, read_chances
 from concilium.federation.cohort import Cohort
 from concilium.federation.decision import Tally
 from concilium.federation.sums import read_reals, write_reals
@@ -45,6 +45,12 @@ class AskRates(AskReals, frozen=True, kw_only=True):
     def scores(self) -> int:
         """How many numbers say what chances patients have."""
         return 0 if self.scored is None else 2 * BINS
+
+    @property
+    def edges(self) -> NDArray[np.float64]:
+        """By which log odds are counted."""
+        assert self.scored is not None
+        return find_edges(*self.scored.find_reach(self.terms))
 
     @property
     def named(self) -> Sequence[Attribute]:
@@ -84,7 +90,8 @@ class AskRates(AskReals, frozen=True, kw_only=True):
             spread,
         ]
         if self.scored is not None:
-            parts.append(count_chances(predict(design, [self.scored])[:, 0], outcome > 0).ravel())
+            odds = predict(design, [self.scored])[:, 0]
+            parts.append(count_chances(odds, outcome > 0, self.edges).ravel())
         return write_reals(np.concatenate(parts), self.places)
 
 
@@ -118,5 +125,7 @@ def read_rates(question: AskRates, total: NDArray[np.int64]) -> Rates:
             inside=own(outcomes / column),
             outside=own((positive - outcomes) / (patients - column)),
             deviation=np.sqrt(np.maximum(spread, 0) / max(free, 1)),
-            tally=None if question.scored is None else read_chances(np.rint(reals[told:]).astype(np.int64)),
+            tally=None
+            if question.scored is None
+            else read_chances(np.rint(reals[told:]).astype(np.int64), question.edges),
         )

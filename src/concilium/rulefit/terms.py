@@ -145,6 +145,13 @@ def list_attributes(term: Rule | Line | Steps) -> list[int]:
     return [condition[0] for condition in term] if isinstance(term, tuple) else [term.attribute]
 
 
+def find_ends(term: Rule | Line | Steps) -> tuple[float, float]:
+    """The least and the greatest value of a column."""
+    if isinstance(term, Line):
+        return term.scale * (term.low - term.center), term.scale * (term.high - term.center)
+    return (0.0, 1.0) if isinstance(term, tuple) else (min(term.heights), max(term.heights))
+
+
 def keep(terms: RuleTerms, columns: Sequence[int]) -> RuleTerms:
     """The terms with these columns only, and the attributes that they need."""
     kept = [terms.in_order[column] for column in columns]

@@ -144,8 +144,8 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         body = self._finish(schema, counts[0])
         tally = None
         if self.rule.tallied and self.find_positive(body.classes) is not None:
-            told = yield tables.tell(self._ask_chances(schema, body))
-            tally = read_chances(told)
+            question = self._ask_chances(schema, body)
+            tally = read_chances((yield tables.tell(question)), question.edges)
         body, said = self._decide(body, tally)
         return Learned(body, patients, find_oddities(self, schema, seen), said)
 

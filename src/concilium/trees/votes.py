@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.attributes import check_attributes
-from concilium.federation.chance_tally import BINS, count_chances
+from concilium.federation.chance_tally import BINS, count_chances, find_edges
 from concilium.federation.cohort import Cohort
 from concilium.federation.decision import CallingRule
 from concilium.federation.questions import PLAIN
@@ -102,6 +102,12 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
     def shape(self) -> tuple[int, ...]:
         return 2, {"majority": 2, "votes": len(self.experts) + 1, "odds": BINS}[self.by]
 
+    @property
+    def edges(self) -> NDArray[np.float64]:
+        """By which log odds are counted: a tree moves them by what one of its nodes says, or not at all."""
+        moved = [[0.0, *expert.odds] for expert in self.experts]
+        return find_edges(self.start + sum(map(min, moved)), self.start + sum(map(max, moved)))
+
     def check(self, release: str) -> None:
         if len(self.experts) % 2 == 0 and self.by != "odds":
             raise MessageError("the number of experts must be odd, so that no vote is a tie")
@@ -163,7 +169,7 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
 
     def _count(self, said: NDArray[np.float64], truth: NDArray[np.bool_]) -> NDArray[np.intp]:
         if self.by == "odds":
-            return count_chances(said, truth)
+            return count_chances(said, truth, self.edges)
         votes = said.astype(np.intp)
         column = 2 * votes > len(self.experts) if self.by == "majority" else votes
         size = self.shape[1]

@@ -273,8 +273,9 @@ class VotingTrees(Method[VotingBody]):
             return [f"{share}, which is not below {limit}: the model is one ordinary tree"]
         score = next(s.balanced_accuracy for s in body.stages if s.experts == len(body.experts))
         return [
-            f"{share}, which is below {limit}: {count(len(body.experts), 'expert')} vote, each grown on all of "
-            f"them and {body.negatives} times as many others of every site",
+            f"{share}, which is below {limit}: {count(len(body.experts), 'expert')} "
+            f"{'votes' if len(body.experts) == 1 else 'vote'}, each grown on all of them and {body.negatives} times as "
+            "many others of every site",
             f"the number of experts was settled by balanced accuracy on the patients learned from ({score:.3f}): "
             "expect less of others"
             if body.bands is None
@@ -338,7 +339,7 @@ class VotingTrees(Method[VotingBody]):
 
     def _say_vote(self) -> str:
         """When an expert votes for a class."""
-        if self.body.lift is not None and self.body.decided is not None:
+        if self.body.decided is not None and self.body.decided.votes is None:
             said = say_decided(self.body.decided)
             return f"An expert decides, by the odds of a hospital: {said}."
         where = "commoner than in its whole sample" if self.body.vote == "balanced" else "the commonest"
