@@ -11,9 +11,10 @@ youden            the chance from which on sensitivity and specificity together 
 Price: none. A threshold is worked out from numbers that the model has told already: class counts, and for the last two
 the counts of patients by class wherever they come to rest. Under `private` these are noisy, and what is made of them is
 post-processing: the protection of a patient is the same, and so is the ledger (tests/federation/test_decision.py).
-Exact and masked models that do not know it have their sites count patients by class and chance, or by class and votes,
-for the last two, in an answer that has no bound: RuleFit with one that they give anyway (rulefit/rates.py), NaiveBayes
-and VotingTrees with one question more (trees/votes.py; chance_tally.py).
+Exact and masked models, whose answers have no bound, learn twice for the last two: from seven in ten patients of every
+site, to choose the threshold by the others (counted by class and leaf, or by class and chance: chance_tally.py,
+rulefit/rates.py, trees/votes.py), and from everybody. VotingTrees count patients by class and votes, of bands left out
+where the study has such.
 """
 
 from __future__ import annotations
@@ -128,9 +129,12 @@ class Decided(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 # Chances are worked out from odds and logarithms: a share that comes out so little above another is the same.
 ROUNDING = 1e-9
 
-# Who is counted in a tally.
+# Who is counted in a tally: patients whom a model has learned from look better than others do, so that exact and masked
+# models choose by those whom a first fit left out, so many in a hundred of each site, before they learn from everybody.
 LEARNED_FROM = "the patients learned from"
 HELD_OUT = "patients held out"
+LEFT_OUT_FIRST = "patients left out of a first fit"
+PERCENT_LEFT_OUT = 30
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,11 @@ class Tally:
     negatives: Sequence[int]
     positives: Sequence[int]
     who: str
+
+    @property
+    def tells(self) -> bool:
+        """Whether there are patients of both classes to choose by."""
+        return any(count > 0 for count in self.negatives) and any(count > 0 for count in self.positives)
 
 
 def choose(

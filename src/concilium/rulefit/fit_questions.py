@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError
 from concilium.federation.arrays import pack
 from concilium.federation.conversation import Conversation
+from concilium.federation.decision import PERCENT_LEFT_OUT, Tally
 from concilium.federation.held_out import Part
 from concilium.federation.sums import read_reals
 from concilium.rulefit.fedda import AskDual
@@ -21,9 +22,9 @@ from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates, Rates, read_rates
 from concilium.rulefit.terms import RuleTerms, keep, write_terms
 
-# Percent of the patients of every site, to choose a penalty by.
-HELD_OUT = Part(percent=30, held=True)
-LEARNING = Part(percent=30, held=False)
+# The patients of every site by whom a penalty or a threshold is chosen, and the others.
+HELD_OUT = Part(percent=PERCENT_LEFT_OUT, held=True)
+LEARNING = Part(percent=PERCENT_LEFT_OUT, held=False)
 
 
 @dataclass(frozen=True)
@@ -93,3 +94,11 @@ class FitQuestions:
         """Support, subgroup rates and spread of these columns; with their coefficients, what chances patients have."""
         question = AskRates(**self._about, terms=keep(self.terms, columns), scored=scored)
         return read_rates(question, (yield question))
+
+    def ask_chances(self, w: NDArray[np.float64]) -> Conversation[Tally | None]:
+        """What chances a fit gives to those whom it left out; None where it left out nobody of one class."""
+        columns = np.flatnonzero(w[1:]).tolist()
+        scored = Coefficients.of(np.concatenate([w[:1], w[1:][columns]]))
+        question = AskRates(**self._about, terms=keep(self.terms, columns), scored=scored, part=HELD_OUT)
+        tally = read_rates(question, (yield question)).tally
+        return tally if tally is not None and tally.tells else None

@@ -83,9 +83,16 @@ class NewtonFit:
 
 
 def fit(
-    ask: AskSums, columns: Columns, penalty: float, *, tolerance: float = 1e-8, start: Point | None = None
+    ask: AskSums,
+    columns: Columns,
+    penalty: float,
+    *,
+    tolerance: float = 1e-8,
+    start: Point | None = None,
+    near: Point | None = None,
 ) -> Conversation[NewtonFit]:
-    """The optimum, to about `tolerance` of the objective; `start` is where a fit with another penalty ended."""
+    """The optimum, to about `tolerance` of the objective; `start` is where a fit with another penalty ended, `near` one
+    to other patients."""
     questions = 0
 
     def look(
@@ -107,7 +114,8 @@ def fit(
 
     point = start
     if point is None:
-        _, point = yield from look([np.zeros(columns.count + 1)], list(columns.first))
+        begin = (np.zeros(columns.count + 1), list(columns.first)) if near is None else (near.w, near.working)
+        _, point = yield from look([begin[0]], begin[1])
     gap, stuck = np.inf, False
     while questions < MOST_QUESTIONS:
         now = objective(point.w, point.loss)

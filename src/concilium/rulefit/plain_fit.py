@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError, StudyError
 from concilium.federation.attributes import Attribute, present
 from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.decision import decide
+from concilium.federation.decision import PERCENT_LEFT_OUT, Tally, decide
 from concilium.federation.histograms import (
     AskHistograms,
     AskNoisyHistograms,
@@ -95,7 +95,11 @@ class PlainFit:
             often = "about ten times" if one else "some dozens of times, for a path"
             questions.append(("rulefit.fit", None, f"{often}: loss, gradient and Hessian"))
         last = "support and subgroup rates of the model's rules"
-        if rulefit.rule.tallied:
+        if rulefit.rule.tallied and rulefit.solver != "fedda":
+            first = f"as often before, for a first fit without {PERCENT_LEFT_OUT} % of the patients"
+            questions.append(("rulefit.fit", None, first))
+            last += "; and, of those whom the first fit left out, by class and chance, for the decision"
+        elif rulefit.rule.tallied:
             last += ", and patients by class and chance, for the decision"
         questions.append(("rulefit.rates", None, last))
         return Plan("rho", tuple(PlannedQuestion(*question) for question in questions))
@@ -134,8 +138,8 @@ class PlainFit:
         questions = FitQuestions(
             rulefit.query, rulefit.target, outcome, terms, choose_places(partners.hospitals)
         )
-        w = yield from self._solve(questions, warnings)
-        body, said = yield from self._tell(questions, w, classes)
+        w, tally = yield from self._solve(questions, warnings)
+        body, said = yield from self._tell(questions, w, classes, tally)
         if not body.taken:
             warnings.append("no term is worth its penalty: every patient gets the same answer")
         if body.patients is not None and len(terms) > body.patients:
@@ -294,8 +298,11 @@ class PlainFit:
         ]
         return list(question.unite(list(replies.values())).rules)
 
-    def _solve(self, questions: FitQuestions, warnings: list[str]) -> Conversation[NDArray[np.float64]]:
-        """The coefficients, intercept first; where a penalty was to be chosen, the path over penalties is kept."""
+    def _solve(
+        self, questions: FitQuestions, warnings: list[str]
+    ) -> Conversation[tuple[NDArray[np.float64], Tally | None]]:
+        """The coefficients, intercept first, and what a decision is chosen by, if it needs that. Where a penalty was to
+        be chosen, the path over penalties is kept."""
         penalty = self.rulefit.penalty
         if self.rulefit.solver == "fedda":
             assert isinstance(penalty, float)
@@ -306,7 +313,7 @@ class PlainFit:
                 f"dual averaging took {averaged.questions} questions, in steps of {averaged.step:g}; it comes near the "
                 "optimum and does not reach it"
             )
-            return averaged.w
+            return averaged.w, None
         columns = newton.Columns.of(questions.terms)
         if not isinstance(penalty, float):
             tried = yield from path.walk(
@@ -327,24 +334,30 @@ class PlainFit:
                     "nobody reads; a list of penalties is tried whole"
                 )
             penalty = best.penalty
-        fitted = yield from newton.fit(questions.ask_sums, columns, penalty)
+        first, tally = None, None
+        if self.rulefit.rule.tallied and questions.outcome.binary:
+            left = yield from newton.fit(partial(questions.ask_sums, part=LEARNING), columns, penalty)
+            first, tally = left.point, (yield from questions.ask_chances(left.w))
+        fitted = yield from newton.fit(questions.ask_sums, columns, penalty, near=first)
         if not fitted.converged:
             warnings.append(
                 f"the solver stopped after {fitted.questions} questions, about {fitted.gap:.1g} above the optimum"
             )
-        return fitted.w
+        return fitted.w, tally
 
     def _tell(
         self,
         questions: FitQuestions,
         w: NDArray[np.float64],
         classes: list[Value],
+        tally: Tally | None,
     ) -> Conversation[tuple[RuleBody, str]]:
         """The model's body, with what the sites tell of the terms it has taken, and what the card says of its
         decision."""
         columns = np.flatnonzero(w[1:]).tolist()
         taken_by = Coefficients.of(np.concatenate([w[:1], w[1:][columns]]))
-        rates = yield from questions.ask_rates(columns, taken_by if self.rulefit.rule.tallied else None)
+        scored = taken_by if self.rulefit.rule.tallied and tally is None else None
+        rates = yield from questions.ask_rates(columns, scored)
         taken = [
             TakenTerm(
                 column,
@@ -362,7 +375,7 @@ class PlainFit:
             intercept = math.log(rates.mean / (1 - rates.mean))
         decided, said = None, ""
         if classes:
-            decided, said = decide(self.rulefit.decision, classes[1], rates.mean, rates.tally)
+            decided, said = decide(self.rulefit.decision, classes[1], rates.mean, tally or rates.tally)
         body = RuleBody(
             target=questions.target,
             query=questions.query,

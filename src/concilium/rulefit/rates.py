@@ -4,9 +4,9 @@ For every term the number of patients (the sum of the column), their outcomes, a
 so that the house can work out support, subgroup rates and the pooled standard deviation, the square root of
 sum (N - 1) s^2 / sum (N - 1), of which importances are made (docs/methods.md, section 2.10).
 
-Where the study decides by a sensitivity or by Youden, and only there (RuleFit.find_objection), the question also has
-the coefficients, and asks for patients by class and chance (federation/chance_tally.py): 514 numbers more of the same
-question, at no price of their own, since neither release that it may have has a bound.
+Where the study decides by a sensitivity or by Youden, and only there (RuleFit.find_objection), the same question with
+the coefficients of a first fit is about those whom that left out, and asks for patients by class and chance
+(federation/chance_tally.py): 514 numbers more, at no price, since neither release that it may have has a bound.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
 from concilium.federation.chance_tally import BINS, count_chances, find_edges, read_chances
 from concilium.federation.cohort import Cohort
-from concilium.federation.decision import Tally
+from concilium.federation.decision import LEARNED_FROM, LEFT_OUT_FIRST, Tally
+from concilium.federation.held_out import Part
 from concilium.federation.sums import read_reals, write_reals
 from concilium.federation.work import CALL, Workload
 from concilium.rulefit.design import build_at_site, estimate_design
@@ -40,6 +41,11 @@ class AskRates(AskReals, frozen=True, kw_only=True):
 
     terms: RuleTerms
     scored: Coefficients | None = None
+    part: Part | None = None
+
+    @property
+    def division(self) -> Part | None:
+        return self.part
 
     @property
     def scores(self) -> int:
@@ -63,6 +69,8 @@ class AskRates(AskReals, frozen=True, kw_only=True):
     def check(self, release: str) -> None:
         super().check(release)
         self.terms.check()
+        if self.part is not None:
+            self.part.check()
         if self.scored is not None:
             self.scored.check(len(self.terms))
             if not self.outcome.binary:
@@ -127,5 +135,9 @@ def read_rates(question: AskRates, total: NDArray[np.int64]) -> Rates:
             deviation=np.sqrt(np.maximum(spread, 0) / max(free, 1)),
             tally=None
             if question.scored is None
-            else read_chances(np.rint(reals[told:]).astype(np.int64), question.edges),
+            else read_chances(
+                np.rint(reals[told:]).astype(np.int64),
+                question.edges,
+                LEARNED_FROM if question.part is None else LEFT_OUT_FIRST,
+            ),
         )

@@ -20,8 +20,16 @@ from numpy.typing import NDArray
 from concilium.federation.attributes import Attribute
 from concilium.federation.chance_tally import read_chances
 from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.decision import CallingRule, Tally, decide, say_decided
+from concilium.federation.decision import (
+    LEFT_OUT_FIRST,
+    PERCENT_LEFT_OUT,
+    CallingRule,
+    Tally,
+    decide,
+    say_decided,
+)
 from concilium.federation.explanation import Explanation
+from concilium.federation.held_out import Part
 from concilium.federation.method import documented
 from concilium.federation.prediction import AnyPatients
 from concilium.federation.questions import Statistic
@@ -117,13 +125,21 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         return super().find_objection(question)
 
     @property
+    def percent_held_out(self) -> int | None:
+        return PERCENT_LEFT_OUT if self.rule.tallied else None
+
+    @property
     def budget(self) -> TreeBudget:
         return TreeBudget(self.rho, depth=1)
 
     def plan(self) -> Plan:
         if not self.way_out.bounded:
             tables = PlannedQuestion("tree.crosstables", None, "counts of all attributes")
-            chances = PlannedQuestion("tree.votes", None, "patients by class and chance, for the decision")
+            chances = PlannedQuestion(
+                "tree.votes",
+                None,
+                f"for the decision: {PERCENT_LEFT_OUT} % of the patients by class and chance, after tables of the rest",
+            )
             return Plan("rho", (PLAN_SCHEMA, tables, *([chances] if self.rule.tallied else [])))
         attributes = state_schema(*self.stated, self.target).attributes
         note = f"class tables of all {len(attributes)} attributes, once"
@@ -139,17 +155,23 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         schema = share_schema(seen, self.bins, self.target)
         self.find_positive(schema.classes.values)
         tables = PlainTables(self, schema, seen)
+        tallied = self.rule.tallied and self.find_positive(schema.classes.values) is not None
+        tally = None
+        if tallied and not any(own.floored for own in seen.values()):
+            learning, left_out = (Part(percent=PERCENT_LEFT_OUT, held=held) for held in (False, True))
+            counts = yield from tables.count(part=learning)
+            question = self._ask_chances(schema, self._finish(schema, counts[0]), left_out)
+            tally = read_chances((yield tables.tell(question)), question.edges, LEFT_OUT_FIRST)
         counts = yield from tables.count()
         patients = {site: own.patients for site, own in seen.items()}
         body = self._finish(schema, counts[0])
-        tally = None
-        if self.rule.tallied and self.find_positive(body.classes) is not None:
+        if tallied and (tally is None or not tally.tells):
             question = self._ask_chances(schema, body)
             tally = read_chances((yield tables.tell(question)), question.edges)
         body, said = self._decide(body, tally)
         return Learned(body, patients, find_oddities(self, schema, seen), said)
 
-    def _ask_chances(self, schema: SharedSchema, body: NaiveBayesBody) -> AskVotes:
+    def _ask_chances(self, schema: SharedSchema, body: NaiveBayesBody, part: Part | None = None) -> AskVotes:
         """How many patients of each class have which chance: every attribute moves the log odds by itself."""
         positive = self.find_positive(body.classes)
         assert positive is not None
@@ -169,6 +191,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             experts=experts,
             by="odds",
             start=float(np.log(shares[positive] / shares[1 - positive])),
+            part=part,
         )
 
     def _converse_privately(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from concilium.federation.attributes import Attribute
 from concilium.federation.conversation import Asked, Conversation, Learned, Partners, ToEach
-from concilium.federation.decision import weigh_errors
+from concilium.federation.decision import HELD_OUT, LEFT_OUT_FIRST, PERCENT_LEFT_OUT, weigh_errors
 from concilium.federation.edges import choose_cutoffs
 from concilium.federation.held_out import Part
 from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, split_histograms
@@ -23,16 +23,19 @@ from concilium.trees.body import TreeBody
 from concilium.trees.cautions import find_constant, find_lonely_classes, find_oddities, say_constant
 from concilium.trees.conditional import Conditional
 from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.growing import Counts, finish, grow
-from concilium.trees.leaf_tally import decide_tree
-from concilium.trees.pruning import prune_with
+from concilium.trees.growing import Counts, GrowingNode, finish, grow
+from concilium.trees.leaf_tally import decide_tree, tally_held_out
+from concilium.trees.pruning import count_resting, prune_with
 from concilium.trees.schemas import PLAN_SCHEMA, TreeStudy, ask_schemas
 from concilium.trees.splits import Split
 
 if TYPE_CHECKING:
     from concilium.trees.tree import DecisionTree
 
-HELD_OUT = "class counts of held-out patients, for pruning"
+HELD_OUT_COUNTS = "class counts of held-out patients, for pruning"
+FIRST_TREE = (
+    f"for the decision: the same before, without {PERCENT_LEFT_OUT} % of the patients, and where these rest"
+)
 
 
 def plan(tree: DecisionTree) -> Plan:
@@ -43,7 +46,9 @@ def plan(tree: DecisionTree) -> Plan:
         note = f"histograms of {len(tree.bins)} attributes, for cutoffs"
         questions.insert(1, PlannedQuestion("histograms", None, note))
     if tree.prune is not None:
-        questions.append(PlannedQuestion("tree.crosstables", None, HELD_OUT))
+        questions.append(PlannedQuestion("tree.crosstables", None, HELD_OUT_COUNTS))
+    elif tree.rule.tallied:
+        questions.append(PlannedQuestion("tree.crosstables", None, FIRST_TREE))
     return Plan("rho", tuple(questions))
 
 
@@ -57,37 +62,48 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
     pruning = tree.prune is not None and not floored
     constant: list[str] = []
 
-    def count(splits: list[Split], nodes: list[int], counted: list[int]) -> Conversation[Counts]:
-        total = yield from tables.count(splits, nodes, counted, tree.part(held=False) if pruning else None)
-        if not splits:
-            constant[:] = find_constant(total[0], schema.attributes)
-        return total
+    def grow_from(part: Part | None) -> Conversation[tuple[list[GrowingNode], list[int]]]:
+        def count(splits: list[Split], nodes: list[int], counted: list[int]) -> Conversation[Counts]:
+            total = yield from tables.count(splits, nodes, counted, part)
+            if not splits:
+                constant[:] = find_constant(total[0], schema.attributes)
+            return total
+
+        return grow(
+            schema,
+            count,
+            max_depth=tree.max_depth,
+            min_leaf=tree.min_leaf,
+            subtract=not floored,
+            criterion=tree.criterion,
+            reduce=tree.reduce,
+            group=tree.group,
+        )
 
     def count_held_out(splits: list[Split], nodes: list[int]) -> Conversation[Counts]:
         total = yield from tables.count(splits, nodes, [], tree.part(held=True))
         return total
 
-    grown, counted = yield from grow(
-        schema,
-        count,
-        max_depth=tree.max_depth,
-        min_leaf=tree.min_leaf,
-        subtract=not floored,
-        criterion=tree.criterion,
-        reduce=tree.reduce,
-        group=tree.group,
-    )
+    tally = None
+    if tree.rule.tallied and positive is not None and tree.prune is None and not floored:
+        first, _ = yield from grow_from(tree.part(held=False))
+        left_out = yield from count_resting(first, count_held_out)
+        body = finish(tree.target, tree.query, schema, first)
+        tally = tally_held_out(body, positive, left_out, LEFT_OUT_FIRST)
+    grown, counted = yield from grow_from(tree.part(held=False) if pruning else None)
     saved = tables.saved
     warnings = [
         *find_oddities(tree, schema, seen),
         *find_lonely_classes(tree.target, {site: own.classes for site, own in seen.items()}),
         *say_constant(constant),
     ]
-    held: Mapping[int, Counts] = {}
     if pruning:
         costs = weigh_errors(tree.decision, grown[0].counts.tolist(), positive)
         pruned = yield from prune_with(grown, count_held_out, costs)
-        grown, held = pruned.nodes, pruned.held
+        grown = pruned.nodes
+        tally = tally_held_out(
+            finish(tree.target, tree.query, schema, grown), positive, pruned.held, HELD_OUT
+        )
         warnings.append(pruned.note)
     elif tree.prune is not None:
         warnings.append(
@@ -100,7 +116,8 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
             f"auto-reduction: {everyone - len(counted)} of {everyone} attributes were counted at the root only, which "
             f"saved {saved / 1000:.1f} kB of {(partners.bytes + saved) / 1000:.1f} kB"
         )
-    body, said = decide_tree(finish(tree.target, tree.query, schema, grown), tree.decision, positive, held)
+    body = finish(tree.target, tree.query, schema, grown)
+    body, said = decide_tree(body, tree.decision, positive, tally if tally and tally.tells else None)
     return Learned(body, {site: own.patients for site, own in seen.items()}, warnings, said)
 
 

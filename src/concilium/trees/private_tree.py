@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from concilium.federation.attributes import Attribute
 from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.decision import weigh_errors
+from concilium.federation.decision import HELD_OUT, weigh_errors
 from concilium.federation.histograms import AskNoisyHistograms
 from concilium.federation.schema import SharedSchema, state_schema
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.trees.body import TreeBody
 from concilium.trees.growing import Counts, finish
-from concilium.trees.leaf_tally import decide_tree
+from concilium.trees.leaf_tally import decide_tree, tally_held_out
 from concilium.trees.noisy_crosstables import AskNoisyCrosstables
-from concilium.trees.plain_tree import HELD_OUT, ask_cutoffs
+from concilium.trees.plain_tree import HELD_OUT_COUNTS, ask_cutoffs
 from concilium.trees.private_growing import SCREENED, grow_privately
 from concilium.trees.pruning import prune_with
 from concilium.trees.splits import Split
@@ -54,7 +54,7 @@ def plan(tree: DecisionTree) -> Plan:
         for weight, note in zip(budget.weights, notes, strict=True)
     ]
     if tree.prune is not None:
-        questions.append(PlannedQuestion("tree.noisy", budget.share(), HELD_OUT))
+        questions.append(PlannedQuestion("tree.noisy", budget.share(), HELD_OUT_COUNTS))
     if tree.cutoffs is not None:
         note = f"histograms of {len(tree.bins)} attributes, for cutoffs"
         questions.insert(0, PlannedQuestion("histograms.noisy", budget.share(), note))
@@ -112,5 +112,7 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         )
         grown, held = pruned.nodes, pruned.held
         warnings.append(pruned.note)
-    body, said = decide_tree(finish(tree.target, tree.query, schema, grown), tree.decision, positive, held)
+    body = finish(tree.target, tree.query, schema, grown)
+    tally = tally_held_out(body, positive, held, HELD_OUT)
+    body, said = decide_tree(body, tree.decision, positive, tally)
     return Learned(body, {}, warnings, said)

@@ -58,22 +58,27 @@ def resting_places(nodes: Sequence[GrowingNode]) -> tuple[list[Split], dict[int,
     return splits, rests
 
 
-def prune_with(
-    nodes: Sequence[GrowingNode], count: CountHeldOut, costs: ErrorCosts, noisy: bool = False
-) -> Conversation[Pruned]:
-    """The tree pruned by counts of held-out patients."""
+def count_resting(nodes: Sequence[GrowingNode], count: CountHeldOut) -> Conversation[dict[int, Counts]]:
+    """The classes of held-out patients by the node where they rest."""
     splits, rests = resting_places(nodes)
     places = list(rests)
     batch = max(1, MOST_CELLS // len(nodes[0].counts))
     tables = []
     for start in range(0, len(places), batch):
         tables.append((yield from count(splits, places[start : start + batch])))
-    held = np.concatenate(tables)[:, 0, :]
-    if not noisy and not held.any():
+    return dict(zip(rests.values(), np.concatenate(tables)[:, 0, :], strict=True))
+
+
+def prune_with(
+    nodes: Sequence[GrowingNode], count: CountHeldOut, costs: ErrorCosts, noisy: bool = False
+) -> Conversation[Pruned]:
+    """The tree pruned by counts of held-out patients."""
+    held = yield from count_resting(nodes, count)
+    everyone = sum(int(counts.sum()) for counts in held.values())
+    if not noisy and not everyone:
         return Pruned(list(nodes), "not pruned: no site has patients enough to hold some out", {})
-    by_node = dict(zip(rests.values(), held, strict=True))
-    pruned, by_node = prune(nodes, by_node, costs)
-    who = "held-out patients" if noisy else f"{int(held.sum())} held-out patients"
+    pruned, by_node = prune(nodes, held, costs)
+    who = "held-out patients" if noisy else f"{everyone} held-out patients"
     note = (
         f"pruned by the errors on {who}: {len(nodes)} nodes became {len(pruned)}; the counts of the tree are those of "
         "the other patients, from whom it was grown"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.decision import PERCENT_LEFT_OUT
 from concilium.federation.explanation import Explanation
 from concilium.federation.held_out import MOST_PERCENT, Part
 from concilium.federation.method import documented
@@ -157,10 +158,13 @@ class DecisionTree(TreeMethod[TreeBody]):
 
     @property
     def percent_held_out(self) -> int | None:
-        return None if self.prune is None else round(100 * self.prune)
+        if self.prune is not None:
+            return round(100 * self.prune)
+        return PERCENT_LEFT_OUT if self.rule.tallied and not self.way_out.bounded else None
 
     def part(self, *, held: bool) -> Part | None:
-        """Those of the patients who are held out for pruning, or the others; everyone without pruning."""
+        """Those of the patients who are held out for pruning or for the decision, or the others; everyone where nobody
+        is."""
         percent = self.percent_held_out
         return None if percent is None else Part(percent=percent, held=held)
 

@@ -29,6 +29,7 @@ from concilium.federation.attributes import check_attributes
 from concilium.federation.chance_tally import BINS, count_chances, find_edges
 from concilium.federation.cohort import Cohort
 from concilium.federation.decision import CallingRule
+from concilium.federation.held_out import Part
 from concilium.federation.questions import PLAIN
 from concilium.federation.work import CALL, READ_CATEGORY, Workload, estimate_columns
 from concilium.trees.conditional import Conditional
@@ -92,6 +93,11 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
     sample: Sample | None = None
     by: Counting = "majority"
     start: float = 0.0
+    part: Part | None = None
+
+    @property
+    def division(self) -> Part | None:
+        return self.part
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -116,6 +122,8 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
             raise MessageError(f"at most {most} experts can vote at a time")
         self._check_odds()
         self.check_told(release)
+        if self.part is not None:
+            self.part.check()
         if (self.sample is None) != (release == "exact" or self.by == "odds"):
             raise MessageError(
                 "under masks, and only there, votes are counted where a sample can be laid out"
