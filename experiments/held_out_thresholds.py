@@ -3,8 +3,8 @@
 python experiments/held_out_thresholds.py [--draws N]
 
 Four hospitals of 1,500 generated patients each, of whom about one in 27 is positive, more often the old, some wards,
-and men with a high pressure; 20,000 others of the same kind. Exact models: a tree of depth 4 with at least 20 patients in a
-branch, naive Bayes, RuleFit with 60 trees and a penalty of 0.002. Figures are sensitivity and specificity.
+and men with a high pressure; 20,000 others of the same kind. Exact models: a tree of depth 4 with at least 20 patients
+in a branch, naive Bayes, RuleFit with 60 trees and a penalty of 0.002. Figures are sensitivity and specificity.
 """
 
 from __future__ import annotations

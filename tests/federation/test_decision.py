@@ -238,9 +238,13 @@ def test_a_tree_chooses_by_those_whom_a_first_one_left_out(text, release):
 
 
 def test_where_nobody_can_be_left_out_those_learned_from_choose():
-    few = [rows[:18] for rows in ROWS]
+    few = [rows[:14] for rows in ROWS]
     few[0] = [{**row, "y": "yes" if at % 3 else "no"} for at, row in enumerate(few[0])]
-    own = cc.DecisionTree("y", bins=BINS, max_depth=2, decision="youden").fit(open_at(few))
+    policy = cc.Policy(minimum_patients=10)  # fourteen make no two parts of ten
+    sites = [
+        cc.Site(f"s{n}", cc.Records.from_rows(rows, schema=SCHEMA), policy) for n, rows in enumerate(few)
+    ]
+    own = cc.DecisionTree("y", bins=BINS, max_depth=2, decision="youden").fit(sites)
     assert own.decided.told_by == "the patients learned from"
     everyone = [row for rows in few for row in rows]
     chance = own.predict_proba(cc.Records.from_rows(everyone, schema=SCHEMA))[:, 1]
