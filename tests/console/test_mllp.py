@@ -331,30 +331,118 @@ def test_a_receiver_that_comes_back_is_connected_to_again(port: int, hospital: H
         assert answer_of(read_one(connection)) == ["AA", "TWO"]
 
 
+def answer_as_asked(data: bytes) -> bytes | None:
+    """A receiver that takes everything and keeps to MSH-15 and MSH-16."""
+    fields = data.split(b"\r")[0].decode().split("|") + [""] * 16
+    if fields[14] in ("AL", "SU"):
+        code = "CA"
+    elif fields[15] in ("AL", "SU") or fields[14] == fields[15] == "":
+        code = "AA"
+    else:
+        return None
+    return f"MSH|^~\\&|\rMSA|{code}|{fields[9]}\r".encode()
+
+
+NOBODY_ASKED = ["", "NE"]
+
+
+@pytest.mark.parametrize("application", ["", "AL", "NE", "ER", "SU"])
+@pytest.mark.parametrize("accept", ["", "AL", "NE", "ER", "SU"])
+def test_enhanced_mode_is_answered_as_it_asks(
+    port: int, hospital: Hospital, accept: str, application: str
+) -> None:
+    hospital.answer = answer_as_asked
+    asked = accept if accept not in NOBODY_ASKED else application or ("NE" if accept else "AL")
+    letter = "A" if accept in NOBODY_ASKED else "C"
+    told = {
+        "GOOD": {"AL": "A", "SU": "A"},
+        "UNREADABLE": {"AL": "E", "ER": "E"},
+        "REFUSED": {"AL": "E", "ER": "E"},
+    }
+    patients = {
+        "GOOD": "PID|1||MRN7||ROE^ANN",
+        "UNREADABLE": "??",
+        "REFUSED": "PID|1||MRN7||ROE^ANN" + "|" * 14 + "123-45-6789",
+    }
+    with sender(port) as connection:
+        for control, patient in patients.items():
+            connection.sendall(frame(message(control, extra=f"|||{accept}|{application}", patient=patient)))
+        connection.sendall(frame(message("PLAIN")))
+        replies = []
+        while not replies or replies[-1] != ["AA", "PLAIN"]:
+            replies.append(answer_of(read_one(connection))[:2])
+    assert replies[:-1] == [
+        [letter + code[asked], control] for control, code in told.items() if asked in code
+    ]
+    # Success and errors are told apart by an answer, so that no silence of the receiver has to be waited out.
+    goes_on = {
+        14: "AL" if accept in ("ER", "SU") else accept,
+        15: "AL" if accept in NOBODY_ASKED and application in ("ER", "SU") else application,
+    }
+    good, plain = hospital.received
+    assert {place: good.split(b"\r")[0].decode().split("|")[place] for place in goes_on} == goes_on
+    assert V2Header.read(plain)[10] == "PLAIN"
+
+
 @pytest.mark.parametrize(
-    ("conditions", "codes"),
+    ("conditions", "told"),
     [
-        ("|||AL|NE", ["CA", "CE"]),
-        ("|||NE|AL", []),
-        ("||||AL", []),
-        ("|||ER|AL", []),
-        ("|||SU|NE", []),
+        ("|||AL|NE", "C"),
+        ("|||ER|AL", "C"),
+        ("|||SU|ER", None),
+        ("|||NE|ER", "A"),
+        ("||||AL", "A"),
+        ('|||""|""', "A"),
+        ("|||NE|SU", None),
     ],
 )
-def test_enhanced_mode_is_answered_as_it_asks(
-    port: int, hospital: Hospital, conditions: str, codes: list[str]
+@pytest.mark.parametrize(
+    ("receiver", "code"),
+    [
+        (lambda data: make_acknowledgement(V2Header.read(data), "E"), "E"),
+        (lambda data: make_acknowledgement(V2Header.read(data), "R"), "R"),
+        (lambda data: b"thank you", "R"),
+    ],
+)
+def test_where_silence_is_success_what_the_receiver_did_not_take_is_told(
+    port: int, hospital: Hospital, conditions: str, told: str | None, receiver: Any, code: str
 ) -> None:
     with sender(port) as connection:
-        connection.sendall(frame(message("GOOD", extra=conditions)))
-        connection.sendall(frame(message("BAD", extra=conditions, patient="??")))
-        connection.sendall(frame(message("PLAIN")))
-        replies = [answer_of(read_one(connection)) for _ in range(len(codes) + 1)]
-    assert [reply[:2] for reply in replies] == [
-        *([code, control] for code, control in zip(codes, ["GOOD", "BAD"], strict=False)),
-        ["AA", "PLAIN"],
-    ]
-    went = [V2Header.read(data)[10] for data in hospital.received]
-    assert went == (["PLAIN"] if conditions[3:5] in ("ER", "SU") else ["GOOD", "PLAIN"])
+        hospital.answer = lambda data: (receiver if b"|MSG7|" in data else answer_as_asked)(data)
+        connection.sendall(frame(message(extra=conditions)) + frame(message("PLAIN")))
+        if told is not None:
+            assert answer_of(read_one(connection))[:2] == [told + code, "MSG7"]
+        assert answer_of(read_one(connection)) == ["AA", "PLAIN"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "answer"),
+    [
+        ("|||XX|NE", ["CE", "MSG7", "MSH-15 is none of AL, NE, ER and SU, so that nobody knows when to answer"]),
+        ("|||NE|no", ["AE", "MSG7", "MSH-16 is none of AL, NE, ER and SU, so that nobody knows when to answer"]),
+    ],
+)  # fmt: skip
+def test_a_condition_that_hl7_does_not_have_is_told(
+    port: int, hospital: Hospital, conditions: str, answer: list[str]
+) -> None:
+    assert answer_of(send(port, frame(message(extra=conditions)))) == answer
+    assert hospital.received == []
+
+
+def test_the_applications_answer_after_the_neighbours_is_not_taken_for_the_next_messages(
+    port: int, hospital: Hospital
+) -> None:
+    def answer_twice(data: bytes) -> bytes:
+        control = V2Header.read(data)[10]
+        return END.join(
+            [f"MSH|^~\\&|\rMSA|CA|{control}\r".encode(), START + f"MSH|^~\\&|\rMSA|AA|{control}\r".encode()]
+        )
+
+    hospital.answer = answer_twice
+    with sender(port) as connection:
+        for control in ("ONE", "TWO"):
+            connection.sendall(frame(message(control, extra="|||AL|AL")))
+            assert answer_of(read_one(connection)) == ["CA", control]
 
 
 def test_a_control_id_that_a_rule_changes_is_the_receivers_own(hospital: Hospital) -> None:

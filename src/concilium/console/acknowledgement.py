@@ -1,8 +1,11 @@
 """Acknowledgements of HL7 v2 messages (HL7 v2.5.1, 2.9): who answers whom, about which message, and how it went.
 
 In original mode the answer is AA (accepted), AE (an error: the same message would meet it again) or AR (rejected for
-now: it may be sent again). A message that fills MSH-15 or MSH-16 asks for enhanced mode: CA, CE and CR instead, and
-only if MSH-15 is AL. An answer repeats the control id of its message (MSH-10) in MSA-2, and of the rest who sent it.
+now: it may be sent again). In enhanced mode a message says in MSH-15 when its neighbour answers (CA, CE, CR) and in
+MSH-16 when its application does (AA, AE, AR): always (AL), never (NE), on errors only (ER), on success only (SU; table
+0155). Original mode is the same as NE with AL (HL7 v2.8.2, 2.9.3). One of the two is ours to follow: MSH-15 where it
+asks for anything, otherwise MSH-16. An answer repeats the control id of its message (MSH-10) in MSA-2, and of the rest
+who sent it.
 """
 
 from __future__ import annotations
@@ -40,13 +43,44 @@ class V2Header:
         return self.fields[number - 1] if 2 <= number <= len(self.fields) else ""
 
     @property
-    def is_enhanced(self) -> bool:
-        return bool(self[15] or self[16])
+    def is_commit(self) -> bool:
+        """Whether the answer is the neighbour's (CA, CE, CR), not the application's."""
+        return self._condition(15) not in ("", "NE")
 
     @property
-    def wants_answer(self) -> bool:
-        """Whether an answer is sent at all: always in original mode, in enhanced mode if MSH-15 says always."""
-        return not self.is_enhanced or self[15] == "AL"
+    def condition(self) -> str:
+        """When this message is to be answered: AL, NE, ER or SU, or whatever else it says."""
+        if not self._condition(15) and not self._condition(16):
+            return "AL"
+        return self._condition(15 if self.is_commit else 16) or "NE"
+
+    @property
+    def asks_twice(self) -> bool:
+        """Whether the application is to answer as well, after the neighbour."""
+        return self.is_commit and self._condition(16) not in ("", "NE")
+
+    def wants(self, code: str) -> bool:
+        """Whether an answer of A, E or R is sent. An error is, too, where nobody can tell what the message asks for."""
+        return self.condition not in (("NE", "ER") if code == "A" else ("NE", "SU"))
+
+    def _condition(self, number: int) -> str:
+        return "" if self[number] == '""' else self[number]  # HL7's sign for "nothing"
+
+
+def ask_always(message: bytes) -> bytes:
+    """The same message, asking for an answer however it goes where it would have had one on errors or success only.
+
+    Which of the two silence means could only be guessed from how long it lasts.
+    """
+    header = V2Header.read(message)
+    if header.condition not in ("ER", "SU"):
+        return message
+    place = 14 if header.is_commit else 15
+    changed = [*header.fields[:place], "AL", *header.fields[place + 1 :]]
+    before, after = (
+        header.delimiters.field.join(fields).encode("latin-1") for fields in (header.fields, changed)
+    )
+    return after + message[len(before) :]
 
 
 def make_acknowledgement(header: V2Header, code: str, said: str = "") -> bytes:
@@ -71,7 +105,7 @@ def make_acknowledgement(header: V2Header, code: str, said: str = "") -> bytes:
     ]
     if header[18]:
         msh += ["", "", "", "", "", header[18]]
-    msa = ["MSA", ("C" if header.is_enhanced else "A") + code, header[10]]
+    msa = ["MSA", ("C" if header.is_commit else "A") + code, header[10]]
     if said:
         msa.append(signs.escaped(said).encode("ascii", "replace").decode())
     text = "\r".join(signs.field.join(segment) for segment in (msh, msa))

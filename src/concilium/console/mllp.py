@@ -4,8 +4,9 @@ MLLP (HL7 v2.5.1, appendix C) puts a message between <VT> and <FS><CR>, many on 
 next. Who is protected: the people in a message, from its receiver, as far as rules name what identifies them. Nothing
 goes on that was not read, decided about and written anew: what cannot be read, a frame that is cut off, too large, too
 slow or not as MLLP has it goes no further, and neither does anything after it on that connection. AA is said only after
-the receiver has said it. Assumption: whoever can reach the port may send, and both ways are as safe as the network is,
-since MLLP has neither accounts nor encryption.
+the receiver has said it; and where silence says so (ER), it means nothing else as long as the connection lasts.
+Assumption: whoever can reach the port may send, and both ways are as safe as the network is, since MLLP has neither
+accounts nor encryption.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from concilium.console.acknowledgement import V2Header, make_acknowledgement, read_acknowledgement
+from concilium.console.acknowledgement import V2Header, ask_always, make_acknowledgement, read_acknowledgement
 from concilium.console.gateway import MOST_BYTES, TOO_LARGE, Gateway
 
 log = logging.getLogger("concilium.gateway")
@@ -89,19 +90,23 @@ class Receiver:
     def __init__(self, host: str, port: int, patience: Patience) -> None:
         self._host, self._port, self._patience = host, port, patience
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        # Some answer also what asked for no answer: that must not be taken for the answer to what came after.
+        # Some answer also what asked for no answer, or here what is answered twice: that must not be taken for the
+        # answer to what came after.
         self._unasked: deque[str] = deque(maxlen=1_000)
 
     async def deliver(self, message: bytes) -> str:
         """Whether the receiver took it: A, E or R. Undelivered where it did not say so."""
+        message = ask_always(message)
         header = V2Header.read(message)
         try:
             reader, writer = await self._open()
             await write_frame(writer, message, self._patience.answer)
-            if not header.wants_answer:
+            if not header.wants("A"):
                 self._unasked.append(header[10])
                 return "A"
             code = await self._answer(reader, header[10])
+            if header.asks_twice:
+                self._unasked.append(header[10])
         except (OSError, TimeoutError, BadFrame):
             code = None
         if code is None:
@@ -189,14 +194,15 @@ class MllpChannel:
                 return
             header = V2Header.read(message)
             code, said = await self._decide(message, header, receiver)
-            if header.wants_answer:
+            if header.wants(code):
                 answer = make_acknowledgement(header, code, said)
                 await write_frame(writer, answer, self._patience.answer)
 
     async def _decide(self, message: bytes, header: V2Header, receiver: Receiver) -> Verdict:
-        if header.is_enhanced and header[15] not in ("", "AL", "NE"):
+        if header.condition not in ("AL", "NE", "ER", "SU"):
             log.info("error hl7")
-            return Verdict("E", "answers are sent always or never (MSH-15: AL or NE), not by how it went")
+            field = "MSH-15" if header.is_commit else "MSH-16"
+            return Verdict("E", f"{field} is none of AL, NE, ER and SU, so that nobody knows when to answer")
         reply = await asyncio.to_thread(self.gateway.handle_v2, message)
         if reply.status == 403:
             return Verdict("E", f"refused by graph {reply.content['refused_by']}")
