@@ -58,6 +58,7 @@ def change(functions: str, name: str, value: Any) -> Any:
         ("function f { when value = 1 give 2; }", "f", 3, None),
         ("function f { otherwise give true; }", "f", "x", True),
         ("function f { otherwise give /a/b/ then /b/c/ then /c/d/; }", "f", "abc", "ddd"),
+        (f"function f {{ otherwise give '{'y' * 2_000}'; }}", "f", "x", "y" * 2_000),
         ("function f { otherwise give value; }", "f", "x" * 2_000, "x" * 2_000),
         ("function f { otherwise give value; }", "f", "x" * 2_001, None),
         ("function f { otherwise give /a/aaaaaaaaaa/; }", "f", "a" * 201, None),
@@ -119,6 +120,18 @@ def test_what_cannot_be_meant_is_one_sentence_at_its_place(text: str, line: int,
     problem = str(caught.value).splitlines()[0]
     assert words in problem
     assert f"(line {line}, " in problem
+
+
+def test_a_text_that_is_too_long_to_be_given_is_refused_when_it_is_read() -> None:
+    given = "x" * 2_001
+    policy = (
+        f"function f {{ when value = 1 give 'a';\n  when value = 2 give '{given}'; }} graph G {{ node x; }}"
+    )
+    with pytest.raises(PolicyError) as caught:
+        parse(policy)
+    assert str(caught.value).splitlines()[0] == (
+        "a function gives at most 2,000 characters; give a shorter text (line 2, column 23)"
+    )
 
 
 def test_work_is_bounded_however_functions_use_each_other() -> None:

@@ -27,7 +27,7 @@ from concilium.policy.definitions import (
     resolve,
 )
 from concilium.policy.functions import FUNCTIONS, Call, read_call
-from concilium.policy.patterns import Pattern, read_pattern
+from concilium.policy.patterns import LONGEST_VALUE, Pattern, read_pattern
 from concilium.records.columns import label
 from concilium.records.expression import (
     EXPECTED,
@@ -333,7 +333,13 @@ class _PolicyBuilder(Builder):
         return _case(None, result, token)
 
     def constant(self, children: list[Literal]) -> Literal:
-        return children[0]
+        given = children[0]
+        if len(label(given.value)) > LONGEST_VALUE:
+            raise Mistake(
+                f"a function gives at most {LONGEST_VALUE:,} characters; give a shorter text",
+                given.place,
+            )
+        return given
 
     def unchanged(self, children: list[Token]) -> Chain:
         return Chain()
