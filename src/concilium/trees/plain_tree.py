@@ -114,7 +114,9 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         everyone = len(schema.attributes)
         warnings.append(
             f"auto-reduction: {everyone - len(counted)} of {everyone} attributes were counted at the root only, which "
-            f"saved {saved / 1000:.1f} kB of {(partners.bytes + saved) / 1000:.1f} kB"
+            f"saved {saved / 1000:.1f} kB of the {(partners.bytes + saved) / 1000:.1f} kB that the same questions "
+            "would have taken with all attributes in them"
+            + ("; without it the tree, and so its questions, may be others" if tree.reduce else "")
         )
     body = finish(tree.target, tree.query, schema, grown)
     body, said = decide_tree(body, tree.decision, positive, tally if tally and tally.tells else None)
