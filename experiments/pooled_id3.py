@@ -1,6 +1,7 @@
-"""ID3 on one pooled table, written from the textbook and apart from the product: the oracle of the tree tests.
+"""ID3 on one pooled table, written from the textbook and apart from the product, of which it uses nothing.
 
-Entropies are compared exactly: n times the weighted entropy is the logarithm of a quotient of integers.
+The oracle of the tree tests, and the central trees of Tables 3.1 and 3.2 (`tables_3_1_and_3_2.py`). Entropies are
+compared exactly: n times the weighted entropy is the logarithm of a quotient of integers.
 """
 
 from __future__ import annotations
@@ -242,13 +243,17 @@ def matches(branch, value):
     return value in branch if isinstance(branch, frozenset) else value == branch
 
 
-def decide(tree, row):
-    """The class counts of the node where a patient comes to rest."""
-    counts, split = tree
-    while split is not None:
-        attribute, below = split
+def rest(tree, row):
+    """The node where a patient comes to rest: a leaf, or a split that has no branch for the patient's value."""
+    while tree[1] is not None:
+        attribute, below = tree[1]
         ways = [child for branch, child in below.items() if matches(branch, row.get(attribute))]
         if not ways:
             break
-        counts, split = ways[0]
-    return counts
+        tree = ways[0]
+    return tree
+
+
+def decide(tree, row):
+    """The class counts of that node."""
+    return rest(tree, row)[0]
