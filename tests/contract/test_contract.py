@@ -102,10 +102,10 @@ def test_parameters_are_declared_once_and_tell_themselves(name):
 def test_a_parameter_out_of_range_is_named_in_one_sentence(name):
     method = method_types()[name]
     for one in method.parameters().values():
-        if one.parameter.section == "privacy" and one.name != "release":
-            continue  # exact numbers have sentences of their own (privacy/accounting.py)
-        with pytest.raises(StudyError, match=re.escape(f"the {one.name!r} of {method.called} must be ")):
-            method(**{**required(method), one.name: object()})
+        price = one.parameter.section == "privacy" and one.name != "release"
+        for value in [object(), *([0, -1, float("nan")] if price else [])]:
+            with pytest.raises(StudyError, match=re.escape(f"the {one.name!r} of {method.called} must be ")):
+                method(**{**required(method), one.name: value})
 
 
 def required(method):

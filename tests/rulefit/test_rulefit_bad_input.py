@@ -21,7 +21,7 @@ from rule_patients import (
 )
 
 import concilium as cc
-from concilium.errors import HouseError, LedgerError, MaskError, ModelError, QueryError, StudyError
+from concilium.errors import HouseError, MaskError, ModelError, QueryError, StudyError
 from concilium.federation.cohort import View
 from concilium.federation.held_out import Part
 from concilium.federation.messages import encode
@@ -401,9 +401,14 @@ def test_settings_that_make_no_sense_are_refused_at_once(options):
 
 
 def test_a_budget_that_is_none_is_refused_at_once():
-    for options in ({"epsilon": 0}, {"epsilon": "x"}, {"delta": 2}):
-        with pytest.raises(LedgerError):
-            small_rulefit(**options)
+    for epsilon in (0, -1, -0.5, float("nan"), float("inf"), "x", "1/0", True, [1], 10**400):
+        with pytest.raises(StudyError, match=r"the 'epsilon' of a RuleFit must be a number above 0.* got "):
+            small_rulefit(epsilon=epsilon)
+    for delta in (2, 0, -1, float("nan"), "x", None):
+        with pytest.raises(
+            StudyError, match=r"the 'delta' of a RuleFit must be a number between 0 and 1.* got "
+        ):
+            small_rulefit(delta=delta)
 
 
 def test_nothing_is_told_before_it_is_fitted():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Any
 
-from concilium.errors import LedgerError, RecordsError
+from concilium.errors import RecordsError
 from concilium.experts.expert_answers import MOST_EXPERTS
 from concilium.experts.expert_task import MOST_BOUND, MOST_EPOCHS, MOST_LAYERS, MOST_UNITS
 from concilium.experts.network import NETWORKS
@@ -22,13 +22,6 @@ def read_time(value: Any) -> str:
     except RecordsError:
         raise ValueError from None
     return str(value)
-
-
-def read_conditional(value: Any) -> str | int | Fraction:
-    try:
-        return read_epsilon(value)
-    except LedgerError:
-        raise ValueError from None
 
 
 def read_public(value: Any) -> Series | str:
@@ -74,7 +67,7 @@ Conditional = Annotated[
     str | float | Fraction | None,
     Parameter(
         "a number above 0",
-        read_conditional,
+        read_epsilon,
         "of a grown ensemble: each hospital adds noise of this epsilon to its average, which protects members on "
         "condition of the choice and is no differential privacy; None: no noise",
     ),

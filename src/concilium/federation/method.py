@@ -7,7 +7,7 @@ the sites; `fit` has a house drive it. What it learned is the body of its model 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from html import escape
@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MessageError, ModelError, StudyError
+from concilium.errors import LedgerError, MessageError, ModelError, StudyError
 from concilium.federation.card import Card
 from concilium.federation.conversation import B
 from concilium.federation.decision import CallingRule, Decided, choose, parse, say_decided
@@ -65,12 +65,19 @@ def as_written(value: Any) -> str | int | Fraction:
 
 
 def read_epsilon(value: Any) -> str | int | Fraction:
-    exact_positive(as_written(value), "epsilon")
-    return as_written(value)
+    return read_exactly(value, lambda number: exact_positive(number, "epsilon"))
 
 
 def read_delta(value: Any) -> str | int | Fraction:
-    exact_delta(as_written(value))
+    return read_exactly(value, exact_delta)
+
+
+def read_exactly(value: Any, check: Callable[[str | int | Fraction], Fraction]) -> str | int | Fraction:
+    """A number as it is written; ValueError, as for every other parameter, where a ledger could not count with it."""
+    try:
+        check(as_written(value))
+    except LedgerError:
+        raise ValueError from None
     return as_written(value)
 
 
