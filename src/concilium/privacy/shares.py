@@ -65,6 +65,11 @@ def is_too_small(rho: Fraction) -> bool:
     return rho * RESERVE < 100 * PRICE_STEP
 
 
+def is_unpayable(rho: Fraction) -> bool:
+    """Whether no answer fits this price, however much noise it has: shares cost a step more than one Gaussian."""
+    return rho * RESERVE < PRICE_STEP
+
+
 def draw_laplace_share(
     count: int, epsilon: Number, sensitivity: Number, sites: int, colluders: int = 1
 ) -> NDArray[np.int64]:

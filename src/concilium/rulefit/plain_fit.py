@@ -30,7 +30,9 @@ from concilium.federation.histograms import (
 from concilium.federation.method import as_written
 from concilium.federation.schema import SchemaSeen, find_foreign_codings, set_against_rest
 from concilium.federation.sums import choose_places
-from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure
+from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure, say_epsilon
+from concilium.privacy.mechanisms import LARGEST_SCALE
+from concilium.privacy.shares import LARGEST_POLYA_SCALE, is_unpayable
 from concilium.records.columns import Value, label
 from concilium.rulefit import fedda, newton, path
 from concilium.rulefit.body import RuleBody, TakenTerm
@@ -38,6 +40,7 @@ from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, rescale,
 from concilium.rulefit.fit_questions import LEARNING, FitQuestions
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.generation import AskRules
+from concilium.rulefit.noisy_bins import Noise, judge_bins, list_some
 from concilium.rulefit.outcome import Outcome, say_number
 from concilium.rulefit.rules import Rule
 from concilium.rulefit.schema import AskRuleSchema, share_attributes
@@ -64,6 +67,11 @@ class PlainFit:
     def check(self) -> None:
         if self.rulefit.noise == "laplace" and self.rulefit.epsilon is None:
             raise StudyError("a RuleFit with noise = 'laplace' needs an 'epsilon', such as 1.0")
+        if self._noisy and self.rulefit.most_cutoffs is not None:
+            if self._pure:
+                self._check_scale(1)
+            elif is_unpayable(self.rulefit.rho):
+                raise self._too_small
         if self.rulefit.solver == "fedda" and not isinstance(self.rulefit.penalty, float):
             raise StudyError("a RuleFit with solver 'fedda' needs one 'penalty'; a path takes 'newton'")
 
@@ -120,7 +128,7 @@ class PlainFit:
         classes, outcome = self._find_outcome(schemas, measured)
         warnings += yield from self._check_range(outcome)
         attributes, left_out = share_attributes(schemas, bins, rulefit.attributes or list(bins))
-        attributes, lines, without = yield from self._choose_cutoffs(partners, attributes)
+        attributes, lines, without = yield from self._choose_cutoffs(partners, attributes, warnings)
         left_out |= without
         if not attributes:
             raise HouseError(
@@ -202,44 +210,91 @@ class PlainFit:
         ]
 
     def _choose_cutoffs(
-        self, partners: Partners, attributes: Sequence[Attribute]
+        self, partners: Partners, attributes: Sequence[Attribute], warnings: list[str]
     ) -> Conversation[tuple[list[Attribute], list[Line], dict[str, str]]]:
         """Attributes with their cutoffs, linear terms, and the attributes without any cutoff, and why."""
         most = self.rulefit.most_cutoffs
         numbers = [attribute for attribute in attributes if attribute.numeric]
         charged = [a for a in numbers if self._noisy and most is not None and len(a.edges) > most]
-        histograms: Histograms = {}
-        if charged:
-            # One patient is in one bin of each, so that all of them together cost epsilon.
-            about: dict[str, Any] = {
-                "query": self.rulefit.query,
-                "target": self.rulefit.target,
-                "attributes": tuple(charged),
-            }
-            noisy = (
-                AskPureHistograms(**about, epsilon=str(self._epsilon))
-                if self._pure
-                else AskNoisyHistograms(
-                    **about, variance=str(partners.variance(self.rulefit.rho, len(charged)))
-                )
-            )
-            histograms |= split_histograms(charged, (yield noisy).reshape(-1))
-        histograms |= yield from self._ask_histograms([a for a in numbers if a not in charged])
-        without = yield from self._look_again([a for a in numbers if missed(histograms[a.name])])
+        histograms, without = yield from self._ask_noisy(partners, charged, warnings)
+        plain = [a for a in numbers if a not in charged]
+        histograms |= yield from self._ask_histograms(plain)
+        # Only where the study has no noise for it anyway: hospitals agreed to tell the others with noise alone.
+        without |= yield from self._look_again([a for a in plain if missed(histograms[a.name])])
         kept: list[Attribute] = []
         lines: list[Line] = []
         for attribute in attributes:
             if not attribute.numeric:
                 kept.append(attribute)
                 continue
+            if attribute.name in without:
+                continue
             with_cutoffs = cut(attribute, histograms[attribute.name], most)
             if with_cutoffs is None:
-                without.setdefault(attribute.name, "all patients are in one of its bins")
+                without[attribute.name] = "all patients are in one of its bins"
                 continue
             line = measure(len(kept), attribute.edges, histograms[attribute.name])
             lines += [] if line is None else [line]
             kept.append(with_cutoffs)
         return kept, lines, without
+
+    def _ask_noisy(
+        self, partners: Partners, charged: Sequence[Attribute], warnings: list[str]
+    ) -> Conversation[tuple[Histograms, dict[str, str]]]:
+        """Histograms with noise of these attributes, and those of them that are left out, and why. What noise hides
+        is said, and not asked again: that would be exact."""
+        if not charged:
+            return {}, {}
+        rulefit = self.rulefit
+        # One patient is in one bin of each, so that all of them together cost epsilon.
+        about: dict[str, Any] = {
+            "query": rulefit.query,
+            "target": rulefit.target,
+            "attributes": tuple(charged),
+        }
+        question: AskPureHistograms | AskNoisyHistograms
+        # Under `exact` each hospital adds all of the noise by itself; in shares there is somewhat more than was asked.
+        parts = float(partners.hospitals if rulefit.way_out.by_site else partners.noise_factor)
+        if self._pure:
+            self._check_scale(len(charged))
+            question = AskPureHistograms(**about, epsilon=str(self._epsilon))
+            noise = Noise(float(question.noise) * parts, float(question.sensitivity / question.price))
+        else:
+            question = AskNoisyHistograms(**about, variance=str(partners.variance(rulefit.rho, len(charged))))
+            noise = Noise(float(question.noise) * parts)
+        counts = yield question
+        histograms = split_histograms(charged, counts.reshape(-1))
+        warnings.append(self._say_noised([a.name for a in charged]))
+        without, hidden = judge_bins([(a, histograms[a.name]) for a in charged], noise)
+        warnings += hidden
+        return histograms, without
+
+    def _say_noised(self, names: Sequence[str]) -> str:
+        """What the card says of what had noise, beside its price."""
+        rulefit = self.rulefit
+        added = (
+            "each hospital added by itself" if rulefit.way_out.by_site else "the hospitals added in shares"
+        )
+        if self._pure:
+            price = f"epsilon = {say_epsilon(float(self._epsilon))}"
+        else:
+            price = f"epsilon = {say_epsilon(rulefit.epsilon_of_rho)} and delta = {rulefit.delta}"
+        return (
+            f"of all that was told only the histograms that chose the cutoffs of {list_some(names)} have noise, which "
+            f"{added}, at {price} for all of them together; everything else is exact"
+        )
+
+    def _check_scale(self, attributes: int) -> None:
+        """StudyError where the noise on histograms of so many attributes is more than can be drawn."""
+        most = LARGEST_SCALE if self.rulefit.way_out.by_site else LARGEST_POLYA_SCALE
+        if attributes > most * self._epsilon:
+            raise self._too_small
+
+    @property
+    def _too_small(self) -> StudyError:
+        return StudyError(
+            f"an 'epsilon' of {self.rulefit.epsilon} is too small for any question to be answered"
+        )
 
     @property
     def _noisy(self) -> bool:

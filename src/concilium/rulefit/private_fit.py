@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import StudyError
+from concilium.errors import HouseError, StudyError
 from concilium.federation.attributes import Attribute
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.decision import decide
@@ -40,6 +40,7 @@ from concilium.rulefit.drawing import draw_rules
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
 from concilium.rulefit.moments import find_products, multiply
+from concilium.rulefit.noisy_bins import Noise, judge_bins
 from concilium.rulefit.noisy_descent import descend
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.shapes import NoisyPatients, Shape, count_patients, shape
@@ -163,7 +164,10 @@ class PrivateFit:
         outcome = Outcome(positive=positive)
         tables, variance = yield from self._ask_tables(partners, positive)
         patients = count_patients(tables)
-        shapes, lines = draw_shapes(self.attributes, tables, rulefit.most_cutoffs, patients, variance)
+        attributes, tables, said_of_bins = leave_out_lone(
+            self.attributes, tables, Noise(2 * variance * float(partners.noise_factor))
+        )
+        shapes, lines = draw_shapes(attributes, tables, rulefit.most_cutoffs, patients, variance)
         terms = choose_terms(shapes, lines, rulefit.seed)
         moments = find_moments(terms, shapes)
         terms = msgspec.structs.replace(terms, norm=choose_norm(moments))
@@ -192,6 +196,7 @@ class PrivateFit:
             f"by the noisy tables there are about {patients.total:.0f} patients, {patients.positive:.0f} of them "
             f"{rulefit.target} = {label(positive)}; supports and rates are withheld, importances are those of "
             "independent attributes",
+            *said_of_bins,
         ]
         return Learned(body, warnings=warnings, decision=said)
 
@@ -241,6 +246,23 @@ class PrivateFit:
         noise = float(variance) ** 0.5 * 2.0**-PLACES / patients.total
         start, doubt = begin(terms, patients)
         return (yield from descend(ask, start, rate * (1 - rate) * moments, doubt, noise, GRADIENTS))
+
+
+def leave_out_lone(
+    attributes: Sequence[Attribute], tables: Sequence[NDArray[np.int64]], noise: Noise
+) -> tuple[list[Attribute], list[NDArray[np.int64]], list[str]]:
+    """The attributes and tables without the numbers whose patients are all in one bin, by counts over both classes with
+    so much noise; and what to say of those, and of numbers of which noise hides where patients are."""
+    pairs = list(zip(attributes, tables, strict=True))
+    left_out, hidden = judge_bins([(a, table.sum(axis=1)) for a, table in pairs if a.numeric], noise)
+    kept = [(attribute, table) for attribute, table in pairs if attribute.name not in left_out]
+    if not kept:
+        raise HouseError(
+            "no attribute is left to make rules of: "
+            + "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        )
+    said = [f"left out: {name} ({why})" for name, why in sorted(left_out.items())]
+    return [attribute for attribute, _ in kept], [table for _, table in kept], said + hidden
 
 
 def draw_shapes(
