@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_id3 import c45, decide, id3, name_group
 
 import concilium as cc
 from concilium.errors import HouseError
 from concilium.trees.plain_tree import PlainTables
+from pooled_id3 import c45, decide, id3, name_group
 from strategies import federations
 
 
