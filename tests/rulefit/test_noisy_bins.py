@@ -9,12 +9,15 @@ from rule_patients import BINS, COLUMNS, deal, draw, open_house, small_rulefit
 from scipy import stats
 
 import concilium as cc
+from agreed import Asker
 from concilium.errors import HouseError, StudyError
 from concilium.federation.attributes import Attribute
 from concilium.federation.histograms import AskHistograms
+from concilium.federation.messages import Refusal
 from concilium.privacy.mechanisms import add_gaussian, add_laplace
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.privacy.shares import draw_laplace_share
+from concilium.rulefit.cutoffs import WIDE_EDGES
 from concilium.rulefit.noisy_bins import (
     LEFT_OUT_WRONGLY,
     TAKEN_FOR_PATIENTS,
@@ -219,6 +222,23 @@ def test_what_had_noise_is_not_asked_again_exactly(release, options, monkeypatch
         in said(model)
     )
     assert "left out: c (its bins, 1000 to 1069, seem to miss all patients: " in said(model)
+
+
+@pytest.mark.parametrize("edges", [FAR, WIDE_EDGES, FAR[:1]], ids=["its own", "wide ones", "one of them"])
+def test_hospitals_do_not_tell_exactly_what_the_study_has_told_with_noise(edges):
+    """Whatever the edges: a house could ask for a second look that the study does not have."""
+    bins = {"a": [-1.0, 0.0, 1.0], "c": FAR}
+    for noise, refused in (("laplace", True), ("gaussian", False)):
+        site = cc.Site("s", deal(*draw(300, 5), 1)[0])
+        parameters = {"positive": 1, "bins": bins, "noise": noise, "attributes": ["a", "c"]}
+        asker = Asker([site], method="rulefit", release="exact", parameters=parameters)
+        question = AskHistograms(query="", target="y", attributes=(Attribute("c", tuple(edges)),))
+        reply = asker.put(site, question)
+        assert isinstance(reply, Refusal) == refused
+        if refused:
+            assert "the histogram of 'c' is told with noise in this study" in reply.reason
+        few = AskHistograms(query="", target="y", attributes=(Attribute("a", (-1.0, 0.0, 1.0)),))
+        assert not isinstance(asker.put(site, few), Refusal)
 
 
 def test_leaving_an_attribute_out_is_no_side_door(monkeypatch):

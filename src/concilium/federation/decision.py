@@ -12,9 +12,10 @@ Price: none. A threshold is worked out from numbers that the model has told alre
 the counts of patients by class wherever they come to rest. Under `private` these are noisy, and what is made of them is
 post-processing: the protection of a patient is the same, and so is the ledger (tests/federation/test_decision.py).
 Exact and masked models, whose answers have no bound, learn twice for the last two: from seven in ten patients of every
-site, to choose the threshold by the others (counted by class and leaf, or by class and chance: chance_tally.py,
-rulefit/rates.py, trees/votes.py), and from everybody. VotingTrees count patients by class and votes, of bands left out
-where the study has such.
+site, to choose by the others how many are called (they are counted by class and leaf, or by class and chance:
+chance_tally.py, rulefit/rates.py, trees/votes.py), and from everybody; the model calls as large a share of these. Not
+from the same chance on: two fits of few rules or leaves give no patient quite the same chance. VotingTrees count
+patients by class and votes, of bands left out where the study has such.
 """
 
 from __future__ import annotations
@@ -146,6 +147,11 @@ class Tally:
     positives: Sequence[int]
     who: str
 
+    def count_from(self, chance: float) -> int:
+        """How many patients have at least this chance."""
+        rows = zip(self.chances, self.negatives, self.positives, strict=True)
+        return sum(max(one, 0) + max(other, 0) for place, one, other in rows if place >= chance)
+
     @property
     def tells(self) -> bool:
         """Whether there are patients of both classes to choose by."""
@@ -192,10 +198,11 @@ def find_positive(
 
 
 def decide(
-    decision: str, positive: Value, prevalence: float, tally: Tally | None = None
+    decision: str, positive: Value, prevalence: float, tally: Tally | None = None, own: Tally | None = None
 ) -> tuple[Decided | None, str]:
     """What the model stores, and what its card says of it; `prevalence` is the share of the positive class among those
-    learned from, and `tally` is needed where the rule is `tallied`."""
+    learned from, and `tally` is needed where the rule is `tallied`. With a tally of a first fit, `own` is that of the
+    model itself."""
     rule = parse(decision)
     if rule.kind == "majority":
         return None, ""
@@ -205,7 +212,8 @@ def decide(
         threshold = float(rule.amount)
     elif rule.tallied and tally is not None:
         known = find_threshold(rule, tally)
-        threshold = threshold if known is None else known[0]
+        if known is not None:
+            threshold = known[0] if own is None else match_share(tally, known[0], own)
     decided = Decided(decision, positive, threshold)
     if known is not None and tally is not None:
         decided = msgspec.structs.replace(
@@ -238,6 +246,15 @@ def find_threshold(rule: CallingRule, tally: Tally) -> tuple[float, float, float
     else:
         best = max(range(len(chances)), key=lambda index: (sensitivity[index] - alarms[index], -index))
     return float(chances[::-1][best]), float(sensitivity[best]), float(1 - alarms[best])
+
+
+def match_share(tally: Tally, threshold: float, own: Tally) -> float:
+    """The chance from which on a model calls most nearly the share of patients that another calls from its threshold
+    on; of two that are equally near, the higher one."""
+    share = tally.count_from(threshold) / tally.count_from(0.0)
+    everyone = own.count_from(0.0)
+    chances = sorted({chance for chance in own.chances if own.count_from(chance)}, reverse=True)
+    return min(chances, key=lambda chance: abs(own.count_from(chance) / everyone - share))
 
 
 @dataclass(frozen=True)

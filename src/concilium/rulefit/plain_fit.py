@@ -106,8 +106,7 @@ class PlainFit:
         if rulefit.rule.tallied and rulefit.solver != "fedda":
             first = f"as often before, for a first fit without {PERCENT_LEFT_OUT} % of the patients"
             questions.append(("rulefit.fit", None, first))
-            last += "; and, of those whom the first fit left out, by class and chance, for the decision"
-        elif rulefit.rule.tallied:
+        if rulefit.rule.tallied:
             last += ", and patients by class and chance, for the decision"
         questions.append(("rulefit.rates", None, last))
         return Plan("rho", tuple(PlannedQuestion(*question) for question in questions))
@@ -215,7 +214,7 @@ class PlainFit:
         """Attributes with their cutoffs, linear terms, and the attributes without any cutoff, and why."""
         most = self.rulefit.most_cutoffs
         numbers = [attribute for attribute in attributes if attribute.numeric]
-        charged = [a for a in numbers if self._noisy and most is not None and len(a.edges) > most]
+        charged = [a for a in numbers if self.is_told_with_noise(a)]
         histograms, without = yield from self._ask_noisy(partners, charged, warnings)
         plain = [a for a in numbers if a not in charged]
         histograms |= yield from self._ask_histograms(plain)
@@ -295,6 +294,12 @@ class PlainFit:
         return StudyError(
             f"an 'epsilon' of {self.rulefit.epsilon} is too small for any question to be answered"
         )
+
+    def is_told_with_noise(self, attribute: Attribute) -> bool:
+        """Whether hospitals that agreed to the study tell the histogram of a number with noise, and not otherwise."""
+        most = self.rulefit.most_cutoffs
+        edges = self.rulefit.bins.get(attribute.name, attribute.edges)
+        return self._noisy and most is not None and len(edges) > most
 
     @property
     def _noisy(self) -> bool:
@@ -411,8 +416,7 @@ class PlainFit:
         decision."""
         columns = np.flatnonzero(w[1:]).tolist()
         taken_by = Coefficients.of(np.concatenate([w[:1], w[1:][columns]]))
-        scored = taken_by if self.rulefit.rule.tallied and tally is None else None
-        rates = yield from questions.ask_rates(columns, scored)
+        rates = yield from questions.ask_rates(columns, taken_by if self.rulefit.rule.tallied else None)
         taken = [
             TakenTerm(
                 column,
@@ -430,7 +434,8 @@ class PlainFit:
             intercept = math.log(rates.mean / (1 - rates.mean))
         decided, said = None, ""
         if classes:
-            decided, said = decide(self.rulefit.decision, classes[1], rates.mean, tally or rates.tally)
+            chosen_by = (rates.tally, None) if tally is None else (tally, rates.tally)
+            decided, said = decide(self.rulefit.decision, classes[1], rates.mean, *chosen_by)
         body = RuleBody(
             target=questions.target,
             query=questions.query,

@@ -22,6 +22,7 @@ from concilium.federation.chance_tally import probability
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.decision import CallingRule, DecisionRule
 from concilium.federation.explanation import Explanation
+from concilium.federation.histograms import AskHistograms
 from concilium.federation.method import (
     Attributes,
     Bins,
@@ -248,6 +249,10 @@ class RuleFit(PrivateMethod[RuleBody]):
                 return f"the range of {self.target!r} is not the one of the study"
         if isinstance(question, AskRates) and question.scored is not None and not self.rule.tallied:
             return "it asks what chances patients have, and the study's decision does not need that"
+        if isinstance(question, AskHistograms) and isinstance(self._way, PlainFit):
+            for attribute in question.attributes:
+                if attribute.name != self.target and self._way.is_told_with_noise(attribute):
+                    return f"the histogram of {attribute.name!r} is told with noise in this study, and it asks exactly"
         return super().find_objection(question)
 
     def converse(self, partners: Partners) -> Conversation[Learned[RuleBody]]:

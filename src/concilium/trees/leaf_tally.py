@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from concilium.federation.decision import LEARNED_FROM, Tally, decide
+from concilium.federation.decision import LEARNED_FROM, LEFT_OUT_FIRST, Tally, decide
 from concilium.trees.body import TreeBody, TreeNode
 from concilium.trees.growing import Counts
 from concilium.trees.shares import class_shares
@@ -16,12 +16,14 @@ from concilium.trees.shares import class_shares
 def decide_tree(
     body: TreeBody, decision: str, positive: int | None, tally: Tally | None
 ) -> tuple[TreeBody, str]:
-    """The tree with its decision, and what the card says of that; without a tally it is that of its leaves."""
+    """The tree with its decision, and what the card says of that; the tally is of those held out, or of a first tree.
+    Without it the tree's own leaves choose."""
     if positive is None:
         return body, ""
     prevalence = class_shares(body.nodes[0].counts)[positive]
-    tally = tally or tally_leaves(body.leaves, positive)
-    decided, said = decide(decision, body.classes[positive], prevalence, tally)
+    own = tally_leaves(body.leaves, positive)
+    first = tally is not None and tally.who == LEFT_OUT_FIRST
+    decided, said = decide(decision, body.classes[positive], prevalence, tally or own, own if first else None)
     return msgspec.structs.replace(body, decided=decided), said
 
 

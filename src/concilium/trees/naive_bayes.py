@@ -138,7 +138,8 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             chances = PlannedQuestion(
                 "tree.votes",
                 None,
-                f"for the decision: {PERCENT_LEFT_OUT} % of the patients by class and chance, after tables of the rest",
+                f"for the decision: {PERCENT_LEFT_OUT} % of the patients, after tables of the rest, and all of them "
+                "by class and chance",
             )
             return Plan("rho", (PLAN_SCHEMA, tables, *([chances] if self.rule.tallied else [])))
         attributes = state_schema(*self.stated, self.target).attributes
@@ -165,10 +166,13 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         counts = yield from tables.count()
         patients = {site: own.patients for site, own in seen.items()}
         body = self._finish(schema, counts[0])
-        if tallied and (tally is None or not tally.tells):
+        own = None
+        if tallied:
             question = self._ask_chances(schema, body)
-            tally = read_chances((yield tables.tell(question)), question.edges)
-        body, said = self._decide(body, tally)
+            own = read_chances((yield tables.tell(question)), question.edges)
+        if tally is None or not tally.tells:
+            tally, own = own, None
+        body, said = self._decide(body, tally, own)
         return Learned(body, patients, find_oddities(self, schema, seen), said)
 
     def _ask_chances(self, schema: SharedSchema, body: NaiveBayesBody, part: Part | None = None) -> AskVotes:
@@ -233,13 +237,15 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             attributes=[tree.nodes for tree in trees],
         )
 
-    def _decide(self, body: NaiveBayesBody, tally: Tally | None = None) -> tuple[NaiveBayesBody, str]:
+    def _decide(
+        self, body: NaiveBayesBody, tally: Tally | None = None, own: Tally | None = None
+    ) -> tuple[NaiveBayesBody, str]:
         """The model with its decision, and what the card says of that."""
         positive = self.find_positive(body.classes)
         if positive is None:
             return body, ""
         prevalence = float(body.class_shares[positive])
-        decided, said = decide(self.decision, body.classes[positive], prevalence, tally)
+        decided, said = decide(self.decision, body.classes[positive], prevalence, tally, own)
         return msgspec.structs.replace(body, decided=decided), said
 
     @property
