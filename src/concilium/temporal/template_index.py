@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,16 @@ class _SkeletonRules:
     def columns(self) -> NDArray[np.int32]:
         """[column, rule]"""
         return np.ascontiguousarray(np.array(self.rows, dtype=np.int32).T)
+
+
+@lru_cache(maxsize=8)
+def find_places(templates: tuple[Formula, ...]) -> tuple[Mapping[Formula, list[int]], int | None]:
+    """Where in a question each canonical template stands, and their level. Sites of one process are asked the same, and
+    a question has tens of thousands of them."""
+    places: dict[Formula, list[int]] = {}
+    for place, template in enumerate(templates):
+        places.setdefault(template.canonical(), []).append(place)
+    return places, find_level(places)
 
 
 class _TooManyPlacings(Exception):
@@ -194,11 +204,7 @@ class TemplateIndex:
 
         In the order of the client's rules, and with `most` the first so many.
         """
-        wanted = [template.canonical() for template in templates]
-        places: dict[Formula, list[int]] = {}
-        for place, template in enumerate(wanted):
-            places.setdefault(template, []).append(place)
-        level = find_level(wanted)
+        places, level = find_places(tuple(templates))
         if level is None:
             rows, columns = self._match_each(places)
         else:
@@ -216,7 +222,7 @@ class TemplateIndex:
                     np.concatenate((rows, same)),
                     np.concatenate((columns, np.full(len(same), place))),
                 )
-        return self._list(rows, columns, len(wanted), most)
+        return self._list(rows, columns, len(templates), most)
 
     def _match_each(self, places: Mapping[Formula, list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         rows, columns = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
