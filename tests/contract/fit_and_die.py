@@ -15,7 +15,7 @@ from concilium.closed_lists import METHODS, load
 from contract.patients import ROWS, make, open_site
 
 
-def main(folder, method, last):
+def fit(folder, method, last=0):
     rounds = 0
 
     def count(text):
@@ -28,7 +28,9 @@ def main(folder, method, last):
     house = cc.House(sites, journal=folder / "journal", on_round=count)
     model = make(load(METHODS[method]), "exact").fit(house)
     model.save(folder / "model.json")
+    for site in sites:
+        site.ledger.close()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    fit(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
