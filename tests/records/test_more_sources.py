@@ -19,9 +19,7 @@ import concilium as cc
 from concilium.errors import MissingExtra, RecordsError
 from concilium.records.table import Records
 
-TEXTS = st.one_of(
-    st.none(), st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=4)
-)
+TEXTS = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=4))
 ROWS = st.lists(
     st.tuples(
         st.one_of(st.none(), st.integers(-1000, 1000)),
