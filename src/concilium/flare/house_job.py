@@ -8,6 +8,7 @@ answered they answer again for nothing.
 from __future__ import annotations
 
 import logging
+import sys
 import tempfile
 import threading
 import time
@@ -28,12 +29,15 @@ from concilium.flare.house_file import HouseFile
 from concilium.flare.job import OUTCOME, PROGRESS, RESULTS, JobOutcome
 from concilium.flare.own_log import start_own_log
 from concilium.study.attached_files import unpack_attached
-from concilium.study.courses import open_learner
 from concilium.study.results import find_terms
 from concilium.study.study import Study
 from concilium.study.work_in_progress import WorkInProgress, write_whole
 
 log = logging.getLogger(__name__)
+
+# When a job ends FLARE looks for tensors that are still being fetched, and loads torch for it where torch is installed:
+# more than a second, and some hundred megabytes. Studies fetch none.
+sys.modules.setdefault("nvflare.app_opt.pt.tensor_downloader", None)  # type: ignore[arg-type]
 
 FETCHED_WITHIN = 5.0
 MOST_AT_ONCE = 1 << 23
@@ -94,7 +98,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 path.write_text(self._text, encoding="utf-8")
                 unpack_attached(self._files, path.parent)
                 study = Study.read(path, elsewhere=True).find_variant(self._method)
-                method = open_learner(study) if study.method_type.reads_courses else study.open_method()
+                method = open_method(study)
             own = HouseFile.read(kit)
             with own.take_up(self._ticket, study.house.days) as work:
                 return self._learn(study, method, own, work, results, abort_signal, fl_ctx)
@@ -155,3 +159,13 @@ class FlareHouse(Controller):  # type: ignore[misc]
         model.save(results / "model.json")
         write_whole(results / "terms.json", find_terms(work.journal("model"), model.card.study))
         return JobOutcome(ended="finished", study=model.card.study, seconds=round(seconds, 3))
+
+
+def open_method(study: Study) -> Method[Any]:
+    """What a study learns by."""
+    if not study.method_type.reads_courses:
+        return study.open_method()
+    # Here, for it loads what studies of tables do without.
+    from concilium.study.courses import open_learner
+
+    return open_learner(study)

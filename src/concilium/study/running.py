@@ -17,7 +17,6 @@ from concilium.evaluation.summary import calibrate_all, summarise
 from concilium.privacy.accounting import warn_of_delta
 from concilium.records.table import Records
 from concilium.study.checking import find_faults
-from concilium.study.courses import conduct_courses
 from concilium.study.evaluating import compare_ways, hold_back, leave_out, widen
 from concilium.study.results import StudyResults, find_terms, publish_folder, tabulate, write_results
 from concilium.study.sources import keep_patients, open_house, open_sites, read_tables, read_test_file
@@ -99,6 +98,9 @@ def require_ledgers(study: Study, waiting: Iterable[str]) -> None:
 def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> StudyResults:
     """Fit the study's method with all its sites, and evaluate it as the study says."""
     if study.method_type.reads_courses:
+        # Here, for it loads what studies of tables do without.
+        from concilium.study.courses import conduct_courses
+
         return conduct_courses(study, work, on_round, warn)
     method = study.open_method()
     tables, test = read_tables(study), read_test_file(study)
