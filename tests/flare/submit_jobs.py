@@ -7,7 +7,7 @@ import sys
 import time
 
 from concilium.flare.kit import Kit
-from concilium.flare.submitting import open_session
+from concilium.flare.session import open_session
 
 PATIENCE = 120.0
 

@@ -176,7 +176,7 @@ def status(kit: PersonKit, as_json: Json = False) -> None:
     """
     require_flare()
     from concilium.flare.kit import Kit
-    from concilium.flare.submitting import look_at_network
+    from concilium.flare.session import look_at_network
 
     network = look_at_network(Kit.open(kit, "person"))
     jobs = [

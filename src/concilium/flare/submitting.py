@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from concilium.errors import CannotResume, HouseError, KitError, RunStopped, StudyPending
+from concilium.errors import CannotResume, HouseError, RunStopped, StudyPending
 from concilium.evaluation.leave_out import measure_model
 from concilium.evaluation.summary import calibrate_all, summarise
 from concilium.federation.model_file import load
 from concilium.flare.job import OUTCOME, PROGRESS, JobOutcome, write_job
 from concilium.flare.kit import HouseNotThere, Kit
+from concilium.flare.session import LOST, list_connected, open_session
 from concilium.privacy.randomness import draw_bytes
 from concilium.records.table import label
 from concilium.study.attached_files import pack_attached
@@ -43,8 +43,6 @@ T = TypeVar("T")
 LOOKED_EVERY = 0.5
 # Seconds that a job may wait to be started, and be silent while it is listed as running.
 STARTED_WITHIN, SILENT_FOR = 120.0, 60.0
-LOGGED_IN_WITHIN = 20.0
-LOST = "the house ended, or its connection broke, before the study was done"
 
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,16 +51,6 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ticket: str
     digest: str
     sites: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class NetworkStatus:
-    """Who is connected to the house (and how many seconds ago it was last heard), and its jobs, the latest first."""
-
-    house: str
-    started: float
-    sites: dict[str, float]
-    jobs: list[dict[str, Any]]
 
 
 def submit_study(
@@ -110,49 +98,6 @@ def learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, wa
     if outcome.ended == "failed":
         raise HouseError(outcome.problem)
     return assemble(study, folder, outcome)
-
-
-def look_at_network(kit: Kit) -> NetworkStatus:
-    """Who is connected, and which jobs there are."""
-    with open_session(kit) as session:
-        info = session.get_system_info()
-        jobs = session.list_jobs(limit=20, reverse=True)
-    now = time.time()
-    sites = {one.name: max(0.0, now - float(one.last_connect_time)) for one in info.client_info}
-    return NetworkStatus(str(info.server_info.status), float(info.server_info.start_time), sites, jobs)
-
-
-@contextlib.contextmanager
-def open_session(kit: Kit) -> Iterator[Any]:
-    """A session with the house, as the person whose kit it is; KitError or HouseError where there is none."""
-    from nvflare.fuel.flare_api.api_spec import AuthenticationError, AuthorizationError, NoConnection
-    from nvflare.fuel.flare_api.flare_api import new_secure_session
-
-    kit.check_dates()
-    kit.check_house()
-    with (
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.ExitStack() as stack,
-    ):  # FLARE talks to its own shell
-        try:
-            session = new_secure_session(kit.name, str(kit.folder), timeout=LOGGED_IN_WITHIN)
-            stack.callback(close_session, session)
-            yield session
-        except AuthenticationError as error:
-            raise KitError(f"{kit.name}: the house does not let this kit in ({error})") from None
-        except AuthorizationError as error:
-            raise KitError(f"{kit.name}: the house does not allow this ({error})") from None
-        except NoConnection as error:
-            raise RunStopped(f"{LOST} ({error})") from None
-
-
-def close_session(session: Any) -> None:
-    with contextlib.suppress(Exception):
-        session.close()
-
-
-def list_connected(session: Any) -> list[str]:
-    return sorted(one.name for one in session.get_system_info().client_info)
 
 
 def find_ticket(study: Study, work: WorkInProgress, connected: Sequence[str]) -> Ticket:
