@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -89,7 +88,7 @@ class FlareNetwork:
         self.folder, self.sites = Path(folder), sites
         self.port = port or find_port()
         self.kits = self.folder / "kits"
-        self.processes = {}
+        self.processes, self.started = {}, {}
         self.extra = {}
         project = self.folder / "network.toml"
         project.write_text(
@@ -103,7 +102,7 @@ class FlareNetwork:
         self.identities = {s: Identity.at(self.ledger(s).with_name(f"{s}.ledger.identity")) for s in sites}
         for site in sites:
             self.set_policy(site, policy)
-            self.set_records(site, self.records[site])
+            self.set_records(site)
 
     def make_house_folder(self):
         folder = self.kits / "house" / "concilium"
@@ -113,11 +112,12 @@ class FlareNetwork:
     def ledger(self, site):
         return self.kits / site / "local" / f"{site}.ledger"
 
-    def set_records(self, site, records, more=SCHEMA):
+    def set_records(self, site, courses=False):
+        """What the next job of a site reads: its table, and with `courses` the rules and series of its patients."""
+        kept = f'rules = "{self.folder}/{site}-rules.csv"\nseries = "{self.folder}/{site}-series.csv"\n'
         (self.kits / site / "local" / "concilium.toml").write_text(
-            f'[site]\nrecords = "{records}"\nrules = "{self.folder}/{site}-rules.csv"\n'
-            f'series = "{self.folder}/{site}-series.csv"\n'
-            f'policy = "policy.toml"\nledger = "{site}.ledger"\n{more}'
+            f'[site]\nrecords = "{self.records[site]}"\npatient = "patient"\n{kept if courses else ""}'
+            f'policy = "policy.toml"\nledger = "{site}.ledger"\n{SCHEMA}'
         )
 
     def set_policy(self, site, more=AGREES):
@@ -131,6 +131,7 @@ class FlareNetwork:
     def start(self, *names):
         for name in names or ("house", *self.sites):
             role = "house" if name == "house" else "site"
+            self.started[name] = time.time()
             log = (self.folder / f"{name}.out").open("ab")
             self.processes[name] = subprocess.Popen(
                 [*self.extra.get(name, []), *CONCILIUM, "flare", role, str(self.kits / name)],
@@ -143,21 +144,27 @@ class FlareNetwork:
         return self
 
     def wait_until_connected(self, *sites):
-        wanted = set(sites or self.sites)
-        end = time.monotonic() + PATIENCE
-        found = None
-        while time.monotonic() < end:
-            ended = [name for name, process in self.processes.items() if process.poll() is not None]
-            assert not ended, self.read_outputs()
-            found = self.run("flare", "status", "--kit", self.kits / PERSON, "--json")
-            if found.returncode == 0:
-                heard = {s for s, ago in json.loads(found.stdout)["sites"].items() if ago < 30}
-                if wanted <= heard:
-                    return self
-            time.sleep(0.5)
-        raise AssertionError(
-            f"not connected: {found and (found.stdout, found.stderr)}; {self.read_outputs()}"
+        """Until the house has heard from them lately, and since they were started last."""
+        lately = time.time() - 30
+        moments = [f"{site}={max(lately, self.started[site])}" for site in sites or self.sites]
+        script = str(Path(__file__).parent / "flare" / "watch_network.py")
+        watching = subprocess.Popen(
+            [*self.extra.get(PERSON, []), sys.executable, script, str(self.kits / PERSON), *moments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
+        end = time.monotonic() + PATIENCE
+        try:
+            while time.monotonic() < end and watching.poll() is None:
+                ended = [name for name, process in self.processes.items() if process.poll() is not None]
+                assert not ended, self.read_outputs()
+                time.sleep(0.05)
+        finally:
+            watching.kill()
+            said = watching.communicate()[0]
+        assert watching.returncode == 0, f"not connected: {said}; {self.read_outputs()}"
+        return self
 
     def read_outputs(self):
         return {path.name: path.read_text()[-2000:] for path in self.folder.glob("*.out")}

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import concilium as cc
+from concilium.privacy.ledger_head import read_head
 from flare_network import PATIENCE, PERSON, SITES, FlareNetwork, run_command
 
 pytest.importorskip("nvflare")
@@ -84,10 +85,18 @@ values = { 0 = "alive", 1 = "dead" }
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
     network = FlareNetwork(tmp_path_factory.mktemp("network"), policy=POLICY)
+    for site in SITES:  # Python looks here first, in each process of a site: what makes it ill is put there
+        own = network.folder / f"{site}-python"
+        own.mkdir()
+        network.extra[f"{site} environment"] = {"PYTHONPATH": prepend_path(own)}
     try:
         yield network.start().wait_until_connected()
     finally:
         network.stop()
+
+
+def prepend_path(folder):
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
 
 def read_results(out):
@@ -118,15 +127,16 @@ def compare_with_embedded(network, study, out, methods=("",)):
 def test_all_methods_at_once_equal_those_of_one_process(network):
     rules = 'outcome = "sepsis"\n[discovery]\nthreshold = 0.5\n'
     texts = {
-        "masked": describe("masked", release="masked"),
         "votes": describe("votes", "voting-trees", "exact", about="positive = 1"),
         "taught": TAUGHT,
         "words": '[study]\nname = "words"\nmethod = ["tree", "rulefit"]\ntarget = "death"\npositive = 1\n'
-        '[privacy]\nrelease = "exact"\n[dictionary]\nfile = "words-dictionary.toml"\n[rulefit]\ntrees = 20\n'
+        '[privacy]\nrelease = "masked"\n[dictionary]\nfile = "words-dictionary.toml"\n[rulefit]\ntrees = 20\n'
         '[evaluate]\nfile = "coast.csv"\n',
         "found": f'[study]\nname = "found"\nmethod = "discovery"\n{rules}[privacy]\nepsilon = 4.0\n',
     }
     (network.folder / "words-dictionary.toml").write_text(WORDS)
+    for site in SITES:
+        network.set_records(site, courses=True)
     studies = {name: network.write_study(name, text) for name, text in texts.items()}
     running = {name: network.start_submit(study) for name, study in studies.items()}
     for name, (process, out) in running.items():
@@ -151,6 +161,8 @@ def test_all_methods_at_once_equal_those_of_one_process(network):
     assert table["pick"] in table["methods"]
     assert min(row["auc"] for row in table["methods"].values()) > 0.7
     assert_charged_once(network)
+    for site in SITES:
+        network.set_records(site)
 
 
 HOUSE = """[house]
@@ -163,12 +175,12 @@ def describe_lossy(name, on_loss, timeout=60):
     return describe(name, more=HOUSE.format(on_loss=on_loss, timeout=timeout))
 
 
-def wait_for(condition, what, patience=PATIENCE):
+def wait_for(condition, what, patience=PATIENCE, pause=0.01):
     end = time.monotonic() + patience
     while time.monotonic() < end:
         if found := condition():
             return found
-        time.sleep(0.01)
+        time.sleep(pause)
     raise AssertionError(f"{what} did not come about within {patience} s")
 
 
@@ -180,19 +192,31 @@ def list_studies(network, site):
     return {study for _, study, _ in network.charges(site)}
 
 
-def wait_until_midway(network, known, *sites):
-    """Until sites have answered the first question of another study than those known, a tree; its id. The next question
-    takes them longer, and there are some more."""
-    for site in sites:
-        new = wait_for(lambda site=site: list_studies(network, site) - known, "the middle of the study")
-    return new.pop()
-
-
 def find_job_processes(network, name):
     import psutil
 
     parent = psutil.Process(network.processes[name].pid)
-    return [child.pid for child in parent.children(recursive=True)]
+    return {child.pid for child in parent.children(recursive=True)}
+
+
+def stop_midway(network, site, before, known):
+    """Stop the processes of a site's next job when it has answered the first question of another study than those
+    known; they, and its id. They run in short turns, between which the ledger is looked at: however busy this machine
+    is, none gets much further."""
+    processes = wait_for(lambda: find_job_processes(network, site) - before, "a job", pause=0.1)
+    seen = None
+
+    def take_a_turn():
+        nonlocal seen
+        for pid in processes:
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(0.005)
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        last, seen = seen, read_head(network.ledger(site))
+        return None if seen == last else list_studies(network, site) - known
+
+    return processes, wait_for(take_a_turn, "the middle of the study", pause=0).pop()
 
 
 def finish(process, timeout=2 * PATIENCE):
@@ -262,15 +286,15 @@ def test_a_study_waits_for_stewards_also_over_a_restart_and_goes_on_in_the_same_
 def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network):
     known = list_studies(network, "south")
     study = network.write_study("goes-on", describe_lossy("goes-on", "continue", timeout=12))
+    before = find_job_processes(network, "coast")
     process, out = network.start_submit(study)
-    known.add(wait_until_midway(network, known, "coast", "south"))
-    frozen = find_job_processes(network, "coast")
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
+    frozen, new = stop_midway(network, "coast", before, known)
     try:
+        wait_for(lambda: new in list_studies(network, "south"), "the middle of the study")
         killed = network.write_study("killed", describe_lossy("killed", "stop"))
+        before = find_job_processes(network, "south")
         second, killed_out = network.start_submit(killed)
-        wait_until_midway(network, known, "south")
+        stop_midway(network, "south", before, {*known, new})
         network.kill("south")
         begun = time.monotonic()
         code, said = finish(second)
@@ -312,9 +336,12 @@ def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network
 def test_a_house_that_is_killed_goes_on_from_its_last_finished_round(network):
     study = network.write_study("house", describe_lossy("house", "stop"))
     before = {site: count_charges(network, site) for site in SITES}
+    known, running = list_studies(network, "north"), find_job_processes(network, "north")
     process, out = network.start_submit(study)
-    wait_until_midway(network, list_studies(network, "north"), "north")
+    stopped, _ = stop_midway(network, "north", running, known)
     network.kill("house")
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
     begun = time.monotonic()
     code, said = finish(process)
     assert code == 2, said
@@ -333,28 +360,23 @@ def test_a_house_that_is_killed_goes_on_from_its_last_finished_round(network):
 def test_sites_that_cannot_answer_are_named_with_the_remedy_at_the_house_and_in_their_logs(network):
     """One has lost its records, one runs another version, one has a wrong clock: nobody is left, and all are named."""
     away = network.records["north"].with_suffix(".away")
-    network.records["north"].rename(away)  # while its site runs
     changed = {
         "south": 'import concilium\nconcilium.__version__ = "0.0.9"\n',
         "coast": "import time\nright = time.time\ntime.time = lambda: right() + 7200\n",
     }
-    for site, code in changed.items():
-        own = network.folder / f"{site}-python"
-        own.mkdir()
-        (own / "sitecustomize.py").write_text(code)
-        network.kill(site)
-        network.extra[f"{site} environment"] = {"PYTHONPATH": str(own)}
-        network.start(site)
-    network.wait_until_connected()
+    placed = {network.folder / f"{site}-python" / "sitecustomize.py": code for site, code in changed.items()}
     study = network.write_study("ill", describe("ill"))
+    network.records["north"].rename(
+        away
+    )  # while its site runs; so do the others, whose next processes are ill
+    for path, code in placed.items():
+        path.write_text(code)
     try:
         done, out = network.submit(study, check=False)
     finally:
         away.rename(network.records["north"])
-        for site in changed:
-            network.kill(site)
-            del network.extra[f"{site} environment"]
-            network.start(site)
+        for path in placed:
+            path.unlink()
     assert done.returncode == 2
     assert not out.exists()
     reasons = {
@@ -370,7 +392,6 @@ def test_sites_that_cannot_answer_are_named_with_the_remedy_at_the_house_and_in_
     assert f"{network.records['north']}; mend it" in network.log("north")
     assert f"the house runs concilium {cc.__version__}, and this site 0.0.9" in network.log("south")
     assert "this machine's clock is 7" in network.log("coast")
-    network.wait_until_connected()
 
 
 def say_hello(context, port):
@@ -400,6 +421,9 @@ def test_a_certificate_of_another_project_or_none_gets_nowhere(network, tmp_path
         if own is not None:
             context.load_cert_chain(own / "client.crt", own / "client.key")
         assert say_hello(context, network.port) == heard
+    done = network.run("flare", "status", "--kit", network.kits / PERSON, "--json")
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)["sites"]) == set(SITES)
     done = network.run("flare", "status", "--kit", network.kits / "north")
     assert done.returncode == 2
     assert "is the kit of a hospital" in done.stderr
