@@ -1,6 +1,8 @@
 """Settings for the whole suite. Machines are shared and noisy, so no test fails for being slow."""
 
+import gc
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -9,6 +11,10 @@ from hypothesis import settings
 # Two workers share two cores: threads of linear algebra beside them would mostly wait for each other. Before numpy.
 for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(threads, "1")
+
+# Tests start hundreds of processes: each would compile the package for itself where no bytecode is kept.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 settings.register_profile("concilium", deadline=None)
 settings.load_profile("concilium")
@@ -19,6 +25,16 @@ MEMORY = Path("/dev/shm")
 if "TMPDIR" not in os.environ and MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
     os.environ["TMPDIR"] = str(MEMORY)
     tempfile.tempdir = None
+
+
+# Modules and tests stay to the end: a million objects, which need not be looked through again and again for garbage.
+gc.disable()
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items):
