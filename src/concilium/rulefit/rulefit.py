@@ -231,8 +231,9 @@ class RuleFit(PrivateMethod[RuleBody]):
         return self._way.pure_price
 
     @property
-    def percent_held_out(self) -> int:
-        return HELD_OUT.percent
+    def percent_held_out(self) -> int | None:
+        chooses = self.rule.tallied or not isinstance(self.penalty, float)
+        return HELD_OUT.percent if chooses and not self.way_out.bounded else None
 
     def may_cut(self, name: str, edges: Sequence[float]) -> bool:
         """At the edges of its bins, at those of a second look where they miss everybody, at the end of a range, and
