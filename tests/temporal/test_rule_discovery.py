@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -36,6 +39,7 @@ from concilium.temporal.rule_outcomes import AskRuleOutcomes
 from concilium.temporal.rule_part import RulePart, open_part
 from concilium.temporal.rule_reports import AskRuleReports
 from concilium.temporal.saying import say_formula
+from concilium.temporal.worked_out_once import work_out_once
 
 BINS = {"HR": [60, 80, 90, 100], "Temp": [36, 38, 39], "MAP": [65, 80]}
 TEXTS = {
@@ -584,3 +588,22 @@ def test_formulas_are_said_in_words():
     for text, words in said.items():
         assert say_formula(cc.stl.parse(text).canonical()) == words
     assert say_formula(cc.stl.parse("G[0,1] HR >= 90"), "15min") == "in steps 0 to 1 always HR at least 90"
+
+
+def test_what_sites_ask_at_the_same_time_is_worked_out_once():
+    asked, started = [], threading.Barrier(4)
+
+    @work_out_once
+    def find(number):
+        asked.append(number)
+        time.sleep(0.05)  # all ask meanwhile
+        return [number]
+
+    def ask():
+        started.wait()
+        return find(7)
+
+    with ThreadPoolExecutor(4) as threads:
+        found = [one.result() for one in [threads.submit(ask) for _ in range(4)]]
+    assert asked == [7]
+    assert all(one is found[0] for one in found)

@@ -24,6 +24,7 @@ from concilium.temporal.rule_grammar import Bins, RuleGrammar
 from concilium.temporal.rule_levels import LEVELS, STRUCTURE, find_level
 from concilium.temporal.rule_task import RuleTask, open_grammar
 from concilium.temporal.template_index import TemplateIndex
+from concilium.temporal.worked_out_once import work_out_once
 
 Stage = Literal["clients", "names", "skeletons", "variables", "structures", "parameters"]
 STAGES: tuple[Stage, ...] = ("skeletons", "variables", "structures")
@@ -76,7 +77,7 @@ class OpenedPart:
         return index.list_templates(self.templates, most)
 
 
-@lru_cache(maxsize=8)
+@work_out_once
 def open_part(part: RulePart) -> OpenedPart:
     """The entries of a part; MessageError where it is none, or too large."""
     check_task(part.task)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ from concilium.temporal.rule_levels import LEVELS, SKELETON, STRUCTURE, VARIABLE
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.templates import match_canonical
 from concilium.temporal.windows import Hole, Window
+from concilium.temporal.worked_out_once import work_out_once
 
 MOST_PLACINGS = 64
 """More ways than this to place a template in one skeleton, and its rules are matched one by one."""
@@ -70,7 +71,7 @@ class _SkeletonRules:
         return np.ascontiguousarray(np.array(self.rows, dtype=np.int32).T)
 
 
-@lru_cache(maxsize=8)
+@work_out_once
 def find_places(templates: tuple[Formula, ...]) -> tuple[Mapping[Formula, list[int]], int | None]:
     """Where in a question each canonical template stands, and their level. Sites of one process are asked the same, and
     a question has tens of thousands of them."""
