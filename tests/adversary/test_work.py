@@ -33,6 +33,7 @@ from concilium.rulefit.design import LAST
 from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import RuleTerms, write_terms
+from concilium.temporal.template_index import find_places
 from concilium.trees.site_columns import LAST_ASKED
 from contract.patients import SCHEMA, look_at, make, make_rows, open_sites, proposed_types
 from federation.conversation import wrap
@@ -117,6 +118,7 @@ def forget(view):
     LAST.pop(view, None)
     LAST_ASKED.pop(view, None)
     LAST_ENSEMBLES.clear()
+    find_places.forget()
     view.shelf._kept.clear()
 
 

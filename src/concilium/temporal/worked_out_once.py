@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import lru_cache, wraps
-from typing import TypeVar
+from functools import lru_cache, update_wrapper
+from typing import Generic, TypeVar
 
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
 
 
-def work_out_once(find: Callable[[Asked], Found]) -> Callable[[Asked], Found]:
+class work_out_once(Generic[Asked, Found]):
     """The same function, which remembers the last few results; whoever asks meanwhile waits for them."""
-    remembered, lock = lru_cache(maxsize=8)(find), threading.Lock()
 
-    @wraps(find)
-    def find_once(asked: Asked) -> Found:
-        with lock:
-            return remembered(asked)
+    def __init__(self, find: Callable[[Asked], Found]) -> None:
+        self._remembered, self._lock = lru_cache(maxsize=8)(find), threading.Lock()
+        update_wrapper(self, find)
 
-    return find_once
+    def __call__(self, asked: Asked) -> Found:
+        with self._lock:
+            return self._remembered(asked)
+
+    def forget(self) -> None:
+        """As if nothing had been asked."""
+        self._remembered.cache_clear()
