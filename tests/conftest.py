@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -11,6 +12,9 @@ from hypothesis import settings
 # Two workers share two cores: threads of linear algebra beside them would mostly wait for each other. Before numpy.
 for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(threads, "1")
+
+# A shell that runs the suite in the background has it ignore interrupts, and so would the commands that it interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests start hundreds of processes: each would compile the package for itself where no bytecode is kept.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
