@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 from conversation import ROWS, site_of
 
 import concilium as cc
-from concilium.federation.embedded import Embedded, Silence
+from concilium.federation.embedded import LONG_ANSWER, Embedded, Silence
 from concilium.federation.region import Region
 
 
@@ -91,3 +92,49 @@ def test_regions_of_this_process_are_asked_one_after_the_other(monkeypatch):
     assert transport._most_workers(["r0", "r1"]) == 1
     for others in (["far"], ["r0", "far"], ["r0", "hospital"], ["hospital"]):
         assert transport._most_workers(others) == 7
+
+
+class Quick:
+    """A site that never waits, and notes on which thread it was asked; `seconds` it takes of the processor."""
+
+    never_waits = True
+
+    def __init__(self, name, seconds=0.0):
+        self.name, self.seconds, self.asked_on = name, seconds, []
+
+    def answer(self, message):
+        self.asked_on.append(threading.current_thread())
+        end = time.monotonic() + self.seconds
+        while time.monotonic() < end:
+            pass
+        return message
+
+
+def test_sites_that_never_wait_answer_on_the_house_s_own_thread_while_answers_are_short():
+    sites = {name: Quick(name) for name in "abcde"}
+    transport, messages = Embedded(sites), dict.fromkeys("abcde", b"question")
+    for _ in range(3):
+        assert transport.ask(messages, 30) == messages
+    assert {thread for site in sites.values() for thread in site.asked_on} == {threading.current_thread()}
+    beside = {**sites, "w": Meeting("w", threading.Barrier(1))}
+    before = {name: len(site.asked_on) for name, site in sites.items()}
+    assert Embedded(beside).ask(dict.fromkeys(beside, b"question"), 30) == dict.fromkeys(beside, b"question")
+    for name, site in sites.items():
+        assert threading.current_thread() not in site.asked_on[before[name] :]
+
+
+def test_where_they_take_long_others_answer_beside_them(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    sites = {name: Quick(name, 2 * LONG_ANSWER) for name in "abcd"}
+    transport, messages = Embedded(sites), dict.fromkeys("abcd", b"question")
+    assert transport.ask(messages, 30) == messages
+    assert sites["a"].asked_on == [threading.current_thread()]
+    assert all(threading.current_thread() not in sites[name].asked_on for name in "bcd")
+    assert transport.ask(messages, 30) == messages
+    assert all(threading.current_thread() is not site.asked_on[1] for site in sites.values())
+
+
+def test_a_site_with_a_ledger_on_disk_may_wait(tmp_path):
+    assert site_of(name="memory").never_waits
+    records = cc.Records.from_rows(ROWS)
+    assert not cc.Site("disk", records, ledger=tmp_path / "disk.ledger").never_waits
