@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_id3 import c45, id3, merge_values
 from test_tree_equals_pooled import house_of, shared
 
 import concilium as cc
@@ -18,6 +17,7 @@ from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.trees.conditions import condition
 from concilium.trees.grouping import group_values
 from concilium.trees.splits import Split, check_tree
+from pooled_id3 import c45, id3, merge_values
 from side_door import state
 from strategies import federations
 

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_id3 import c45, errors, id3, name_group
-from pooled_id3 import prune as prune_pooled
 from test_grouping import merging, nested
 from test_private_tree import SITES, VALUES, study
 from test_tree_equals_pooled import house_of, key_of, shared
@@ -24,6 +22,8 @@ from concilium.privacy.accounting import rho_for_epsilon
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.trees.growing import GrowingNode
 from concilium.trees.pruning import prune
+from pooled_id3 import c45, errors, id3, name_group
+from pooled_id3 import prune as prune_pooled
 from side_door import find_side_doors, state
 from strategies import federations
 

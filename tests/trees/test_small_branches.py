@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_id3 import c45, id3, join_neighbours, join_rare, name_group
 from test_tree_equals_pooled import house_of, nested, shared
 
 import concilium as cc
 from concilium.trees.small_branches import join_bins, join_values
+from pooled_id3 import c45, id3, join_neighbours, join_rare, name_group
 from strategies import federations
 
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=8)

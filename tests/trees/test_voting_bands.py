@@ -7,7 +7,6 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_id3 import id3
 from test_voting_ensemble import binary, laid_out, majority, nested, taking_part
 
 import concilium as cc
@@ -17,6 +16,7 @@ from concilium.federation.messages import open_envelope
 from concilium.trees.bands import deal_bands
 from concilium.trees.stopping import find_final
 from concilium.trees.voting import VotingTrees
+from pooled_id3 import id3
 from strategies import rare_houses
 
 

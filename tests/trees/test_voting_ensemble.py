@@ -8,10 +8,10 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pooled_id3 import decide, id3, name_group
 
 import concilium as cc
 from concilium.trees.voting import VotingTrees
+from pooled_id3 import decide, id3, name_group
 from strategies import rare_houses
 
 MASK = 2**64 - 1
