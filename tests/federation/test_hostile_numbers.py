@@ -29,6 +29,7 @@ from concilium.federation.releases.masked import Masked
 from concilium.federation.releases.private import Private
 from concilium.federation.sums import Sum
 from concilium.federation.terms import Propose, prove, sign_terms
+from concilium.rulefit import fedda
 from contract.patients import EVERYONE, SITES, VARIANTS, make, open_sites, proposed_types
 
 WHOLE = [0, 1, -1, 2, 2**15, 2**31, 2**32, 2**53 + 1, 2**63 - 1, -(2**63), 2**64 - 1]
@@ -157,6 +158,12 @@ class Probed:
 
 
 every_variant = pytest.mark.parametrize(("name", "release", "more"), VARIANTS)
+
+
+@pytest.fixture(autouse=True)
+def _few_rounds_of_dual_averaging(monkeypatch):
+    """All of its three hundred rounds ask the same, with other numbers."""
+    monkeypatch.setitem(fedda.fit.__kwdefaults__, "rounds", 12)
 
 
 def test_every_kind_is_asked_by_some_variant():
