@@ -9,7 +9,7 @@ import time
 from conversation import ROWS, site_of
 
 import concilium as cc
-from concilium.federation.embedded import LONG_ANSWER, Embedded, Silence
+from concilium.federation.embedded import SHORT_ENOUGH, Embedded, Silence
 from concilium.federation.region import Region
 
 
@@ -125,7 +125,7 @@ def test_sites_that_never_wait_answer_on_the_house_s_own_thread_while_answers_ar
 
 def test_where_they_take_long_others_answer_beside_them(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    sites = {name: Quick(name, 2 * LONG_ANSWER) for name in "abcd"}
+    sites = {name: Quick(name, 2 * SHORT_ENOUGH) for name in "abcd"}
     transport, messages = Embedded(sites), dict.fromkeys("abcd", b"question")
     assert transport.ask(messages, 30) == messages
     assert sites["a"].asked_on == [threading.current_thread()]

@@ -20,8 +20,10 @@ from concilium.privacy.identity import Identity
 # Short answers are all Python, and threads would only take the interpreter from each other. Sites are asked beside each
 # other where an answer takes so many seconds, or where this process is busy for less than this share of the time: then
 # they wait for their disks, or the machine is shared with others.
-LONG_ANSWER = 0.02
+LONG_ANSWER = 0.005
 BUSY = 0.8
+# Sites that never wait answer on the house's own thread while they take less than that each.
+SHORT_ENOUGH = 0.015
 
 
 class Answering(Protocol):
@@ -117,7 +119,7 @@ class Embedded:
         most = self._most_workers(messages)
         workers = min(self._workers, most, max(1, len(messages)))
         here = workers == 1 and all(getattr(self._sites[name], "never_waits", False) for name in messages)
-        while here and waiting and time.monotonic() - start < LONG_ANSWER * max(1, len(replies)):
+        while here and waiting and time.monotonic() - start < SHORT_ENOUGH * max(1, len(replies)):
             answer(waiting.popleft())
         workers = most if here and waiting else workers  # answers are long
         for _ in range(min(workers, len(waiting))):
@@ -130,7 +132,8 @@ class Embedded:
             if waiting and (len(replies) == answered or (may_grow and is_idle())):
                 lingering_workers.start(work)
                 workers += 1
-        long = (time.monotonic() - start) * workers >= LONG_ANSWER * len(messages)
+        limit = SHORT_ENOUGH if here else LONG_ANSWER
+        long = (time.monotonic() - start) * workers >= limit * len(messages)
         self._workers = most if long or (is_idle() and not here) else 1
         waiting.clear()
         late = Silence(f"no answer within {timeout:g} s")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Annotated
 
 import msgspec
@@ -119,9 +119,10 @@ class SentTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def write_terms(terms: RuleTerms) -> bytes:
     """Terms as a question carries them."""
     place: dict[Condition, int] = {}
-    rules = tuple(
-        tuple([place.setdefault(condition, len(place)) for condition in rule]) for rule in terms.rules
-    )
+    listed = list(chain.from_iterable(terms.rules))
+    place_of = {key: place.setdefault(condition, len(place)) for key, condition in share(listed).items()}
+    places = map(place_of.__getitem__, map(id, listed))
+    rules = tuple([tuple(islice(places, len(rule))) for rule in terms.rules])
     return encode(SentTerms(terms.attributes, tuple(place), rules, terms.lines, terms.steps, terms.norm))
 
 
