@@ -1,7 +1,7 @@
 """Patients by class and chance, as sites count them for a decision by a sensitivity or by Youden (decision.py).
 
 Chances are counted as log odds in bins of one width, from the least to the greatest that the model can give (or 8 on
-either side): they follow from the model that the question carries, and are not the house's to choose. 514 numbers, by
+either side): they follow from the model that the question carries, and no edge is asked for by itself. 514 numbers, by
 which a threshold is chosen to a 255th of what the model can say, a sixteenth of log odds at the most. Exact and masked
 studies alone ask for them, whose answers have no bound, and only those that decide so: methods hold the questions of
 their studies to it (`find_objection`, `plan`).

@@ -147,10 +147,14 @@ class Tally:
     positives: Sequence[int]
     who: str
 
-    def count_from(self, chance: float) -> int:
-        """How many patients have at least this chance."""
-        rows = zip(self.chances, self.negatives, self.positives, strict=True)
-        return sum(max(one, 0) + max(other, 0) for place, one, other in rows if place >= chance)
+    def count(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The different chances, rising, and how many patients have each, [class, chance], negative first. Counts below
+        zero, which noise makes, are none."""
+        chances, place = np.unique(np.array(self.chances, dtype=np.float64), return_inverse=True)
+        counted = np.zeros((2, len(chances)), dtype=np.int64)
+        for row, counts in enumerate((self.negatives, self.positives)):
+            np.add.at(counted[row], place, np.maximum(np.array(counts, dtype=np.int64), 0))
+        return chances, counted
 
     @property
     def tells(self) -> bool:
@@ -213,7 +217,7 @@ def decide(
     elif rule.tallied and tally is not None:
         known = find_threshold(rule, tally)
         if known is not None:
-            threshold = known[0] if own is None else match_share(tally, known[0], own)
+            threshold = match_share(tally, known[0], own) if own is not None and own.tells else known[0]
     decided = Decided(decision, positive, threshold)
     if known is not None and tally is not None:
         decided = msgspec.structs.replace(
@@ -226,12 +230,8 @@ def decide(
 
 def find_threshold(rule: CallingRule, tally: Tally) -> tuple[float, float, float] | None:
     """The chance from which on patients are called, with sensitivity and specificity there; None where only one class
-    was counted. Of thresholds that do equally well it is the highest; counts below zero, which noise makes, are none.
-    """
-    chances, place = np.unique(np.array(tally.chances, dtype=np.float64), return_inverse=True)
-    counted = np.zeros((2, len(chances)), dtype=np.int64)
-    for row, counts in enumerate((tally.negatives, tally.positives)):
-        np.add.at(counted[row], place, np.maximum(np.array(counts, dtype=np.int64), 0))
+    was counted. Of thresholds that do equally well it is the highest."""
+    chances, counted = tally.count()
     everyone = counted.sum(axis=1).tolist()
     if not all(everyone):
         return None
@@ -251,10 +251,12 @@ def find_threshold(rule: CallingRule, tally: Tally) -> tuple[float, float, float
 def match_share(tally: Tally, threshold: float, own: Tally) -> float:
     """The chance from which on a model calls most nearly the share of patients that another calls from its threshold
     on; of two that are equally near, the higher one."""
-    share = tally.count_from(threshold) / tally.count_from(0.0)
-    everyone = own.count_from(0.0)
-    chances = sorted({chance for chance in own.chances if own.count_from(chance)}, reverse=True)
-    return min(chances, key=lambda chance: abs(own.count_from(chance) / everyone - share))
+    chances, counted = tally.count()
+    share = counted[:, chances >= threshold].sum() / counted.sum()
+    chances, counted = own.count()
+    called = counted.sum(axis=0)[::-1].cumsum()  # from the highest chance down
+    away = np.where(called > 0, np.abs(called / called[-1] - share), np.inf)
+    return float(chances[::-1][np.argmin(away)])
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ For every term the number of patients (the sum of the column), their outcomes, a
 so that the house can work out support, subgroup rates and the pooled standard deviation, the square root of
 sum (N - 1) s^2 / sum (N - 1), of which importances are made (docs/methods.md, section 2.10).
 
-Where the study decides by a sensitivity or by Youden, and only there (RuleFit.find_objection), the same question with
-the coefficients of a first fit is about those whom that left out, and asks for patients by class and chance
-(federation/chance_tally.py): 514 numbers more, at no price, since neither release that it may have has a bound.
+Where the study decides by a sensitivity or by Youden, and only there (RuleFit.find_objection), the question also has
+coefficients, and asks for patients by class and chance (federation/chance_tally.py): 514 numbers more, once of those
+whom a first fit left out, and once of everybody; at no price, since neither release that it may have has a bound.
 """
 
 from __future__ import annotations
