@@ -19,7 +19,7 @@ from concilium.federation.messages import encode
 from concilium.federation.schema import ConditionalSchema, name_classes
 from concilium.records.table import Coded, Records
 from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.splits import Split
+from concilium.federation.splits import Split
 
 ATTRIBUTES, NODES, REPEATS = 262, 16, 7
 

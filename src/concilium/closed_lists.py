@@ -25,18 +25,14 @@ class ListedRelease(NamedTuple):
 
 KINDS = {
     "codes.shared": "concilium.codes.shared_codes:AskSharedCodes",
+    "counts": "concilium.federation.counts:AskCounts",
     "experts.grown": "concilium.experts.expert_answers:AskGrownExperts",
     "experts.labels": "concilium.experts.expert_answers:AskExpertLabels",
-    "experts.step": "concilium.experts.expert_answers:AskExpertStep",
-    "histograms": "concilium.federation.histograms:AskHistograms",
-    "histograms.noisy": "concilium.federation.histograms:AskNoisyHistograms",
-    "histograms.pure": "concilium.federation.histograms:AskPureHistograms",
     "mask.hello": "concilium.federation.masking:Hello",
     "mask.join": "concilium.federation.masking:Join",
     "mask.meet": "concilium.federation.masking:Meet",
     "mask.open": "concilium.federation.masking:Open",
     "mask.end": "concilium.federation.masking:End",
-    "patients.count": "concilium.federation.patient_count:AskPatientCount",
     "region.relay": "concilium.federation.relay:Relay",
     "rulefit.schema": "concilium.rulefit.schema:AskRuleSchema",
     "rulefit.rules": "concilium.rulefit.generation:AskRules",
@@ -51,11 +47,7 @@ KINDS = {
     "rules.reports": "concilium.temporal.rule_reports:AskRuleReports",
     "study.propose": "concilium.federation.terms:Propose",
     "tree.schema": "concilium.federation.schema:AskSchema",
-    "tree.crosstables": "concilium.trees.crosstables:AskCrosstables",
-    "tree.sample": "concilium.trees.sample_crosstables:AskSampleCrosstables",
-    "tree.noisy": "concilium.trees.noisy_crosstables:AskNoisyCrosstables",
     "tree.classes": "concilium.trees.class_counts:AskClassCounts",
-    "tree.totals": "concilium.trees.class_counts:AskClassTotals",
     "tree.votes": "concilium.trees.votes:AskVotes",
 }
 

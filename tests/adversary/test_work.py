@@ -34,7 +34,7 @@ from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import RuleTerms, write_terms
 from concilium.temporal.template_index import find_places
-from concilium.trees.site_columns import LAST_ASKED
+from concilium.federation.site_columns import LAST_ASKED
 from contract.patients import SCHEMA, look_at, make, make_rows, open_sites, proposed_types
 from federation.conversation import wrap
 from federation.test_hostile_numbers import VARIANTS

@@ -7,7 +7,7 @@ from agreed import deliver
 from concilium.federation.messages import VERSION, Answer, Envelope, LedgerHead, decode, encode, open_reply
 from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
 from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.splits import Split
+from concilium.federation.splits import Split
 
 ROWS = [{"a": i % 3, "b": "xyz"[i % 7 % 3], "age": 20 + i % 60 + 0.5, "y": i * i % 5 % 2} for i in range(60)]
 

@@ -48,8 +48,8 @@ from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates
 from concilium.rulefit.terms import RuleTerms
-from concilium.trees.layout import Sample
-from concilium.trees.splits import Split
+from concilium.federation.sample import Sample
+from concilium.federation.splits import Split
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import count_as_votes
 from contract.patients import EVERYONE as CONTRACT_ROWS

@@ -25,8 +25,8 @@ from concilium.privacy.fixed_point import HALF_RING
 from concilium.privacy.manifest import Participant, compose
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.routing import STAYS, Branching, route
-from concilium.trees.splits import Split
+from concilium.federation.routing import STAYS, Branching, route
+from concilium.federation.splits import Split
 from side_door import find_side_doors, state
 
 NAMES = itertools.count()

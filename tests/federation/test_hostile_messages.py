@@ -19,7 +19,7 @@ from concilium.federation.schema import AskSchema
 from concilium.federation.terms import Propose, sign_terms
 from concilium.privacy.identity import Identity
 from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.splits import Split
+from concilium.federation.splits import Split
 
 SITE = site_of()
 VALID = [

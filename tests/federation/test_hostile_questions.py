@@ -25,7 +25,7 @@ from concilium.rulefit.rates import AskRates
 from concilium.rulefit.terms import RuleTerms, Steps, write_terms
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
 from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.layout import Sample
+from concilium.federation.sample import Sample
 from concilium.trees.noisy_crosstables import AskNoisyCrosstables
 from concilium.trees.votes import AskVotes, Voter
 from side_door import state

@@ -21,7 +21,7 @@ from concilium.federation.terms import MOST_DAYS, Propose, sign_terms, today
 from concilium.policy.policy import Agree
 from concilium.privacy.identity import Identity
 from concilium.trees.class_counts import AskClassCounts
-from concilium.trees.layout import Sample
+from concilium.federation.sample import Sample
 from side_door import state
 
 STRANGER = Identity.create()

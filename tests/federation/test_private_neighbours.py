@@ -34,7 +34,7 @@ from concilium.temporal.rule_counts import AskRuleCounts
 from concilium.temporal.rule_outcomes import AskRuleOutcomes
 from concilium.temporal.rule_part import RulePart
 from concilium.trees.noisy_crosstables import AskNoisyCrosstables
-from concilium.trees.splits import Split
+from concilium.federation.splits import Split
 from contract.patients import make_series
 
 # Values that are alike, odd, or of several kinds in one column.

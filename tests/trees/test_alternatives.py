@@ -18,7 +18,7 @@ from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
 from concilium.federation.sums import read_sum
 from concilium.trees.crosstables import AskCrosstables
 from concilium.trees.noisy_crosstables import AskNoisyCrosstables
-from concilium.trees.splits import Split
+from concilium.federation.splits import Split
 from strategies import tables
 
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.federation.attributes import Attribute
-from concilium.trees.routing import STAYS
-from concilium.trees.site_columns import AskedColumns
-from concilium.trees.splits import Split
+from concilium.federation.routing import STAYS
+from concilium.federation.site_columns import AskedColumns
+from concilium.federation.splits import Split
 
 
 @st.composite

@@ -16,7 +16,7 @@ from concilium.federation.attributes import Attribute
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.trees.conditions import condition
 from concilium.trees.grouping import group_values
-from concilium.trees.splits import Split, check_tree
+from concilium.federation.splits import Split, check_tree
 from pooled_id3 import c45, id3, merge_values
 from side_door import state
 from strategies import federations

@@ -17,9 +17,9 @@ from concilium.federation.held_out import Part
 from concilium.federation.messages import Refusal, encode, open_reply
 from concilium.trees.crosstables import AskCrosstables
 from concilium.trees.noisy_crosstables import MOST_NOISY_CELLS, AskNoisyCrosstables
-from concilium.trees.routing import STAYS
-from concilium.trees.site_columns import LAST_ASKED
-from concilium.trees.splits import Split
+from concilium.federation.routing import STAYS
+from concilium.federation.site_columns import LAST_ASKED
+from concilium.federation.splits import Split
 from federation.conversation import wrap
 
 A = Attribute("a", (), ("u", "v"), missing=False)

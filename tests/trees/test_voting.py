@@ -21,9 +21,9 @@ from concilium.federation.schema import ConditionalSchema
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
 from concilium.trees.ensemble import Ensemble
 from concilium.trees.explanation import explain_votes
-from concilium.trees.layout import Sample
+from concilium.federation.sample import Sample
 from concilium.trees.sample_crosstables import AskSampleCrosstables
-from concilium.trees.splits import Split
+from concilium.federation.splits import Split
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees
 from federation.conversation import wrap

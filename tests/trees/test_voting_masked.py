@@ -14,7 +14,7 @@ from concilium.errors import HouseError
 from concilium.federation.attributes import Attribute
 from concilium.federation.messages import Refusal
 from concilium.trees.class_counts import AskClassTotals
-from concilium.trees.layout import MOST_EXPERTS, Sample
+from concilium.federation.sample import MOST_EXPERTS, Sample
 from concilium.trees.sample_crosstables import AskSampleCrosstables
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees

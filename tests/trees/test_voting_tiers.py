@@ -11,7 +11,7 @@ from agreed import deliver
 from concilium.errors import HouseError
 from concilium.federation.messages import Refusal, decode, encode, open_reply
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
-from concilium.trees.layout import Sample
+from concilium.federation.sample import Sample
 from concilium.trees.voting import VotingTrees
 from federation.conversation import wrap
 from strategies import deal_tiers, rare_houses

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from concilium.federation.questions import Randomised, Reply
 from concilium.federation.sums import find_narrowest
 from concilium.federation.work import CALL, Workload
 from concilium.records.sequences import Clock, Sequences
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +102,7 @@ class AskSharedCodes(Randomised[SharedCodes], frozen=True, kw_only=True):
     def price(self) -> Fraction:
         return self.design.price
 
-    def check(self, release: str) -> None:
+    def check(self, release: Release) -> None:
         try:
             self.design.check()
         except StudyError as error:

@@ -16,7 +16,8 @@ from concilium.errors import HouseError, MessageError
 from concilium.evaluation.leave_out import Fold
 from concilium.evaluation.shared_tables import Request, SharedTables, add_up
 from concilium.federation.card import Card
-from concilium.federation.conversation import Asked, Learned, ToEach
+from concilium.federation.conversation import Among, Asked, Learned
+from concilium.federation.counts import AskCounts
 from concilium.federation.house import House
 from concilium.federation.messages import encode
 from concilium.federation.method import Method
@@ -24,7 +25,6 @@ from concilium.federation.questions import Gathered, Summed
 from concilium.federation.run import Run, SitesChanged
 from concilium.federation.schema import SchemaSeen
 from concilium.federation.sums import read_sum
-from concilium.trees.crosstables import AskCrosstables
 
 # So many folds are learned side by side; more would hold too many tables at once.
 AT_ONCE = 64
@@ -100,8 +100,7 @@ class FoldConversation(Generic[M]):
 
     @property
     def can_share(self) -> bool:
-        question = self.asked.question if isinstance(self.asked, ToEach) else self.asked
-        return question is not None and question.merges
+        return self.asked is not None and not isinstance(self.asked, Among) and self.asked.merges
 
     def send(self, answer: Any) -> bool:
         """Go on with an answer; whether the conversation is over, and the method has its model."""
@@ -150,11 +149,11 @@ class SharedAnswers:
         requests: dict[int, Request] = {}
         for number, one in folds.items():
             asked, learn = one.asked, one.fold.learn
-            if isinstance(asked, ToEach):
-                if isinstance(asked.question, AskCrosstables):
-                    requests[number] = Request(asked.question, asked.templates, frozenset(learn))
+            assert asked is not None and not isinstance(asked, Among)
+            if isinstance(asked, AskCounts) and asked.classes is not None:
+                if asked.sample is None:
+                    requests[number] = Request(asked, frozenset(learn))
                 continue
-            assert asked is not None
             key = (asked.kind, encode(asked))
             if key not in by_question:
                 by_question[key] = self._ask(asked)
@@ -176,12 +175,12 @@ class SharedAnswers:
 
     def _ask(self, question: Gathered[Any] | Summed) -> dict[str, Any]:
         """One question to all sites: replies, or arrays, by site."""
+        if isinstance(question, Gathered):
+            return self.run.gather_replies(question)
         answers: dict[str, Any] = {}
         for site, data in self.run.gather(question).items():
             try:
-                answers[site] = (
-                    question.read(data) if isinstance(question, Gathered) else read_sum(data, question)
-                )
+                answers[site] = read_sum(data, question)
             except MessageError as error:
                 raise HouseError(f"{site} answered with what was not asked for: {error}") from None
         return answers

@@ -9,25 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, MessageError
-from concilium.federation.attributes import Attribute, OwnValues
-from concilium.federation.messages import decode, encode
+from concilium.federation.attributes import Attribute
+from concilium.federation.counts import AskCounts, Counts
+from concilium.federation.questions import MOST_NUMBERS
+from concilium.federation.routing import STAYS
 from concilium.federation.run import Run
-from concilium.federation.schema import ConditionalSchema
+from concilium.federation.splits import Split, distinct
 from concilium.federation.sums import read_sum
-from concilium.records.columns import label
-from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.routing import STAYS
-from concilium.trees.splits import MOST_CELLS, Split, distinct
-
-# So many numbers are asked for at once; a larger level is asked for in parts.
-MOST_NUMBERS = MOST_CELLS
+from concilium.records.columns import Value, label
 
 # An attribute and its edges (trees may have chosen different ones); a value's label, a bin's number, None: missing.
 Key = tuple[str, tuple[float, ...]]
@@ -41,8 +37,7 @@ Path = tuple[Condition, ...]
 class Request:
     """Crosstables that one tree needs, added up over the sites it learns from."""
 
-    question: AskCrosstables
-    templates: Mapping[str, bytes]
+    question: AskCounts
     learn: frozenset[str]
 
 
@@ -60,35 +55,33 @@ class SharedTables:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._names: dict[Key, dict[Name, int]] = {}
-        self._classes: dict[Name, int] = {}
-        self._own: dict[str, dict[Key, OwnValues]] = {}
-        self._own_classes: dict[str, OwnValues] = {}
-        self._layouts: dict[int, tuple[Mapping[str, bytes], FoldLayout]] = {}
+        self._names: dict[Key, dict[Name, Value | None]] = {}
+        self._classes: dict[Name, Value | None] = {}
+        self._layouts: dict[int, tuple[tuple[Attribute, ...], FoldLayout]] = {}
         self._order: Order | None = None
-        self._templates: dict[str, bytes] = {}
 
     def meet(self, request: Request) -> None:
         """Take note of the attributes and values that a tree knows of."""
         self._read(request)
 
     def can_share(self, request: Request) -> bool:
-        """Whether every site can be asked what this tree asks; to be called when all trees were met."""
-        return self._common().issuperset(self._read(request).keys)
+        """Whether every site can be asked what this tree asks."""
+        names = {name for name, _ in self._read(request).keys}
+        return all(names <= set(self._run.known.get(site, ())) for site in self._run.sites)
 
-    def ask(self, requests: Sequence[Request]) -> list[NDArray[np.int64]]:
+    def ask(self, requests: Sequence[Request]) -> list[Counts]:
         """For each request its counts, [node, cell, class]; all requests are about the same part of the patients."""
         order = self._agree()
         trees = [FoldTree(request, self._read(request), order) for request in requests]
         counted = sorted({index for tree in trees for index in tree.counted})
         sizes = [attribute.size for attribute in order.attributes]
         numbers = (1 + sum(sizes[index] for index in counted)) * len(self._classes)
+        first = requests[0].question
         for paths in batch([tree.paths for tree in trees], most=max(1, MOST_NUMBERS // numbers)):
             splits, ends = plant(paths, sizes)
-            first = requests[0].question
             question = msgspec.structs.replace(
                 first,
-                classes=msgspec.structs.replace(first.classes, hidden=len(self._classes)),
+                classes=order.name_classes(first.target),
                 attributes=order.attributes,
                 tree=splits,
                 nodes=ends,
@@ -102,60 +95,32 @@ class SharedTables:
         return [tree.counts for tree in trees]
 
     def _read(self, request: Request) -> FoldLayout:
-        """The order of a tree, from what its sites are told; remembered, since it is the same at every level."""
-        entry = self._layouts.get(id(request.templates))
+        """The order of a tree; remembered, since it is the same at every level."""
+        attributes, classes = request.question.attributes, request.question.classes
+        entry = self._layouts.get(id(attributes))
         if entry is not None:
             return entry[1]
-        attributes = request.question.attributes
+        assert classes is not None
         keys: list[Key] = [(attribute.name, attribute.edges) for attribute in attributes]
-        names: list[list[Name]] = [
-            [None, *range(attribute.size - 1)] if attribute.missing else list(range(attribute.size))
-            for attribute in attributes
-        ]
-        classes: list[Name] = list(range(request.question.classes.size))
-        for site, template in request.templates.items():
-            conditional = read_template(template)
-            self._own_classes[site] = conditional.classes
-            self._own.setdefault(site, {}).update(zip(keys, conditional.attributes, strict=True))
-            pairs = [(classes, conditional.classes), *zip(names, conditional.attributes, strict=True)]
-            for places, own in pairs:
-                for cell, value in zip(own.cells, own.values, strict=True):
-                    places[cell] = label(value)
-        for key, own_names in zip(keys, names, strict=True):
-            number(own_names, self._names.setdefault(key, {}))
-        number(classes, self._classes)
-        layout = FoldLayout(keys, names, classes)
-        self._layouts[id(request.templates)] = (request.templates, layout)
+        cells = [list_cells(attribute) for attribute in attributes]
+        for key, own in zip(keys, cells, strict=True):
+            self._names.setdefault(key, {}).update(own)
+        self._classes.update(list_cells(classes))
+        layout = FoldLayout(keys, [list(own) for own in cells], list(list_cells(classes)))
+        self._layouts[id(attributes)] = attributes, layout
         return layout
-
-    def _common(self) -> set[Key]:
-        """What every site knows."""
-        return set(self._names).intersection(*(self._own.get(site, {}) for site in self._run.sites))
 
     def _agree(self) -> Order:
         """The order for the next question; as long as nothing new became known, that of the last."""
-        common = self._common()
-        names = {key: dict(values) for key, values in self._names.items() if key in common}
+        everywhere = set.intersection(*(set(self._run.known.get(site, ())) for site in self._run.sites))
+        names = {key: dict(values) for key, values in self._names.items() if key[0] in everywhere}
         if self._order is None or (self._order.names, self._order.classes) != (names, self._classes):
             self._order = Order(names, dict(self._classes))
-            self._templates = {site: self._tell(site, self._order) for site in self._run.sites}
         return self._order
 
-    def _tell(self, site: str, order: Order) -> bytes:
-        """What one site is told: where its own values stand, nothing of the others'."""
-        return encode(
-            ConditionalSchema(
-                classes=renumber(self._own_classes[site], self._classes),
-                attributes=[
-                    OwnValues() if key[1] else renumber(self._own[site][key], order.cells[key])
-                    for key in order.keys
-                ],
-            )
-        )
-
-    def _gather(self, question: AskCrosstables) -> dict[str, NDArray[np.integer]]:
+    def _gather(self, question: AskCounts) -> dict[str, NDArray[np.integer]]:
         answers = {}
-        for site, data in self._run.gather(question, self._templates).items():
+        for site, data in self._run.gather(question).items():
             try:
                 answers[site] = read_sum(data, question)
             except MessageError as error:
@@ -163,12 +128,20 @@ class SharedTables:
         return answers
 
 
+def list_cells(attribute: Attribute) -> dict[Name, Value | None]:
+    """What stands in each cell of an attribute, by its name, and the value itself."""
+    cells: dict[Name, Value | None] = {None: None} if attribute.missing else {}
+    if attribute.edges:
+        return {**cells, **{number: None for number in range(attribute.inner)}}
+    return {**cells, **{label(value): value for value in attribute.values}}
+
+
 @dataclass(frozen=True)
 class Order:
     """The order of attributes, values and classes that all trees share in a question."""
 
-    names: Mapping[Key, Mapping[Name, int]]
-    classes: Mapping[Name, int]
+    names: Mapping[Key, Mapping[Name, Value | None]]
+    classes: Mapping[Name, Value | None]
 
     @cached_property
     def keys(self) -> list[Key]:
@@ -187,9 +160,22 @@ class Order:
         return tuple(
             Attribute(name, edges)
             if edges
-            else Attribute(name, hidden=len(names) - (None in names), missing=None in names, other=False)
+            else Attribute(
+                name,
+                values=tuple(value for value in names.values() if value is not None),
+                missing=None in names,
+                other=False,
+            )
             for (name, edges), names in self.names.items()
         )
+
+    @cached_property
+    def class_places(self) -> dict[Name, int]:
+        return {name: place for place, name in enumerate(self.classes)}
+
+    def name_classes(self, target: str) -> Attribute:
+        values = tuple(value for value in self.classes.values() if value is not None)
+        return Attribute(target, (), values, missing=False, other=False)
 
     def find_starts(self, counted: Sequence[int]) -> dict[Key, int]:
         """Where the values of each counted attribute begin in an answer."""
@@ -241,19 +227,8 @@ class FoldTree:
             key = self._layout.keys[attribute]
             places = self._order.cells[key]
             cells += [starts[key] + places[name] for name in self._layout.names[attribute]]
-        classes = [self._order.classes[name] for name in self._layout.classes]
+        classes = [self._order.class_places[name] for name in self._layout.classes]
         self.counts[own] = pick(pick(sums, cells, 1), classes, 2)
-
-
-def number(names: Iterable[Name], places: dict[Name, int]) -> None:
-    """Give every new name the next place."""
-    for name in names:
-        places.setdefault(name, len(places))
-
-
-def renumber(own: OwnValues, places: Mapping[Name, int]) -> OwnValues:
-    """Where a site's own values stand in the shared order."""
-    return OwnValues([places[label(value)] for value in own.values], own.values)
 
 
 def batch(trees: Iterable[Sequence[Path]], most: int) -> Iterator[list[Path]]:
@@ -308,8 +283,3 @@ def pick(counts: NDArray[np.int64], places: Sequence[int], axis: int) -> NDArray
     if list(places) == list(range(counts.shape[axis])):
         return counts
     return np.take(counts, places, axis=axis)
-
-
-@lru_cache(maxsize=1024)
-def read_template(template: bytes) -> ConditionalSchema:
-    return decode(template, ConditionalSchema)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -32,10 +32,13 @@ from concilium.experts.network import open_network
 from concilium.experts.public_stays import PublicStays
 from concilium.experts.site_experts import open_grown, open_unselected
 from concilium.federation.cohort import Cohort
-from concilium.federation.questions import PLAIN, Noisy, NoisyPure, Summed, is_positive
+from concilium.federation.questions import PLAIN, PRIVATE, Sensitivity, Summed, is_positive
 from concilium.federation.work import CALL, SLOWEST_OPERATION, Workload
 from concilium.privacy.accounting import rho_for_epsilon, sigma_squared_for
 from concilium.privacy.mechanisms import add_gaussian
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 MOST_EXPERTS = 10_000
 TRAINING_TAKES = 7200.0  # seconds, at most
@@ -46,11 +49,12 @@ BESIDES = 3
 """Numbers beside the answers of a grown ensemble: one for the hospital, its size, and how many had the outcome."""
 
 
-class AskedOfExperts:
-    """What the noisy questions have in common: experts of so many patients of each hospital, drawn before anybody knows
-    what they will say, speak of public stays, and what they say is summed."""
+class AskExpertLabels(Summed, frozen=True, kw_only=True):
+    """What do experts of so many patients of each hospital, drawn before anybody knows what they will say, tell of
+    public stays, summed, with noise? Of one step of one stay the noise may be Laplace."""
 
-    __slots__ = ()
+    kind: ClassVar[str] = "experts.labels"
+    releases: ClassVar[frozenset[str]] = PRIVATE
 
     task: ExpertTask
     experts: int
@@ -73,6 +77,11 @@ class AskedOfExperts:
         return (self.stays.steps,)
 
     @property
+    def sensitivity(self) -> Sensitivity:
+        squared = find_squared_sensitivity(self.task.bound, self.stays.steps)
+        return Sensitivity(squared, find_sensitivity(self.task.bound) if self.stays.steps == 1 else None)
+
+    @property
     def binary_places(self) -> int:
         return BINARY_PLACES
 
@@ -80,51 +89,16 @@ class AskedOfExperts:
     def largest(self) -> int:
         return self.experts * find_sensitivity(self.task.bound)
 
+    def check(self, release: Release) -> None:
+        check_asked(self.task, self.experts, self.stays)
+
     def estimate(self, patients: int, columns: int) -> Workload:
         return estimate_experts(self.task, self.experts, self.stays, patients)
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         laid, asked = self.stays.open(self.task)
         told = open_unselected(cohort, self.task, self.experts).tell(laid)
         return sum_on_grid(told[:, asked], self.task.bound)
-
-
-class AskExpertLabels(AskedOfExperts, Noisy, frozen=True, kw_only=True):
-    """What do the experts say of public stays, summed over so many of each hospital, with noise?"""
-
-    kind: ClassVar[str] = "experts.labels"
-
-    task: ExpertTask
-    experts: int
-    stays: PublicStays
-
-    @property
-    def sensitivity_squared(self) -> Fraction:
-        return find_squared_sensitivity(self.task.bound, self.stays.steps)
-
-    def check(self, release: str) -> None:
-        super().check(release)
-        check_asked(self.task, self.experts, self.stays)
-
-
-class AskExpertStep(AskedOfExperts, NoisyPure, frozen=True, kw_only=True):
-    """What do the experts say of one step of one stay, summed over so many of each hospital, with Laplace noise?"""
-
-    kind: ClassVar[str] = "experts.step"
-
-    task: ExpertTask
-    experts: int
-    stays: PublicStays
-
-    @property
-    def sensitivity(self) -> int:
-        return find_sensitivity(self.task.bound)
-
-    def check(self, release: str) -> None:
-        super().check(release)
-        check_asked(self.task, self.experts, self.stays)
-        if self.stays.steps != 1:
-            raise MessageError("this question is about one step of one stay")
 
 
 class AskGrownExperts(Summed, frozen=True, kw_only=True):
@@ -180,7 +154,7 @@ class AskGrownExperts(Summed, frozen=True, kw_only=True):
     def largest(self) -> int:
         return max(self.experts, 64 * self.task.bound) * GRID
 
-    def check(self, release: str) -> None:
+    def check(self, release: Release) -> None:
         check_asked(self.task, self.experts, self.stays)
         if self.limit is not None and self.limit < 1:
             raise MessageError("a grown ensemble has at least one expert")
@@ -194,7 +168,7 @@ class AskGrownExperts(Summed, frozen=True, kw_only=True):
         told = Workload(20 * self.experts * patients * self.task.steps, 64 * self.experts * patients)
         return grown + told
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         laid, asked = self.stays.open(self.task)
         ensemble = open_grown(cohort, self.task, self.experts, self.limit)
         average = self.average(ensemble, ensemble.tell(laid)[:, asked])

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError, ModelError, StudyError
 from concilium.experts.averaging import GRID, check_course, check_step, check_student, find_course_deviation
-from concilium.experts.expert_answers import BESIDES, AskExpertLabels, AskExpertStep, AskGrownExperts
+from concilium.experts.expert_answers import BESIDES, AskExpertLabels, AskGrownExperts
 from concilium.experts.expert_parameters import (
     Alarms,
     Answers,
@@ -65,6 +65,7 @@ from concilium.federation.method import (
     documented,
 )
 from concilium.federation.prediction import KnownOutcomes
+from concilium.federation.questions import Gaussian, Laplace, Noise
 from concilium.privacy.accounting import (
     Plan,
     PlannedQuestion,
@@ -221,10 +222,9 @@ class Experts(PrivateMethod[StudentBody]):
         if self.release != "private":
             note = "what each hospital's grown ensemble says of public stays on average, and its size"
             return Plan("rho", (PlannedQuestion("experts.grown", None, note),))
-        kind = "experts.step" if self.answers == "step" else "experts.labels"
         what = {"student": "public stays", "step": "one step of a stay", "course": "every step of a stay"}
         note = f"what {self.experts} experts of each hospital say of {what[self.answers]}"
-        return Plan("rho", (PlannedQuestion(kind, self.rho, note),))
+        return Plan("rho", (PlannedQuestion("experts.labels", self.rho, note),))
 
     def fit(self, house: House | Iterable[Answering]) -> Self:
         self._house = House.of(house)
@@ -279,17 +279,20 @@ class Experts(PrivateMethod[StudentBody]):
         question = self._ask_labels(partners)
         sums = yield question
         laid, asked = self.stays.open(self.task)
-        deviation = math.sqrt(question.noise * factor) / (GRID * experts)
+        deviation = math.sqrt(question.variance * factor) / (GRID * experts)
         return Lesson(laid, asked, sums / (GRID * experts), deviation), experts, None
 
     def _ask_labels(self, partners: Partners) -> AskExpertLabels:
         assert self.stays is not None
-        draft = AskExpertLabels(
-            query=self.query, target="", task=self.task, experts=self.experts, stays=self.stays, variance="1"
+        question = AskExpertLabels(
+            query=self.query, target="", task=self.task, experts=self.experts, stays=self.stays
         )
-        return msgspec.structs.replace(
-            draft, variance=str(partners.variance(self.rho, draft.sensitivity_squared))
-        )
+        noise: Noise
+        if self.answers == "step":
+            noise = Laplace(str(exact_positive(as_written(self.epsilon), "epsilon")))
+        else:
+            noise = Gaussian(str(partners.variance(self.rho, question.sensitivity.squared)))
+        return msgspec.structs.replace(question, noise=noise)
 
     def _count(self, partners: Partners) -> tuple[int, Fraction]:
         """How many experts answer, by what is public, once it is agreed who takes part, and how much more noise there
@@ -336,20 +339,9 @@ class Experts(PrivateMethod[StudentBody]):
         """One private answer of the ensembles themselves."""
         assert self.stays is not None
         experts, factor = self._count(partners)
-        question: AskExpertLabels | AskExpertStep
-        if self.answers == "step":
-            question = AskExpertStep(
-                query=self.query,
-                target="",
-                task=self.task,
-                experts=self.experts,
-                stays=self.stays,
-                epsilon=str(exact_positive(as_written(self.epsilon), "epsilon")),
-            )
-        else:
-            question = self._ask_labels(partners)
+        question = self._ask_labels(partners)
         sums = yield question
-        deviation = math.sqrt(question.noise * factor) / (GRID * experts)
+        deviation = math.sqrt(question.variance * factor) / (GRID * experts)
         body = self._write(experts, None, len(sums), deviation, None)
         told = (sums / (GRID * experts)).tolist()
         return Learned(msgspec.structs.replace(body, answer=told), {}, [body.protects])

@@ -7,7 +7,7 @@ the same if their labels are: sites need not agree on how a code is stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -21,13 +21,14 @@ from concilium.records.columns import Coded, Value, label
 MISSING = 0
 NOWHERE = -1
 MOST_VALUES = 1 << 20
+MOST_CHARACTERS = 1000
 
 
 class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """A number with its public edges, or a category with its values.
 
-    `missing` and `other` say which of these have a cell; what has none counts as `other`, or is left out. Of `hidden`
-    values a site is told how many there are, and which of its own stand where (OwnValues), but not the others.
+    `missing` and `other` say which of these have a cell; what has none counts as `other`, or is left out. A site that is
+    told its own values only (`narrow`) gets these as `values`, their `places` among all, and how many there are (`of`).
     """
 
     name: str
@@ -35,7 +36,8 @@ class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
     values: tuple[str | int | float | bool, ...] = ()
     missing: bool = True
     other: bool = True
-    hidden: int = 0
+    places: tuple[int, ...] = ()
+    of: int = 0
 
     @property
     def numeric(self) -> bool:
@@ -49,14 +51,12 @@ class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
     @property
     def size(self) -> int:
         """How many cells there are."""
-        if self.edges:
-            return self.missing + len(self.edges) + 1
-        return self.missing + len(self.values) + self.hidden + self.other
+        return self.missing + self.inner + (self.other and not self.edges)
 
     @property
     def inner(self) -> int:
         """How many intervals or values there are."""
-        return len(self.edges) + 1 if self.edges else len(self.values) + self.hidden
+        return len(self.edges) + 1 if self.edges else self.of or len(self.values)
 
     @property
     def missing_cell(self) -> int:
@@ -79,13 +79,34 @@ class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
         inner = list(range(self.first, self.first + self.inner))
         return [*inner, *([MISSING] if self.missing else []), *range(self.first + self.inner, self.size)]
 
-    def hide(self) -> Attribute:
-        """The same without its values."""
-        return msgspec.structs.replace(self, values=(), hidden=len(self.values))
+    @property
+    def cells(self) -> Sequence[int]:
+        """The cell of each of its values."""
+        if self.of:
+            return [self.first + place for place in self.places]
+        return range(self.first, self.first + len(self.values))
+
+    def narrow(self, known: Collection[str]) -> Attribute:
+        """The same for a site that has the values of these labels: it is told no others."""
+        told = [
+            (value, cell)
+            for value, cell in zip(self.values, self.cells, strict=True)
+            if label(value) in known
+        ]
+        if len(told) == len(self.values):
+            return self
+        return msgspec.structs.replace(
+            self,
+            values=tuple(value for value, _ in told),
+            places=tuple(cell - self.first for _, cell in told),
+            of=self.inner,
+        )
 
     def check(self) -> None:
         """MessageError unless it is a number or a category, and well formed."""
-        if sum(map(bool, (self.edges, self.values, self.hidden))) > 1 or self.hidden < 0:
+        if len(self.name) > MOST_CHARACTERS:
+            raise MessageError(f"the name of an attribute may have at most {MOST_CHARACTERS} characters")
+        if self.edges and (self.values or self.of):
             raise MessageError(f"{self.name[:60]!r} is both a number and a category")
         if self.edges:
             check_edges(self.name, self.edges)
@@ -94,13 +115,13 @@ class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
             raise MessageError(
                 f"{self.name[:60]!r} must have different values, at most {MOST_VALUES} of them"
             )
-
-
-class OwnValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
-    """Of an attribute with hidden values those that one site has, and the cell of each."""
-
-    cells: Sequence[int] = ()
-    values: Sequence[str | int | float | bool] = ()
+        outside = any(not 0 <= place < self.of for place in self.places) or self.of < 0
+        if (
+            outside
+            or len(set(self.places)) != len(self.values if self.of else ())
+            or (self.places and not self.of)
+        ):
+            raise MessageError(f"the values of {self.name[:60]!r} have no place among all, or two have one")
 
 
 class AttributeSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -184,36 +205,21 @@ class Source(Protocol):
         """What else a value may be the label of, where an attribute does not have its own; None: nothing."""
 
 
-def recode(
-    attribute: Attribute, source: Source, own: OwnValues | None = None
-) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:
+def recode(attribute: Attribute, source: Source) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:
     """A column's own codes, one for each patient, and for each such code the attribute's cell (or NOWHERE)."""
     if attribute.edges:
         inner = range(attribute.first, attribute.first + attribute.inner)
         cells = np.array([attribute.missing_cell, *inner], dtype=np.int32)
         return source.binned(attribute.name, attribute.edges), cells
     column = source.coded(attribute.name)
-    return column.codes, find_cells(attribute, column, own, source.reread(attribute.name))
+    return column.codes, find_cells(attribute, column, source.reread(attribute.name))
 
 
 def find_cells(
-    attribute: Attribute,
-    column: Coded,
-    own: OwnValues | None = None,
-    reread: Callable[[Value], str] | None = None,
+    attribute: Attribute, column: Coded, reread: Callable[[Value], str] | None = None
 ) -> NDArray[np.int32]:
     """For each code of a column of categories (0: missing) the attribute's cell, NOWHERE where it has none."""
-    first, inner = attribute.first, attribute.inner
-    if attribute.hidden:
-        own = OwnValues() if own is None else own
-        place = dict(zip(map(label, own.values), own.cells, strict=False))
-        outside = own.cells and not first <= min(own.cells) <= max(own.cells) < first + inner
-        if len(own.values) != len(own.cells) or outside:
-            raise MessageError("the conditional schema does not fit the question")
-        if len(set(own.cells)) != len(own.cells):
-            raise MessageError("the conditional schema names a cell twice")
-    else:
-        place = {label(value): cell for cell, value in enumerate(attribute.values, first)}
+    place = dict(zip(map(label, attribute.values), attribute.cells, strict=True))
     other = attribute.other_cell
     cells = [place.get(label(value), other) for value in column.values]
     if reread is not None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from concilium.closed_lists import KINDS, load
 from concilium.errors import LedgerError, MessageError
-from concilium.federation.questions import Gathered, Noisy, Randomised
+from concilium.federation.questions import Gathered, Randomised, Reported
 from concilium.federation.terms import OpenedTerms, name_study, open_terms, today
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import PlannedQuestion, epsilon_from_rho, float_above, say_epsilon, shown
@@ -292,14 +292,10 @@ def describe_questions(opened: OpenedTerms) -> Iterator[str]:
 def say_way_out(opened: OpenedTerms, question: PlannedQuestion) -> str:
     if issubclass(load(KINDS[question.kind]), Randomised) and question.cost is not None:
         return f"each entry randomised by itself, rho {say_epsilon(float_above(question.cost))}"
-    if (
-        question.cost is not None
-        and issubclass(load(KINDS[question.kind]), Noisy)
-        and opened.method.way_out.by_site
-    ):
-        return f"this hospital's own answer, with noise that it adds, rho {say_epsilon(float_above(question.cost))}"
-    if question.cost is not None and opened.method.way_out.by_site:
+    if question.cost is not None and issubclass(load(KINDS[question.kind]), Reported):
         return f"randomised by each patient, rho {say_epsilon(float_above(question.cost))}"
+    if question.cost is not None and opened.method.way_out.by_site:
+        return f"this hospital's own answer, with noise that it adds, rho {say_epsilon(float_above(question.cost))}"
     if question.cost is not None:
         return f"a sum over all hospitals with noise, rho {say_epsilon(float_above(question.cost))}"
     plain = opened.method.way_out.by_site or issubclass(load(KINDS[question.kind]), Gathered)

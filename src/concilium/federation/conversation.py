@@ -8,7 +8,7 @@ answers, so that one that was interrupted is taken up again from the journal by 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -22,16 +22,14 @@ B = TypeVar("B", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
-class ToEach:
-    """A summed question with which every site is told something of its own. `only` those who are told something are
-    asked and added up: the house must see each site's numbers anyway."""
+class Among:
+    """A summed question to some of the sites: the house must see each site's numbers anyway."""
 
     question: Summed
-    templates: Mapping[str, bytes]
-    only: bool = False
+    sites: Collection[str]
 
 
-Asked: TypeAlias = Gathered[Any] | Summed | ToEach
+Asked: TypeAlias = Gathered[Any] | Summed | Among
 # What is sent is dict[str, Reply] for a gathered question, NDArray[np.int64] for a summed one.
 Conversation: TypeAlias = Generator[Asked, Any, T]
 

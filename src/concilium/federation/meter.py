@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from concilium.errors import PolicyError
 from concilium.federation.masking import Memberships
 from concilium.federation.messages import Envelope
-from concilium.federation.questions import Noisy, Statistic, Summed, estimate
+from concilium.federation.questions import Statistic, Summed, estimate
 from concilium.federation.refused import Refused
 from concilium.federation.work import CALL, Workload
 from concilium.policy.policy import WorkLimits
@@ -111,7 +111,7 @@ class Meter:
             neighbours = len(self._memberships.at(envelope.study).neighbours)
             each = MASK + MASK_OF_EACH * neighbours + NOISE * release.bounded
             work += Workload(each * question.numbers, MASKED_BYTES * question.numbers)
-        elif isinstance(question, Noisy):
+        elif isinstance(question, Summed) and question.noise is not None:
             work += Workload(NOISE * question.numbers, MASKED_BYTES * question.numbers)
         return work
 

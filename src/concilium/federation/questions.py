@@ -1,15 +1,17 @@
 """What a house may ask: every kind declares itself, and there is no other way to ask a site anything.
 
-A kind is a msgspec struct that says its name, the releases it may have, what it reads, what it computes from a cohort,
-and how a region answers it for its sites. What is *gathered* comes back site by site, what is *summed* is added up, of
-what is *noisy* the site itself works out the price, what is *reported* each patient randomises, and what is
-*randomised* are entries of patients themselves. `closed_lists.KINDS` lists them all.
+A kind is a msgspec struct: its name, the releases it may have, what it reads, and a pure function of a cohort. It
+declares its shape, its sensitivity (how far one patient can move it) and its work. It knows nothing of noise, masks,
+floors and budgets: releases add and charge them. *Gathered* answers come back site by site, *summed* ones are added
+up; of *reported* ones each patient randomises its own, and *randomised* ones are entries of patients themselves.
+`closed_lists.KINDS` lists all kinds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
@@ -20,18 +22,21 @@ from numpy.typing import NDArray
 
 from concilium.closed_lists import KINDS, load
 from concilium.errors import MessageError, nearest
-from concilium.federation.attributes import Attribute
+from concilium.federation.attributes import Attribute, check_attributes
 from concilium.federation.cohort import Cohort
 from concilium.federation.held_out import Part
 from concilium.federation.messages import Envelope, decode
-from concilium.federation.work import Workload
+from concilium.federation.releases import find_release
+from concilium.federation.work import Workload, estimate_columns
 from concilium.privacy.local_reports import ListedAnswers, ReportChannel, split_clients
 from concilium.records.columns import Value
 
 if TYPE_CHECKING:
-    from concilium.federation.undertaking import Undertaking
+    from concilium.federation.releases.release import Release
 
 MOST_CHARACTERS = 1000
+# Of the numbers that an answer may hold, and of those with noise, which take some microseconds each to draw.
+MOST_NUMBERS, MOST_NOISY_NUMBERS = 1 << 22, 1 << 18
 MOST_DIGITS = 200  # of an exact number
 MOST_RATE = 40  # epsilon over sensitivity: noise other than zero would hardly ever be drawn
 MOST_REMEMBERED = 1 << 16  # bytes of a question
@@ -74,8 +79,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Seconds that a site may need to answer, where that is more than a house would wait."""
         return 0.0
 
-    def check(self, release: str) -> None:
-        """MessageError unless the question is consistent in itself, of bearable size, and fit for this release."""
+    def check(self, release: Release) -> None:
+        """MessageError unless the fields fit together, and this release. The gate has checked each of them by its type
+        (`check_fields`)."""
 
 
 class Step(Question, frozen=True, kw_only=True):
@@ -105,7 +111,7 @@ class Statistic(Question, frozen=True, kw_only=True):
 
     def estimate(self, patients: int, columns: int) -> Workload:
         """What computing it takes at most in a table of so many patients and columns, whoever matches (work.py)."""
-        raise NotImplementedError
+        return estimate_columns(self.named, patients, each_by_itself=True)
 
     @property
     def once(self) -> tuple[str, str] | None:
@@ -142,6 +148,10 @@ class Gathered(Statistic, Generic[R], frozen=True, kw_only=True):
         """The answer of a region, from those of its sites."""
         cannot_be_united(self.kind)
 
+    def find_known(self, reply: R) -> Mapping[str, Sequence[Value | None]]:
+        """The values of attributes that this answer says the site has: later questions name no others to it."""
+        return {}
+
 
 class Randomised(Gathered[R], frozen=True, kw_only=True):
     """A question that is released as `shared` only: entries of each patient, each randomised by itself.
@@ -165,13 +175,65 @@ class Randomised(Gathered[R], frozen=True, kw_only=True):
         raise NotImplementedError
 
 
+class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gaussian"):
+    """Discrete Gaussian noise of this variance on each number of a sum: it costs rho."""
+
+    variance: str
+
+    def check(self) -> None:
+        if not is_positive(self.variance):
+            raise MessageError("Gaussian noise has a variance above 0, such as '81/2'")
+
+
+class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="laplace"):
+    """Discrete Laplace noise on each number, at pure epsilon for all of them together."""
+
+    epsilon: str
+
+    def check(self) -> None:
+        if not is_positive(self.epsilon):
+            raise MessageError("Laplace noise has an epsilon above 0, such as '1/2'")
+
+    @property
+    def price(self) -> Fraction:
+        return Fraction(self.epsilon)
+
+
+Noise = Gaussian | Laplace
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How far one patient more or less can move an answer, from the question alone: the squared L2 norm, and the L1
+    norm where it is a whole number (which Laplace noise needs)."""
+
+    squared: Fraction
+    l1: int | None = None
+
+    @classmethod
+    def of_counts(cls, cells: int) -> Sensitivity:
+        """Of counts where one patient adds 1 to at most so many cells."""
+        return cls(Fraction(cells), cells)
+
+
 class Summed(Statistic, frozen=True, kw_only=True):
-    """A question whose answers are added up over sites: whole numbers, or reals with so many binary places."""
+    """A question whose answers are added up over sites: whole numbers, or reals with so many binary places.
+
+    `noise` is what the house asks for and pays: `private` and `noised` need it, other releases have none. The release
+    draws it and works out its price from `sensitivity`.
+    """
+
+    noise: Noise | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the array that a site answers with."""
         raise NotImplementedError
+
+    @property
+    def sensitivity(self) -> Sensitivity | None:
+        """How far one patient can move it; None: it is never released with noise."""
+        return None
 
     @property
     def numbers(self) -> int:
@@ -189,86 +251,29 @@ class Summed(Statistic, frozen=True, kw_only=True):
     @property
     def counts(self) -> bool:
         """Whether its numbers count patients: then none is below zero."""
-        return self.binary_places == 0
+        return self.binary_places == 0 and self.noise is None
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
-        """The array; `template` is what this site alone was told."""
+    @property
+    def variance(self) -> Fraction:
+        """Of the noise that each number of the sum is to have."""
+        if isinstance(self.noise, Laplace):
+            return 2 * (self.l1 / self.noise.price) ** 2
+        return Fraction(0 if self.noise is None else self.noise.variance)
+
+    @property
+    def l1(self) -> int:
+        """The L1 sensitivity; MessageError where there is none."""
+        if self.sensitivity is None or self.sensitivity.l1 is None:
+            raise MessageError(f"a question of kind {self.kind!r} cannot have Laplace noise")
+        return self.sensitivity.l1
+
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
+        """The array, of all patients of the cohort."""
         raise NotImplementedError
 
-    def asked_before(self, study: Undertaking[Any]) -> Gathered[Any] | None:
-        """For a region: the question of this study from whose answers the house made what it tells each site, if it
-        does."""
-        return None
-
-    def tell_on(self, template: bytes, replies: Mapping[str, Any]) -> dict[str, bytes]:
-        """For a region: what each site is told, from what the region was told and what its sites answered before."""
-        raise NotImplementedError
-
-
-class Noisy(Summed, frozen=True, kw_only=True):
-    """A question that is released as `private` only: the sites add noise of this variance in shares.
-
-    The variance is the house's to choose; what it costs follows from it and from `sensitivity_squared`, which the site
-    works out from the question alone.
-    """
-
-    releases: ClassVar[frozenset[str]] = PRIVATE
-
-    variance: str
-
-    @property
-    def noise(self) -> Fraction:
-        """The variance of the noise that the sum is to have."""
-        return Fraction(self.variance)
-
-    @property
-    def counts(self) -> bool:
-        """Noise may be below zero."""
-        return False
-
-    @property
-    def sensitivity_squared(self) -> Fraction:
-        """The squared L2 norm of what one patient can change."""
-        raise NotImplementedError
-
-    def check(self, release: str) -> None:
-        if not is_positive(self.variance):
-            raise MessageError("a private question says the variance of its noise, such as '81/2'")
-
-
-class NoisyPure(Noisy, frozen=True, kw_only=True):
-    """A `private` question whose sums get discrete Laplace noise in shares, for pure epsilon: it states no variance.
-    One that may also be `noised` gets all of the noise at each site, where the house sees each site's numbers.
-
-    A ledger in either currency can pay for it. The house chooses the epsilon, and the site works out `sensitivity`.
-    """
-
-    variance: str = ""
-    epsilon: str
-
-    @property
-    def price(self) -> Fraction:
-        """The epsilon that it costs."""
-        return Fraction(self.epsilon)
-
-    @property
-    def sensitivity(self) -> int:
-        """The L1 norm of what one patient can change."""
-        raise NotImplementedError
-
-    @property
-    def sensitivity_squared(self) -> Fraction:
-        return Fraction(self.sensitivity**2)
-
-    @property
-    def noise(self) -> Fraction:
-        return 2 * (self.sensitivity / self.price) ** 2
-
-    def check(self, release: str) -> None:
-        if self.variance or not is_positive(self.epsilon):
-            raise MessageError("a question of pure epsilon says that, such as '1/2', and no variance")
-        if self.price > MOST_RATE * self.sensitivity:
-            raise MessageError(f"an epsilon of {self.epsilon[:60]} would mean no noise at all")
+    def suppress(self, words: NDArray[np.integer], cohort: Cohort) -> None:
+        """Take out of the array what the hospital's disclosure rules do not let it tell of this cohort (disclosure.py):
+        called by releases that tell numbers without noise."""
 
 
 class Reported(Summed, frozen=True, kw_only=True):
@@ -316,12 +321,12 @@ class Reported(Summed, frozen=True, kw_only=True):
         groups = split_clients(self.list_ids(cohort), self.shares, study)
         return cohort.take(np.flatnonzero(groups == self.group))
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         """How often each answer is reported, each patient's report drawn and randomised by itself before that."""
         channel = self.channel
         return channel.count_reports(channel.draw(self.list_answers(cohort)))
 
-    def check(self, release: str) -> None:
+    def check(self, release: Release) -> None:
         if not is_positive(self.epsilon):
             raise MessageError("a question for reports says their epsilon, such as '1/2'")
         if not 0 <= self.group < len(self.shares):
@@ -362,8 +367,46 @@ def read_question(kind: str, release: str, body: bytes) -> Question:
         raise MessageError(f"a question of kind {kind!r} cannot be released as {release[:60]!r}")
     if isinstance(question, Statistic) and len(question.target) > MOST_CHARACTERS:
         raise MessageError(f"the name of an attribute may have at most {MOST_CHARACTERS} characters")
-    question.check(release)
+    check_parts(question)
+    way_out = find_release(release)
+    question.check(way_out)
+    if isinstance(question, Summed):
+        check_sum(question, way_out)
     return question
+
+
+def check_parts(whole: Any) -> None:
+    """MessageError unless every part of a question keeps to the rule of its type: attributes, edges, shares, noise.
+
+    Who is protected: the hospital's process, from a hostile field. It runs before any code of the question's own kind.
+    """
+    parts = [getattr(whole, name) for name in whole.__struct_fields__]
+    for part in parts:
+        if isinstance(part, tuple | list) and part and isinstance(part[0], Attribute):
+            check_attributes(part)
+            continue
+        for one in part if isinstance(part, tuple | list) else (part,):
+            if not isinstance(one, msgspec.Struct):
+                break  # all of one type
+            check_parts(one)
+            if hasattr(one, "check"):
+                one.check()
+
+
+def check_sum(question: Summed, release: Release) -> None:
+    """MessageError unless a sum is of bearable size and has the noise of its release, and no other."""
+    most = MOST_NUMBERS if question.noise is None else MOST_NOISY_NUMBERS
+    if not 1 <= question.numbers <= most:
+        raise MessageError(f"an answer may hold 1 to {most} numbers")
+    if not isinstance(question.noise, release.noise or type(None)):
+        raise MessageError(f"a question released as {release.name!r} has other noise, or none")
+    if any(attribute.of for attribute in question.named) and not release.tells_each:
+        # Sites that are told different things count into cells of their own, which a sum then tells apart.
+        raise MessageError(f"under {release.name!r} all sites are told the same values")
+    if isinstance(question.noise, Laplace) and question.noise.price > MOST_RATE * question.l1:
+        raise MessageError(f"an epsilon of {question.noise.epsilon[:60]} would mean no noise at all")
+    if question.noise is not None and question.sensitivity is None:
+        raise MessageError(f"a question of kind {question.kind!r} cannot be released with noise")
 
 
 # All sites of a process are asked the same: a question, which nobody changes, is read once for all of them.

@@ -17,11 +17,11 @@ import hashlib
 import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -47,6 +47,7 @@ from concilium.federation.refused import Refused
 from concilium.federation.relay import Relay, pass_on
 from concilium.federation.releases import find_release
 from concilium.federation.run import MISFITS, Run, SitesChanged
+from concilium.federation.schema import AskSchema
 from concilium.federation.studies import NOT_PROPOSED, NOT_THE_HOUSE
 from concilium.federation.sums import add_sum, write_sum
 from concilium.federation.terms import (
@@ -61,6 +62,8 @@ from concilium.federation.terms import (
 from concilium.privacy.identity import Identity, statement
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 REMEMBERED_STUDIES = 64
 
@@ -78,15 +81,12 @@ CANNOT = "the region could not answer; its own log says why"
 
 @dataclass
 class RegionalStudy:
-    """What a region remembers of one study: its run below, what its sites answered, and why it ended (if it did)."""
+    """What a region remembers of one study: its run below, what answers cost, and why it ended (if it did)."""
 
     run: Run
     opened: OpenedTerms
     proof_key: bytes
-    replies: dict[str, dict[str, Any]] = field(default_factory=dict)
     charged: dict[str, Charge] = field(default_factory=dict)
-    # What the sites were told last, and on what that rested: it is the same at every level of a tree.
-    last_told: tuple[tuple[object, ...], dict[str, bytes]] = ((), {})
     ended: str | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -248,34 +248,25 @@ class Region:
             return united
         if not isinstance(question, Summed):
             raise Refused("kind", f"a region cannot answer a question of kind {question.kind!r}")
-        templates = self._tell_on(envelope, question, below) if envelope.template else None
-        return add_up(question, self._ask(question, below, templates, envelope.id))
+        if find_release(envelope.release).tells_each:
+            self._learn_values(envelope, question, below)
+        return add_up(question, self._ask(question, below, envelope.id))
 
     def _gather(self, question: Gathered[Any], below: RegionalStudy, name: str) -> dict[str, Any]:
-        """The answers of all sites, remembered for what the house will tell the region later."""
-        answers = self._ask(question, below, None, name)
-        below.replies[question.kind] = {site: question.read(data) for site, data in answers.items()}
-        return below.replies[question.kind]
+        """The answers of all sites."""
+        return self._charge(below, name, question, lambda: below.run.gather_replies(question))
 
-    def _tell_on(self, envelope: Envelope, question: Summed, below: RegionalStudy) -> dict[str, bytes]:
-        """What each site is told of what the house told the region."""
-        before = question.asked_before(below.opened.method)
-        if before is None:
-            raise Refused(
-                "kind", f"a region cannot tell its sites what comes with a {question.kind!r} question"
-            )
-        if before.kind not in below.replies:
-            self._take_up_again(envelope, below, before)
-        replies = below.replies[before.kind]
-        rests_on = (envelope.template, encode(before), *below.run.sites)
-        if below.last_told[0] != rests_on:
-            own = {site: replies[site] for site in below.run.sites}
-            below.last_told = rests_on, question.tell_on(envelope.template, own)
-        return below.last_told[1]
-
-    def _take_up_again(self, envelope: Envelope, below: RegionalStudy, question: Gathered[Any]) -> None:
-        """Go on with a study that was begun before this process was: with the same sites, or not at all."""
-        self._gather(question, below, f"{question.kind} again")
+    def _learn_values(self, envelope: Envelope, question: Summed, below: RegionalStudy) -> None:
+        """Before a question that names values: know which of them each site has, also where this process was started
+        again since the study began. It goes on with the same sites, or not at all."""
+        if below.run.known or not any(attribute.values for attribute in question.named):
+            return
+        study = below.opened.method
+        asked = {name: value for name, value in study.get_params().items() if name in ("bins", "attributes")}
+        schema = AskSchema(query=study.query, target=study.must_know, **asked)
+        if schema.kind not in below.opened.kinds:
+            return
+        self._gather(schema, below, f"{schema.kind} again")
         if envelope.seen is None or not envelope.seen.hash.startswith(participants(below.run)):
             below.ended = (
                 "the region was started again since the study began, and not all of the same sites are there: begin "
@@ -283,15 +274,19 @@ class Region:
             )
             raise Refused("lost", below.ended)
 
-    def _ask(
-        self, question: Question, below: RegionalStudy, templates: Mapping[str, bytes] | None, name: str
-    ) -> dict[str, bytes]:
-        """One round below; what it cost is remembered under the name of the question."""
+    def _ask(self, question: Question, below: RegionalStudy, name: str) -> dict[str, bytes]:
+        """One round below."""
+        return self._charge(below, name, question, lambda: below.run.gather(question))
+
+    def _charge(
+        self, below: RegionalStudy, name: str, question: Question, ask: Callable[[], dict[str, T]]
+    ) -> dict[str, T]:
+        """What a round below brings; what it cost is remembered under the name of the question."""
         run = below.run
         before, refused, asked = run.numbers, len(run.refusals), len(run.sites)
         costs = run.costs
         try:
-            bodies = run.gather(question, templates)
+            answers = ask()
         except SitesChanged:
             below.ended = (
                 f"the region lost sites after its first answer, and its sums are those of all or nothing: "
@@ -306,7 +301,7 @@ class Region:
         cost = str(dearest) if dearest is not None and find_release(release).bounded else None
         charge = Charge(release, cost, run.numbers - before, not run.uncapped)
         below.charged.setdefault(name, charge)
-        return bodies
+        return answers
 
     def _sign(
         self, envelope: Envelope, body: msgspec.Struct, charge: Charge | None, below: RegionalStudy

@@ -21,9 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import concilium
+from concilium.closed_lists import RELEASES
 from concilium.errors import HouseError, MaskError, MessageError, StudyError, StudyPending
+from concilium.federation.attributes import Attribute
 from concilium.federation.card import Card, DropoutCard, RefusalCard, ReleaseCard, SiteCard
-from concilium.federation.conversation import Asked, Conversation, ToEach
+from concilium.federation.conversation import Among, Asked, Conversation
 from concilium.federation.embedded import Silence
 from concilium.federation.journal import Journal
 from concilium.federation.masked_study import MaskedStudy
@@ -57,6 +59,7 @@ from concilium.federation.terms import (
 )
 from concilium.privacy.identity import fingerprint, is_signed
 from concilium.privacy.randomness import draw_bytes
+from concilium.records.columns import label
 from concilium.records.dictionary import DictionaryEntry
 
 if TYPE_CHECKING:
@@ -109,6 +112,9 @@ class Run:
         self.opted_out: dict[str, str] = {}
         self.refusals: list[RefusalCard] = []
         self.dropouts: list[DropoutCard] = []
+        # The values that sites listed, by attribute, as labels; and what they are told of attributes for that reason.
+        self.known: dict[str, dict[str, frozenset[str]]] = {}
+        self._narrowed: dict[tuple[str, str], tuple[Attribute, Attribute]] = {}
         self._regions: dict[str, int] = {}
         self._routes: dict[str, Route] = {}
 
@@ -243,43 +249,43 @@ class Run:
 
     def ask(self, asked: Asked) -> dict[str, Reply] | NDArray[np.int64]:
         """What one question brings: answers by site, or the sum."""
-        if isinstance(asked, ToEach) and asked.only:
+        if isinstance(asked, Among):
             if not self.release.by_site:
                 raise MessageError(
                     "a sum over some of the sites, beside one over all, tells those of the others"
                 )
-            return add_answers(self, asked.question, asked.templates, among=asked.templates)
-        if isinstance(asked, ToEach):
-            return self.add_up(asked.question, asked.templates)
+            return add_answers(self, asked.question, asked.sites)
         if isinstance(asked, Summed):
-            return self.add_up(asked)
-        replies = self._read_replies(asked)
+            return find_release(self.name_release(asked)).add_up(self, asked)
+        replies = self.gather_replies(asked)
         leaving = {site: reply.leaves for site, reply in replies.items() if reply.leaves is not None}
         if len(leaving) < len(replies):
             self.excuse(leaving)
         return replies
 
-    def _read_replies(self, question: Gathered[Any]) -> dict[str, Reply]:
+    def gather_replies(self, question: Gathered[Any]) -> dict[str, Reply]:
+        """What each site answers; what it says of its values is remembered, so that it is told of no others."""
         replies: dict[str, Reply] = {}
         for site, data in self.gather(question).items():
             try:
                 replies[site] = question.read(data)
             except MessageError as error:
                 raise HouseError(f"{site} answered with what was not asked for: {error}") from None
+            known = question.find_known(replies[site])
+            self.known.setdefault(site, {}).update(
+                {name: frozenset(label(v) for v in values if v is not None) for name, values in known.items()}
+            )
         return replies
 
-    def add_up(self, question: Summed, templates: Mapping[str, bytes] | None = None) -> NDArray[np.int64]:
-        """The sum over the participants of what they answer."""
-        return find_release(self.name_release(question)).add_up(self, question, templates)
-
     def name_release(self, question: Question) -> str:
-        """That of the run; what has a price leaves by a release of its own, and shows the house what the run does: each
-        site's numbers, or sums over all (a masked run may have a private part)."""
-        if self.release.name in question.releases:
+        """That of the run; a sum with noise leaves by a release that adds it, and shows the house what the run does:
+        each site's numbers, or sums over all (a masked run may have a private part)."""
+        noise = question.noise if isinstance(question, Summed) else None
+        if noise is None or isinstance(noise, self.release.noise):
             return self.release.name
-        alike = [name for name in question.releases if find_release(name).by_site == self.release.by_site]
-        only = alike if len(alike) == 1 else list(question.releases)
-        return only[0] if len(only) == 1 else self.release.name
+        by_site = self.release.by_site
+        releases = [find_release(name) for name in RELEASES]
+        return next(one.name for one in releases if isinstance(noise, one.noise) and one.by_site == by_site)
 
     @property
     def masked_study(self) -> MaskedStudy:
@@ -309,8 +315,8 @@ class Run:
         release: str | None = None,
         among: Collection[str] | None = None,
     ) -> dict[str, bytes]:
-        """One round: the question to every participant (or to those `among` them), each with its own template; the
-        bodies of answers by site.
+        """One round: the question to every participant (or to those `among` them); the bodies of answers by site. A step
+        of the protocol may tell each site something of its own (`templates`).
 
         In the first round sites may refuse or be silent and the rest goes on; later that raises SitesChanged, or
         stops the run where participants are fixed. `live` rounds are not taken from the journal.
@@ -343,12 +349,18 @@ class Run:
         release: str | None = None,
     ) -> tuple[dict[str, bytes], list[tuple[str, Refusal]], list[tuple[str, str]]]:
         """One question to these sites: the bodies of answers, refusals, and what was seen of those lost."""
-        templates, kind, body = templates or {}, question.kind, encode(question)
-        release, body_digest = release or self.name_release(question), hashlib.sha256(body).digest()
-        envelopes = {
-            site: self._envelope(site, kind, body, body_digest, templates.get(site, b""), release)
-            for site in sites
-        }
+        templates, kind = templates or {}, question.kind
+        release = release or self.name_release(question)
+        written: dict[int, tuple[Question, bytes, bytes]] = {}  # most sites are told the same
+        envelopes = {}
+        for site in sites:
+            own = self._narrow(question, site) if find_release(release).tells_each else question
+            if id(own) not in written:
+                body = encode(own)
+                written[id(own)] = own, body, hashlib.sha256(body).digest()
+            _, body, body_digest = written[id(own)]
+            template = templates.get(site, b"")
+            envelopes[site] = self._envelope(site, kind, body, body_digest, template, release)
         replies = self._exchange(envelopes, live, max(self.house.timeout, question.patience))
         bodies, refused, lost = {}, [], []
         for site, envelope in envelopes.items():
@@ -360,6 +372,36 @@ class Run:
             else:
                 lost.append((site, reply))
         return bodies, refused, lost
+
+    def _narrow(self, question: Question, site: str) -> Question:
+        """The question as this site is asked it: of each attribute it is told the values that it listed itself.
+
+        Who is protected: the other hospitals, from this one, which never reads an attribute or value that only they
+        have (the thesis' conditional schema, steps 7 and 8). Methods and statistics see the shared codes alone.
+        """
+        known, narrowed = self.known.get(site, {}), {}
+        for name in question.__struct_fields__ if known else ():
+            field = getattr(question, name)
+            if isinstance(field, Attribute):
+                own: Any = self._narrow_attribute(field, known, site)
+            elif isinstance(field, tuple) and field and isinstance(field[0], Attribute):
+                own = tuple([self._narrow_attribute(one, known, site) for one in field])
+            else:
+                continue
+            if own != field:
+                narrowed[name] = own
+        return msgspec.structs.replace(question, **narrowed) if narrowed else question
+
+    def _narrow_attribute(
+        self, attribute: Attribute, known: Mapping[str, frozenset[str]], site: str
+    ) -> Attribute:
+        if not attribute.values or attribute.name not in known:
+            return attribute
+        before, narrow = self._narrowed.get((site, attribute.name), (None, None))
+        if before is not attribute or narrow is None:
+            narrow = attribute.narrow(known[attribute.name])
+            self._narrowed[site, attribute.name] = attribute, narrow
+        return narrow
 
     def _report(self, text: str) -> None:
         if self.house.on_round is not None:

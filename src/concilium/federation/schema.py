@@ -1,7 +1,7 @@
 """Each site's metadata, the schema that all sites share, and what each site is told of it (docs/methods.md, 1.2).
 
 The house learns which values and classes occur at which site. A site learns nothing in return: attributes it does
-not know are not asked for, and values it does not know are hidden (it is told the cells of its own values only).
+not know are not asked for, and the run names no value to it that it did not list itself (run.py).
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from concilium.errors import MessageError, RecordsError
-from concilium.federation.attributes import Attribute, AttributeSeen, OwnValues, present, unite
+from concilium.federation.attributes import Attribute, AttributeSeen, present, unite
 from concilium.federation.cohort import Cohort, near_unique
 from concilium.federation.edges import check_edges
 from concilium.federation.questions import PLAIN, Gathered, Reply
 from concilium.federation.work import READ_CATEGORY, READ_NUMBER, READING, Workload, count_code_bytes
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.grammar import canonical, measure
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 # An integer attribute with more values than this over all sites is a number, not a category: it needs bins.
 MOST_INTEGER_VALUES = 32
@@ -78,8 +80,8 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
     def fixed(self) -> Mapping[str, Any]:
         return {"bins": self.bins, "attributes": self.attributes}
 
-    def check(self, release: str) -> None:
-        if release == "masked" and self.count_patients:
+    def check(self, release: Release) -> None:
+        if self.count_patients and not release.by_site:
             raise MessageError("under masks a site does not tell how many patients it has")
         for name, edges in self.bins.items():
             check_edges(name, edges)
@@ -112,6 +114,10 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
             seen, classes, len(cohort) if self.count_patients else None, unbinned, cohort.floored
         )
 
+    def find_known(self, reply: SchemaSeen) -> Mapping[str, Sequence[Value | None]]:
+        known: dict[str, Sequence[Value | None]] = {one.name: one.values for one in reply.attributes}
+        return {**known, self.target: reply.classes}
+
     def unite(self, replies: Sequence[SchemaSeen]) -> SchemaSeen:
         """The metadata of a region: attributes that all its sites know, with the values of all; patients added up."""
         united, _ = unite({str(number): reply.attributes for number, reply in enumerate(replies)})
@@ -125,13 +131,6 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
         )
 
 
-class ConditionalSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one site is told of a schema with hidden values: where its own classes and values stand."""
-
-    classes: OwnValues
-    attributes: list[OwnValues]
-
-
 @dataclass(frozen=True)
 class SharedSchema:
     """The union of what the sites know, reduced to attributes that every participant has; `left_out` says why some
@@ -141,43 +140,12 @@ class SharedSchema:
     classes: Attribute
     left_out: Mapping[str, str]
 
-    @property
-    def hidden(self) -> SharedSchema:
-        """As a question states it where every site is told its own values only."""
-        return replace(
-            self,
-            attributes=tuple(attribute.hide() for attribute in self.attributes),
-            classes=self.classes.hide(),
-        )
-
-    def conditional(self, site: SchemaSeen) -> ConditionalSchema:
-        """What one site is told: where its own values stand, nothing of the others'."""
-        values = {attribute.name: attribute.values for attribute in site.attributes}
-        return ConditionalSchema(
-            classes=place_own(self._cells[self.classes.name], site.classes),
-            attributes=[
-                OwnValues() if a.numeric else place_own(self._cells[a.name], values[a.name])
-                for a in self.attributes
-            ],
-        )
-
-    @cached_property
-    def _cells(self) -> dict[str, dict[str, int]]:
-        """For every attribute the cell of each of its values."""
-        return {
-            attribute.name: {label(v): cell for cell, v in enumerate(attribute.values, attribute.first)}
-            for attribute in (*self.attributes, self.classes)
-        }
-
     def keep(self, indices: Iterable[int]) -> SharedSchema:
         """The schema with these attributes only."""
+        indices = list(indices)
+        if indices == list(range(len(self.attributes))):
+            return self
         return replace(self, attributes=tuple(self.attributes[index] for index in indices))
-
-
-def place_own(cells: Mapping[str, int], own: Sequence[Value | None]) -> OwnValues:
-    """Where a site's own values stand."""
-    values = [value for value in own if value is not None]
-    return OwnValues([cells[label(value)] for value in values], values)
 
 
 def name_classes(target: str, classes: Iterable[Value | None]) -> Attribute:

@@ -181,9 +181,12 @@ class OpenedTerms:
         return None if self.terms.price is None else Fraction(self.terms.price)
 
     @cached_property
-    def kinds(self) -> dict[str, bool]:
-        """The kinds of question that the method asks, and whether they have a price."""
-        return {question.kind: question.cost is not None for question in self.method.plan().questions}
+    def kinds(self) -> dict[str, set[bool]]:
+        """The kinds of question that the method asks, and whether some have a price, and some have none."""
+        kinds: dict[str, set[bool]] = {}
+        for question in self.method.plan().questions:
+            kinds.setdefault(question.kind, set()).add(question.cost is not None)
+        return kinds
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -216,15 +219,18 @@ class OpenedTerms:
     def _find_objection(self, question: Question, release: str) -> str | None:
         # A step serves all questions of the study: sums of either release are opened by one.
         is_step = isinstance(question, Step)
-        priced = any(self.kinds.values()) if is_step else self.kinds.get(question.kind, False)
+        prices = set().union(*self.kinds.values()) if is_step else self.kinds.get(question.kind, set())
         way_out = find_release(release)
         # What has a price may leave by a way of its own, but never show the numbers of one site where sums were agreed.
-        as_agreed = priced and way_out.bounded and (self.method.way_out.by_site or not way_out.by_site)
+        as_agreed = (
+            True in prices and way_out.bounded and (self.method.way_out.by_site or not way_out.by_site)
+        )
         if release != self.method.release and not as_agreed:
             return f"its answers leave as {self.method.release!r}, not as {release!r}"
         if is_step:
             return None
-        if question.kind not in self.kinds:
+        # What was agreed with a price is not asked without one.
+        if not prices or (not way_out.bounded and False not in prices):
             return f"{self.method.called} released as {release!r} asks no question of kind {question.kind!r}"
         if not isinstance(question, Statistic):
             return "it is no question about patients"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from concilium.federation.work import CALL, Workload
 from concilium.rulefit.design import estimate_design, recall_at_site
 from concilium.rulefit.fitting import AskReals, Coefficients, predict, refuse_floored
 from concilium.rulefit.terms import read_terms
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 MOST_LOCAL = 1000
 LARGEST = 1e12
@@ -54,7 +57,7 @@ class AskDual(AskReals, frozen=True, kw_only=True):
     def shape(self) -> tuple[int, ...]:
         return (2 + len(read_terms(self.terms)) + 1,)
 
-    def check(self, release: str) -> None:
+    def check(self, release: Release) -> None:
         super().check(release)
         if self.dual.dtype != "f8" or not np.all(np.abs(self.start) <= LARGEST):
             raise MessageError(f"a dual vector is made of numbers up to {LARGEST:g}")
@@ -74,7 +77,7 @@ class AskDual(AskReals, frozen=True, kw_only=True):
         held = (rules // 4 + 9 * dense + 128) * patients + 400 * len(terms)
         return estimate_design(terms, patients) + Workload(self.local * step, held)
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         refuse_floored(cohort)
         design = recall_at_site(self.terms, cohort, (self.query, self.target))
         outcome = self.outcome.at_site(cohort, self.target)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 import numpy as np
@@ -29,6 +29,9 @@ from concilium.rulefit.design import Design, estimate_design, recall_at_site
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.packed import unfold
 from concilium.rulefit.terms import RuleTerms, find_ends, read_terms
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 MOST_CANDIDATES = 100
 MOST_WORKING = 2000
@@ -55,7 +58,7 @@ class Coefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, arra
             low, high = low + min(ends), high + max(ends)
         return low, high
 
-    def check(self, terms: int) -> None:
+    def check_terms(self, terms: int) -> None:
         """MessageError unless they belong to so many terms, and are of bearable size."""
         check_columns(self.columns, terms)
         values = (self.intercept, *self.values)
@@ -87,7 +90,7 @@ class AskReals(Summed, frozen=True, kw_only=True):
     def largest(self) -> int:
         return bound_reals(self.places)
 
-    def check(self, release: str) -> None:
+    def check(self, release: Release) -> None:
         self.outcome.check()
         if not 0 <= self.places <= MOST_PLACES:
             raise MessageError(f"numbers travel with 0 to {MOST_PLACES} binary places")
@@ -122,13 +125,13 @@ class AskFit(AskReals, frozen=True, kw_only=True):
     def division(self) -> Part | None:
         return self.part
 
-    def check(self, release: str) -> None:
+    def check(self, release: Release) -> None:
         super().check(release)
         terms = len(self.columns)
         if not 1 <= len(self.candidates) <= MOST_CANDIDATES:
             raise MessageError(f"a fit asks about 1 to {MOST_CANDIDATES} candidates")
         for candidate in self.candidates:
-            candidate.check(terms)
+            candidate.check_terms(terms)
         if self.working is not None:
             check_columns(self.working, terms)
             if len(self.working) > MOST_WORKING:
@@ -162,7 +165,7 @@ class AskFit(AskReals, frozen=True, kw_only=True):
             + 32 * self.numbers,
         )
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         refuse_floored(cohort)
         design = recall_at_site(self.terms, cohort, (self.query, self.target, self.part))
         outcome = self.outcome.at_site(cohort, self.target)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
@@ -22,6 +22,9 @@ from concilium.rulefit.boosting import boost, estimate_boosting
 from concilium.rulefit.design import find_codes
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rules import Rule, check_coded, check_rules
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 MOST_TREES = 10_000
 MOST_LEAVES = 100
@@ -62,7 +65,7 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
     def named(self) -> Sequence[Attribute]:
         return self.attributes
 
-    def check(self, release: str) -> None:
+    def check(self, release: Release) -> None:
         self.outcome.check()
         check_coded(self.attributes)
         if not 1 <= self.trees <= MOST_TREES or not 2 <= self.leaves <= MOST_LEAVES:

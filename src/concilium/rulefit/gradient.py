@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numba
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
-from concilium.federation.questions import Noisy
+from concilium.federation.questions import PRIVATE, Sensitivity, Summed
 from concilium.federation.work import LABELLING, READ_LABEL, Workload
 from concilium.privacy.fixed_point import widen_sensitivity
 from concilium.rulefit.design import Design, build_at_site, estimate_design
@@ -30,15 +30,19 @@ from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.packed import Bits
 from concilium.rulefit.terms import RuleTerms, read_terms
 
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
+
 # With the widest norm, the sum over a hundred million patients fits 63 bits.
 MOST_PLACES = 24
 
 
-class AskGradient(Noisy, frozen=True, kw_only=True):
+class AskGradient(Summed, frozen=True, kw_only=True):
     """In which direction does your patients' loss grow at these coefficients? The variance, as the sensitivity, is in
     steps of the grid."""
 
     kind: ClassVar[str] = "rulefit.gradient"
+    releases: ClassVar[frozenset[str]] = PRIVATE
 
     outcome: Outcome
     terms: bytes
@@ -58,8 +62,9 @@ class AskGradient(Noisy, frozen=True, kw_only=True):
         return self.columns.attributes
 
     @property
-    def sensitivity_squared(self) -> Fraction:
-        return widen_sensitivity(Fraction(self.columns.norm or 0) ** 2, self.numbers, self.places)
+    def sensitivity(self) -> Sensitivity:
+        norm = Fraction(self.columns.norm or 0)
+        return Sensitivity(widen_sensitivity(norm**2, self.numbers, self.places))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,16 +74,14 @@ class AskGradient(Noisy, frozen=True, kw_only=True):
     def binary_places(self) -> int:
         return self.places
 
-    def check(self, release: str) -> None:
-        super().check(release)
-        self.outcome.check()
+    def check(self, release: Release) -> None:
         if not self.outcome.binary:
             raise MessageError("a private gradient is of an outcome that is yes or no")
         if self.columns.norm is None:
             raise MessageError("a private gradient needs the norm to which rows are scaled")
         if not 0 <= self.places <= MOST_PLACES:
             raise MessageError(f"a private gradient has 0 to {MOST_PLACES} binary places")
-        self.at.check(len(self.columns))
+        self.at.check_terms(len(self.columns))
 
     def estimate(self, patients: int, columns: int) -> Workload:
         shares = Workload(
@@ -86,7 +89,7 @@ class AskGradient(Noisy, frozen=True, kw_only=True):
         )
         return estimate_design(self.columns, patients, each_by_itself=True) + shares
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         design = build_at_site(self.columns, cohort)
         target = cohort.view.coded(self.target)
         outcome = np.take(self.outcome.is_positive(target), target.codes[cohort.rows])

@@ -20,14 +20,10 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError, StudyError
 from concilium.federation.attributes import Attribute, present
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.counts import AskCounts, split_counts
 from concilium.federation.decision import PERCENT_LEFT_OUT, Tally, decide
-from concilium.federation.histograms import (
-    AskHistograms,
-    AskNoisyHistograms,
-    AskPureHistograms,
-    split_histograms,
-)
 from concilium.federation.method import as_written
+from concilium.federation.questions import Gaussian, Laplace
 from concilium.federation.schema import SchemaSeen, find_foreign_codings, set_against_rest
 from concilium.federation.sums import choose_places
 from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure, say_epsilon
@@ -80,16 +76,14 @@ class PlainFit:
         rulefit = self.rulefit
         questions: list[tuple[str, Fraction | None, str]] = [
             ("rulefit.schema", None, "which attributes, values and classes there are"),
-            ("histograms", None, "histograms on the public bins, for cutoffs and scales"),
+            ("counts", None, "histograms on the public bins, for cutoffs and scales"),
         ]
         if self._noisy and rulefit.most_cutoffs is not None:
             more = f"the same with noise, of numbers with more than {rulefit.most_cutoffs} edges"
             if self._pure:
-                questions.append(
-                    ("histograms.pure", rho_from_pure(self._epsilon), f"{more}, at pure epsilon")
-                )
+                questions.append(("counts", rho_from_pure(self._epsilon), f"{more}, at pure epsilon"))
             else:
-                questions.append(("histograms.noisy", rulefit.rho, more))
+                questions.append(("counts", rulefit.rho, more))
         if rulefit.scale == "within":
             questions.append(
                 ("rulefit.rates", None, "the spread of each number within hospitals, for scales")
@@ -250,19 +244,19 @@ class PlainFit:
             "query": rulefit.query,
             "target": rulefit.target,
             "attributes": tuple(charged),
+            "totals": False,
         }
-        question: AskPureHistograms | AskNoisyHistograms
         # Under `exact` each hospital adds all of the noise by itself; in shares there is somewhat more than was asked.
         parts = float(partners.hospitals if rulefit.way_out.by_site else partners.noise_factor)
         if self._pure:
             self._check_scale(len(charged))
-            question = AskPureHistograms(**about, epsilon=str(self._epsilon))
-            noise = Noise(float(question.noise) * parts, float(question.sensitivity / question.price))
+            question = AskCounts(**about, noise=Laplace(str(self._epsilon)))
+            noise = Noise(float(question.variance) * parts, float(len(charged) / self._epsilon))
         else:
-            question = AskNoisyHistograms(**about, variance=str(partners.variance(rulefit.rho, len(charged))))
-            noise = Noise(float(question.noise) * parts)
-        counts = yield question
-        histograms = split_histograms(charged, counts.reshape(-1))
+            variance = partners.variance(rulefit.rho, len(charged))
+            question = AskCounts(**about, noise=Gaussian(str(variance)))
+            noise = Noise(float(variance) * parts)
+        histograms = {name: table[:, 0] for name, table in split_counts(charged, (yield question)).items()}
         warnings.append(self._say_noised([a.name for a in charged]))
         without, hidden = judge_bins([(a, histograms[a.name]) for a in charged], noise)
         warnings += hidden
@@ -324,10 +318,13 @@ class PlainFit:
     def _ask_histograms(self, attributes: Sequence[Attribute]) -> Conversation[Histograms]:
         if not attributes:
             return {}
-        counts = yield AskHistograms(
-            query=self.rulefit.query, target=self.rulefit.target, attributes=tuple(attributes)
+        counts = yield AskCounts(
+            query=self.rulefit.query,
+            target=self.rulefit.target,
+            attributes=tuple(attributes),
+            totals=False,
         )
-        return split_histograms(attributes, counts)
+        return {name: table[:, 0] for name, table in split_counts(attributes, counts).items()}
 
     def _look_again(self, attributes: Sequence[Attribute]) -> Conversation[dict[str, str]]:
         """What to say of attributes whose bins miss everybody, after a second look on wider ones."""

@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError, StudyError
 from concilium.federation.attributes import Attribute
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.counts import AskCounts, split_counts
 from concilium.federation.decision import decide
 from concilium.federation.edges import choose_cutoffs
-from concilium.federation.histograms import AskNoisyHistograms, split_histograms
+from concilium.federation.questions import Gaussian
 from concilium.federation.schema import set_against_rest, state_values
 from concilium.federation.sums import read_reals
 from concilium.privacy.accounting import Plan, PlannedQuestion
@@ -155,7 +156,7 @@ class PrivateFit:
         """Every question, with what it costs."""
         tables = f"tables by class of {len(self.attributes)} attributes"
         gradient = PlannedQuestion("rulefit.gradient", self.rho_of_gradient, "noisy gradients")
-        first = PlannedQuestion("histograms.noisy", self.rho_of_tables, tables)
+        first = PlannedQuestion("counts", self.rho_of_tables, tables)
         return Plan("rho", (first, *[gradient] * GRADIENTS))
 
     def converse(self, partners: Partners) -> Conversation[Learned[RuleBody]]:
@@ -206,15 +207,16 @@ class PrivateFit:
         """Each attribute's noisy table, [code, negative or positive], and the variance of its cells."""
         attributes = self.attributes
         variance = partners.variance(self.rho_of_tables, len(attributes))
-        counts = yield AskNoisyHistograms(
+        counts = yield AskCounts(
             query=self.rulefit.query,
             target=self.rulefit.target,
             attributes=tuple(attributes),
             classes=Attribute(self.rulefit.target, (), (positive,), missing=False),
-            variance=str(variance),
+            totals=False,
+            noise=Gaussian(str(variance)),
         )
         # The positive class has the first column, any other the last.
-        return [table[:, ::-1] for table in split_histograms(attributes, counts).values()], float(variance)
+        return [table[:, ::-1] for table in split_counts(attributes, counts).values()], float(variance)
 
     def _descend(
         self,
@@ -238,7 +240,7 @@ class PrivateFit:
                 terms=sent,
                 at=Coefficients.of(np.clip(w, -LARGEST, LARGEST)),
                 places=PLACES,
-                variance=str(variance),
+                noise=Gaussian(str(variance)),
             )
             return read_reals(total, PLACES) / patients.total
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ from concilium.federation.work import CALL, Workload
 from concilium.rulefit.design import build_at_site, estimate_design
 from concilium.rulefit.fitting import AskReals, Coefficients, predict, refuse_floored
 from concilium.rulefit.terms import RuleTerms
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 # So many columns at a time are held as numbers: bits take a sixty-fourth of the memory.
 BLOCK = 64
@@ -66,13 +69,13 @@ class AskRates(AskReals, frozen=True, kw_only=True):
     def shape(self) -> tuple[int, ...]:
         return (3 + 3 * len(self.terms) + self.scores,)
 
-    def check(self, release: str) -> None:
+    def check(self, release: Release) -> None:
         super().check(release)
         self.terms.check()
         if self.part is not None:
             self.part.check()
         if self.scored is not None:
-            self.scored.check(len(self.terms))
+            self.scored.check_terms(len(self.terms))
             if not self.outcome.binary:
                 raise MessageError("chances are asked for where a class is predicted")
 
@@ -83,7 +86,7 @@ class AskRates(AskReals, frozen=True, kw_only=True):
         )
         return estimate_design(self.terms, patients) + rates
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         refuse_floored(cohort)
         design = build_at_site(self.terms, cohort)
         outcome = self.outcome.at_site(cohort, self.target)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from concilium.errors import ModelError
 from concilium.federation.chance_tally import probability
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.counts import AskCounts
 from concilium.federation.decision import CallingRule, DecisionRule
 from concilium.federation.explanation import Explanation
-from concilium.federation.histograms import AskHistograms
 from concilium.federation.method import (
     Attributes,
     Bins,
@@ -250,8 +250,10 @@ class RuleFit(PrivateMethod[RuleBody]):
                 return f"the range of {self.target!r} is not the one of the study"
         if isinstance(question, AskRates) and question.scored is not None and not self.rule.tallied:
             return "it asks what chances patients have, and the study's decision does not need that"
-        if isinstance(question, AskHistograms) and isinstance(self._way, PlainFit):
-            for attribute in question.attributes:
+        if isinstance(question, AskCounts) and isinstance(self._way, PlainFit):
+            if question.classes is not None or question.totals or question.tree:
+                return "it asks for more than histograms, for cutoffs"
+            for attribute in question.attributes if question.noise is None else ():
                 if attribute.name != self.target and self._way.is_told_with_noise(attribute):
                     return f"the histogram of {attribute.name!r} is told with noise in this study, and it asks exactly"
         return super().find_objection(question)

@@ -30,7 +30,7 @@ MOST_CELLS = 1 << 26
 def check_coded(attributes: Sequence[Attribute]) -> None:
     """MessageError unless attributes are well formed, with a code for each patient: missing, and any other value."""
     check_attributes(attributes)
-    if any(a.hidden or not (a.missing and a.other) for a in attributes):
+    if any(a.of or not (a.missing and a.other) for a in attributes):
         raise MessageError(
             "an attribute of a rule model has a code for what is missing and for any other value"
         )

@@ -9,6 +9,7 @@ from typing import ClassVar
 from concilium.federation.attributes import Attribute, present, unite
 from concilium.federation.edges import MOST_EDGES
 from concilium.federation.schema import AskSchema, SchemaSeen, find_unbinned, say_lacking
+from concilium.records.columns import Value
 
 
 class AskRuleSchema(AskSchema, frozen=True, kw_only=True):
@@ -16,6 +17,10 @@ class AskRuleSchema(AskSchema, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "rulefit.schema"
     merges: ClassVar[bool] = False
+
+    def find_known(self, reply: SchemaSeen) -> Mapping[str, Sequence[Value | None]]:
+        """Nothing: rules name values to every site, since a term is about all that its attribute can be."""
+        return {}
 
 
 def share_attributes(

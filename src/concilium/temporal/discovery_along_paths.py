@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from concilium.federation.conversation import Conversation, Learned
-from concilium.federation.patient_count import AskPatientCount
+from concilium.federation.counts import AskCounts
 from concilium.temporal.discovery_body import DiscoveryBody, write_rules
 from concilium.temporal.discovery_search import DiscoveredRule, check_answer, estimate_parameter
 from concilium.temporal.path_search import PATH_LENGTH, PathDiscovery
@@ -25,8 +25,8 @@ QUANTILE = 0.5
 
 
 def converse_along_paths(study: RuleDiscovery) -> Conversation[Learned[DiscoveryBody]]:
-    counted = yield AskPatientCount(query=study.query, target="")
-    patients = int(counted[0])
+    counted = yield AskCounts(query=study.query, target="")
+    patients = int(counted[0, 0, 0])
     study.check_feasible(patients)
     found = yield from walk(study, patients)
     rules = []

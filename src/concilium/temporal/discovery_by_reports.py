@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from concilium.federation.conversation import Conversation, Learned
-from concilium.federation.patient_count import AskPatientCount
+from concilium.federation.counts import AskCounts
 from concilium.temporal.discovery_body import DiscoveryBody, write_rules
 from concilium.temporal.local_search import BinQuestion, LocalDiscovery
 from concilium.temporal.rule_part import RulePart, Stage
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def converse_by_reports(study: RuleDiscovery) -> Conversation[Learned[DiscoveryBody]]:
-    counted = yield AskPatientCount(query="", target="")
-    patients = int(counted[0])
+    counted = yield AskCounts(query="", target="")
+    patients = int(counted[0, 0, 0])
     study.check_feasible(patients)
     search = study.open_local_search().run()
     try:

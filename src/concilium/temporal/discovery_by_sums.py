@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.questions import Gaussian
 from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, is_complete, write_rules
 from concilium.temporal.discovery_search import Discovery, LevelQuestion
 from concilium.temporal.rule_counts import AskRuleCounts
@@ -96,7 +97,7 @@ def ask_counts(
         target="",
         part=RulePart(study.task, stage, names, about),
         most=study.most_rules,
-        variance=str(partners.variance(rho, squared_sensitivity)),
+        noise=Gaussian(str(partners.variance(rho, squared_sensitivity))),
     )
 
 
@@ -139,7 +140,7 @@ def weigh(
         target="",
         task=study.task,
         rules=tuple(rule.text for rule in judged),
-        variance=str(variance),
+        noise=Gaussian(str(variance)),
     )
     deviation = math.sqrt(variance * partners.noise_factor)
     weights = dict(zip([rule.text for rule in judged], weigh_rules(counts, deviation), strict=True))

@@ -22,11 +22,11 @@ LEVEL_NOTES = (
 def plan_questions(study: RuleDiscovery) -> Iterator[PlannedQuestion]:
     """The questions of a study, in order."""
     if study.trust == "local":
-        yield PlannedQuestion("patients.count", None, "how many patients there are")
+        yield PlannedQuestion("counts", None, "how many patients there are")
         report = "one randomised report of each patient, in three groups"
         yield PlannedQuestion("rules.reports", rho_from_pure(study.exact_epsilon), report)
     elif study.trust == "rule":
-        yield PlannedQuestion("patients.count", None, "how many patients there are")
+        yield PlannedQuestion("counts", None, "how many patients there are")
         bits = f"yes or no of each patient, flipped by a coin, for at most {study.questions} templates"
         yield PlannedQuestion("rules.bits", None, bits)
         yield PlannedQuestion(

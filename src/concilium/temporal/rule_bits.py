@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from concilium.temporal.rule_levels import STRUCTURE, find_level
 from concilium.temporal.rule_part import RulePart, check_task, read_template
 from concilium.temporal.rule_task import RuleTask
 from concilium.temporal.site_rules import open_index
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 ASSUMED_RULES = 100
 
@@ -75,7 +78,7 @@ class AskRuleBits(Summed, frozen=True, kw_only=True):
     def shape(self) -> tuple[int, ...]:
         return (1,)
 
-    def check(self, release: str) -> None:
+    def check(self, release: Release) -> None:
         check_task(self.task)
         if not is_positive(self.each) or not is_positive(self.last):
             raise MessageError("a question along a path says its epsilon, and that of the last one")
@@ -90,7 +93,7 @@ class AskRuleBits(Summed, frozen=True, kw_only=True):
         part = RulePart(self.task, "clients")
         return estimate_rules(part, ASSUMED_RULES, patients) + Workload(200 * patients, 32 * patients)
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         matched = open_index(cohort, self.task).match(read_template(self.template))
         said = randomize_bits(matched, Fraction(self.last if self.final else self.each))
         return np.array([np.count_nonzero(said)], dtype=np.uint32)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from concilium.temporal.rule_grammar import Bins
 from concilium.temporal.rule_part import RulePart, open_part, read_template
 from concilium.temporal.rule_task import RuleTask
 from concilium.temporal.site_rules import open_index
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 ASSUMED_RULES = 100
 PARAMETER_SHARE = Fraction(1, 4)
@@ -81,7 +84,7 @@ class AskRuleCodes(Summed, frozen=True, kw_only=True):
     def shape(self) -> tuple[int, ...]:
         return (len(self.bins) + 1,)
 
-    def check(self, release: str) -> None:
+    def check(self, release: Release) -> None:
         if not is_positive(self.epsilon):
             raise MessageError("a question along a path says the epsilon of a path")
         if not 0 <= self.parameter < len(open_part(self.part).bins[0]):
@@ -90,7 +93,7 @@ class AskRuleCodes(Summed, frozen=True, kw_only=True):
     def estimate(self, patients: int, columns: int) -> Workload:
         return estimate_rules(self.part, ASSUMED_RULES, patients) + Workload(200 * patients, 32 * patients)
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         bins, size = open_part(self.part).bins[0], len(self.bins)
         first = sum(len(each) for each in bins[: self.parameter])
         listed = open_part(self.part).list(open_index(cohort, self.task), sum(map(len, bins)))

@@ -8,19 +8,21 @@ whatever its rules (template_index.py): the squared L2 sensitivity is min(most, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
-from concilium.federation.questions import Noisy
+from concilium.federation.questions import PRIVATE, Sensitivity, Summed
 from concilium.federation.work import CALL, Workload
 from concilium.temporal.rule_part import RulePart, open_part
 from concilium.temporal.rule_task import RuleTask
 from concilium.temporal.site_rules import open_index
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 MOST_ENTRIES = 1_000
 # For each template to be made; for each rule of a patient to be indexed and counted, and learned.
@@ -29,13 +31,14 @@ RULE_BYTES = 12
 LEARNING_TAKES = 3600.0  # seconds, at most
 
 
-class AskRuleCounts(Noisy, frozen=True, kw_only=True):
+class AskRuleCounts(Summed, frozen=True, kw_only=True):
     """How many clients have each entry of a part of the rules, and how many clients are there, with noise?
 
     Each client is in at most so many (`most`) of the entries.
     """
 
     kind: ClassVar[str] = "rules.counts"
+    releases: ClassVar[frozenset[str]] = PRIVATE
 
     part: RulePart
     most: int
@@ -62,18 +65,17 @@ class AskRuleCounts(Noisy, frozen=True, kw_only=True):
         return self.part.stage != "parameters"
 
     @property
-    def sensitivity_squared(self) -> Fraction:
-        return Fraction(min(self.most, open_part(self.part).size) + self.counts_clients)
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity.of_counts(min(self.most, open_part(self.part).size) + self.counts_clients)
 
-    def check(self, release: str) -> None:
-        super().check(release)
+    def check(self, release: Release) -> None:
         check_most(self.most)
         open_part(self.part)
 
     def estimate(self, patients: int, columns: int) -> Workload:
         return estimate_rules(self.part, self.most, patients)
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         index, part = open_index(cohort, self.part.task), open_part(self.part)
         listed = part.list(index, self.most)
         counts = np.bincount(listed.templates, minlength=part.size).astype(np.int64)

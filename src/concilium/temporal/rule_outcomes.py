@@ -10,15 +10,14 @@ docs/methods.md, section 6.12.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import FormulaError, MessageError
 from concilium.federation.cohort import Cohort
-from concilium.federation.questions import Noisy
+from concilium.federation.questions import PRIVATE, Sensitivity, Summed
 from concilium.federation.work import CALL, Workload
 from concilium.records.series_outcomes import find_windows
 from concilium.records.time_grid import read_step
@@ -31,18 +30,22 @@ from concilium.temporal.rule_patients import count_points
 from concilium.temporal.rule_task import RuleTask
 from concilium.temporal.site_rules import prepare
 
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
+
 MOST_CHARACTERS = 1_000
 # For each patient and rule; for each patient, whose window is found.
 JUDGE, FIND_WINDOW = 400, 2_000
 
 
-class AskRuleOutcomes(Noisy, frozen=True, kw_only=True):
+class AskRuleOutcomes(Summed, frozen=True, kw_only=True):
     """For each rule, how many clients with the outcome fulfil and break it, and how many without, with noise?
 
     By the window in which a client first has the outcome, or its last one where it never has.
     """
 
     kind: ClassVar[str] = "rules.outcomes"
+    releases: ClassVar[frozenset[str]] = PRIVATE
 
     task: RuleTask
     rules: tuple[str, ...]
@@ -60,11 +63,10 @@ class AskRuleOutcomes(Noisy, frozen=True, kw_only=True):
         return (len(self.rules), 4)
 
     @property
-    def sensitivity_squared(self) -> Fraction:
-        return Fraction(len(self.rules))
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity.of_counts(len(self.rules))
 
-    def check(self, release: str) -> None:
-        super().check(release)
+    def check(self, release: Release) -> None:
         check_task(self.task)
         if self.task.learning is None or not 1 <= len(self.rules) <= MOST_PARENTS:
             raise MessageError(f"1 to {MOST_PARENTS} rules are judged, on series")
@@ -78,7 +80,7 @@ class AskRuleOutcomes(Noisy, frozen=True, kw_only=True):
         held = 12 * names * steps + 8 * len(self.rules) + 128
         return Workload(each * patients + CALL * len(self.rules), held * patients)
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         assert self.task.learning is not None
         series = prepare(cohort.take_part("series"), self.task)
         ends, positive = find_windows(series, self.task.learning.outcome, self.task.learning.steps)

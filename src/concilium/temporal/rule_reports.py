@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from concilium.federation.cohort import Cohort
 from concilium.federation.questions import Reported
@@ -19,6 +19,9 @@ from concilium.temporal.local_search import GROUPS
 from concilium.temporal.rule_counts import check_most, estimate_rules, find_parts, find_patience
 from concilium.temporal.rule_part import RulePart, open_part
 from concilium.temporal.site_rules import open_index
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 # For each patient: to find its group, and to draw its report.
 REPORT = 2_000
@@ -55,7 +58,7 @@ class AskRuleReports(Reported, frozen=True, kw_only=True):
     def channel(self) -> ReportChannel:
         return ReportChannel(max(open_part(self.part).size, 1), self.most, self.price)
 
-    def check(self, release: str) -> None:
+    def check(self, release: Release) -> None:
         super().check(release)
         check_most(self.most)
         open_part(self.part)

@@ -9,18 +9,20 @@ adds nothing to any sum, and the house sees the sum of all class counts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from concilium.federation.attributes import present
 from concilium.federation.cohort import Cohort
-from concilium.federation.questions import EXACT, MASKED, Gathered, Reply, Summed
+from concilium.federation.questions import EXACT, Gathered, Reply
+from concilium.federation.sample import LEAST_PATIENTS, Sample, is_positive
 from concilium.federation.schema import MOST_LISTED, list_classes
 from concilium.federation.work import READ_CATEGORY, READING, Workload
-from concilium.trees.layout import LEAST_PATIENTS, Sample, is_positive
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 TOO_FEW = f"fewer than {LEAST_PATIENTS} patients to learn from"
 NO_POSITIVE = "no positive patient"
@@ -58,8 +60,8 @@ class AskClassCounts(Gathered[ClassCounts], frozen=True, kw_only=True):
     def fixed(self) -> Mapping[str, Any]:
         return self.sample.fixed
 
-    def check(self, release: str) -> None:
-        self.sample.check()
+    def check(self, release: Release) -> None:
+        self.sample.check_release(release)
 
     def estimate(self, patients: int, columns: int) -> Workload:
         return self.sample.estimate(patients) + Workload(
@@ -88,31 +90,3 @@ class AskClassCounts(Gathered[ClassCounts], frozen=True, kw_only=True):
             values=present(value for counts in staying or replies for value in counts.values),
             opts_out=None if staying else ", ".join(sorted({str(counts.opts_out) for counts in replies})),
         )
-
-
-class AskClassTotals(Summed, frozen=True, kw_only=True):
-    """How many patients of this query are not positive, how many are, at the sites that an expert can learn from?"""
-
-    kind: ClassVar[str] = "tree.totals"
-    releases: ClassVar[frozenset[str]] = MASKED
-
-    sample: Sample
-
-    @property
-    def fixed(self) -> Mapping[str, Any]:
-        return self.sample.fixed
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (2,)
-
-    def check(self, release: str) -> None:
-        self.sample.check(release)
-
-    def estimate(self, patients: int, columns: int) -> Workload:
-        return self.sample.estimate(patients) + Workload(READ_CATEGORY * patients, READING * patients)
-
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
-        learning = self.sample.leave_out_unfit(cohort, self.query, self.target)
-        positives = int(is_positive(learning, self.target, self.sample.positive).sum())
-        return np.array([len(learning) - positives, positives], dtype=np.uint32)

@@ -17,19 +17,18 @@ import numpy as np
 
 from concilium.errors import HouseError, nearest
 from concilium.federation.attributes import Attribute, present
-from concilium.federation.conversation import Asked, Conversation, ToEach
+from concilium.federation.conversation import Among, Conversation
+from concilium.federation.counts import AskCounts, Counts
 from concilium.federation.decision import HELD_OUT, LEARNED_FROM, Tally
 from concilium.federation.run import together
+from concilium.federation.sample import Sample
 from concilium.federation.schema import SchemaSeen, SharedSchema, set_against_rest, share_schema
+from concilium.federation.splits import Split
 from concilium.records.columns import Value, label
 from concilium.trees.bands import deal_bands
-from concilium.trees.class_counts import AskClassCounts, AskClassTotals, ClassCounts
-from concilium.trees.growing import Counts, GrowingNode, grow
-from concilium.trees.layout import Sample
-from concilium.trees.plain_tree import tell_each
-from concilium.trees.sample_crosstables import AskSampleCrosstables
+from concilium.trees.class_counts import AskClassCounts, ClassCounts
+from concilium.trees.growing import GrowingNode, grow
 from concilium.trees.schemas import ask_schemas
-from concilium.trees.splits import Split
 from concilium.trees.stopping import balanced_accuracy, experts_at, find_final
 from concilium.trees.votes import AskVotes, Counting, Rule, Voter, find_lift, is_for_positive
 
@@ -84,8 +83,13 @@ def add_up_classes(
     study: VotingTrees, sample: Sample, seen: Mapping[str, SchemaSeen]
 ) -> Conversation[Turnout]:
     """The same under masks, where the values are those of the schemas and nobody is seen to opt out."""
-    counts: Counts = yield AskClassTotals(query=study.query, target=study.target, sample=sample)
-    negatives, positives = counts.tolist()
+    counts: Counts = yield AskCounts(
+        query=study.query,
+        target=study.target,
+        classes=name_positive(study.target, sample.positive),
+        sample=msgspec.structs.replace(sample, everyone=True),
+    )
+    positives, negatives = counts.reshape(2).tolist()
     if not positives:
         raise HouseError(
             f"no site that could take part has a patient with {study.target} = {label(sample.positive)}"
@@ -108,29 +112,14 @@ def name_both(study: VotingTrees, values: Sequence[Value | None], negatives: int
 
 @dataclass(frozen=True)
 class Ensemble:
-    """What the experts have in common: the sample that they take turns in, and the schema of the sites that take part,
-    which each site is told of its own values only (`templates`; None under masks, where all are told the same); `lift`
-    is from which odds on they vote for the positive class, where the study has costs."""
+    """What the experts have in common: the sample that they take turns in, and the schema of the sites that take part;
+    `lift` is from which odds on they vote for the positive class, where the study has costs."""
 
     study: VotingTrees
     sample: Sample
     seen: Mapping[str, SchemaSeen]
     schema: SharedSchema
-    templates: Mapping[str, bytes] | None
     lift: Fraction | None = None
-
-    @property
-    def public(self) -> SharedSchema:
-        """The schema as questions state it."""
-        return self.schema if self.templates is None else self.schema.hidden
-
-    def ask(self, question: AskSampleCrosstables | AskVotes, among: Collection[str] | None = None) -> Asked:
-        """The question to all sites, or to those among them."""
-        if self.templates is None:
-            return question
-        if among is None:
-            return ToEach(question, self.templates)
-        return ToEach(question, {site: self.templates[site] for site in among}, only=True)
 
     def grow(self) -> Conversation[Settled]:
         """Experts two at a time, until more do not help: those of the best ensemble, the measures of all that were
@@ -184,16 +173,17 @@ class Ensemble:
         sample = msgspec.structs.replace(self.sample, expert=number)
 
         def count(tree: list[Split], nodes: list[int], counted: list[int]) -> Conversation[Counts]:
-            question = AskSampleCrosstables(
+            question = AskCounts(
                 query=self.study.query,
                 target=self.study.target,
-                attributes=self.public.attributes,
+                attributes=self.schema.attributes,
+                classes=name_positive(self.study.target, sample.positive),
                 tree=tree,
                 nodes=nodes,
                 sample=sample,
             )
-            total: Counts = yield self.ask(question, among)
-            return total
+            total: Counts = yield question if among is None else Among(question, among)
+            return total[:, :, ::-1]
 
         nodes, _ = yield from grow(
             self.schema,
@@ -220,12 +210,12 @@ class Ensemble:
             query=self.study.query,
             target=self.study.target,
             positive=self.sample.positive,
-            attributes=self.public.attributes,
+            attributes=self.schema.attributes,
             experts=[as_voter(expert, self.study.vote, self.lift) for expert in experts],
-            sample=self.sample if self.templates is None else None,
+            sample=None if self.study.way_out.by_site else self.sample,
             by=by,
         )
-        votes: Counts = yield self.ask(question, among)
+        votes: Counts = yield question if among is None else Among(question, among)
         return votes
 
 
@@ -252,9 +242,13 @@ def begin(study: VotingTrees, sample: Sample) -> Conversation[tuple[Turnout, boo
         sample = everyone if masked else Sample(positive=sample.positive)
     schema = share_schema(seen, study.bins, study.target)
     both = Attribute(study.target, (), turnout.classes, missing=False, other=False)
-    templates = None if masked else tell_each(schema, seen)
     lift = find_lift(study.rule, turnout.positives, turnout.negatives)
-    return turnout, rare, Ensemble(study, sample, seen, replace(schema, classes=both), templates, lift)
+    return turnout, rare, Ensemble(study, sample, seen, replace(schema, classes=both), lift)
+
+
+def name_positive(target: str, positive: Value) -> Attribute:
+    """Two classes of a target: the positive value, and any other."""
+    return Attribute(target, (), (positive,), missing=False)
 
 
 def as_voter(grown: Sequence[GrowingNode], rule: Rule, lift: Fraction | None = None) -> Voter:

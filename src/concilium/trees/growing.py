@@ -16,17 +16,18 @@ from numpy.typing import NDArray
 
 from concilium.federation.attributes import MISSING, Attribute
 from concilium.federation.conversation import Conversation
+from concilium.federation.counts import Counts
+from concilium.federation.questions import MOST_NUMBERS
+from concilium.federation.routing import STAYS
 from concilium.federation.schema import SharedSchema
+from concilium.federation.splits import Split, distinct
 from concilium.records.columns import Value
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
 from concilium.trees.grouping import Grouped, group_values
-from concilium.trees.routing import STAYS
 from concilium.trees.small_branches import join_small
-from concilium.trees.splits import MOST_CELLS, Split, distinct
 
 TIE = 1e-9
 
-Counts = NDArray[np.int64]
 # Given the splits so far, the nodes and the attributes to count: counts over all sites, [node, cell, class].
 Count = Callable[[list[Split], list[int], list[int]], Conversation[Counts]]
 
@@ -151,7 +152,7 @@ def gather(
             asked += needed
     tables: dict[int, Counts] = {}
     if asked:
-        batch = max(1, MOST_CELLS // next(iter(parents.values())).size)
+        batch = max(1, MOST_NUMBERS // next(iter(parents.values())).size)
         for start in range(0, len(asked), batch):
             part = asked[start : start + batch]
             tables.update(zip(part, (yield from count(splits, part, counted)), strict=True))

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from concilium.federation.counts import Counts
 from concilium.federation.decision import LEARNED_FROM, LEFT_OUT_FIRST, Tally, decide
 from concilium.trees.body import TreeBody, TreeNode
-from concilium.trees.growing import Counts
 from concilium.trees.shares import class_shares
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from concilium.federation.attributes import Attribute
 from concilium.federation.chance_tally import read_chances
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.counts import AskCounts, Counts
 from concilium.federation.decision import (
     LEFT_OUT_FIRST,
     PERCENT_LEFT_OUT,
@@ -32,23 +33,22 @@ from concilium.federation.explanation import Explanation
 from concilium.federation.held_out import Part
 from concilium.federation.method import documented
 from concilium.federation.prediction import AnyPatients
-from concilium.federation.questions import Statistic
+from concilium.federation.questions import Gaussian, Statistic
+from concilium.federation.routing import STAYS
 from concilium.federation.schema import SharedSchema, share_schema, state_schema
+from concilium.federation.splits import Split
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.columns import label
 from concilium.trees.body import BEFOREHAND, BodyOfTrees, TreeBody, TreeNode
 from concilium.trees.cautions import find_oddities
 from concilium.trees.evidence import explain_evidence
-from concilium.trees.growing import Counts, GrowingNode, finish, name_cell
+from concilium.trees.growing import GrowingNode, finish, name_cell
 from concilium.trees.importances import rank
-from concilium.trees.noisy_crosstables import AskNoisyCrosstables
 from concilium.trees.plain_tree import PlainTables
 from concilium.trees.private_estimates import estimate
 from concilium.trees.private_growing import TreeBudget
-from concilium.trees.routing import STAYS
 from concilium.trees.schemas import PLAN_SCHEMA, TreeMethod, ask_schemas
 from concilium.trees.settling import find_path, settle
-from concilium.trees.splits import Split
 from concilium.trees.votes import AskVotes, Voter
 
 
@@ -122,6 +122,8 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     def find_objection(self, question: Statistic) -> str | None:
         if isinstance(question, AskVotes) and question.by != "odds":
             return "it asks how experts vote, and the study has none"
+        if isinstance(question, AskCounts) and question.tree:
+            return "it asks about nodes of a tree, and the study has none"
         return super().find_objection(question)
 
     @property
@@ -134,7 +136,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
 
     def plan(self) -> Plan:
         if not self.way_out.bounded:
-            tables = PlannedQuestion("tree.crosstables", None, "counts of all attributes")
+            tables = PlannedQuestion("counts", None, "counts of all attributes")
             chances = PlannedQuestion(
                 "tree.votes",
                 None,
@@ -144,7 +146,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             return Plan("rho", (PLAN_SCHEMA, tables, *([chances] if self.rule.tallied else [])))
         attributes = state_schema(*self.stated, self.target).attributes
         note = f"class tables of all {len(attributes)} attributes, once"
-        return Plan("rho", (PlannedQuestion("tree.noisy", self.rho, note),))
+        return Plan("rho", (PlannedQuestion("counts", self.rho, note),))
 
     def converse(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
         if self.way_out.bounded:
@@ -155,21 +157,21 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         seen = yield from ask_schemas(self)
         schema = share_schema(seen, self.bins, self.target)
         self.find_positive(schema.classes.values)
-        tables = PlainTables(self, schema, seen)
+        tables = PlainTables(self, schema)
         tallied = self.rule.tallied and self.find_positive(schema.classes.values) is not None
         tally = None
         if tallied and not any(own.floored for own in seen.values()):
             learning, left_out = (Part(percent=PERCENT_LEFT_OUT, held=held) for held in (False, True))
             counts = yield from tables.count(part=learning)
             question = self._ask_chances(schema, self._finish(schema, counts[0]), left_out)
-            tally = read_chances((yield tables.tell(question)), question.edges, LEFT_OUT_FIRST)
+            tally = read_chances((yield question), question.edges, LEFT_OUT_FIRST)
         counts = yield from tables.count()
         patients = {site: own.patients for site, own in seen.items()}
         body = self._finish(schema, counts[0])
         own = None
         if tallied:
             question = self._ask_chances(schema, body)
-            own = read_chances((yield tables.tell(question)), question.edges)
+            own = read_chances((yield question), question.edges)
         if tally is None or not tally.tells:
             tally, own = own, None
         body, said = self._decide(body, tally, own)
@@ -190,7 +192,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         return AskVotes(
             query=self.query,
             target=self.target,
-            attributes=(schema.hidden if self.way_out.by_site else schema).attributes,
+            attributes=schema.attributes,
             positive=body.classes[positive],
             experts=experts,
             by="odds",
@@ -202,15 +204,12 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         schema = state_schema(*self.stated, self.target)
         sizes = [attribute.size for attribute in schema.attributes]
         variance = partners.variance(self.rho, len(sizes) + 1)
-        noisy: Counts = yield AskNoisyCrosstables(
+        noisy: Counts = yield AskCounts(
             query=self.query,
             target=self.target,
             classes=schema.classes,
             attributes=schema.attributes,
-            tree=[],
-            nodes=[0],
-            counted=list(range(len(sizes))),
-            variance=str(variance),
+            noise=Gaussian(str(variance)),
         )
         tables = estimate(noisy[0], sizes, float(variance)).tables
         body, said = self._decide(self._finish(schema, np.rint(tables).astype(np.int64)))

@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from concilium.federation.attributes import Attribute
-from concilium.federation.conversation import Asked, Conversation, Learned, Partners, ToEach
+from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.counts import AskCounts, Counts, split_counts
 from concilium.federation.decision import HELD_OUT, LEFT_OUT_FIRST, PERCENT_LEFT_OUT, weigh_errors
 from concilium.federation.edges import choose_cutoffs
 from concilium.federation.held_out import Part
-from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, split_histograms
 from concilium.federation.messages import encode
 from concilium.federation.schema import SchemaSeen, SharedSchema, share_schema
+from concilium.federation.splits import Split
 from concilium.federation.sums import write_sum
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.trees.body import TreeBody
 from concilium.trees.cautions import find_constant, find_lonely_classes, find_oddities, say_constant
-from concilium.trees.conditional import Conditional
-from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.growing import Counts, GrowingNode, finish, grow
+from concilium.trees.growing import GrowingNode, finish, grow
 from concilium.trees.leaf_tally import decide_tree, tally_held_out
 from concilium.trees.pruning import count_resting, prune_with
 from concilium.trees.schemas import PLAN_SCHEMA, TreeStudy, ask_schemas
-from concilium.trees.splits import Split
 
 if TYPE_CHECKING:
     from concilium.trees.tree import DecisionTree
@@ -41,14 +39,14 @@ FIRST_TREE = (
 def plan(tree: DecisionTree) -> Plan:
     """What a fit asks; none of it is bounded."""
     tables = "counts of all attributes, once per level of the tree"
-    questions = [PLAN_SCHEMA, PlannedQuestion("tree.crosstables", None, tables)]
+    questions = [PLAN_SCHEMA, PlannedQuestion("counts", None, tables)]
     if tree.cutoffs is not None:
         note = f"histograms of {len(tree.bins)} attributes, for cutoffs"
-        questions.insert(1, PlannedQuestion("histograms", None, note))
+        questions.insert(1, PlannedQuestion("counts", None, note))
     if tree.prune is not None:
-        questions.append(PlannedQuestion("tree.crosstables", None, HELD_OUT_COUNTS))
+        questions.append(PlannedQuestion("counts", None, HELD_OUT_COUNTS))
     elif tree.rule.tallied:
-        questions.append(PlannedQuestion("tree.crosstables", None, FIRST_TREE))
+        questions.append(PlannedQuestion("counts", None, FIRST_TREE))
     return Plan("rho", tuple(questions))
 
 
@@ -57,7 +55,7 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
     seen = yield from ask_schemas(tree)
     schema = share_schema(seen, (yield from choose_bins(tree, seen)), tree.target)
     positive = tree.find_positive(schema.classes.values)
-    tables = PlainTables(tree, schema, seen, partners)
+    tables = PlainTables(tree, schema, len(seen), partners)
     floored = [site for site, own in seen.items() if own.floored]
     pruning = tree.prune is not None and not floored
     constant: list[str] = []
@@ -124,7 +122,7 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
 
 
 class PlainTables:
-    """The crosstables of one study, as its sites are asked for them: under `exact` each is told its own values.
+    """The crosstables of one study, as its sites are asked for them.
 
     A question lists the attributes that it counts and those that its tree asks about, and no others. `saved` are the
     bytes that this spared, of questions and of answers, where not all attributes were counted: what the same questions
@@ -132,14 +130,9 @@ class PlainTables:
     """
 
     def __init__(
-        self,
-        study: TreeStudy,
-        schema: SharedSchema,
-        seen: Mapping[str, SchemaSeen],
-        partners: Partners | None = None,
+        self, study: TreeStudy, schema: SharedSchema, sites: int = 0, partners: Partners | None = None
     ) -> None:
-        self._study, self._schema, self._seen, self._partners = study, schema, seen, partners
-        self._told: dict[tuple[int, ...], dict[str, bytes]] = {}
+        self._study, self._schema, self._sites, self._partners = study, schema, sites, partners
         self.saved = 0
 
     def count(
@@ -155,25 +148,16 @@ class PlainTables:
         listed = tuple(sorted({*counting, *(split.attribute for split in splits)}))
         before = 0 if self._partners is None else self._partners.answered
         question = self._write(listed, splits, nodes, counting, part)
-        total: Counts = yield ToEach(question, self._tell(listed)) if self._by_site else question
+        total: Counts = yield question
         if len(listed) < len(everything) and self._partners is not None:
             answers = self._partners.answered - before
             whole = self._write(tuple(everything), splits, nodes, list(everything), part)
             if answers:  # folds that share a conversation ask nothing themselves
-                self.saved += self._weigh(whole, tuple(everything)) - self._weigh(question, listed)
-                more = math.prod(whole.shape) - math.prod(question.shape)
+                spared = len(encode(whole)) - len(encode(question))
                 word = self._study.way_out.word or self._find_word(answers, question.shape)
-                self.saved += round(len(self._seen) * word * more)
+                more = math.prod(whole.shape) - math.prod(question.shape)
+                self.saved += self._sites * round(spared * self._study.way_out.sendings + word * more)
         return total
-
-    def tell(self, question: Conditional) -> Asked:
-        """Another question about all attributes, as its sites are told of their values."""
-        everything = tuple(range(len(self._schema.attributes)))
-        return ToEach(question, self._tell(everything)) if self._by_site else question
-
-    @property
-    def _by_site(self) -> bool:
-        return self._study.way_out.by_site
 
     def _write(
         self,
@@ -182,43 +166,26 @@ class PlainTables:
         nodes: Sequence[int],
         counting: Sequence[int],
         part: Part | None,
-    ) -> AskCrosstables:
+    ) -> AskCounts:
         """The question about these attributes, which are numbered anew in it."""
         place = {attribute: number for number, attribute in enumerate(listed)}
         schema = self._schema.keep(listed)
-        public = schema.hidden if self._by_site else schema
-        return AskCrosstables(
+        return AskCounts(
             query=self._study.query,
             target=self._study.target,
-            classes=public.classes,
-            attributes=public.attributes,
+            classes=schema.classes,
+            attributes=schema.attributes,
             tree=[Split(split.node, place[split.attribute], split.children) for split in splits],
             nodes=list(nodes),
             counted=None if len(counting) == len(listed) else [place[index] for index in counting],
             part=part,
         )
 
-    def _tell(self, listed: tuple[int, ...]) -> dict[str, bytes]:
-        """What each site is told of the values of these attributes."""
-        if listed not in self._told:
-            self._told[listed] = tell_each(self._schema.keep(listed), self._seen)
-        return self._told[listed]
-
-    def _weigh(self, question: AskCrosstables, listed: tuple[int, ...]) -> int:
-        """How many bytes a question is, as it goes to all sites."""
-        templates = sum(map(len, self._tell(listed).values())) if self._by_site else 0
-        return len(encode(question)) * len(self._seen) * self._study.way_out.sendings + templates
-
     def _find_word(self, answers: int, shape: tuple[int, ...]) -> float:
         """How many bytes a number took on average in answers of this shape. With all attributes it would be as many:
         the class counts of the nodes, which are in both, are the largest numbers."""
         around = len(encode(write_sum(np.zeros(shape, dtype=np.uint8), 0))) - math.prod(shape)
-        return (answers / len(self._seen) - around) / math.prod(shape)
-
-
-def tell_each(schema: SharedSchema, seen: Mapping[str, SchemaSeen]) -> dict[str, bytes]:
-    """What each site is told of the values: where its own stand."""
-    return {site: encode(schema.conditional(own)) for site, own in seen.items()}
+        return (answers / self._sites - around) / math.prod(shape)
 
 
 def choose_bins(
@@ -229,18 +196,15 @@ def choose_bins(
     numbers = tuple(Attribute(name, tuple(edges)) for name, edges in tree.bins.items() if name in shared)
     if tree.cutoffs is None or not numbers:
         return tree.bins
-    question = AskHistograms(query=tree.query, target=tree.target, attributes=numbers)
+    question = AskCounts(query=tree.query, target=tree.target, attributes=numbers, totals=False)
     return {**tree.bins, **(yield from ask_cutoffs(question, tree.cutoffs))}
 
 
-def ask_cutoffs(
-    question: AskHistograms | AskNoisyHistograms, cutoffs: int
-) -> Conversation[dict[str, list[float]]]:
+def ask_cutoffs(question: AskCounts, cutoffs: int) -> Conversation[dict[str, list[float]]]:
     """So many of each attribute's edges, at even quantiles of a histogram."""
-    counts = yield question
-    histograms = split_histograms(question.attributes, counts.reshape(-1))
+    histograms = split_counts(question.attributes, (yield question))
     # An attribute whose patients all lie in one bin keeps an edge: it separates nobody, and that is cheap to see.
     return {
-        a.name: choose_cutoffs(histograms[a.name], a.edges, cutoffs) or list(a.edges[:1])
+        a.name: choose_cutoffs(histograms[a.name][:, 0], a.edges, cutoffs) or list(a.edges[:1])
         for a in question.attributes
     }

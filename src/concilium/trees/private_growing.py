@@ -22,14 +22,15 @@ from numpy.typing import NDArray
 
 from concilium.federation.attributes import Attribute
 from concilium.federation.conversation import Conversation
+from concilium.federation.counts import Counts
+from concilium.federation.questions import MOST_NOISY_NUMBERS
+from concilium.federation.routing import STAYS
 from concilium.federation.schema import SharedSchema
+from concilium.federation.splits import Split
 from concilium.privacy.shares import RESERVE, variance_within
 from concilium.trees.grouping import Grouped, group_values, ungrouped
-from concilium.trees.growing import Counts, GrowingNode, cells_of, choose, xlog2x
-from concilium.trees.noisy_crosstables import MOST_NOISY_CELLS
+from concilium.trees.growing import GrowingNode, cells_of, choose, xlog2x
 from concilium.trees.private_estimates import ExpectedCounts, NodeEstimate, estimate, estimate_leaf
-from concilium.trees.routing import STAYS
-from concilium.trees.splits import Split
 
 SCREENED = 5
 ROOT_WEIGHT = 3
@@ -102,10 +103,10 @@ def grow_privately(
     splits: list[Split] = []
     frontier, asked, levels = [0], schema, 0
     # Where values have no branch, pruning asks about their patients too: at most as many places again.
-    leaves, most_leaves = 1, MOST_NOISY_CELLS // (2 * classes)
+    leaves, most_leaves = 1, MOST_NOISY_NUMBERS // (2 * classes)
     while frontier and levels < budget.depth:
         sizes = [attribute.size for attribute in asked.attributes]
-        frontier = take_largest(frontier, expectations, MOST_NOISY_CELLS // ((1 + sum(sizes)) * classes))
+        frontier = take_largest(frontier, expectations, MOST_NOISY_NUMBERS // ((1 + sum(sizes)) * classes))
         variance = budget.variance(levels, len(sizes))
         tables = yield from count(asked, splits, frontier, list(range(len(sizes))), variance)
         levels += 1

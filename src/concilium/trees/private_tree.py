@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 from concilium.federation.attributes import Attribute
 from concilium.federation.conversation import Conversation, Learned, Partners
+from concilium.federation.counts import AskCounts, Counts
 from concilium.federation.decision import HELD_OUT, weigh_errors
-from concilium.federation.histograms import AskNoisyHistograms
+from concilium.federation.questions import Gaussian
 from concilium.federation.schema import SharedSchema, state_schema
+from concilium.federation.splits import Split
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.trees.body import TreeBody
-from concilium.trees.growing import Counts, finish
+from concilium.trees.growing import finish
 from concilium.trees.leaf_tally import decide_tree, tally_held_out
-from concilium.trees.noisy_crosstables import AskNoisyCrosstables
 from concilium.trees.plain_tree import HELD_OUT_COUNTS, ask_cutoffs
 from concilium.trees.private_growing import SCREENED, grow_privately
 from concilium.trees.pruning import prune_with
-from concilium.trees.splits import Split
 
 if TYPE_CHECKING:
     from concilium.trees.tree import DecisionTree
@@ -50,14 +50,14 @@ def plan(tree: DecisionTree) -> Plan:
         "class counts of the leaves, and what levels that are not reached leave over",
     ]
     questions = [
-        PlannedQuestion("tree.noisy", budget.share(weight), note)
+        PlannedQuestion("counts", budget.share(weight), note)
         for weight, note in zip(budget.weights, notes, strict=True)
     ]
     if tree.prune is not None:
-        questions.append(PlannedQuestion("tree.noisy", budget.share(), HELD_OUT_COUNTS))
+        questions.append(PlannedQuestion("counts", budget.share(), HELD_OUT_COUNTS))
     if tree.cutoffs is not None:
         note = f"histograms of {len(tree.bins)} attributes, for cutoffs"
-        questions.insert(0, PlannedQuestion("histograms.noisy", budget.share(), note))
+        questions.insert(0, PlannedQuestion("counts", budget.share(), note))
     return Plan("rho", tuple(questions))
 
 
@@ -66,11 +66,12 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
     budget = dataclasses.replace(tree.budget, least=partners.least_variance)
     values, bins = tree.stated
     if tree.cutoffs is not None and bins:
-        histograms = AskNoisyHistograms(
+        histograms = AskCounts(
             query=tree.query,
             target=tree.target,
             attributes=tuple(Attribute(name, tuple(edges)) for name, edges in bins.items()),
-            variance=str(budget.variance_of_cutoffs(len(bins))),
+            totals=False,
+            noise=Gaussian(str(budget.variance_of_cutoffs(len(bins)))),
         )
         bins = {**(yield from ask_cutoffs(histograms, tree.cutoffs))}
 
@@ -82,7 +83,7 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         variance: Fraction,
         held: bool = False,
     ) -> Conversation[Counts]:
-        total: Counts = yield AskNoisyCrosstables(
+        total: Counts = yield AskCounts(
             query=tree.query,
             target=tree.target,
             classes=schema.classes,
@@ -90,7 +91,7 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
             tree=splits,
             nodes=nodes,
             counted=counted,
-            variance=str(variance),
+            noise=Gaussian(str(variance)),
             part=tree.part(held=held),
         )
         return total

@@ -21,10 +21,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from concilium.federation.conversation import Conversation
+from concilium.federation.counts import Counts
 from concilium.federation.decision import ErrorCosts
-from concilium.trees.growing import Counts, GrowingNode
-from concilium.trees.routing import STAYS
-from concilium.trees.splits import MOST_CELLS, Split, distinct
+from concilium.federation.questions import MOST_NUMBERS
+from concilium.federation.routing import STAYS
+from concilium.federation.splits import Split, distinct
+from concilium.trees.growing import GrowingNode
 
 # Given splits and leaves: the class counts of held-out patients there, [node, 1, class].
 CountHeldOut = Callable[[list[Split], list[int]], Conversation[Counts]]
@@ -62,7 +64,7 @@ def count_resting(nodes: Sequence[GrowingNode], count: CountHeldOut) -> Conversa
     """The classes of held-out patients by the node where they rest."""
     splits, rests = resting_places(nodes)
     places = list(rests)
-    batch = max(1, MOST_CELLS // len(nodes[0].counts))
+    batch = max(1, MOST_NUMBERS // len(nodes[0].counts))
     tables = []
     for start in range(0, len(places), batch):
         tables.append((yield from count(splits, places[start : start + batch])))

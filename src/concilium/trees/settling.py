@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from concilium.federation.attributes import Attribute, present, recode
 from concilium.federation.prediction import NO_ENTRIES, Entries, NewPatients
+from concilium.federation.routing import STAYS, Branching, route
 from concilium.records.columns import label
 from concilium.trees.body import TreeBody
-from concilium.trees.routing import STAYS, Branching, route
 
 
 def settle(body: TreeBody, patients: NewPatients) -> NDArray[np.intp]:

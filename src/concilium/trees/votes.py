@@ -18,25 +18,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import repeat
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.attributes import check_attributes
+from concilium.federation.attributes import Attribute
 from concilium.federation.chance_tally import BINS, count_chances, find_edges
 from concilium.federation.cohort import Cohort
 from concilium.federation.decision import CallingRule
 from concilium.federation.held_out import Part
-from concilium.federation.questions import PLAIN
+from concilium.federation.questions import PLAIN, Summed
+from concilium.federation.routing import route
+from concilium.federation.sample import MOST_EXPERTS, Sample, is_positive
+from concilium.federation.site_columns import find_columns
+from concilium.federation.splits import Split, check_tree, estimate_routing, find_branchings
 from concilium.federation.work import CALL, READ_CATEGORY, Workload, estimate_columns
-from concilium.trees.conditional import Conditional
-from concilium.trees.layout import MOST_EXPERTS, Sample, is_positive
-from concilium.trees.routing import route
-from concilium.trees.site_columns import find_columns
-from concilium.trees.splits import Split, check_tree, estimate_routing, find_branchings
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 Rule = Literal["balanced", "majority"]
 # Patients by class, negative first.
@@ -79,7 +81,7 @@ class Voter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
     odds: list[float] = []
 
 
-class AskVotes(Conditional, frozen=True, kw_only=True):
+class AskVotes(Summed, frozen=True, kw_only=True):
     """How many patients of each class does the majority of these experts call positive, and negative? Or: how many have
     so many votes; or which log odds, which begin with `start` and are moved by every tree?
 
@@ -88,6 +90,7 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
     kind: ClassVar[str] = "tree.votes"
     releases: ClassVar[frozenset[str]] = PLAIN
 
+    attributes: tuple[Attribute, ...]
     positive: str | int | float | bool
     experts: list[Voter]
     sample: Sample | None = None
@@ -98,6 +101,10 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
     @property
     def division(self) -> Part | None:
         return self.part
+
+    @property
+    def named(self) -> Sequence[Attribute]:
+        return self.attributes
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -114,23 +121,19 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
         moved = [[0.0, *expert.odds] for expert in self.experts]
         return find_edges(self.start + sum(map(min, moved)), self.start + sum(map(max, moved)))
 
-    def check(self, release: str) -> None:
+    def check(self, release: Release) -> None:
         if len(self.experts) % 2 == 0 and self.by != "odds":
             raise MessageError("the number of experts must be odd, so that no vote is a tie")
         most = len(self.attributes) if self.by == "odds" else MOST_EXPERTS
         if len(self.experts) > most:
             raise MessageError(f"at most {most} experts can vote at a time")
         self._check_odds()
-        self.check_told(release)
-        if self.part is not None:
-            self.part.check()
-        if (self.sample is None) != (release == "exact" or self.by == "odds"):
+        if (self.sample is None) != (release.by_site or self.by == "odds"):
             raise MessageError(
                 "under masks, and only there, votes are counted where a sample can be laid out"
             )
         if self.sample is not None:
-            self.sample.check(release)
-        check_attributes(self.attributes)
+            self.sample.check_release(release)
         for expert in self.experts:
             votes = set(expert.positive)
             if len(votes) != len(expert.positive) or not votes <= check_tree(expert.tree, self.attributes):
@@ -155,12 +158,11 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
             sum(one.operations for one in routing) + votes, max((one.memory for one in routing), default=0)
         )
 
-    def compute(self, cohort: Cohort, template: bytes) -> NDArray[np.integer]:
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         """The counts of this site, [class, what the experts say], negative first."""
         if self.sample is not None:
             cohort = self.sample.leave_out_unfit(cohort, self.query, self.target)
-        told = template if self.sample is None and (self.by != "odds" or self.hides_values) else None
-        columns = find_columns(cohort, self, told).folded
+        columns = find_columns(cohort.view, self.attributes).folded
         said = np.full(len(cohort.view.records), self.start)
         for expert in self.experts:
             resting = route(cohort.rows, find_branchings(expert.tree, columns))
@@ -168,12 +170,13 @@ class AskVotes(Conditional, frozen=True, kw_only=True):
                 if node in resting:
                     said[resting[node]] += weight
         truth = is_positive(cohort, self.target, self.positive)
-        counts = self._count(said[cohort.rows], truth).astype(np.uint32)
-        if cohort.guard.on and cohort.guard.withholds(counts):
-            counts[:] = 0
+        return self._count(said[cohort.rows], truth).astype(np.uint32)
+
+    def suppress(self, words: NDArray[np.integer], cohort: Cohort) -> None:
+        if cohort.guard.on and cohort.guard.withholds(words):
+            words[:] = 0
         if self.by != "majority":
-            counts[counts < cohort.branch_floor] = 0
-        return counts
+            words[words < cohort.branch_floor] = 0
 
     def _count(self, said: NDArray[np.float64], truth: NDArray[np.bool_]) -> NDArray[np.intp]:
         if self.by == "odds":

@@ -1,7 +1,7 @@
 """`VotingTrees`: a rare class told from the rest by an odd number of trees with one vote each.
 
 docs/methods.md, sections 1.11 to 1.13. Where the positive class is rare, one tree calls nearly everybody negative.
-Here every expert is a distributed tree over all positives and a few times as many negatives of each site (layout.py),
+Here every expert is a distributed tree over all positives and a few times as many negatives of each site (federation/sample.py),
 and experts are added two at a time until that no longer helps (stopping.py). What `exact` does and does not protect is
 said on the card; experts ask more than one tree does, so sites release more numbers.
 """
@@ -41,6 +41,7 @@ from concilium.federation.method import (
 )
 from concilium.federation.prediction import AnyPatients
 from concilium.federation.questions import Statistic
+from concilium.federation.sample import MOST_NEGATIVES, Sample
 from concilium.parameters import Parameter, choice, share, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.records.columns import label
@@ -51,7 +52,6 @@ from concilium.trees.ensemble import begin
 from concilium.trees.explanation import explain, explain_votes
 from concilium.trees.growing import finish
 from concilium.trees.importances import add_gains, rank
-from concilium.trees.layout import MOST_NEGATIVES, Sample
 from concilium.trees.leaf_tally import tally_leaves
 from concilium.trees.settling import find_path, mix_shares, settle, spread
 from concilium.trees.stopping import experts_at
@@ -208,23 +208,17 @@ class VotingTrees(Method[VotingBody]):
 
     def plan(self) -> Plan:
         """What a fit will ask; nothing bounds what it tells."""
-        classes = {
-            "tree.classes": "patients by class; a site without a positive patient, or with too few, opts out"
-        }
-        totals = {
-            "tree.totals": "patients by class; a site without a positive patient, or with too few, adds nothing"
-        }
-        notes = {
-            **(classes if self.way_out.by_site else totals),
-            "tree.schema": "which attributes and values there are",
-            "tree.sample": "counts of all attributes in every expert's sample, once per level of each expert",
-            "tree.votes": "class by vote of every ensemble tried: four numbers each",
-        }
+        first, then = ("tree.classes", "opts out") if self.way_out.by_site else ("counts", "adds nothing")
+        votes = "class by vote of every ensemble tried: four numbers each"
         if self.rule.tallied:
-            notes["tree.votes"] += (
-                "; of the last one, patients by class and number of votes, for the decision"
-            )
-        return Plan("rho", tuple(PlannedQuestion(kind, None, note) for kind, note in notes.items()))
+            votes += "; of the last one, patients by class and number of votes, for the decision"
+        notes = (
+            (first, f"patients by class; a site without a positive patient, or with too few, {then}"),
+            ("tree.schema", "which attributes and values there are"),
+            ("counts", "counts of all attributes in every expert's sample, once per level of each expert"),
+            ("tree.votes", votes),
+        )
+        return Plan("rho", tuple(PlannedQuestion(kind, None, note) for kind, note in notes))
 
     def converse(self, partners: Partners) -> Conversation[Learned[VotingBody]]:
         sample = Sample(positive=self.positive, negatives=self.negatives)

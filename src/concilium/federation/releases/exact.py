@@ -44,14 +44,13 @@ class Exact(Release):
             return tell_plainly(desk, envelope, question, reply.numbers, reply, tell_cap=True)
         if not isinstance(question, Summed):
             raise MessageError(f"a question of kind {question.kind!r} has no exact answer")
-        words = question.compute(cohort, envelope.template)
+        words = question.compute(cohort)
+        question.suppress(words, cohort)
         body = write_sum(words, question.binary_places)
         return tell_plainly(desk, envelope, question, words.size, body, tell_cap=True)
 
-    def add_up(
-        self, run: Run, question: Summed, templates: Mapping[str, bytes] | None = None
-    ) -> NDArray[np.int64]:
-        return add_answers(run, question, templates)
+    def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
+        return add_answers(run, question)
 
     def warn(self, releases: Sequence[ReleaseCard], patients: Mapping[str, int | None]) -> list[str]:
         """A warning if sites released more than one exact number for every two patients."""
@@ -70,15 +69,10 @@ class Exact(Release):
         ]
 
 
-def add_answers(
-    run: Run,
-    question: Summed,
-    templates: Mapping[str, bytes] | None = None,
-    among: Collection[str] | None = None,
-) -> NDArray[np.int64]:
+def add_answers(run: Run, question: Summed, among: Collection[str] | None = None) -> NDArray[np.int64]:
     """The sum of what the sites (or those among them) answer, each seen by itself."""
     total = np.zeros(question.shape, dtype=np.int64)
-    for site, data in run.gather(question, templates, among=among).items():
+    for site, data in run.gather(question, among=among).items():
         try:
             add_sum(total, data, question)
         except MessageError as error:

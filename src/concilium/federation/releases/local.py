@@ -10,7 +10,6 @@ price of one report: the first group's question pays it for all, the others are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
+from concilium.federation.counts import AskCounts
 from concilium.federation.desk import Desk
 from concilium.federation.messages import Envelope
-from concilium.federation.patient_count import AskPatientCount
 from concilium.federation.questions import Reported, Statistic, Summed
 from concilium.federation.releases.exact import add_answers
 from concilium.federation.releases.release import Release
@@ -41,9 +40,9 @@ class Local(Release):
     comparable: ClassVar[bool] = True
 
     def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
-        if isinstance(question, AskPatientCount):
+        if isinstance(question, AskCounts) and question.is_bare:
             everyone = desk.view.each_by_itself.select("", "")
-            count = write_sum(question.compute(everyone, b""), 0)
+            count = write_sum(question.compute(everyone), 0)
             return desk.charge_epsilon(envelope, 1, Fraction(0), lambda: count)  # seen in the reports anyway
         if not isinstance(question, Reported):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'local'")
@@ -56,11 +55,9 @@ class Local(Release):
         def let_out() -> Sum:
             desk.studies.report(envelope, question.group, question.epsilon, paid=paid)
             group = question.choose(cohort, envelope.study)
-            return write_sum(question.compute(group, b""), 0)
+            return write_sum(question.compute(group), 0)
 
         return desk.charge_epsilon(envelope, question.numbers, price, let_out)
 
-    def add_up(
-        self, run: Run, question: Summed, templates: Mapping[str, bytes] | None = None
-    ) -> NDArray[np.int64]:
-        return add_answers(run, question, templates)
+    def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
+        return add_answers(run, question)

@@ -10,7 +10,7 @@ privacy/membership.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
@@ -94,7 +94,9 @@ class Masked(Release):
         covered = memberships.recall(envelope, self.comparable)
         if covered is None:
             self.price(desk, study, question)
-            words = question.compute(cohort, b"").astype(np.int64).reshape(-1)
+            words = question.compute(cohort)
+            question.suppress(words, cohort)
+            words = words.astype(np.int64).reshape(-1)
             covered = memberships.cover(envelope, self.protect(desk, study, question, words), self.comparable)
         return desk.reply(envelope, Covered(covered))
 
@@ -129,10 +131,5 @@ class Masked(Release):
         """Enter what is opened, and let it out."""
         return desk.charge(envelope, numbers, price, let_out)
 
-    def add_up(
-        self, run: Run, question: Summed, templates: Mapping[str, bytes] | None = None
-    ) -> NDArray[np.int64]:
-        if templates:
-            # A house that told each site something else could have them count into cells of their own.
-            raise MessageError("under masks all sites are told the same")
+    def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
         return run.masked_study.add_up(question, self.name)

@@ -13,7 +13,6 @@ What else such a study asks, and whether a site takes part in it, is exact, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.federation.desk import Desk
 from concilium.federation.messages import Envelope
-from concilium.federation.questions import NoisyPure, Statistic, Summed
+from concilium.federation.questions import Laplace, Noise, Statistic, Summed
 from concilium.federation.releases.exact import add_answers
 from concilium.federation.releases.release import Release
 from concilium.federation.sums import Sum, write_sum
@@ -42,22 +41,22 @@ class Noised(Release):
     comparable: ClassVar[bool] = True
     begins_anew: ClassVar[bool] = True
     added_below: ClassVar[bool] = True
+    noise: ClassVar[tuple[type[Noise], ...]] = (Laplace,)
 
     def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
-        if not isinstance(question, NoisyPure):
+        if not isinstance(question, Summed) or not isinstance(question.noise, Laplace):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'noised'")
-        desk.ledger.check_room(question.price, "epsilon")
+        price = question.noise.price
+        desk.ledger.check_room(price, "epsilon")
         cohort = desk.view.each_by_itself.select(question.query, question.target).telling_all()
-        words = question.compute(cohort, b"").astype(np.int64)
+        words = question.compute(cohort).astype(np.int64)
 
         def let_out() -> Sum:
             # Drawn inside the transaction that charges for it: a repeated question gets the stored answer.
-            noisy = add_laplace(words, question.price, question.sensitivity)
+            noisy = add_laplace(words, price, question.l1)
             return write_sum(np.clip(noisy, -question.largest, question.largest), question.binary_places)
 
-        return desk.charge_epsilon(envelope, question.numbers, question.price, let_out)
+        return desk.charge_epsilon(envelope, question.numbers, price, let_out)
 
-    def add_up(
-        self, run: Run, question: Summed, templates: Mapping[str, bytes] | None = None
-    ) -> NDArray[np.int64]:
-        return add_answers(run, question, templates)
+    def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
+        return add_answers(run, question)

@@ -22,7 +22,7 @@ from concilium.federation.cohort import Cohort
 from concilium.federation.desk import Desk
 from concilium.federation.masking import Opened
 from concilium.federation.messages import Envelope
-from concilium.federation.questions import Noisy, NoisyPure, Statistic, Summed
+from concilium.federation.questions import Gaussian, Laplace, Noise, Statistic, Summed
 from concilium.federation.refused import Refused
 from concilium.federation.releases.masked import Masked
 from concilium.privacy.accounting import rho_from_pure
@@ -37,9 +37,12 @@ class Private(Masked):
         "collude than the manifest tolerates."
     )
     comparable: ClassVar[bool] = True  # noise covers the difference of two sums, and both are charged
+    noise: ClassVar[tuple[type[Noise], ...]] = (Gaussian, Laplace)
 
     def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
-        return super().answer(desk, envelope, as_noisy(question))
+        if not isinstance(question, Summed):
+            raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'private'")
+        return super().answer(desk, envelope, question)
 
     def select(self, desk: Desk, question: Summed) -> Cohort:
         cohort = desk.view.each_by_itself.select(question.query, question.target).telling_all()
@@ -49,15 +52,15 @@ class Private(Masked):
 
     def price(self, desk: Desk, study: str, question: Summed) -> Fraction:
         """rho, from the question and the manifest alone; refused where the ledger has no room for it."""
-        noisy = as_noisy(question)
-        if isinstance(noisy, NoisyPure):
-            desk.ledger.check_room(noisy.price, "epsilon")
-            return rho_from_pure(noisy.price)
-        manifest = desk.memberships.at(study).manifest
+        if isinstance(question.noise, Laplace):
+            desk.ledger.check_room(question.noise.price, "epsilon")
+            return rho_from_pure(question.noise.price)
+        manifest, sensitivity = desk.memberships.at(study).manifest, question.sensitivity
+        assert sensitivity is not None  # `check_sum`
         price = price_gaussian_shares(
-            noisy.sensitivity_squared,
-            noisy.noise,
-            noisy.numbers,
+            sensitivity.squared,
+            question.variance,
+            question.numbers,
             len(manifest.participants),
             manifest.colluders,
         )
@@ -68,12 +71,12 @@ class Private(Masked):
         self, desk: Desk, study: str, question: Summed, words: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """With this site's share of the noise, drawn once: a repeated question gets the stored vector."""
-        manifest, noisy = desk.memberships.at(study).manifest, as_noisy(question)
+        manifest = desk.memberships.at(study).manifest
         circle = len(manifest.participants), manifest.colluders
-        if isinstance(noisy, NoisyPure):
-            noise = draw_laplace_share(words.size, noisy.price, noisy.sensitivity, *circle)
+        if isinstance(question.noise, Laplace):
+            noise = draw_laplace_share(words.size, question.noise.price, question.l1, *circle)
         else:
-            noise = draw_gaussian_share(words.size, noisy.noise, *circle)
+            noise = draw_gaussian_share(words.size, question.variance, *circle)
         # Held within the ring: a refusal would tell.
         held: NDArray[np.int64] = np.clip(words + noise, -manifest.largest, manifest.largest)
         return held
@@ -87,15 +90,9 @@ class Private(Masked):
         price: Fraction | None,
         let_out: Callable[[], Opened],
     ) -> bytes:
-        if isinstance(question, NoisyPure):
-            return desk.charge_epsilon(envelope, numbers, question.price, let_out)
+        if isinstance(question.noise, Laplace):
+            return desk.charge_epsilon(envelope, numbers, question.noise.price, let_out)
         return super().charge(desk, envelope, question, numbers, price, let_out)
-
-
-def as_noisy(question: Statistic) -> Noisy:
-    if not isinstance(question, Noisy):
-        raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'private'")
-    return question
 
 
 def check_budget(desk: Desk, price: Fraction) -> None:

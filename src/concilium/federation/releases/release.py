@@ -15,7 +15,7 @@ from concilium.errors import MessageError
 from concilium.federation.card import ReleaseCard
 from concilium.federation.desk import Desk
 from concilium.federation.messages import Envelope
-from concilium.federation.questions import Gathered, Statistic, Step, Summed
+from concilium.federation.questions import Gathered, Noise, Statistic, Step, Summed
 from concilium.federation.refused import Refused
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Release(ABC):
     begins_anew  whether a study goes on with the rest where a site is lost, by asking them from the beginning
     added_below  whether a region may see what its hospitals answer, and answer with the sum, as the house would
     hands_on     whether entries of single patients leave, and not statistics
+    noise        the noise that it adds to sums; none where there is none
     sendings     how often a question for a sum goes to each site
     word         how many bytes each number of a sum travels in; None: as few as all of them need
     """
@@ -43,6 +44,7 @@ class Release(ABC):
     begins_anew: ClassVar[bool] = False
     added_below: ClassVar[bool] = False
     hands_on: ClassVar[bool] = False
+    noise: ClassVar[tuple[type[Noise], ...]] = ()
     sendings: ClassVar[int] = 1
     word: ClassVar[int | None] = None
 
@@ -50,6 +52,11 @@ class Release(ABC):
     def bounded(self) -> bool:
         """Whether what it lets out has a price: differential privacy."""
         return RELEASES[self.name].bounded
+
+    @property
+    def tells_each(self) -> bool:
+        """Whether each site may be told something else, since the house sees its numbers one by one anyway."""
+        return self.by_site and not self.bounded
 
     @abstractmethod
     def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
@@ -60,9 +67,7 @@ class Release(ABC):
         raise MessageError(f"there is nothing to agree on under {self.name!r}")
 
     @abstractmethod
-    def add_up(
-        self, run: Run, question: Summed, templates: Mapping[str, bytes] | None = None
-    ) -> NDArray[np.int64]:
+    def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
         """The house's half: the sum over all participants of what they answer."""
 
     def warn(self, releases: Sequence[ReleaseCard], patients: Mapping[str, int | None]) -> list[str]:

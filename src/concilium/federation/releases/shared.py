@@ -11,7 +11,6 @@ draw, and another draw is another study, which is charged again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -56,7 +55,5 @@ class Shared(Release):
 
         return desk.charge_epsilon(envelope, numbers, question.price, let_out)
 
-    def add_up(
-        self, run: Run, question: Summed, templates: Mapping[str, bytes] | None = None
-    ) -> NDArray[np.int64]:
+    def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
         raise MessageError("entries of patients are not added up")

@@ -9,13 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.attributes import Attribute, check_attributes
-from concilium.federation.work import CALL, Workload, estimate_columns
-from concilium.trees.routing import STAYS, Branching
-
-# What one small message may make a site compute and send: a house asks for a larger level in parts.
-MOST_CELLS = 1 << 22
-MOST_CLASSES = 1000
+from concilium.federation.attributes import Attribute
+from concilium.federation.questions import MOST_NUMBERS
+from concilium.federation.routing import STAYS, Branching
+from concilium.federation.work import CALL, Workload
 
 # An attribute's codes at a site, one for each patient, and for each such code the attribute's cell (or STAYS).
 SiteColumn = tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]
@@ -30,36 +27,6 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
     node: int
     attribute: int
     children: list[int]
-
-
-def check_tables(
-    attributes: Sequence[Attribute],
-    counted: Sequence[int],
-    classes: int,
-    tree: Sequence[Split],
-    nodes: Sequence[int],
-    *,
-    most: int = MOST_CELLS,
-    alternatives: bool = False,
-) -> None:
-    """MessageError unless what is counted are leaves of a tree over these attributes, and not too many numbers."""
-    check_attributes(attributes)
-    if len(set(counted)) != len(counted) or any(not 0 <= index < len(attributes) for index in counted):
-        raise MessageError("the attributes to count must be among those named, each once")
-    if not 1 <= classes <= MOST_CLASSES or len(nodes) * cells_of_node(attributes, counted) * classes > most:
-        raise MessageError(f"an answer may hold at most {most} numbers, of at most {MOST_CLASSES} classes")
-    leaves = check_tree(tree, attributes, alternatives) - {split.node for split in tree}
-    if not set(nodes) <= leaves:
-        raise MessageError("only leaves of the partial tree can be counted")
-    if len(set(nodes)) != len(nodes) or not nodes:
-        raise MessageError("the nodes to count must differ, and there must be one")
-
-
-def check_classes(classes: Attribute, target: str) -> None:
-    """MessageError unless these are classes of the target, with a cell for each and none for anything else."""
-    classes.check()
-    if classes.name != target or classes.edges or classes.missing or classes.other:
-        raise MessageError("the classes must be values of the target, and nothing else")
 
 
 def check_tree(
@@ -83,11 +50,6 @@ def check_tree(
     if (has_alternatives(tree) and not alternatives) or max(reached) >= 1 << 31:
         raise MessageError("a node of the partial tree is split twice, or numbered too high")
     return reached
-
-
-def cells_of_node(attributes: Sequence[Attribute], counted: Iterable[int]) -> int:
-    """How many cells the tables of a node have: one for its class counts, and those of the counted attributes."""
-    return 1 + sum(attributes[index].size for index in counted)
 
 
 def distinct(children: Iterable[int]) -> list[int]:
@@ -127,25 +89,20 @@ def estimate_routing(tree: Sequence[Split], patients: int) -> Workload:
 def estimate_tables(
     attributes: Sequence[Attribute],
     counted: Sequence[int],
-    classes: int,
     tree: Sequence[Split],
-    nodes: Sequence[int],
+    numbers: int,
+    classes: int,
     patients: int,
 ) -> Workload:
-    """To count what `check_tables` allows, with what a site looks at to leave small counts out."""
+    """To count the tables of some leaves, with what a site looks at to leave small counts out."""
     _, ends = count_visits(tree)
-    numbers = len(nodes) * cells_of_node(attributes, counted) * classes
     everywhere = 1 + sum(len(set(split.children)) + 1 for split in tree)
-    looked_at = min(MOST_CELLS, everywhere * classes * sum(attribute.size for attribute in attributes))
-    return (
-        estimate_columns(attributes, patients)
-        + estimate_routing(tree, patients)
-        + Workload(
-            (4 * ends * len(counted) + 4 * len(attributes) + 60) * patients
-            + CALL * (1 + len(tree)) * (1 + len(attributes))
-            + 16 * (numbers + looked_at),
-            (16 * ends + 64) * patients + 24 * (numbers + looked_at),
-        )
+    looked_at = min(MOST_NUMBERS, everywhere * classes * sum(attribute.size for attribute in attributes))
+    return estimate_routing(tree, patients) + Workload(
+        (4 * ends * len(counted) + 4 * len(attributes) + 60) * patients
+        + CALL * (1 + len(tree)) * (1 + len(attributes))
+        + 16 * (numbers + looked_at),
+        (16 * ends + 64) * patients + 24 * (numbers + looked_at),
     )
 
 

@@ -1,7 +1,4 @@
-"""The columns of a site as one study asks for them, remembered from question to question.
-
-For plain questions only: what is remembered changes no count, but private questions read nothing from it all the same.
-"""
+"""The columns of a site as one study asks for them, remembered from question to question: that changes no count."""
 
 from __future__ import annotations
 
@@ -14,11 +11,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute, OwnValues, recode
-from concilium.federation.cohort import Cohort, View
-from concilium.trees.conditional import Conditional
-from concilium.trees.routing import STAYS, route_few, route_on
-from concilium.trees.splits import SiteColumn, Split, find_branchings
+from concilium.federation.attributes import Attribute, recode
+from concilium.federation.cohort import View
+from concilium.federation.routing import STAYS, route_few, route_on
+from concilium.federation.splits import SiteColumn, Split, find_branchings
 
 LAST_ASKED: WeakKeyDictionary[View, AskedColumns] = WeakKeyDictionary()
 
@@ -30,7 +26,6 @@ class AskedColumns:
     attributes: Sequence[Attribute]
     asked: bytes
     columns: list[SiteColumn]
-    own_classes: OwnValues | None = None
     _target: tuple[bytes, SiteColumn] | None = None
     _routed: tuple[NDArray[np.int32], Sequence[Split], dict[int, NDArray[np.int32]]] | None = None
     _rested: tuple[NDArray[np.int32], Sequence[Split], NDArray[np.int32]] | None = None
@@ -46,7 +41,7 @@ class AskedColumns:
         """The column of the target, by its classes."""
         asked = msgspec.msgpack.encode(classes)
         if self._target is None or self._target[0] != asked:
-            self._target = asked, recode(classes, view, self.own_classes)
+            self._target = asked, recode(classes, view)
         return self._target[1]
 
     def route(self, rows: NDArray[np.int32], tree: Sequence[Split]) -> dict[int, NDArray[np.int32]]:
@@ -103,24 +98,15 @@ class AskedColumns:
         return last[1:]
 
 
-def find_columns(cohort: Cohort, question: Conditional, template: bytes | None) -> AskedColumns:
-    """The columns of a question's attributes at this site; its template says which values it has of those that are
-    hidden (None where none are).
-
-    All questions of one study name the same attributes and tell the site the same, so the last answer is remembered
-    for every view.
-    """
+def find_columns(view: View, attributes: Sequence[Attribute]) -> AskedColumns:
+    """The columns of these attributes at this site. All questions of one study name the same ones, so that the last
+    answer is remembered for every view."""
     # As written: Python takes 1 for true, but they are two values.
-    asked = msgspec.msgpack.encode((question.attributes, template))
-    last = LAST_ASKED.get(cohort.view)
-    if last is not None and last.asked == asked:
-        return last
-    own = None if template is None else question.read_template(template)
-    values = [None] * len(question.attributes) if own is None else own.attributes
-    columns = [recode(a, cohort.view, one) for a, one in zip(question.attributes, values, strict=True)]
-    last = LAST_ASKED[cohort.view] = AskedColumns(
-        question.attributes, asked, columns, None if own is None else own.classes
-    )
+    asked = msgspec.msgpack.encode(attributes)
+    last = LAST_ASKED.get(view)
+    if last is None or last.asked != asked:
+        columns = [recode(attribute, view) for attribute in attributes]
+        last = LAST_ASKED[view] = AskedColumns(attributes, asked, columns)
     return last
 
 

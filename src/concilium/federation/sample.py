@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -25,6 +25,9 @@ from concilium.federation.cohort import Cohort
 from concilium.federation.work import Workload
 from concilium.records.columns import Coded, Value, label
 from concilium.records.row_hashes import mix
+
+if TYPE_CHECKING:
+    from concilium.federation.releases.release import Release
 
 MOST_NEGATIVES = 1_000_000
 # Statistics of fewer can be traced back to people, so that such a site opts out.
@@ -51,11 +54,19 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """What must be as the study's parameters say."""
         return {"positive": self.positive, "negatives": self.negatives}
 
-    def check(self, release: str = "exact") -> None:
-        if release != "exact" and self.negatives is None:
+    def check_release(self, release: Release) -> None:
+        """MessageError where this release shows no such sample. One patient more changes who else is drawn, which the
+        noise of a count would not cover."""
+        if release.bounded:
+            raise MessageError("a sample of patients is counted without noise only")
+        if release.by_site:
+            return
+        if self.negatives is None:
             raise MessageError("under masks a sample says how many negatives an expert takes")
-        if release != "exact" and self.expert >= MOST_EXPERTS:
+        if self.expert >= MOST_EXPERTS:
             raise MessageError(f"under masks experts are numbered 0 to {MOST_EXPERTS - 1}")
+
+    def check(self) -> None:
         if self.negatives is not None and not 1 <= self.negatives <= MOST_NEGATIVES:
             raise MessageError(f"an expert takes 1 to {MOST_NEGATIVES} negatives for each positive")
         if not 0 <= self.expert <= MOST_NEGATIVES:
