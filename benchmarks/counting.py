@@ -15,11 +15,11 @@ import numpy as np
 import concilium as cc
 from concilium.federation.attributes import Attribute, OwnValues
 from concilium.federation.cohort import View
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import encode
 from concilium.federation.schema import ConditionalSchema, name_classes
-from concilium.records.table import Coded, Records
-from concilium.trees.crosstables import AskCrosstables
 from concilium.federation.splits import Split
+from concilium.records.table import Coded, Records
 
 ATTRIBUTES, NODES, REPEATS = 262, 16, 7
 
@@ -41,7 +41,7 @@ def main(patients: int) -> None:
     cohort = View(records, cc.Policy()).select("", "y")
     own = OwnValues([0, 1, 2, 3], ["a", "b", "c", "d"])
     template = encode(ConditionalSchema(OwnValues([0, 1], ["no", "yes"]), [own] * ATTRIBUTES))
-    question = AskCrosstables(
+    question = AskCounts(
         query="",
         target="y",
         classes=name_classes("y", ("no", "yes")).hide(),
@@ -72,7 +72,7 @@ def main(patients: int) -> None:
     assert (counts[:, 1:] == expected).all()
     print(f"one level, {patients:,} patients x {ATTRIBUTES} attributes x {NODES} nodes, median of {REPEATS}")
     print(f"  bare numba kernel   {statistics.median(peer):7.3f} s")
-    print(f"  AskCrosstables      {statistics.median(ours):7.3f} s")
+    print(f"  AskCounts      {statistics.median(ours):7.3f} s")
     print(
         f"  ratio               {statistics.median(ours) / statistics.median(peer):7.2f}   (target: at most 1.3)"
     )

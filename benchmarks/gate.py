@@ -17,19 +17,19 @@ import numpy as np
 
 import concilium as cc
 from concilium.federation.attributes import Attribute, OwnValues
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import VERSION, Answer, Envelope, digest_question, encode, open_reply
 from concilium.federation.run import Run
 from concilium.federation.schema import ConditionalSchema, name_classes
 from concilium.federation.terms import prove
 from concilium.records.table import Coded, Records
-from concilium.trees.crosstables import AskCrosstables
 
 PATIENTS, ATTRIBUTES = 10_000, 40
 
 
 def write(run: Run, name: str, body: bytes, template: bytes) -> bytes:
     """One question of an agreed study, proven to the site, under an id of its own."""
-    kind = AskCrosstables.kind
+    kind = AskCounts.kind
     digest = digest_question(run.study, kind, "exact", hashlib.sha256(body).digest(), template)
     return encode(
         Envelope(
@@ -71,7 +71,7 @@ def main(questions: int) -> None:
     records = draw_records(draw)
     own = OwnValues([0, 1, 2], ["a", "b", "c"])
     template = encode(ConditionalSchema(OwnValues([0, 1], ["n", "p"]), [own] * ATTRIBUTES))
-    question = AskCrosstables(
+    question = AskCounts(
         query="",
         target="y",
         classes=name_classes("y", ("n", "p")).hide(),

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import concilium as cc
-from concilium.federation.histograms import choose_cutoffs
+from concilium.federation.edges import choose_cutoffs
 from concilium.privacy.mechanisms import add_laplace
 from rulefit_simulation import SEED, judge
 from simulation import COVARIATES, SHAPES, TARGET, Dealt, as_records, deal, list_cells

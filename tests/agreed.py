@@ -23,7 +23,7 @@ from concilium.federation import terms as agreed_terms
 from concilium.federation.masking import Join, Joined, Meet
 from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, decode, encode, open_reply
 from concilium.federation.method import Method, QueryText, ReleaseName
-from concilium.federation.questions import Noisy, Question, Randomised, Reported, Statistic, open_question
+from concilium.federation.questions import Question, Statistic, open_question
 from concilium.federation.releases import find_release
 from concilium.federation.terms import (
     Agreed,
@@ -69,8 +69,10 @@ class Anything(Method[Any]):
         return Plan(
             "rho",
             tuple(
-                PlannedQuestion(k, PRICE if issubclass(f, Noisy | Randomised | Reported) else None)
-                for k, f in statistics.items()
+                PlannedQuestion(kind, price)
+                for kind, form in statistics.items()
+                for price in (PRICE, None)
+                if price is None or any(RELEASES[name].priced for name in form.releases)
             ),
         )
 

@@ -295,7 +295,7 @@ def test_one_patient_moves_a_sum_by_what_is_charged_and_nothing_else(folder, pla
     for question, first, second in zip(questions, sums, sums_of_other, strict=False):
         moved = sum(int(change) ** 2 for change in (first - second).reshape(-1).tolist())
         # Who is changed is one fewer and one more: twice as far.
-        assert moved <= patients**2 * question.sensitivity_squared
+        assert moved <= patients**2 * question.sensitivity.squared
     assert sums or schema != SCHEMA, seen
 
 
@@ -324,4 +324,4 @@ def test_the_harness_sees_what_a_column_that_is_guessed_would_do(folder, monkeyp
         questions = list_questions(place, folder)
         sums.append(ask(north, folder, make_small(name, release, **SAID, **more), questions)[1])
     moved = max(int(((a - b) ** 2).sum()) for a, b in zip(*sums, strict=True))
-    assert moved > max(question.sensitivity_squared for question in questions)
+    assert moved > max(question.sensitivity.squared for question in questions)

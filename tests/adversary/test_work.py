@@ -20,12 +20,13 @@ from concilium.experts.site_experts import LAST_ENSEMBLES
 from concilium.federation import meter
 from concilium.federation.arrays import pack
 from concilium.federation.attributes import Attribute
-from concilium.federation.histograms import AskNoisyHistograms
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Answer, Refusal, encode, open_reply
-from concilium.federation.questions import Noisy, Statistic
+from concilium.federation.questions import Gaussian, Noisy, Statistic
 from concilium.federation.refused import Refused
 from concilium.federation.releases import find_release
 from concilium.federation.schema import AskSchema
+from concilium.federation.site_columns import LAST_ASKED
 from concilium.federation.work import SLOWEST_OPERATION
 from concilium.policy.policy import WorkLimits
 from concilium.privacy import ledger_chain
@@ -34,7 +35,6 @@ from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import RuleTerms, write_terms
 from concilium.temporal.template_index import find_places
-from concilium.federation.site_columns import LAST_ASKED
 from contract.patients import SCHEMA, look_at, make, make_rows, open_sites, proposed_types
 from federation.conversation import wrap
 from federation.test_hostile_numbers import VARIANTS
@@ -199,8 +199,13 @@ def test_at_its_default_a_policy_refuses_the_largest_questions_at_a_large_hospit
 def test_a_histogram_of_20_kb_does_not_draw_noise_for_half_a_minute():
     edges = tuple(float(edge) for edge in range(1000))
     wards = Attribute("ward", values=tuple(f"{number:03d}" for number in range(1000)), missing=False)
-    question = AskNoisyHistograms(
-        query="", target="y", attributes=(Attribute("age", edges),), classes=wards, variance="100"
+    question = AskCounts(
+        totals=False,
+        query="",
+        target="y",
+        attributes=(Attribute("age", edges),),
+        classes=wards,
+        noise=Gaussian("100"),
     )
     assert len(encode(question)) < 20_000
     with pytest.raises(MessageError, match="at most 262144 numbers"):
@@ -249,8 +254,8 @@ def test_the_size_of_a_table_is_told_by_its_order_at_most(rows, same):
 
 
 def test_no_patient_decides_whether_a_private_question_is_too_much_work():
-    question = AskNoisyHistograms(
-        query="", target="y", attributes=(Attribute("age", (50.0,)),), variance="100"
+    question = AskCounts(
+        totals=False, query="", target="y", attributes=(Attribute("age", (50.0,)),), noise=Gaussian("100")
     )
     meters = [small_site(count, operations_per_question=1000)._desk.meter for count in (1000, 2000)]
     asked = []

@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_plan_says_every_question_its_cost_and_what_is_left(folder: Path) -> None:
     result = ask("run", str(folder / "private.toml"), "--plan")
     assert result.exit_code == 0, result.output
-    assert result.stdout.count("tree.noisy") == 3
+    assert result.stdout.count("counts") == 3
     assert "epsilon = 1 at delta = 1e-6 for every patient" in result.stdout
     lines = [line.split("  ") for line in result.stdout.splitlines() if line.rstrip().endswith(" fits")]
     assert [[cell.strip() for cell in line if cell.strip()] for line in lines] == [
@@ -115,8 +115,8 @@ def test_a_plan_shows_the_month_beside_the_total(folder: Path, monkeypatch: pyte
     ("policy", "release", "said"),
     [
         ('modes = ["exact"]', "private", "south will refuse: its policy releases nothing as 'private'"),
-        ('kinds = ["tree.schema"]', "exact", "south will refuse: its policy answers no 'tree.crosstables'"),
-        ('kinds = ["tree.schema", "tree.crosstables"]', "masked", "answers no 'mask.open'"),
+        ('kinds = ["tree.schema"]', "exact", "south will refuse: its policy answers no 'counts'"),
+        ('kinds = ["tree.schema", "counts"]', "masked", "answers no 'mask.open'"),
     ],
 )
 def test_a_plan_names_what_a_policy_forbids(folder: Path, policy: str, release: str, said: str) -> None:

@@ -180,7 +180,7 @@ def test_a_class_that_is_not_rare_gets_one_tree_and_its_picture(tmp_path: Path) 
 
 def test_a_plan_names_the_four_kinds_of_question(tmp_path: Path) -> None:
     said = ask("run", lay_out(tmp_path), "--plan").stdout
-    for kind in ("tree.classes", "tree.schema", "tree.sample", "tree.votes"):
+    for kind in ("tree.classes", "tree.schema", "counts", "tree.votes"):
         assert kind in said
     assert "exact releases have no bound" in said
     assert not (tmp_path / "out").exists()

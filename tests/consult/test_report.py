@@ -307,7 +307,7 @@ def test_numbers_for_people() -> None:
 def test_exact_costs_are_added_up_and_shown_as_people_read_them() -> None:
     parts = [
         {"site": "north", "kind": kind, "release": "private", "answers": 1, "numbers": 2, "cost": cost}
-        for kind, cost in (("histograms", "1/3"), ("mask.open", "1/6"))
+        for kind, cost in (("counts", "1/3"), ("mask.open", "1/6"))
     ]
     text = page(card=card(sites=[{"name": "north", "patients": None}], releases=parts))
     assert "rho 0.5" in Outline(text).text

@@ -43,7 +43,7 @@ def test_no_gaussian_mechanism_gives_more_away(rho):
 
 
 def make_card(release, costs):
-    releases = [ReleaseCard(site, "tree.noisy", release, 1, 1, cost) for site, cost in costs]
+    releases = [ReleaseCard(site, "counts", release, 1, 1, cost) for site, cost in costs]
     return Card(
         study="s", method="tree", release=release, meaning="", sites=[], rounds=1, bytes=1, releases=releases,
         refusals=[], dropouts=[], warnings=[], version="0",

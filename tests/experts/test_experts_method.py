@@ -15,6 +15,7 @@ from concilium.experts.expert_answers import AskExpertLabels, AskGrownExperts
 from concilium.experts.patient_windows import lay_out
 from concilium.experts.site_experts import open_unselected, rank
 from concilium.federation.cohort import View
+from concilium.federation.questions import Gaussian
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
@@ -91,16 +92,16 @@ def test_one_patient_more_or_fewer_moves_one_expert_and_nothing_else(without_noi
     """Neighbours, at the question itself: sums within what is charged, and the same shape whoever is there."""
     study = make(public=make_series(5, 11))
     question = AskExpertLabels(
-        query="", target="", task=study.task, experts=10, stays=study.stays, variance="1"
+        query="", target="", task=study.task, experts=10, stays=study.stays, noise=Gaussian("1")
     )
     series = make_series(30, 3)
-    whole = question.compute(look_at(series).select("", ""), b"")
-    limit = question.sensitivity_squared
+    whole = question.compute(look_at(series).select("", ""))
+    limit = question.sensitivity.squared
     assert limit == study.stays.steps * find_sensitivity(4) ** 2
     moved = []
     for gone in range(0, 30, 3):
         rest = series.take(np.array([row for row in range(30) if row != gone]))
-        other = question.compute(look_at(rest).select("", ""), b"")
+        other = question.compute(look_at(rest).select("", ""))
         assert other.shape == whole.shape
         difference = (whole - other).astype(object)
         assert np.abs(difference).max() <= find_sensitivity(4)
@@ -109,7 +110,7 @@ def test_one_patient_more_or_fewer_moves_one_expert_and_nothing_else(without_noi
     assert any(moved)
     assert not all(moved)  # most are not in the sample
     nobody = look_at(series).select("", "").take(np.zeros(0, dtype=np.intp))
-    assert question.compute(nobody, b"").tolist() == [0] * question.numbers
+    assert question.compute(nobody).tolist() == [0] * question.numbers
 
 
 def test_who_answers_is_decided_by_each_stay_and_a_public_seed():

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 import concilium as cc
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
 from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
 from concilium.federation.terms import (
@@ -34,7 +35,6 @@ from concilium.federation.terms import (
     today,
 )
 from concilium.privacy.identity import Identity
-from concilium.trees.crosstables import AskCrosstables
 
 ROWS = [{"a": i % 3, "b": "xyz"[i * 7 % 3], "y": i * i % 5 % 2} for i in range(300)]
 HOUSE = Identity.create()
@@ -101,8 +101,8 @@ def begin_life(ledger: str) -> tuple[int, int, int]:
     return child, in_write, out_read
 
 
-def questions() -> tuple[bytes, bytes]:
-    """A crosstable question's body with its template."""
+def question() -> bytes:
+    """The body of a question for counts."""
     site = open_site()
     key = read_key(site.answer(proposal()))
     asked = encode(AskSchema(query="", target="y"))
@@ -110,14 +110,10 @@ def questions() -> tuple[bytes, bytes]:
     assert isinstance(reply, Answer)
     seen = decode(reply.body, SchemaSeen)
     schema = share_schema({"a": seen}, {}, "y")
-    hidden = schema.hidden
-    count = AskCrosstables(
-        query="", target="y", classes=hidden.classes, attributes=hidden.attributes, tree=[], nodes=[0]
-    )
-    template = encode(schema.conditional(seen))
-    reply = open_reply(site.answer(envelope(key, "warm-up-2", "tree.crosstables", encode(count), template)))
+    count = AskCounts(query="", target="y", classes=schema.classes, attributes=schema.attributes)
+    reply = open_reply(site.answer(envelope(key, "warm-up-2", "counts", encode(count))))
     assert isinstance(reply, Answer)
-    return encode(count), template
+    return encode(count)
 
 
 def proposal() -> bytes:
@@ -132,14 +128,14 @@ def read_key(reply: bytes) -> bytes:
     return derive_proof_key(HOUSE, decode(agreed.body, Agreed).exchange_key, STUDY, "a")
 
 
-def envelope(key: bytes, name: str, kind: str, body: bytes, template: bytes = b"") -> bytes:
+def envelope(key: bytes, name: str, kind: str, body: bytes) -> bytes:
     plain = Envelope(
-        version=VERSION, id=name, study=STUDY, kind=kind, release="exact", body=body, template=template
+        version=VERSION, id=name, study=STUDY, kind=kind, release="exact", body=body
     )
     return encode(msgspec.structs.replace(plain, proof=prove(key, name, plain.digest, None)))
 
 
-def measure_life(body: bytes, template: bytes) -> float:
+def measure_life(body: bytes) -> float:
     """Seconds that a site needs here and now to open a ledger, agree to the study and answer three questions."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
@@ -147,7 +143,7 @@ def measure_life(body: bytes, template: bytes) -> float:
         send(inbox, proposal())
         key = read_key(receive(outbox) or b"")
         for number in range(3):
-            send(inbox, envelope(key, f"measured-{number}", "tree.crosstables", body, template))
+            send(inbox, envelope(key, f"measured-{number}", "counts", body))
             receive(outbox)
         lived = time.monotonic() - start
         os.close(inbox)
@@ -158,13 +154,13 @@ def measure_life(body: bytes, template: bytes) -> float:
 
 def main(kills: int, ledger: str) -> dict[str, int]:
     chance = random.Random(kills)
-    body, template = questions()
+    body = question()
     answers: dict[str, bytes] = {}
     key = b""
     asked = killed = during = 0
     while killed < kills:
         if killed % 25 == 0:
-            lifetime = measure_life(body, template)
+            lifetime = measure_life(body)
         child, inbox, outbox = begin_life(ledger)
         dies = time.monotonic() + chance.uniform(0.0, 2 * lifetime)
         name, message = "", proposal()
@@ -186,7 +182,7 @@ def main(kills: int, ledger: str) -> dict[str, int]:
             if time.monotonic() >= dies:
                 break
             name = f"question-{len(answers):06d}"
-            message = envelope(key, name, "tree.crosstables", body, template)
+            message = envelope(key, name, "counts", body)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         killed += 1
@@ -203,9 +199,7 @@ def main(kills: int, ledger: str) -> dict[str, int]:
     site = cc.Site(
         "a", cc.Records.from_rows(ROWS), ledger=ledger
     )  # which goes on without being proposed to again
-    changed = sum(
-        site.answer(envelope(key, n, "tree.crosstables", body, template)) != a for n, a in answers.items()
-    )
+    changed = sum(site.answer(envelope(key, n, "counts", body)) != a for n, a in answers.items())
     return {
         "kills": killed,
         "kills_while_answering": during,

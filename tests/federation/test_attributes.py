@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,14 +14,12 @@ from concilium.federation.attributes import (
     NOWHERE,
     Attribute,
     AttributeSeen,
-    OwnValues,
     check_attributes,
     in_order,
     recode,
     unite,
 )
 from concilium.federation.cohort import View
-from concilium.federation.messages import decode
 from concilium.federation.prediction import NewPatients
 from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
 from concilium.records.columns import Coded, Numbers, label
@@ -53,20 +50,20 @@ def columns(draw):
 
 
 @st.composite
-def attributes(draw, hidden=True):
-    """An attribute of any form, and of hidden values those that the site is told."""
+def attributes(draw):
+    """An attribute of any form, perhaps as a site is told of it that has some of the values; and its whole form."""
     missing, other = draw(st.booleans()), draw(st.booleans())
-    form = draw(st.sampled_from(["edges", "values", "hidden"] if hidden else ["edges", "values"]))
+    form = draw(st.sampled_from(["edges", "values", "narrow"]))
     if form == "edges":
         edges = tuple(sorted(draw(st.sets(st.sampled_from(EDGES), min_size=1))))
-        return Attribute("x", edges, (), missing, other), None
+        attribute = Attribute("x", edges, (), missing, other)
+        return attribute, attribute
     values = by_label(draw(st.lists(st.sampled_from(ANY), max_size=6)))
     attribute = Attribute("x", (), tuple(values), missing, other)
     if form == "values" or not values:
-        return attribute, draw(st.sampled_from([None, OwnValues([0], ["zz"])]))  # not hidden: not looked at
-    own = draw(st.lists(st.sampled_from(range(len(values))), unique=True))
-    told = OwnValues([attribute.first + index for index in own], [values[index] for index in own])
-    return attribute.hide(), draw(st.sampled_from([told, told, None]))
+        return attribute, attribute
+    own = draw(st.lists(st.sampled_from(values), unique_by=label))
+    return attribute.narrow({label(value) for value in own}), attribute
 
 
 def values_of(column):
@@ -76,9 +73,9 @@ def values_of(column):
     return [None if code == 0 else column.values[code - 1] for code in column.codes.tolist()]
 
 
-def place(attribute, own, value, *, by_itself):
-    """Where one patient is counted, by looking at the one value."""
-    inner = len(attribute.edges) + 1 if attribute.edges else len(attribute.values) + attribute.hidden
+def place(attribute, whole, value, *, by_itself):
+    """Where one patient is counted, by looking at the one value: as all sites do, if its own site is told of it."""
+    inner = len(whole.edges) + 1 if whole.edges else len(whole.values)
     first = 1 if attribute.missing else 0
     other = first + inner if attribute.other and not attribute.edges else NOWHERE
     number = None if value is None else measure(value) if by_itself else value
@@ -89,53 +86,49 @@ def place(attribute, own, value, *, by_itself):
     if value is None:
         return 0 if attribute.missing else other
     name = canonical(value) if by_itself else label(value)
-    if attribute.hidden:
-        named = {} if own is None else dict(zip(map(label, own.values), own.cells, strict=True))
-    else:
-        named = {label(listed): first + index for index, listed in enumerate(attribute.values)}
-    return named.get(name, other)
+    told = {label(listed) for listed in attribute.values}
+    named = {label(listed): first + index for index, listed in enumerate(whole.values)}
+    return named.get(name, other) if name in told else other
 
 
-def cells_of(attribute, source, own):
-    codes, cells = recode(attribute, source, own)
+def cells_of(attribute, source):
+    codes, cells = recode(attribute, source)
     return cells[codes].tolist()
 
 
 @given(columns(), attributes())
 @settings(max_examples=500)
 def test_every_patient_is_where_the_one_value_says(column, described):
-    attribute, own = described
+    attribute, whole = described
     attribute.check()
     view, table = View(cc.Records({"x": column}), cc.Policy(allow=("x",))), cc.Records({"x": column})
     numbers = isinstance(column, Numbers)
     text = not numbers and any(isinstance(value, str | bool) for value in column.values)
     values = values_of(column)
-    assert cells_of(attribute, view.each_by_itself, own) == [
-        place(attribute, own, value, by_itself=True) for value in values
+    assert cells_of(attribute, view.each_by_itself) == [
+        place(attribute, whole, value, by_itself=True) for value in values
     ]
     expected = (
-        None if attribute.edges and text else [place(attribute, own, v, by_itself=False) for v in values]
+        None if attribute.edges and text else [place(attribute, whole, v, by_itself=False) for v in values]
     )
     if expected is None or (numbers and not attribute.edges):
         with pytest.raises(RecordsError):
-            recode(attribute, view, own)
+            recode(attribute, view)
     else:
-        assert cells_of(attribute, view, own) == expected
+        assert cells_of(attribute, view) == expected
     patients = NewPatients(table)
     if attribute.edges and any(v is not None and np.isnan(measure(v)) for v in values):
         with pytest.raises(RecordsError, match="as a number, but row"):
-            recode(attribute, patients, own)
+            recode(attribute, patients)
     else:
-        assert cells_of(attribute, patients, own) == [place_new(attribute, own, value) for value in values]
+        assert cells_of(attribute, patients) == [place_new(attribute, whole, value) for value in values]
 
 
-def place_new(attribute, own, value):
+def place_new(attribute, whole, value):
     """Where a patient to predict is: by the own label of the value, or else by what its text stands for."""
     if attribute.edges or value is None:
-        return place(attribute, own, value, by_itself=True)
-    listed = [] if own is None else own.values
-    known = listed if attribute.hidden else attribute.values
-    return place(attribute, own, value, by_itself=label(value) not in map(label, known))
+        return place(attribute, whole, value, by_itself=True)
+    return place(attribute, whole, value, by_itself=label(value) not in map(label, attribute.values))
 
 
 @given(attributes())
@@ -152,33 +145,48 @@ def test_the_cells_of_an_attribute_are_all_there_once(described):
         assert order[attribute.inner] == attribute.missing_cell
     if attribute.other_cell != NOWHERE:
         assert order[-1] == attribute.other_cell
-    if not attribute.numeric:
-        hidden = attribute.hide()
-        assert not attribute.values or (hidden.values == () and hidden.size == attribute.size)
 
 
-# Hostile attributes and own values
+@given(attributes(), st.lists(st.sets(st.sampled_from([label(value) for value in ANY])), min_size=1, max_size=3))
+def test_a_site_is_told_its_own_values_through_any_number_of_regions(described, tiers):
+    attribute, _ = described
+    known = set.intersection(*tiers)
+    own = attribute
+    for tier in tiers:
+        own = own.narrow(tier)
+        own.check()
+    assert [label(value) for value in own.values] == [label(v) for v in attribute.values if label(v) in known]
+    cells = dict(zip(map(label, attribute.values), attribute.cells, strict=True))
+    assert [cells[label(value)] for value in own.values] == list(own.cells)
+    assert (own.size, own.in_branch_order) == (attribute.size, attribute.in_branch_order)
+
+
+# Hostile attributes
 
 
 @pytest.mark.parametrize(
     ("attribute", "problem"),
     [
         (Attribute("x", (1.0,), ("a",)), "both a number and a category"),
-        (Attribute("x", (1.0,), (), True, True, 3), "both a number and a category"),
-        (Attribute("x", (), ("a",), True, True, 3), "both a number and a category"),
-        (Attribute("x", (), (), True, True, -1), "both a number and a category"),
+        (Attribute("x", (1.0,), of=3), "both a number and a category"),
+        (Attribute("x", (), ("a",), of=3), "no place among all"),
+        (Attribute("x", (), ("a",), places=(3,), of=3), "no place among all"),
+        (Attribute("x", (), ("a",), places=(-1,), of=3), "no place among all"),
+        (Attribute("x", (), ("a", "b"), places=(1, 1), of=3), "two have one"),
+        (Attribute("x", (), ("a",), places=(0,)), "no place among all"),
+        (Attribute("x", of=-1), "no place among all"),
         (Attribute("x", (), (5, "5")), "different values"),
         (Attribute("x", (), (5, 5.0)), "different values"),
         (Attribute("x", (), (True, "true")), "different values"),
-        (Attribute("x", (), (), True, True, MOST_VALUES + 1), f"at most {MOST_VALUES}"),
-        (Attribute("x", (), (), True, True, 2**62), f"at most {MOST_VALUES}"),
+        (Attribute("x", of=MOST_VALUES + 1), f"at most {MOST_VALUES}"),
+        (Attribute("x", of=2**62), f"at most {MOST_VALUES}"),
         (Attribute("x", (), tuple(range(MOST_VALUES + 1))), f"at most {MOST_VALUES}"),
         (Attribute("x", (2.0, 1.0)), "must rise"),
         (Attribute("x", (1.0, 1.0)), "must rise"),
         (Attribute("x", (float("nan"),)), "finite edges"),
         (Attribute("x", (1.0, float("inf"))), "finite edges"),
         (Attribute("x", tuple(map(float, range(1001)))), "1 to 1000 finite edges"),
-        (Attribute("x" * 10**6, (2.0, 1.0)), "must rise"),
+        (Attribute("x" * 10**6, (2.0, 1.0)), "at most 1000 characters"),
     ],
 )
 def test_an_attribute_that_is_none_is_refused(attribute, problem):
@@ -193,44 +201,6 @@ def test_an_attribute_is_named_once():
     with pytest.raises(MessageError, match="named twice"):
         check_attributes([Attribute("x"), Attribute("x", (1.0,))])
     check_attributes([Attribute("x"), Attribute("y", (1.0,)), Attribute("z", (), (5, "a"))])
-
-
-@given(
-    st.builds(Attribute, st.just("x"), missing=st.booleans(), other=st.booleans(), hidden=st.integers(1, 5)),
-    st.lists(st.integers(-2, 7), max_size=4),
-    st.lists(st.sampled_from(ANY), max_size=4),
-)
-@settings(max_examples=300)
-def test_own_values_stand_each_in_a_cell_of_its_own_or_are_refused(attribute, cells, values):
-    own = OwnValues(cells, values)
-    inner = range(attribute.first, attribute.first + attribute.inner)
-    fits = len(cells) == len(values) and set(cells) <= set(inner) and len(set(cells)) == len(cells)
-    column = Coded(np.arange(4), ("a", "b", "5"))
-    source = View(cc.Records({"x": column}), cc.Policy())
-    if fits:
-        codes, found = recode(attribute, source, own)
-        assert set(found[codes].tolist()) <= {*range(attribute.size), NOWHERE}
-    else:
-        with pytest.raises(MessageError, match="the conditional schema"):
-            recode(attribute, source, own)
-
-
-@pytest.mark.parametrize(
-    "own",
-    [
-        [["a"], ["a"]],
-        [[1.5], ["a"]],
-        [[1], [None]],
-        [[1], [["a"]]],
-        [[1], ["a"], "more"],
-        [1, "a"],
-        {"cells": [1], "values": ["a"]},
-        "a",
-    ],
-)
-def test_own_values_are_cells_and_values_and_nothing_else(own):
-    with pytest.raises(MessageError, match="not a well-formed OwnValues"):
-        decode(msgspec.msgpack.encode(own), OwnValues)
 
 
 # The union over sites

@@ -166,7 +166,7 @@ def test_what_the_policy_says_of_it() -> None:
     assert "A person decides: it agrees to no 'tree' by itself." in text
     for policy, words in (
         (cc.Policy(modes=("private",)), "It lets nothing out as 'exact'"),
-        (cc.Policy(kinds=("tree.schema",)), "It answers no 'tree.crosstables'"),
+        (cc.Policy(kinds=("tree.schema",)), "It answers no 'counts'"),
         (cc.Policy(), "It has no [agree]"),
         (cc.Policy(agree=Agree()), "[agree] covers it"),
     ):

@@ -15,15 +15,15 @@ from concilium import closed_lists
 from concilium.errors import ConciliumError, HouseError
 from concilium.federation.arrays import pack
 from concilium.federation.attributes import Attribute
-from concilium.federation.conversation import Learned, ToEach
-from concilium.federation.histograms import AskHistograms
+from concilium.federation.conversation import Among, Learned
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Answer, encode, open_envelope, open_reply
 from concilium.federation.questions import PLAIN, Gathered, Reply
 from concilium.federation.schema import AskSchema
 from concilium.federation.sums import Sum, write_sum
 from concilium.federation.work import Workload
 
-AGES = AskHistograms(query="", target="y", attributes=(Attribute("age", (40.0, 60.0)),))
+AGES = AskCounts(totals=False, query="", target="y", attributes=(Attribute("age", (40.0, 60.0)),))
 
 
 class Presence(Reply, frozen=True):
@@ -76,18 +76,19 @@ def test_answers_come_by_site_and_sums_as_one_array():
     def converse(run):
         seen = yield AskSchema(query="", target="y")
         total = yield AGES
-        told = yield ToEach(*table)
-        return Learned(body=(seen, total, told), patients={"s0": 20}, warnings=["a warning"])
+        told = yield question
+        some = yield Among(question, ["s0", "s2"])
+        return Learned(body=(seen, total, told, some), patients={"s0": 20}, warnings=["a warning"])
 
     sites = parts()
-    question, template = crosstables(read_schema(sites[0]))
-    table = question, dict.fromkeys(["s0", "s1", "s2"], template)
-    (seen, total, told), card = cc.House(sites).learn(draft(), converse)
+    question = crosstables(read_schema(sites[0]))
+    (seen, total, told, some), card = cc.House(sites).learn(draft(), converse)
     assert list(seen) == ["s0", "s1", "s2"]
     assert [one.patients for one in seen.values()] == [20, 20, 20]
-    assert (total.dtype, total.shape, total.sum()) == (np.int64, (4,), 60)
+    assert (total.dtype, total.shape, total.sum()) == (np.int64, (1, 4, 1), 60)
     assert told.shape == question.shape
     assert told[0, 0].sum() == 60
+    assert some[0, 0].sum() == 40
     assert [site.patients for site in card.sites] == [20, None, None]
     assert "a warning" in card.warnings
 
@@ -119,7 +120,7 @@ NO_SUM = [
     b"",
     b"\xc0",
     encode(write_sum(np.zeros(3, dtype=np.int64), 0)),
-    encode(write_sum(np.zeros((4, 1), dtype=np.int64), 0)),
+    encode(write_sum(np.zeros((1, 4), dtype=np.int64), 0)),
     encode(write_sum(np.zeros(4, dtype=np.int64), 1)),
     encode(Sum(0, pack(np.full(4, np.nan)))),
     encode(Sum(0, pack(np.full(4, 2**64 - 1, dtype=np.uint64)))),
@@ -154,10 +155,10 @@ def test_what_was_not_asked_for_stops_the_run_naming_the_site(body):
     ):
         run.ask(question)
     region = cc.Region("r", cc.House([Lying("liar", body), *parts(1)]))
-    assert open_reply(deliver(region, schema_message())).rule == "message"
+    assert open_reply(deliver(region, schema_message())).rule == "region"
 
 
-@pytest.mark.parametrize("kind", ["mask.hello", "mask.join", "histograms", "mask.open"])
+@pytest.mark.parametrize("kind", ["mask.hello", "mask.join", "counts", "mask.open"])
 def test_nor_does_a_lie_get_through_under_masks(kind):
     members = [*parts(3), Lying("liar", b"\x80", kind)]
     with cc.House(members).open(draft("masked")) as run, pytest.raises(ConciliumError):
@@ -167,7 +168,7 @@ def test_nor_does_a_lie_get_through_under_masks(kind):
 def test_numbers_beyond_what_was_entered_by_honest_sites_do_not_crash_a_sum():
     """A site may count any number of patients: the house adds them, to the last bit, and cannot know better. It knows
     that nobody counts fewer than none."""
-    lie = np.array([2**62, 2**31, 0, 1])
+    lie = np.array([2**62, 2**31, 0, 1]).reshape(1, 4, 1)
     honest = parts(1)[0]
     with (
         cc.House([honest, Lying("liar", encode(write_sum(-lie, 0)))]).open(draft()) as run,

@@ -15,7 +15,7 @@ from sklearn.metrics import confusion_matrix, roc_curve
 import concilium as cc
 from agreed import Asker
 from concilium.errors import MessageError, StudyError
-from concilium.federation.attributes import Attribute, OwnValues
+from concilium.federation.attributes import Attribute
 from concilium.federation.chance_tally import (
     EDGES,
     FURTHEST,
@@ -40,7 +40,9 @@ from concilium.federation.decision import (
 )
 from concilium.federation.held_out import Part
 from concilium.federation.messages import Refusal
-from concilium.federation.schema import ConditionalSchema
+from concilium.federation.releases import find_release
+from concilium.federation.sample import Sample
+from concilium.federation.splits import Split
 from concilium.federation.sums import read_sum
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.rulefit.fit_questions import FitQuestions
@@ -48,8 +50,6 @@ from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates
 from concilium.rulefit.terms import RuleTerms
-from concilium.federation.sample import Sample
-from concilium.federation.splits import Split
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import count_as_votes
 from contract.patients import EVERYONE as CONTRACT_ROWS
@@ -479,7 +479,7 @@ def test_the_one_level_model_decides_by_what_sites_count(release, text):
     check_chosen(parse(text), own, chance, truth, find_reach(first), find_reach(own))
     called = own.predict(TABLE) == "yes"
     assert own.card.decision == say_decided(own.decided)
-    assert {kind.kind for kind in own.plan().questions} == {"tree.schema", "tree.crosstables", "tree.votes"}
+    assert {kind.kind for kind in own.plan().questions} == {"tree.schema", "counts", "tree.votes"}
     said = own.explain(EVERYONE[0])
     assert said.prediction == ("yes" if called[0] else "no")
     assert "Called yes from" in str(said)
@@ -614,8 +614,7 @@ def test_a_hospital_counts_no_finer_than_the_study_s_decision_needs():
         site = open_sites()[0]
         experts = [] if by == "odds" else about["experts"]
         asker = Asker([site], method=method, parameters=parameters)
-        template = msgspec.msgpack.encode(ConditionalSchema(OwnValues(), []))
-        reply = asker.put(site, AskVotes(**{**about, "experts": experts}, by=by), template=template)
+        reply = asker.put(site, AskVotes(**{**about, "experts": experts}, by=by))
         assert isinstance(reply, Refusal) == refused, (method, parameters, by)
 
 
@@ -634,8 +633,7 @@ def test_counts_of_fewer_than_the_least_branch_of_a_policy_are_left_out(floor):
         by="odds",
     )
     asker = Asker([site], method="naive-bayes", parameters={"decision": "youden", "bins": BINS})
-    template = msgspec.msgpack.encode(ConditionalSchema(OwnValues(), [OwnValues()]))
-    counts = read_sum(asker.put(site, question, template=template).body, question, question.shape)
+    counts = read_sum(asker.put(site, question).body, question, question.shape)
     ages = np.searchsorted([40, 60, 75], [row["age"] for row in ROWS[0]], side="right")
     yes = np.array([row["y"] == "yes" for row in ROWS[0]])
     hoped = np.zeros((2, EDGES + 1), dtype=int)
@@ -794,4 +792,4 @@ def test_questions_about_chances_that_cannot_be_meant_are_refused(wrong, words):
         "by": "odds",
     }
     with pytest.raises(MessageError, match=words):
-        AskVotes(**{**about, **wrong}).check("exact")
+        AskVotes(**{**about, **wrong}).check(find_release("exact"))

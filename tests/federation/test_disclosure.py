@@ -16,6 +16,7 @@ from pyroaring import BitMap
 import concilium as cc
 from agreed import deliver
 from concilium.errors import HouseError, LedgerError, PolicyError
+from concilium.federation.counts import AskCounts
 from concilium.federation.disclosure import Family, Guard, Population, Populations, withhold
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_envelope, open_reply
 from concilium.federation.schema import AskSchema
@@ -23,7 +24,6 @@ from concilium.federation.studies import NO_MORE, TOO_FEW
 from concilium.federation.sums import read_sum
 from concilium.policy.policy import MOST_REFUSALS
 from concilium.privacy.ledger import Ledger
-from concilium.trees.crosstables import AskCrosstables
 from strategies import tables
 
 
@@ -90,8 +90,8 @@ class Overheard(cc.Site):
     def answer(self, message):
         reply = super().answer(message)
         envelope, opened = open_envelope(message), open_reply(reply)
-        if envelope.kind == "tree.crosstables" and isinstance(opened, Answer):
-            question = decode(envelope.body, AskCrosstables)
+        if envelope.kind == "counts" and isinstance(opened, Answer):
+            question = decode(envelope.body, AskCounts)
             self.asked.append(question)
             self.said.append(read_sum(opened.body, question))
         return reply

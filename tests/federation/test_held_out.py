@@ -28,8 +28,7 @@ def ask_parts(site, *parts):
         agreed = Asker([site], method="tree", parameters={"prune": part.percent / 100})
         reply = agreed.put(site, AskSchema(query="", target="y"))
         if isinstance(reply, Answer):
-            question, template = crosstables(decode(reply.body, SchemaSeen), part=part)
-            reply = agreed.put(site, question, template)
+            reply = agreed.put(site, crosstables(decode(reply.body, SchemaSeen), part=part))
         replies.append(reply)
     return replies
 

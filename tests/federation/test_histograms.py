@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,9 +14,12 @@ import concilium as cc
 from concilium.errors import MessageError, StudyError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
+from concilium.federation.counts import AskCounts, split_counts
 from concilium.federation.edges import choose_cutoffs
-from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, split_histograms
+from concilium.federation.messages import encode
+from concilium.federation.questions import Gaussian, read_question
 from concilium.federation.releases import find_release
+from concilium.federation.sample import Sample
 from concilium.federation.site import Site
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON
 from side_door import find_side_doors, state
@@ -92,20 +96,16 @@ def test_a_tree_on_shared_cutoffs_is_the_tree_on_the_pooled_quantiles():
     assert shared.body.nodes == stated.body.nodes
     masked = cc.DecisionTree("y", bins={"age": EDGES}, cutoffs=4, release="masked").fit(house())
     assert masked.body == shared.body
-    assert {release.kind for release in shared.card.releases} == {
-        "tree.schema",
-        "tree.crosstables",
-        "histograms",
-    }
+    assert {release.kind for release in shared.card.releases} == {"tree.schema", "counts"}
 
 
 def test_histograms_are_split_by_attribute():
     attributes = (Attribute("a", (1.0, 2.0)), Attribute("b", (5.0,)))
-    question = AskHistograms(query="", target="y", attributes=attributes)
-    parts = split_histograms(attributes, np.arange(7))
-    assert {name: part.tolist() for name, part in parts.items()} == {"a": [0, 1, 2, 3], "b": [4, 5, 6]}
+    question = AskCounts(totals=False, query="", target="y", attributes=attributes)
+    parts = split_counts(attributes, np.arange(7).reshape(question.shape))
+    assert {name: part[:, 0].tolist() for name, part in parts.items()} == {"a": [0, 1, 2, 3], "b": [4, 5, 6]}
     assert question.numbers == 7
-    by_class = split_histograms(attributes, np.arange(14).reshape(7, 2))
+    by_class = split_counts(attributes, np.arange(14).reshape(1, 7, 2))
     assert {name: part.shape for name, part in by_class.items()} == {"a": (4, 2), "b": (3, 2)}
 
 
@@ -139,23 +139,24 @@ def test_tables_by_class_are_those_of_the_patients_and_one_patient_is_in_one_cel
         Attribute("sex", (), ("f", "m")),
         Attribute("race", (), ("f",), missing=False),
     )
-    question = AskNoisyHistograms(
+    question = AskCounts(
+        totals=False,
         query="",
         target="y",
         attributes=attributes,
         classes=Attribute("y", (), tuple(classes), missing=False) if classes else None,
-        variance="4",
+        noise=Gaussian("4"),
     )
-    question.check("private")
+    assert check(question, "private") == question
     schema = {"age": "number", "sex": "code", "race": "code", "y": "code"}
     view = View(cc.Records.from_rows(patients, schema=schema), cc.Policy()).each_by_itself
-    counts = question.compute(view.select("", "y").telling_all(), b"").astype(np.int64)
+    counts = question.compute(view.select("", "y").telling_all()).astype(np.int64)
     assert counts.shape == question.shape
-    tables = split_histograms(attributes, counts)
+    tables = split_counts(attributes, counts)
     assert {name: table.tolist() for name, table in tables.items()} == count_tables(patients, classes)
     without = count_tables(patients[:-1], classes)
     change = sum(((table - np.array(without[name])) ** 2).sum() for name, table in tables.items())
-    assert change == question.sensitivity_squared == 3
+    assert change == question.sensitivity.squared == 3
 
 
 @pytest.mark.parametrize("leave_out", [("a", 3), ("d", 0), ("d", 4)])
@@ -184,7 +185,7 @@ def test_private_cutoffs_are_planned_and_charged():
     sites = [cc.Site(name, state(r, age="number")) for name, r in PARTS.items()]
     tree = cc.DecisionTree("y", release="private", epsilon=2, max_depth=2, **options)
     plan = tree.plan()
-    assert [question.kind for question in plan.questions] == ["histograms.noisy", *["tree.noisy"] * 3]
+    assert [question.kind for question in plan.questions] == ["counts", *["counts"] * 3]
     tree.fit(cc.House(sites))
     opened = [entry for entry in sites[0].ledger.entries() if entry.kind == "mask.open"]
     assert opened[0].numbers == len(EDGES) + 2
@@ -197,57 +198,66 @@ AGE = Attribute("a", (1.0,))
 
 
 def plain(*attributes):
-    return AskHistograms(query="", target="y", attributes=attributes)
+    return AskCounts(totals=False, query="", target="y", attributes=attributes)
 
 
-def noisy(*attributes, variance="4", classes=None):
-    return AskNoisyHistograms(query="", target="y", attributes=attributes, classes=classes, variance=variance)
+def noisy(*attributes, variance="4", **more):
+    return msgspec.structs.replace(plain(*attributes), noise=Gaussian(variance), **more)
+
+
+def check(question, release):
+    """The question as a site reads it."""
+    return read_question(question.kind, release, encode(question))
 
 
 @pytest.mark.parametrize(
     ("question", "said"),
     [
-        (plain(), "must name an attribute"),
-        (noisy(), "must name an attribute"),
+        (plain(), "1 to 4194304 numbers"),
+        (noisy(), "1 to 262144 numbers"),
         (plain(Attribute("a", (2.0, 1.0))), "must rise"),
         (noisy(Attribute("a", (), (5, "5"))), "'a' must have different values"),
         (noisy(AGE, classes=Attribute("y", (), (1, 1), missing=False)), "'y' must have different values"),
+        (noisy(AGE, classes=Attribute("z", (), ("p",), missing=False)), "values of the target"),
         (plain(Attribute("a", (1.0,), (1,))), "both a number and a category"),
         (noisy(Attribute("a", (1.0,), (1,))), "both a number and a category"),
         (plain(AGE, AGE), "named twice"),
         (noisy(AGE, Attribute("a", (), ("x",))), "named twice"),
+        (noisy(AGE, classes=Attribute("y", (), tuple(range(1000)), missing=False)), "1 to 1000 classes"),
         (
-            noisy(AGE, classes=Attribute("y", (), tuple(range(400_000)), missing=False)),
-            "at most 262144 numbers",
+            msgspec.structs.replace(
+                plain(*(Attribute(f"a{i}", of=1 << 20) for i in range(5))),
+                classes=Attribute("y", (), ("p",), missing=False),
+            ),
+            "1 to 4194304 numbers",
         ),
-        (
-            plain(*(Attribute(f"a{i}", tuple(map(float, range(1000)))) for i in range(1100))),
-            "1048576 numbers",
-        ),
-        (noisy(AGE, variance=""), "says the variance"),
-        (noisy(AGE, variance="0"), "says the variance"),
-        (noisy(AGE, variance="1e9"), "says the variance"),
-        (noisy(AGE, variance="1E9"), "says the variance"),
-        (noisy(AGE, variance="-1"), "says the variance"),
-        (noisy(AGE, variance="1/0"), "says the variance"),
-        (noisy(AGE, variance="nan"), "says the variance"),
-        (noisy(AGE, variance="1" * 201), "says the variance"),
-        (noisy(Attribute("a", hidden=3)), "says all that it counts"),
-        (noisy(AGE, classes=Attribute("y", missing=False, hidden=2)), "says all that it counts"),
+        (noisy(*(Attribute(f"a{i}", tuple(map(float, range(1000)))) for i in range(270))), "numbers"),
+        *[(noisy(AGE, variance=v), "a variance above 0") for v in ("", "0", "1e9", "1E9", "-1", "1/0", "nan")],
+        (noisy(AGE, variance="1" * 201), "a variance above 0"),
+        (noisy(Attribute("a", of=3)), "told the same values"),
+        (noisy(AGE, classes=Attribute("y", missing=False, of=2)), "told the same values"),
         # Where somebody has no cell, a refusal, or a count in somebody else's cell, would tell who.
         (noisy(Attribute("a", (1.0,), missing=False)), "a cell for every patient"),
         (noisy(Attribute("a", (), ("x",), missing=True, other=False)), "a cell for every patient"),
         (noisy(Attribute("a", (), ("x",), missing=False, other=False)), "a cell for every patient"),
-        (
-            noisy(AGE, classes=Attribute("y", (), ("x",), missing=True, other=False)),
-            "a cell for every patient",
-        ),
+        (noisy(AGE, sample=Sample(positive="p")), "without noise only"),
+        (msgspec.structs.replace(plain(AGE), counted=[1]), "must be among those named"),
+        (msgspec.structs.replace(plain(AGE), counted=[0, 0]), "must be among those named"),
+        (msgspec.structs.replace(plain(AGE), nodes=[1]), "only leaves"),
     ],
 )
 def test_questions_that_do_not_fit_are_refused(question, said):
-    (release,) = question.releases if isinstance(question, AskNoisyHistograms) else ("exact",)
     with pytest.raises(MessageError, match=said):
-        question.check(release)
+        check(question, "exact" if question.noise is None else "private")
+
+
+@pytest.mark.parametrize(
+    ("question", "release"),
+    [(plain(AGE), "private"), (plain(AGE), "noised"), (noisy(AGE), "exact"), (noisy(AGE), "noised")],
+)
+def test_noise_comes_with_a_release_that_adds_it_and_with_no_other(question, release):
+    with pytest.raises(MessageError, match="other noise, or none"):
+        check(question, release)
 
 
 def test_cutoffs_need_bins():
@@ -262,21 +272,20 @@ def test_cutoffs_need_bins():
     "attribute",
     [
         Attribute("sex", (), ("f", "m")),
-        Attribute("sex", hidden=2),
         Attribute("sex"),
         Attribute("age", (1.0,), missing=False),
     ],
 )
 def test_values_are_no_second_way_to_tables_that_a_site_leaves_out(release, attribute):
-    with pytest.raises(MessageError, match="under 'private' only"):
-        plain(Attribute("other", (1.0,)), attribute).check(release)
+    with pytest.raises(MessageError, match="by class, or with noise"):
+        check(plain(Attribute("other", (1.0,)), attribute), release)
 
 
-def test_nor_are_classes():
-    """A plain histogram has no classes at all, and noise does not come with a plain one."""
-    assert {"classes", "variance"}.isdisjoint(AskHistograms.__struct_fields__)
-    assert "private" not in AskHistograms.releases
-    assert AskNoisyHistograms.releases == {"private"}
+def test_how_many_match_is_not_told_under_masks():
+    count = AskCounts(query="age > 5", target="")
+    check(count, "exact")
+    with pytest.raises(MessageError, match="under 'exact' only"):
+        check(count, "masked")
 
 
 def test_a_histogram_with_a_small_bin_is_left_out_where_the_policy_says_so():
@@ -289,7 +298,9 @@ def test_a_histogram_with_a_small_bin_is_left_out_where_the_policy_says_so():
         cohort = (
             desk.view.select("", "y") if release == "exact" else find_release(release).select(desk, question)
         )
-        return question.compute(cohort, b"").tolist()
+        counts = question.compute(cohort)
+        question.suppress(counts, cohort)
+        return counts.reshape(-1).tolist()
 
     assert told("exact") == told("exact", minimum_cell=2) == [0, 9, 2]
     assert told("exact", minimum_cell=3) == [0, 0, 0]

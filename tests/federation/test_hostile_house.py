@@ -14,19 +14,19 @@ from conversation import wrap
 import concilium as cc
 from agreed import Asker, deliver, set_up_masks
 from concilium.errors import HouseError
-from concilium.federation.attributes import Attribute, OwnValues
+from concilium.federation.attributes import Attribute
+from concilium.federation.counts import AskCounts
 from concilium.federation.masked_study import MaskedStudy
 from concilium.federation.masking import Join
 from concilium.federation.messages import Answer, Refusal, encode, open_reply
-from concilium.federation.schema import AskSchema, ConditionalSchema
+from concilium.federation.routing import STAYS, Branching, route
+from concilium.federation.schema import AskSchema
+from concilium.federation.splits import Split
 from concilium.federation.sums import read_sum
 from concilium.federation.terms import Propose, sign_terms
 from concilium.privacy.fixed_point import HALF_RING
 from concilium.privacy.manifest import Participant, compose
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
-from concilium.trees.crosstables import AskCrosstables
-from concilium.federation.routing import STAYS, Branching, route
-from concilium.federation.splits import Split
 from side_door import find_side_doors, state
 
 NAMES = itertools.count()
@@ -39,15 +39,13 @@ def site_of(name, rows=ROWS, **options):
     return cc.Site(name, cc.Records.from_rows(rows), **options)
 
 
-def ask(site, kind, question, *, study="study-x", release="exact", template=b""):
-    envelope = wrap(
-        kind, question, name=f"hostile-{next(NAMES):06d}", study=study, release=release, template=template
-    )
+def ask(site, kind, question, *, study="study-x", release="exact"):
+    envelope = wrap(kind, question, name=f"hostile-{next(NAMES):06d}", study=study, release=release)
     return open_reply(deliver(site, encode(envelope)))
 
 
-def classes(*values, hidden=0, target="death"):
-    return Attribute(target, (), values, missing=False, other=False, hidden=hidden)
+def classes(*values, of=0, target="death"):
+    return Attribute(target, (), values, missing=False, other=False, of=of)
 
 
 @pytest.mark.parametrize("release", ["masked", "private"])
@@ -77,7 +75,7 @@ def test_leaving_a_class_out_does_not_tell_whether_somebody_is_of_it():
     agreed = set_up_masks(sites, target="death")
     replies = set()
     for node in (1, 2, 3, 4):
-        question = AskCrosstables(
+        question = AskCounts(
             query="",
             target="death",
             classes=classes("no"),
@@ -121,7 +119,7 @@ def test_one_odd_value_changes_no_other_patients_count(monkeypatch):
     add_up, seen = MaskedStudy.add_up, []
 
     def listen(study, question, release):
-        seen.append((question.sensitivity_squared, add_up(study, question, release)))
+        seen.append((question.sensitivity.squared, add_up(study, question, release)))
         return seen[-1][1]
 
     monkeypatch.setattr(MaskedStudy, "add_up", listen)
@@ -204,23 +202,22 @@ def test_whole_numbers_that_number_the_patients_are_not_released():
 
 def crosstables(classes, *attributes, **options):
     asked = {"query": "", "target": "death", "tree": [], "nodes": [0], **options}
-    return AskCrosstables(classes=classes, attributes=attributes, **asked)
+    return AskCounts(classes=classes, attributes=attributes, **asked)
 
 
 @pytest.mark.parametrize(
     "question",
     [
-        crosstables(classes(hidden=2**20)),
-        crosstables(classes(hidden=2**24)),
-        crosstables(classes(hidden=2), *(Attribute("age", (float(i),)) for i in range(4000)), counted=[]),
-        crosstables(classes(hidden=2), Attribute("sex", hidden=2**40), counted=[]),
-        crosstables(classes(hidden=2), *(Attribute(f"x{i}", hidden=2**20) for i in range(5))),
+        crosstables(classes(of=2**20)),
+        crosstables(classes(of=2**24)),
+        crosstables(classes(of=2), *(Attribute("age", (float(i),)) for i in range(4000)), counted=[]),
+        crosstables(classes(of=2), Attribute("sex", of=2**40), counted=[]),
+        crosstables(classes(of=2), *(Attribute(f"x{i}", of=2**20) for i in range(5))),
         AskSchema(query="", target="d" * 20_000_000),
     ],
 )
 def test_a_small_message_costs_little(question):
-    template = encode(ConditionalSchema(OwnValues(), []))
-    reply = ask(site_of("a"), question.kind, question, template=template)
+    reply = ask(site_of("a"), question.kind, question)
     assert isinstance(reply, Refusal)
     assert len(reply.reason) < 500
 
@@ -254,12 +251,11 @@ def test_a_policys_colluders_are_counted_on_by_all():
 
 def test_the_cap_on_numbers_holds_for_threads_that_ask_at_once():
     site = site_of("a", policy=cc.Policy(numbers_per_patient=0.05))
-    schema = encode(ConditionalSchema(OwnValues([0, 1], ["no", "yes"]), []))
-    question = crosstables(classes(hidden=2))
+    question = crosstables(classes("no", "yes"))
     replies = []
 
     def work():
-        replies.append(ask(site, "tree.crosstables", question, template=schema))
+        replies.append(ask(site, "counts", question))
 
     threads = [threading.Thread(target=work) for _ in range(12)]
     for thread in threads:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from agreed import HOUSE, Absent, Asker, deliver, introduce_house
 from concilium.closed_lists import PROPOSED, load
 from concilium.federation.attributes import Attribute
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import MAX_MESSAGE, Answer, Refusal, encode, open_reply
 from concilium.federation.schema import AskSchema
+from concilium.federation.splits import Split
 from concilium.federation.terms import Propose, sign_terms
 from concilium.privacy.identity import Identity
-from concilium.trees.crosstables import AskCrosstables
-from concilium.federation.splits import Split
 
 SITE = site_of()
 VALID = [
@@ -95,9 +95,9 @@ JSON = st.recursive(
 
 
 @given(
-    kind=st.sampled_from(["tree.schema", "tree.crosstables"]),
+    kind=st.sampled_from(["tree.schema", "counts"]),
     field=st.sampled_from(
-        ["query", "target", "bins", "attributes", "classes", "tree", "nodes", "template", "extra"]
+        ["query", "target", "bins", "attributes", "classes", "tree", "nodes", "noise", "sample", "extra"]
     ),
     value=JSON,
 )
@@ -105,10 +105,7 @@ JSON = st.recursive(
 def test_any_value_in_any_field_is_answered_or_refused(kind, field, value):
     whole = msgspec.msgpack.decode(VALID[0 if kind == "tree.schema" else 1])
     body = msgspec.msgpack.decode(whole["body"])
-    if field == "template":
-        whole["template"] = msgspec.msgpack.encode(value)
-    else:
-        body[field] = value
+    body[field] = value
     whole["body"] = msgspec.msgpack.encode(body)
     reply = reply_to(msgspec.msgpack.encode(whole))
     assert not (isinstance(reply, Refusal) and reply.rule == "internal"), reply
@@ -116,25 +113,25 @@ def test_any_value_in_any_field_is_answered_or_refused(kind, field, value):
 
 def big(count):
     """Questions that are small for what they ask: many nodes times many cells, wide trees, huge sizes."""
-    wide = tuple(Attribute(f"a{number}", other=False, missing=False, hidden=count) for number in range(50))
+    wide = tuple(Attribute(f"a{number}", other=False, missing=False, of=count) for number in range(50))
     tree = [Split(0, 0, list(range(1, count + 1)))]
     ask = {"query": "", "target": "y", "classes": classes(2)}
     return [
-        AskCrosstables(**ask, attributes=wide, tree=tree, nodes=list(range(1, count + 1))),
-        AskCrosstables(**ask, attributes=(Attribute("a", hidden=2**60),), tree=[], nodes=[0]),
-        AskCrosstables(**{**ask, "classes": classes(2**60)}, attributes=(), tree=[], nodes=[0]),
-        AskCrosstables(**ask, attributes=(), tree=[], nodes=list(range(count))),
-        AskCrosstables(**ask, attributes=(Attribute("a", hidden=2**20),), tree=[], nodes=[0], counted=[]),
+        AskCounts(**ask, attributes=wide, tree=tree, nodes=list(range(1, count + 1))),
+        AskCounts(**ask, attributes=(Attribute("a", of=2**60),), tree=[], nodes=[0]),
+        AskCounts(**{**ask, "classes": classes(2**60)}, attributes=(), tree=[], nodes=[0]),
+        AskCounts(**ask, attributes=(), tree=[], nodes=list(range(count))),
+        AskCounts(**ask, attributes=(Attribute("a", of=2**20),), tree=[], nodes=[0], counted=[]),
     ]
 
 
 def classes(count):
-    return Attribute("y", missing=False, other=False, hidden=count)
+    return Attribute("y", missing=False, other=False, of=count)
 
 
 @pytest.mark.parametrize("question", big(20_000))
 def test_a_small_message_cannot_ask_for_a_large_answer(question):
-    message = encode(wrap("tree.crosstables", question))
+    message = encode(wrap("counts", question))
     tracemalloc.start()
     reply = reply_to(message)
     _, peak = tracemalloc.get_traced_memory()

@@ -12,16 +12,18 @@ from conversation import ROWS, crosstables, site_of
 import concilium as cc
 from agreed import ABSENT, HOUSE, Asker, introduce_house, set_up_masks
 from concilium.federation.attributes import Attribute
+from concilium.federation.counts import AskCounts
 from concilium.federation.held_out import Part
-from concilium.federation.histograms import AskHistograms, AskNoisyHistograms
 from concilium.federation.masking import Covered, End, Hello, Join, Meet, Open
 from concilium.federation.messages import Refusal, decode, encode, open_reply
+from concilium.federation.questions import Gaussian
+from concilium.federation.sample import Sample
 from concilium.federation.schema import AskSchema, SchemaSeen
 from concilium.federation.terms import MOST_DAYS, Propose, sign_terms, today
 from concilium.policy.policy import Agree
 from concilium.privacy.identity import Identity
 from concilium.trees.class_counts import AskClassCounts
-from concilium.federation.sample import Sample
+from concilium.trees.votes import AskVotes, Voter
 from side_door import state
 
 STRANGER = Identity.create()
@@ -52,8 +54,8 @@ def rule(reply):
 def test_nothing_but_a_greeting_is_answered_outside_of_a_study(release):
     site = site_of()
     asker = Asker([site, *ABSENT], release=release)
-    tables = AskNoisyHistograms(
-        query="", target="y", attributes=(Attribute("a", (), (0, 1)),), variance="100"
+    tables = AskCounts(
+        totals=False, query="", target="y", attributes=(Attribute("a", (), (0, 1)),), noise=Gaussian("100")
     )
     asked = {
         "exact": [SCHEMA, AskClassCounts(query="", target="y", sample=Sample(positive=1))],
@@ -232,7 +234,7 @@ def tree_of(site, **parameters):
 
 
 def counting(schema, **changes):
-    return crosstables(schema, {"age": [40.0, 60.0]}, **changes)[0]
+    return crosstables(schema, {"age": [40.0, 60.0]}, **changes)
 
 
 def replaced(question, **changes):
@@ -260,17 +262,17 @@ def test_a_question_that_the_method_would_not_ask_is_not_agreed_to(change):
     schema = agreed.put(site, replaced(SCHEMA, bins={"age": [40.0, 60.0]}))
     seen = decode(schema.body, SchemaSeen)
     question = counting(seen)
-    template = crosstables(seen, {"age": [40.0, 60.0]})[1]
     before = told(site)[0]
-    assert rule(agreed.put(site, change(question), template)) == "agreed"
+    assert rule(agreed.put(site, change(question))) == "agreed"
     assert told(site)[0] == before
-    assert rule(agreed.put(site, question, template)) == "answer"
+    assert rule(agreed.put(site, question)) == "answer"
 
 
 @pytest.mark.parametrize(
     "question",
     [
-        AskHistograms(query="", target="y", attributes=(Attribute("age", (40.0,)),)),
+        AskVotes(query="", target="y", positive=1, attributes=(), experts=[Voter([], [0])]),
+        AskCounts(query="", target="y", sample=Sample(positive=1, negatives=3)),
         AskClassCounts(query="", target="y", sample=Sample(positive=1)),
         replaced(SCHEMA, bins={"age": [40.0]}),
         replaced(SCHEMA, bins={"age": [40.0, 60.0], "a": [1.0]}),
@@ -293,7 +295,7 @@ def test_a_study_asks_about_its_attributes_only():
     other = replaced(
         question, attributes=(replaced(question.attributes[0], name="b"), *question.attributes[1:])
     )
-    reply = agreed.put(site, other, crosstables(seen, {"age": [40.0, 60.0]})[1])
+    reply = agreed.put(site, other)
     assert (reply.rule, "'b', which is not among the study's attributes" in reply.reason) == ("agreed", True)
 
 
@@ -323,8 +325,12 @@ def test_a_study_costs_no_more_than_its_price_however_it_is_asked():
     agreed = set_up_masks(sites, "private", price="1/10")
     spent = []
     for number in range(8):
-        question = AskNoisyHistograms(
-            query="", target="y", attributes=(Attribute("age", (30.0 + number,)),), variance="20"
+        question = AskCounts(
+            totals=False,
+            query="",
+            target="y",
+            attributes=(Attribute("age", (30.0 + number,)),),
+            noise=Gaussian("20"),
         )
         covered = [agreed.put(site, question) for site in sites]
         shown = [decode(reply.body, Covered).masked.commitment for reply in covered]
@@ -339,8 +345,8 @@ def test_a_study_costs_no_more_than_its_price_however_it_is_asked():
 def test_a_study_of_nothing_with_a_price_costs_nothing():
     sites = [cc.Site(name, state(ROWS, age="number")) for name in "abc"]
     agreed = set_up_masks(sites, "private", price=None)
-    question = AskNoisyHistograms(
-        query="", target="y", attributes=(Attribute("age", (30.0,)),), variance="20"
+    question = AskCounts(
+        totals=False, query="", target="y", attributes=(Attribute("age", (30.0,)),), noise=Gaussian("20")
     )
     shown = [decode(agreed.put(site, question).body, Covered).masked.commitment for site in sites]
     template = agreed.show(sites[0], shown)

@@ -14,7 +14,7 @@ import concilium as cc
 from agreed import deliver, draft
 from concilium.errors import HouseError, StudyError
 from concilium.federation.attributes import Attribute
-from concilium.federation.histograms import AskHistograms
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import VERSION, Refusal, encode, open_envelope, open_reply, write_signed
 from concilium.federation.run import together
 from concilium.federation.schema import AskSchema
@@ -344,7 +344,7 @@ def test_only_its_owner_can_read_what_a_house_keeps(tmp_path, kept):
         run = house.open(draft())
         site.modes.clear()
         run.gather(AskSchema(query="", target="y"))
-        run.gather(AskHistograms(query="", target="y", attributes=(Attribute("age", (40.0,)),)))
+        run.gather(AskCounts(totals=False, query="", target="y", attributes=(Attribute("age", (40.0,)),)))
     finally:
         os.umask(before)
     assert site.modes.pop("run.journal") == {0o600}

@@ -232,7 +232,7 @@ def test_a_tree_behind_a_policy_is_the_tree_of_the_filtered_patients(rows, actio
 @pytest.mark.parametrize(
     ("policy", "receipt"),
     [
-        ({"kinds": ("tree.crosstables",)}, ("kind", "tree.schema", None, None, "tree.crosstables")),
+        ({"kinds": ("counts",)}, ("kind", "tree.schema", None, None, "counts")),
         ({"modes": ("masked", "private")}, ("mode", "exact", None, None, "masked, private")),
         ({"minimum_patients": 1000}, ("patients", None, None, None, None)),
     ],

@@ -16,15 +16,17 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.closed_lists import KINDS, load
 from concilium.errors import ConciliumError, MessageError
-from concilium.experts.expert_answers import AskExpertLabels, AskExpertStep
+from concilium.experts.expert_answers import AskExpertLabels
 from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange
 from concilium.experts.public_stays import lay_course, lay_public
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
+from concilium.federation.counts import AskCounts
 from concilium.federation.held_out import Part
-from concilium.federation.histograms import AskNoisyHistograms, AskPureHistograms
-from concilium.federation.questions import Noisy
+from concilium.federation.messages import encode
+from concilium.federation.questions import Gaussian, Laplace, Summed, read_question
 from concilium.federation.releases import find_release
+from concilium.federation.splits import Split
 from concilium.records.table import label
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
@@ -33,8 +35,6 @@ from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
 from concilium.temporal.rule_counts import AskRuleCounts
 from concilium.temporal.rule_outcomes import AskRuleOutcomes
 from concilium.temporal.rule_part import RulePart
-from concilium.trees.noisy_crosstables import AskNoisyCrosstables
-from concilium.federation.splits import Split
 from contract.patients import make_series
 
 # Values that are alike, odd, or of several kinds in one column.
@@ -134,19 +134,20 @@ def draw_attributes(dice: Random, least: int) -> tuple[Attribute, ...]:
     return tuple(draw_attribute(dice, name) for name in names)
 
 
-def draw_histograms(dice: Random) -> AskNoisyHistograms:
+def draw_histograms(dice: Random) -> AskCounts:
     target = dice.choice(list(POOL))
-    classes = draw_attribute(dice, dice.choice([target, *POOL]))
-    return AskNoisyHistograms(
+    classes = Attribute(target, (), tuple(draw_values(dice, target)), missing=False)
+    return AskCounts(
+        totals=False,
         query=draw_query(dice),
         target=target,
         attributes=draw_attributes(dice, 1),
         classes=dice.choice([None, classes, classes]),
-        variance="9",
+        noise=Gaussian("9"),
     )
 
 
-def draw_crosstables(dice: Random) -> AskNoisyCrosstables:
+def draw_crosstables(dice: Random) -> AskCounts:
     target, attributes = dice.choice(list(POOL)), draw_attributes(dice, 0)
     # Often all classes, so that most patients are counted; otherwise whoever is of another is left out.
     everybody = {label(value): value for value in POOL[target] if value != float("inf")}
@@ -161,7 +162,7 @@ def draw_crosstables(dice: Random) -> AskNoisyCrosstables:
         leaves += sorted({child for child in children if child > 0})
         if not leaves:
             break
-    return AskNoisyCrosstables(
+    return AskCounts(
         query=draw_query(dice),
         target=target,
         classes=Attribute(target, (), tuple(classes), missing=False, other=False),
@@ -169,7 +170,7 @@ def draw_crosstables(dice: Random) -> AskNoisyCrosstables:
         tree=tree,
         nodes=dice.sample(leaves, dice.randrange(1, len(leaves) + 1)) if leaves else [0],
         counted=dice.sample(range(len(attributes)), dice.randrange(len(attributes) + 1)),
-        variance="9",
+        noise=Gaussian("9"),
         part=dice.choice([None, Part(percent=30, held=True), Part(percent=90, held=False)]),
     )
 
@@ -206,7 +207,7 @@ def draw_gradient(dice: Random) -> AskGradient:
         terms=write_terms(terms),
         at=Coefficients(dice.choice([0.0, 1e6, -1.0]), columns, values),
         places=dice.choice([0, 1, 10, 24]),
-        variance="9",
+        noise=Gaussian("9"),
     )
 
 
@@ -222,13 +223,13 @@ def draw_rule_counts(dice: Random) -> AskRuleCounts:
     about = (ABOUT[stage],) if stage in ABOUT else ()
     part = RulePart(task, stage, dice.choice([(), ("real",)]), about)
     return AskRuleCounts(
-        query=draw_query(dice), target="", part=part, most=dice.randrange(1, 4), variance="9"
+        query=draw_query(dice), target="", part=part, most=dice.randrange(1, 4), noise=Gaussian("9")
     )
 
 
 def draw_rule_outcomes(dice: Random) -> AskRuleOutcomes:
     rules = tuple({"G[0,1] real >= 1", "F[0,1] real < 5", "real >= 0.5"} - {dice.choice(["", "real >= 0.5"])})
-    return AskRuleOutcomes(query=draw_query(dice), target="", task=LEARNED, rules=rules, variance="9")
+    return AskRuleOutcomes(query=draw_query(dice), target="", task=LEARNED, rules=rules, noise=Gaussian("9"))
 
 
 def list_rules(row: dict) -> list[str]:
@@ -254,41 +255,42 @@ def draw_expert_labels(dice: Random) -> AskExpertLabels:
         task=EXPERTS,
         experts=dice.choice([1, 2, 5, 40]),
         stays=lay_public(STAYS, EXPERTS, dice.choice(["1h", "3h"])),
-        variance="100000000",
+        noise=Gaussian("100000000"),
     )
 
 
-def draw_expert_step(dice: Random) -> AskExpertStep:
+def draw_expert_step(dice: Random) -> AskExpertLabels:
     stay = make_series([{"real": dice.choice([0.0, 2.0, 5.0])}], ["real"], "truth", True)
-    return AskExpertStep(
+    return AskExpertLabels(
         query=draw_query(dice),
         target="",
         task=EXPERTS,
         experts=dice.choice([1, 3, 40]),
         stays=lay_course(stay, EXPERTS, whole=False),
-        epsilon="1/2",
+        noise=Laplace("1/2"),
     )
 
 
-def draw_pure_histograms(dice: Random) -> AskPureHistograms:
+def draw_pure_histograms(dice: Random) -> AskCounts:
     drawn = draw_histograms(dice)
     numbers = tuple(attribute for attribute in drawn.attributes if attribute.numeric)
-    return AskPureHistograms(
+    return AskCounts(
+        totals=False,
         query=drawn.query,
         target=drawn.target,
         attributes=numbers or (Attribute("real", (0.5, 2.5)),),
-        epsilon="1/2",
+        noise=Laplace("1/2"),
     )
 
 
 DRAWN = {
-    "histograms.pure": draw_pure_histograms,
+    "counts, pure": draw_pure_histograms,
+    "counts, histograms": draw_histograms,
+    "counts": draw_crosstables,
     "experts.labels": draw_expert_labels,
-    "experts.step": draw_expert_step,
+    "experts.labels, pure": draw_expert_step,
     "rules.counts": draw_rule_counts,
     "rules.outcomes": draw_rule_outcomes,
-    "histograms.noisy": draw_histograms,
-    "tree.noisy": draw_crosstables,
     "rulefit.gradient": draw_gradient,
 }
 
@@ -308,29 +310,31 @@ def look(rows: list[dict], schema: dict[str, str], policy: cc.Policy) -> View:
     )
 
 
-def answer(view: View, question: Noisy) -> np.ndarray | str:
+def answer(view: View, question: Summed) -> np.ndarray | str:
     """What a site would add noise to: with the patients that the release itself selects."""
     try:
         cohort = find_release("private").select(SimpleNamespace(view=view), question)
-        counts = question.compute(cohort, b"")
+        counts = question.compute(cohort)
     except ConciliumError as error:
         return f"{type(error).__name__}: {error}"
     assert counts.shape == question.shape
     return counts.astype(np.int64).reshape(-1)
 
 
-def draw_checked(dice: Random, kind: str) -> Noisy | None:
+def draw_checked(dice: Random, kind: str) -> Summed | None:
     """A question of this kind, if it is one that a site would look at."""
     question = DRAWN[kind](dice)
     try:
-        question.check("private")
+        read_question(question.kind, "private", encode(question))
     except MessageError:
         return None
     return question
 
 
 def test_every_kind_that_may_be_private_is_drawn_here():
-    assert {kind for kind, place in KINDS.items() if issubclass(load(place), Noisy)} == set(DRAWN)
+    private = {kind for kind, place in KINDS.items() if "private" in load(place).releases}
+    statistics = {kind for kind in private if issubclass(load(KINDS[kind]), Summed)}
+    assert {kind.split(",")[0] for kind in DRAWN} == statistics
 
 
 @pytest.mark.parametrize("kind", DRAWN)
@@ -365,7 +369,9 @@ def test_one_patient_changes_no_more_than_is_charged_for(kind, seed):
         return
     assert one.size == other.size == question.numbers
     moved = sum(int(change) ** 2 for change in (one - other).tolist())
-    assert moved <= question.sensitivity_squared
+    assert moved <= question.sensitivity.squared
+    if question.sensitivity.l1 is not None:
+        assert int(np.abs(one - other).sum()) <= question.sensitivity.l1
 
 
 @pytest.mark.parametrize("kind", DRAWN)

@@ -12,7 +12,6 @@ from concilium.federation.messages import VERSION, Envelope, encode
 from concilium.federation.questions import (
     MOST_REMEMBERED,
     Gathered,
-    Noisy,
     Question,
     Reply,
     Reported,
@@ -86,9 +85,7 @@ def test_every_question_about_patients_says_what_it_reads(kind):
         assert form.compute is not Summed.compute
         assert form.shape is not Summed.shape
         assert issubclass(form, Reported) == (form.releases == {"local"})
-        assert issubclass(form, Noisy) == ("private" in form.releases)
-        assert not issubclass(form, Noisy) or form.releases <= {"private", "noised"}
-        assert not issubclass(form, Noisy) or form.sensitivity_squared is not Noisy.sensitivity_squared
+        assert ("private" in form.releases) == (form.sensitivity is not Summed.sensitivity)
 
 
 def test_no_two_kinds_are_one():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conversation import ROWS, crosstable_envelope, read_schema, schema_message, site_of, wrap
+from conversation import ROWS, Listening, crosstable_envelope, read_schema, schema_message, site_of, wrap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,14 +12,13 @@ import concilium as cc
 from agreed import Asker, deliver
 from concilium.errors import ConciliumError, HouseError, MaskError, StudyError
 from concilium.federation.attributes import Attribute
-from concilium.federation.histograms import AskHistograms
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
 from concilium.federation.questions import cannot_be_united
 from concilium.federation.region import Region
-from concilium.federation.schema import AskSchema, ConditionalSchema
+from concilium.federation.schema import AskSchema
 from concilium.federation.sums import read_sum
 from concilium.privacy.identity import Identity, is_signed
-from concilium.trees.crosstables import AskCrosstables
 from strategies import deal_tiers, federations
 
 
@@ -120,7 +119,7 @@ def test_a_region_answers_what_its_sites_answer_together():
     }
     assert seen.unbinned == ["age"]
     question = crosstable_envelope(region)
-    asked = decode(question.body, AskCrosstables)
+    asked = decode(question.body, AskCounts)
     total, *below = (
         read_sum(open_reply(deliver(member, encode(question))).body, asked) for member in (region, one, other)
     )
@@ -270,7 +269,7 @@ def test_no_refusal_of_a_region_names_its_hospitals(on_loss, answers, query, tie
     for _ in range(3):
         replies.append(open_reply(deliver(region, message)))
         ages = Attribute("age", (40.0 + len(replies),))
-        question = AskHistograms(query=query, target="y", attributes=(ages,))
+        question = AskCounts(totals=False, query=query, target="y", attributes=(ages,))
         message = encode(wrap(question.kind, question, name=f"question-{len(replies)}"))
     refusals = [reply for reply in replies if isinstance(reply, Refusal)]
     assert bool(refusals) == (query != "" or answers > 1 or on_loss == "stop")
@@ -312,9 +311,7 @@ def test_a_restarted_region_goes_on_with_the_same_sites_or_not_at_all(tmp_path):
     seen = (root.ledger.count, root.ledger.hash)
 
     def asked(name, seen):
-        return encode(
-            wrap("tree.crosstables", question.body, name=name, template=question.template, seen=seen)
-        )
+        return encode(wrap("counts", question.body, name=name, seen=seen))
 
     again = open_reply(deliver(begin(), asked("question-9", seen)))
     assert isinstance(again, Answer)
@@ -337,16 +334,22 @@ def test_what_a_region_cannot_pass_on_is_refused(monkeypatch):
         refusal = open_reply(deliver(region, schema_message("question-7")))
     assert refusal.rule == "kind"
     assert "ask the hospitals themselves" in refusal.reason
-    question = crosstable_envelope(region)
-    for template in (b"nonsense", encode(ConditionalSchema(*decode_parts(question.template)))):
-        wrong = wrap("tree.crosstables", question.body, name="question-8", template=template)
-        assert open_reply(deliver(region, encode(wrong))).rule == "message"
 
 
-def decode_parts(template):
-    """A conditional schema with an attribute too few."""
-    known = decode(template, ConditionalSchema)
-    return known.classes, known.attributes[:-1]
+def test_no_hospital_reads_a_value_that_only_others_have():
+    """Through however many tiers: the bytes that reach a hospital hold none."""
+    rows = [
+        [{"drug": f"{name}-only", "sex": "fm"[i % 2], "y": i * i % 5 % 2} for i in range(40)] for name in "abcd"
+    ]
+    sites = [Listening(site_of(some, name=name)) for name, some in zip("abcd", rows, strict=True)]
+    tiers = [Region("north", cc.House([Region("coast", cc.House(sites[:2])), sites[2]])), sites[3]]
+    tree = cc.DecisionTree("y", max_depth=2).fit(cc.House(tiers))
+    assert tree.body == cc.DecisionTree("y", max_depth=2).fit(cc.House([s.site for s in sites])).body
+    for site in sites:
+        heard = b"".join(site.heard)
+        assert f"{site.name}-only".encode() in heard
+        for other in "abcd".replace(site.name, ""):
+            assert f"{other}-only".encode() not in heard
 
 
 @given(st.binary(max_size=200))

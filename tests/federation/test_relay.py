@@ -124,7 +124,7 @@ def test_a_region_sees_vectors_under_masks_and_nothing_that_the_house_does_not()
     covered = [
         np.frombuffer(decode(open_reply(reply).body, Covered).masked.vector, dtype="<u8")
         for envelope, reply in passed
-        if envelope.kind == "tree.crosstables"
+        if envelope.kind == "counts"
     ]
     assert len(covered) >= 2
     assert all((vector > 2**40).all() for vector in covered)
@@ -140,7 +140,7 @@ def test_a_region_sees_vectors_under_masks_and_nothing_that_the_house_does_not()
 def tamper(messages, relayed):
     """Another number in one hospital's masked vector."""
     name = next(iter(relayed.replies))
-    if open_envelope(messages[name]).kind != "tree.crosstables":
+    if open_envelope(messages[name]).kind != "counts":
         return relayed
     answer = open_reply(relayed.replies[name])
     covered = decode(answer.body, Covered).masked
@@ -152,7 +152,7 @@ def tamper(messages, relayed):
 def swap(messages, relayed):
     """One hospital's reply as that of another."""
     names = list(relayed.replies)
-    if open_envelope(messages[names[0]]).kind != "tree.crosstables":
+    if open_envelope(messages[names[0]]).kind != "counts":
         return relayed
     return Relayed(dict(zip(names, [relayed.replies[name] for name in reversed(names)], strict=True)), {})
 

@@ -16,9 +16,9 @@ from concilium import closed_lists, federation
 from concilium.closed_lists import KINDS, RELEASES, load
 from concilium.errors import HouseError, MessageError
 from concilium.federation.attributes import Attribute
-from concilium.federation.histograms import AskHistograms, AskNoisyHistograms
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Answer, Refusal, encode, open_reply
-from concilium.federation.questions import Noisy, NoisyPure, Question, Statistic, Step, read_again
+from concilium.federation.questions import Gaussian, Question, Statistic, Step, Summed, read_again
 from concilium.federation.releases import find_release
 from concilium.federation.releases.release import Release
 from concilium.federation.schema import AskSchema
@@ -26,8 +26,8 @@ from concilium.federation.terms import Propose
 from side_door import state
 
 AGE = Attribute("age", (40.0, 60.0))
-PLAIN = AskHistograms(query="", target="y", attributes=(AGE,))
-NOISY = AskNoisyHistograms(query="", target="y", attributes=(AGE,), variance="100")
+PLAIN = AskCounts(totals=False, query="", target="y", attributes=(AGE,))
+NOISY = AskCounts(totals=False, query="", target="y", attributes=(AGE,), noise=Gaussian("100"))
 
 
 @pytest.fixture(autouse=True)
@@ -99,12 +99,12 @@ def test_a_new_release_is_one_file_and_one_line(monkeypatch):
         RELEASES, "open", closed_lists.ListedRelease(f"{__name__}:Open", priced=False, bounded=False)
     )
     monkeypatch.setattr("test_releases.Open", Open, raising=False)
-    monkeypatch.setattr(AskHistograms, "releases", frozenset({"open"}))
+    monkeypatch.setattr(AskCounts, "releases", frozenset({"open"}))
     monkeypatch.setattr(Propose, "releases", frozenset(RELEASES))
     monkeypatch.setattr(Anything, "releases", tuple(RELEASES))
     sites = parts(policy=cc.Policy(modes=("open",)))
     with cc.House(sites).open(draft("open")) as run:
-        total = run.add_up(PLAIN)
+        total = run.ask(PLAIN)
         card = run.finish({})
     assert total.sum() == len(ROWS)
     assert (card.release, card.meaning) == ("open", Open.meaning)
@@ -116,17 +116,17 @@ def statistics():
     return {kind: form for kind, form in forms.items() if issubclass(form, Statistic)}
 
 
-def test_private_is_for_noisy_questions_and_they_are_for_private_alone():
+def test_what_leaves_with_noise_says_how_far_one_patient_moves_it():
     for kind, form in statistics().items():
-        assert issubclass(form, Noisy) == ("private" in form.releases), kind
-        if issubclass(form, Noisy):
-            assert form.releases - ({"noised"} if issubclass(form, NoisyPure) else set()) == {"private"}, kind
+        noisy = [name for name in form.releases if find_release(name).noise]
+        says = issubclass(form, Summed) and form.sensitivity is not Summed.sensitivity
+        assert bool(noisy) == says, kind
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_question_is_answered_under_its_own_releases_only(release):
     sites = parts()
-    for question in (PLAIN, NOISY, AskSchema(query="", target="y", count_patients=False)):
+    for question in (AskSchema(query="", target="y", count_patients=False),):
         if release in question.releases:
             continue
         reply = open_reply(deliver(sites[0], encode(wrap(question.kind, question, release=release))))
@@ -135,15 +135,14 @@ def test_a_question_is_answered_under_its_own_releases_only(release):
 
 
 def test_private_never_answers_what_is_not_noisy_even_if_a_kind_says_so(monkeypatch):
-    """Were a plain kind to list `private` among its releases, the release itself would refuse: covered or opened."""
-    monkeypatch.setattr(AskHistograms, "releases", frozenset({"exact", "masked", "private"}))
+    """Were a gathered kind to list `private` among its releases, the release itself would refuse."""
     monkeypatch.setattr(AskSchema, "releases", frozenset({"private"}))
     sites = parts()
     with (
         cc.House(sites).open(draft("private")) as run,
-        pytest.raises(HouseError, match="'histograms' cannot be released as 'private'"),
+        pytest.raises(HouseError, match="'private' has other noise, or none"),
     ):
-        run.add_up(PLAIN)
+        run.ask(PLAIN)
     with (
         cc.House(sites).open(draft("private")) as run,
         pytest.raises(HouseError, match=r"'tree\.schema' cannot be released as 'private'"),
@@ -157,9 +156,9 @@ def test_a_question_with_one_release_keeps_it_in_a_run_of_another():
     """A masked run may have a private part: its noise and its price are those of `private`, the rest is as it was."""
     sites = parts()
     with cc.House(sites).open(draft("masked")) as run:
-        plain = run.add_up(PLAIN)
-        run.add_up(NOISY)
-        again = run.add_up(PLAIN)
+        plain = run.ask(PLAIN)
+        run.ask(NOISY)
+        again = run.ask(PLAIN)
         card = run.finish({})
     np.testing.assert_array_equal(plain, again)
     assert card.release == "masked"
@@ -196,7 +195,7 @@ def test_what_is_released_is_what_the_house_adds_up():
     totals = {}
     for release in ("exact", "masked"):
         with cc.House(parts()).open(draft(release)) as run:
-            totals[release] = run.add_up(PLAIN)
+            totals[release] = run.ask(PLAIN)
     np.testing.assert_array_equal(totals["exact"], totals["masked"])
     replies = [open_reply(deliver(site, encode(wrap(PLAIN.kind, PLAIN)))) for site in parts()]
     assert all(isinstance(reply, Answer) for reply in replies)

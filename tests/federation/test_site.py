@@ -67,7 +67,7 @@ def test_minimum_counts_only_patients_whose_target_is_known():
 @pytest.mark.parametrize(
     ("policy", "rule"),
     [
-        (cc.Policy(kinds=("tree.crosstables",)), "kind"),
+        (cc.Policy(kinds=("counts",)), "kind"),
         (cc.Policy(kinds=()), "kind"),
         (cc.Policy(modes=("masked", "private")), "mode"),
         (cc.Policy(numbers_per_patient=0.0), "numbers"),

@@ -16,9 +16,9 @@ from agreed import deliver, draft
 from concilium import closed_lists
 from concilium.errors import LedgerError, PolicyError, StudyError
 from concilium.federation.attributes import Attribute
-from concilium.federation.histograms import AskHistograms, AskNoisyHistograms
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
-from concilium.federation.questions import PLAIN, Summed
+from concilium.federation.questions import PLAIN, Gaussian, Summed
 from concilium.federation.schema import AskSchema, SchemaSeen
 from concilium.federation.sums import read_sum
 from concilium.federation.work import Workload
@@ -70,7 +70,7 @@ class AskNotes(Summed, frozen=True, kw_only=True):
     def estimate(self, patients, columns):
         return Workload(patients, patients)
 
-    def compute(self, cohort, template):
+    def compute(self, cohort):
         return np.array([len(cohort)])
 
 
@@ -136,7 +136,7 @@ class AskLengths(Summed, frozen=True, kw_only=True):
     def estimate(self, patients, columns):
         return Workload(patients, patients)
 
-    def compute(self, cohort, template):
+    def compute(self, cohort):
         return np.array([cohort.take_part("series").lengths.sum()], dtype=np.int64)
 
 
@@ -157,8 +157,8 @@ def test_nobody_outside_knows_of_the_patient_column(policy, parts):
         assert ask(site, schema_message("question-2", query=query)).rule == "query"
     named = (
         AskSchema(query="", target="patient"),
-        AskHistograms(query="", target="patient", attributes=(Attribute("sex", (1.0,)),)),
-        AskHistograms(query="", target="y", attributes=(Attribute("patient", (1.0, 2.0)),)),
+        AskCounts(totals=False, query="", target="patient", attributes=(Attribute("sex", (1.0,)),)),
+        AskCounts(totals=False, query="", target="y", attributes=(Attribute("patient", (1.0, 2.0)),)),
     )
     for number, question in enumerate(named):
         reply = ask(site, encode(wrap(question.kind, question, name=f"question-{number + 3}")))
@@ -172,12 +172,14 @@ def test_nobody_outside_knows_of_the_patient_column(policy, parts):
 def test_nor_do_private_questions():
     sites = [cc.Site(name, cc.Patients(table=STATED, by="patient")) for name in "abc"]
     for target, attribute in (("y", Attribute("patient", (1.0,))), ("patient", Attribute("sex", (), ("f",)))):
-        question = AskNoisyHistograms(query="", target=target, attributes=(attribute,), variance="100")
+        question = AskCounts(
+            totals=False, query="", target=target, attributes=(attribute,), noise=Gaussian("100")
+        )
         with (
             cc.House(sites).open(draft("private", target=target)) as run,
             pytest.raises(cc.errors.HouseError, match="there is no column 'patient'"),
         ):
-            run.add_up(question)
+            run.ask(question)
 
 
 def test_a_table_that_is_nothing_but_ids_is_no_table():
@@ -258,7 +260,7 @@ def test_a_house_goes_on_without_the_hospital_that_does_not_hold_the_part(monkey
     policy = cc.Policy(kinds=tuple(closed_lists.KINDS))
     holding = cc.Site("holding", cc.Patients(table=TABLE, series=NOTES, by="patient"), policy)
     with cc.House([holding, site_of(name="other", policy=policy)]).open(draft()) as run:
-        total = run.add_up(AskNotes(query="", target="y"))
+        total = run.ask(AskNotes(query="", target="y"))
         card = run.finish({})
     assert total.tolist() == [6]
     assert [(refusal.site, refusal.rule) for refusal in card.refusals] == [("other", "kind")]

@@ -70,7 +70,7 @@ class AskNumbers(Summed, frozen=True, kw_only=True):
     def counts(self):
         return self.patients
 
-    def compute(self, cohort, template):
+    def compute(self, cohort):
         return self.held[len(cohort)]
 
     def estimate(self, patients, columns):
@@ -201,7 +201,7 @@ def test_sums_through_any_tiers_are_the_flat_sum(data, numbers, places):
         sites = [site_of(PATIENTS[:count], name=f"s{count}", policy=policy) for count in AskNumbers.held]
         members = deal_tiers(data, sites)
         with cc.House(members).open(draft()) as run:
-            total = run.add_up(asked(numbers[0], places))
+            total = run.ask(asked(numbers[0], places))
     assert total.dtype == np.int64
     np.testing.assert_array_equal(total, np.sum(numbers, axis=0))
 

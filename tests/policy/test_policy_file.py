@@ -16,7 +16,7 @@ from concilium.policy.policy import CONSTRAINTS, Agree, WorkLimits
 
 COMPLETE = """
 [release]
-kinds = ["tree.schema", "tree.crosstables"]
+kinds = ["tree.schema", "counts"]
 modes = ["exact"]
 minimum_patients = 10
 differencing = false

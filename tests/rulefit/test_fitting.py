@@ -54,7 +54,7 @@ def ask(**changes):
 
 def answer(question, *cohorts):
     question.check("exact")
-    parts = [question.compute(cohort, b"") for cohort in cohorts]
+    parts = [question.compute(cohort) for cohort in cohorts]
     assert all(len(part) == question.numbers for part in parts)
     return read_sums(question, np.sum(parts, axis=0))
 
@@ -275,7 +275,7 @@ def test_dual_steps_at_a_site_are_those_of_the_algorithm(patients):
     table, y = patients
     question = ask_dual(before=0.2, places=30)
     question.check("exact")
-    sums = question.compute(cohort_of(table, y), b"") / 2.0**30
+    sums = question.compute(cohort_of(table, y)) / 2.0**30
     wide = np.column_stack([np.ones(150), design_of(TERMS, records_of(table, y)).matrix()])
     dual = np.zeros(COLUMNS + 1)
     for step in range(3):
@@ -290,7 +290,7 @@ def test_steps_that_run_away_are_answered_within_bounds(patients):
     """A house may ask for steps that no method would take: numbers stay numbers."""
     question = ask_dual(outcome=RANGE, target="d", step=9e5, local=1000)
     question.check("exact")
-    sums = question.compute(cohort_of(*patients, target="d"), b"")
+    sums = question.compute(cohort_of(*patients, target="d"))
     assert np.all(np.abs(sums) <= BOUND * 2.0**24)
 
 
@@ -306,7 +306,7 @@ def test_rates_are_those_of_the_table(patients, outcome):
     question.check("exact")
     sites = 4
     cohorts = [cohort_of(table[part::sites], y[part::sites], target=target) for part in range(sites)]
-    parts = [question.compute(cohort, b"") for cohort in cohorts]
+    parts = [question.compute(cohort) for cohort in cohorts]
     assert all(len(part) == question.numbers for part in parts)
     rates = read_rates(question, np.sum(parts, axis=0))
     design = design_of(TERMS, records_of(table, y)).matrix()
@@ -327,7 +327,7 @@ def test_rates_are_those_of_the_table(patients, outcome):
 def test_rates_of_a_rule_that_nobody_or_everybody_fulfils(patients):
     terms = RuleTerms(ATTRIBUTES[:1], (((0, 0, 0),), ((0, 1, 42),)))
     question = AskRates(query="", target="y", outcome=YES, terms=terms)
-    rates = read_rates(question, question.compute(cohort_of(*patients), b""))
+    rates = read_rates(question, question.compute(cohort_of(*patients)))
     assert rates.support.tolist() == [0, 1]
     assert math.isnan(rates.inside[0])
     assert rates.inside[1] == pytest.approx(patients[1].mean())
@@ -337,7 +337,7 @@ def test_rates_of_a_rule_that_nobody_or_everybody_fulfils(patients):
 
 def test_rates_of_no_terms_and_of_lying_questions(patients):
     none = AskRates(query="", target="y", outcome=YES, terms=RuleTerms(()))
-    rates = read_rates(none, none.compute(cohort_of(*patients), b""))
+    rates = read_rates(none, none.compute(cohort_of(*patients)))
     assert (rates.patients, len(rates.support)) == (150, 0)
     for changes in (
         {"places": 33},

@@ -12,7 +12,7 @@ import concilium as cc
 from agreed import Asker
 from concilium.errors import HouseError, StudyError
 from concilium.federation.attributes import Attribute
-from concilium.federation.histograms import AskHistograms
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Refusal
 from concilium.privacy.mechanisms import add_gaussian, add_laplace
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
@@ -204,13 +204,13 @@ def test_what_had_noise_is_not_asked_again_exactly(release, options, monkeypatch
     """With the noise held at zero the bins miss everybody for sure, and there is no exact second look."""
     monkeypatch.setenv(SWITCH, SWITCHED_ON)
     asked = []
-    compute = AskHistograms.compute
+    compute = AskCounts.compute
 
     def watch(self, cohort, template):
         asked.extend(attribute.name for attribute in self.attributes)
         return compute(self, cohort, template)
 
-    monkeypatch.setattr(AskHistograms, "compute", watch)
+    monkeypatch.setattr(AskCounts, "compute", watch)
     few = [-1.0, 0.0, 1.0]
     bins = {"a": few, "b": [1000.0, 2000.0, 3000.0], "c": FAR}
     with zero_noise():
@@ -232,12 +232,12 @@ def test_hospitals_do_not_tell_exactly_what_the_study_has_told_with_noise(edges)
         site = cc.Site("s", deal(*draw(300, 5), 1)[0])
         parameters = {"positive": 1, "bins": bins, "noise": noise, "attributes": ["a", "c"]}
         asker = Asker([site], method="rulefit", release="exact", parameters=parameters)
-        question = AskHistograms(query="", target="y", attributes=(Attribute("c", tuple(edges)),))
+        question = AskCounts(totals=False, query="", target="y", attributes=(Attribute("c", tuple(edges)),))
         reply = asker.put(site, question)
         assert isinstance(reply, Refusal) == refused
         if refused:
             assert "the histogram of 'c' is told with noise in this study" in reply.reason
-        few = AskHistograms(query="", target="y", attributes=(Attribute("a", (-1.0, 0.0, 1.0)),))
+        few = AskCounts(totals=False, query="", target="y", attributes=(Attribute("a", (-1.0, 0.0, 1.0)),))
         assert not isinstance(asker.put(site, few), Refusal)
 
 

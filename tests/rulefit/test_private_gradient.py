@@ -16,6 +16,7 @@ from agreed import draft
 from concilium.errors import HouseError, MessageError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
+from concilium.federation.questions import Gaussian
 from concilium.policy.policy import Policy
 from concilium.privacy.fixed_point import widen_sensitivity
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
@@ -44,7 +45,7 @@ def make_terms(norm, heights=(0.5, -2.0, 0.0, 3.0), scale=0.1):
     )
 
 
-def make_question(terms, w, places, variance="100"):
+def make_question(terms, w, places, noise=Gaussian("100")):
     columns = tuple(range(len(terms)))
     return AskGradient(
         query="",
@@ -53,7 +54,7 @@ def make_question(terms, w, places, variance="100"):
         terms=write_terms(terms),
         at=Coefficients(w[0], columns, tuple(w[1:])),
         places=places,
-        variance=variance,
+        noise=Gaussian(variance),
     )
 
 
@@ -62,7 +63,7 @@ def answer(question, rows):
     schema = {"age": "number", "sex": "code", "y": "code"}
     patients = cc.Records.from_rows([*rows, {"age": 1.0, "sex": "f", "y": "n"}], schema=schema)
     view = View(patients.take(np.arange(len(rows))), Policy()).each_by_itself
-    return question.compute(view.select("", "y").telling_all(), b"")
+    return question.compute(view.select("", "y").telling_all())
 
 
 def share_of(row, terms, w):
@@ -96,8 +97,8 @@ def test_one_patient_changes_no_more_than_the_site_charges_for(rows, norm, heigh
     question = make_question(terms, w, places)
     question.check("private")
     change = [int(step) for step in answer(question, rows) - answer(question, rows[:-1])]
-    assert sum(step * step for step in change) <= question.sensitivity_squared
-    assert question.sensitivity_squared == widen_sensitivity(Fraction(norm) ** 2, 5, places)
+    assert sum(step * step for step in change) <= question.sensitivity.squared
+    assert question.sensitivity.squared == widen_sensitivity(Fraction(norm) ** 2, 5, places)
 
 
 @settings(max_examples=40)
@@ -130,10 +131,10 @@ def test_nothing_of_a_private_question_is_remembered():
     cohort = view.select("", "y").telling_all()
     terms = make_terms(2.0)
     question = make_question(terms, (0.1, 0.7, -0.3, 1.1, 0.2), 24)
-    once = question.compute(cohort, b"")
+    once = question.compute(cohort)
     assert view not in LAST
     LAST[view] = ((question.terms, ("", "y")), build_at_site(make_terms(0.25), cohort))
-    assert question.compute(cohort, b"").tolist() == once.tolist()
+    assert question.compute(cohort).tolist() == once.tolist()
 
 
 def sites_of(rows, count=3):
@@ -149,7 +150,7 @@ ROWS = [{"age": 30.0 + i, "sex": "fm"[i % 2], "y": "np"[i % 3 == 0]} for i in ra
 
 def ask(question, sites):
     with cc.House(sites).open(draft("private")) as run:
-        return run.add_up(question)
+        return run.ask(question)
 
 
 def test_the_noise_of_the_sum_is_gaussian_of_the_stated_variance(monkeypatch):
@@ -162,7 +163,7 @@ def test_the_noise_of_the_sum_is_gaussian_of_the_stated_variance(monkeypatch):
         terms=write_terms(wide),
         at=Coefficients(),
         places=8,
-        variance="250000",
+        noise=Gaussian("250000"),
     )
     with zero_noise():
         exact = ask(question, sites_of(ROWS))
@@ -172,7 +173,7 @@ def test_the_noise_of_the_sum_is_gaussian_of_the_stated_variance(monkeypatch):
 
 
 def test_the_site_charges_what_it_works_out_itself():
-    question = make_question(make_terms(2.0), (0.0,) * 5, 10, variance="1000000000")
+    question = make_question(make_terms(2.0), (0.0,) * 5, 10, noise=Gaussian("1000000000"))
     sites = sites_of(ROWS)
     ask(question, sites)
     expected = widen_sensitivity(Fraction(4), 5, 10) / (2 * 10**9)

@@ -91,7 +91,7 @@ def test_charges_are_what_was_planned_and_no_more():
     sites = make_sites()
     fitted = study(epsilon=1).fit(cc.House(sites))
     plan = fitted.plan()
-    assert [question.kind for question in plan.questions] == ["histograms.noisy", *["rulefit.gradient"] * 40]
+    assert [question.kind for question in plan.questions] == ["counts", *["rulefit.gradient"] * 40]
     assert plan.questions[0].cost == plan.total * Fraction(3, 10)
     assert plan.total == rho_for_epsilon(1, "1/1000000")
     assert epsilon_from_rho(plan.total, Fraction(1, 10**6)) <= 1

@@ -17,9 +17,9 @@ from agreed import Asker
 from concilium.errors import StudyError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
-from concilium.federation.histograms import AskHistograms, AskNoisyHistograms, AskPureHistograms
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Answer, Refusal, encode, open_reply
-from concilium.federation.questions import NoisyPure
+from concilium.federation.questions import Gaussian, NoisyPure
 from concilium.federation.sums import read_sum
 from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
@@ -39,7 +39,7 @@ def open_sites(**policy):
 
 
 def ask(epsilon="1/2", attributes=NUMBERS, query=""):
-    return AskPureHistograms(query=query, target="y", attributes=attributes, epsilon=epsilon)
+    return AskCounts(totals=False, query=query, target="y", attributes=attributes, epsilon=epsilon)
 
 
 def asker_of(sites, release="exact"):
@@ -177,8 +177,8 @@ def test_only_pure_questions_are_noised_and_only_where_they_were_agreed():
     sites = open_sites(budget=cc.Budget("50"))
     asker = asker_of(sites)
     asker.release = "noised"
-    gaussian = AskNoisyHistograms(query="", target="y", attributes=NUMBERS, variance="100")
-    plain = AskHistograms(query="", target="y", attributes=NUMBERS)
+    gaussian = AskCounts(totals=False, query="", target="y", attributes=NUMBERS, noise=Gaussian("100"))
+    plain = AskCounts(totals=False, query="", target="y", attributes=NUMBERS)
     for question in (gaussian, plain):
         assert isinstance(asker.put(sites[0], question), Refusal)
     other = Asker(sites, method="rulefit", parameters={"positive": 1, "bins": BINS, "epsilon": "4"})
@@ -211,7 +211,7 @@ def test_one_patient_moves_the_counts_by_the_sensitivity_at_most(attributes, lea
     for rows in (np.ones(30, dtype=bool), rest):
         view = View(records_of(table[rows], outcome[rows]), cc.Policy(), b"", division_key=b"key")
         cohort = view.each_by_itself.select("", "y").telling_all()
-        counts.append(question.compute(cohort, b""))
+        counts.append(question.compute(cohort))
     moved = np.abs(counts[0] - counts[1]).sum()
     assert moved == question.sensitivity == attributes
 

@@ -251,7 +251,7 @@ def test_categories_stored_differently_at_each_site_are_one(patients):
 
 
 @pytest.mark.parametrize(
-    "kinds", list(itertools.combinations(["rulefit.schema", "histograms", "rulefit.rules"], 2))
+    "kinds", list(itertools.combinations(["rulefit.schema", "counts", "rulefit.rules"], 2))
 )
 def test_a_policy_that_does_not_list_a_kind_refuses_it(patients, kinds):
     sites = [
@@ -298,12 +298,12 @@ def test_the_card_lists_rounds_bytes_and_releases(patients):
     assert card.rounds == len(told) > 5
     assert card.bytes > 10_000
     assert [site.patients for site in card.sites] == [80, 80, 80]
-    kinds = ["histograms", "rulefit.fit", "rulefit.rates", "rulefit.rules", "rulefit.schema"]
+    kinds = ["counts", "rulefit.fit", "rulefit.rates", "rulefit.rules", "rulefit.schema"]
     assert sorted({release.kind for release in card.releases}) == kinds
     for site in ("site 0", "site 1", "site 2"):
         own = {release.kind: release for release in card.releases if release.site == site}
         assert sum(release.answers for release in own.values()) == card.rounds
-        assert own["histograms"].numbers == sum(len(edges) + 2 for edges in BINS.values())
+        assert own["counts"].numbers == sum(len(edges) + 2 for edges in BINS.values())
         assert own["rulefit.rates"].numbers == 3 + 3 * len(model.table())
         assert all(release.cost is None for release in own.values())
     assert any("more than one exact number for every two patients" in warning for warning in card.warnings)

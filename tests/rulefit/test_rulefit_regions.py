@@ -104,7 +104,7 @@ def test_sums_through_any_tiers_are_those_of_the_flat_house_to_the_last_bit(data
     sums = []
     for parts in (open_sites(count, seed), regions):
         with cc.House(parts).open(draft(query=question.query, target=question.target)) as run:
-            sums.append(run.add_up(question))
+            sums.append(run.ask(question))
     assert sums[0].dtype == sums[1].dtype == np.int64
     assert np.array_equal(*sums)
 

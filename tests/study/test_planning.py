@@ -32,7 +32,7 @@ def test_a_private_plan_is_exact_and_asks_nothing(tmp_path: Path) -> None:
     ]
     assert all(site.balance.source == "default" for site in plan.sites)
     assert plan.fits
-    assert {kind for kind, _, _ in plan.rows} == {"tree.noisy"}
+    assert {kind for kind, _, _ in plan.rows} == {"counts"}
     shown = CliRunner().invoke(app, ["run", str(path), "--plan", "--json"]).stdout
     assert json.loads(shown) == plan.to_dict()
 

@@ -22,8 +22,9 @@ from agreed import Asker
 from concilium.errors import HouseError, ModelError, StudyError
 from concilium.evaluation.rule_judgement import judge_discovery
 from concilium.federation.cohort import View
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Answer, Refusal
-from concilium.federation.patient_count import AskPatientCount
+from concilium.federation.questions import Gaussian
 from concilium.federation.sums import read_sum
 from concilium.privacy.accounting import rho_for_epsilon, rho_from_pure
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
@@ -127,7 +128,7 @@ def test_the_noise_of_a_sum_is_what_the_search_takes_it_for():
             question = ask_counts(model, run, model.split_budget()["levels"], "skeletons", 11)
             deviations.append(math.sqrt(question.noise * run.noise_factor))
             exact = sum(count(own[:50], question) for own in CLIENTS)
-            spread += (run.add_up(question) - exact).tolist()
+            spread += (run.ask(question) - exact).tolist()
     assert np.std(spread) == pytest.approx(deviations[0], rel=0.1)
 
 
@@ -222,7 +223,7 @@ def count(clients, question):
     view = View(
         cc.Patients.of(cc.RuleSets(clients)).selectable, cc.Policy(), parts={"rules": cc.RuleSets(clients)}
     )
-    return question.compute(view.select("", ""), b"")
+    return question.compute(view.select("", ""))
 
 
 @given(
@@ -233,18 +234,18 @@ def test_no_patient_changes_more_than_is_charged(clients, one_more, most, stage)
     task = cc.RuleDiscovery(**STUDY).task
     about = ("G[?] HR >= ?", "F[?] Temp > ?") if stage == "parameters" else ()
     question = AskRuleCounts(
-        query="", target="", part=RulePart(task, stage, (), about), most=most, variance="1"
+        query="", target="", part=RulePart(task, stage, (), about), most=most, noise=Gaussian("1")
     )
     question.check("private")
     moved = count([*clients, one_more], question) - count(clients, question)
-    assert (moved**2).sum() <= question.sensitivity_squared
+    assert (moved**2).sum() <= question.sensitivity.squared
     assert len(moved) == question.shape[0]
 
 
 def test_counts_are_those_of_the_templates_one_by_one():
     task = cc.RuleDiscovery(**STUDY).task
     part = RulePart(task, "variables", ("HR", "Temp"), ("G[?] ? ? ?", "F[?] ? ? ?"))
-    question = AskRuleCounts(query="", target="", part=part, most=10, variance="1")
+    question = AskRuleCounts(query="", target="", part=part, most=10, noise=Gaussian("1"))
     counted = count(CLIENTS[0], question)
     templates = open_part(part).templates
     for template, number in zip(templates, counted, strict=False):
@@ -358,9 +359,13 @@ def test_a_study_asks_what_it_says_and_of_everybody():
         cc.RuleDiscovery(**STUDY, trust="local", query="age > 3")
     model = cc.RuleDiscovery(**STUDY)
     other = cc.RuleDiscovery(**{**STUDY, "bins": {"HR": [50]}})
-    question = AskRuleCounts(query="", target="", part=RulePart(other.task, "clients"), most=10, variance="9")
+    question = AskRuleCounts(
+        query="", target="", part=RulePart(other.task, "clients"), most=10, noise=Gaussian("9")
+    )
     assert "'task' is not that of the study" in model.find_objection(question)
-    more = AskRuleCounts(query="", target="", part=RulePart(model.task, "clients"), most=11, variance="9")
+    more = AskRuleCounts(
+        query="", target="", part=RulePart(model.task, "clients"), most=11, noise=Gaussian("9")
+    )
     assert "'most_rules' is not that of the study" in model.find_objection(more)
     path = cc.RuleDiscovery(**STUDY, trust="rule", epsilon=1)
     bit = AskRuleBits(query="", target="", task=path.task, template="G[?] ? ? ?", each="1/2", last="1/2")
@@ -368,7 +373,7 @@ def test_a_study_asks_what_it_says_and_of_everybody():
     (site,) = open_sites()[:1]
     asker = Asker([site], target="", release="local", query="patient = 'here'", price="10000000")
     asker.propose(site)
-    assert isinstance(asker.put(site, AskPatientCount(query="patient = 'here'", target="")), Refusal)
+    assert isinstance(asker.put(site, AskCounts(query="patient = 'here'", target="")), Refusal)
 
 
 def test_codes_are_estimated_without_bias():
@@ -436,14 +441,14 @@ def test_no_patient_decides_whether_there_is_an_answer():
     """One patient's odd outcome leaves every other patient's rules and every message as they were."""
     task = cc.RuleDiscovery(**SERIES).task
     part = RulePart(task, "skeletons")
-    question = AskRuleCounts(query="", target="", part=part, most=10, variance="1")
+    question = AskRuleCounts(query="", target="", part=part, most=10, noise=Gaussian("1"))
     counts = []
     for odd in (False, True):
         series = make_series(40, 1, odd)
         view = View(cc.Patients.of(series).selectable, cc.Policy(), parts={"series": series})
-        counts.append(question.compute(view.select("", ""), b""))
+        counts.append(question.compute(view.select("", "")))
     assert counts[0].shape == counts[1].shape
-    assert ((counts[0] - counts[1]) ** 2).sum() <= question.sensitivity_squared
+    assert ((counts[0] - counts[1]) ** 2).sum() <= question.sensitivity.squared
     silent = make_series(10, 1)
     silent = silent.with_stays({**silent.stays, "sepsis": silent.stays["sepsis"] * np.nan})
     early = make_series(10, 1)
@@ -451,12 +456,12 @@ def test_no_patient_decides_whether_there_is_an_answer():
     outcome[np.arange(len(outcome)) % 12 >= 2] = (
         np.nan
     )  # known in the first two hours only, and a window has three
-    judged = AskRuleOutcomes(query="", target="", task=task, rules=("G[0,2] HR >= 100",), variance="1")
+    judged = AskRuleOutcomes(query="", target="", task=task, rules=("G[0,2] HR >= 100",), noise=Gaussian("1"))
     for own in (silent, early.with_stays({**early.stays, "sepsis": outcome})):
         view = View(cc.Patients.of(own).selectable, cc.Policy(), parts={"series": own})
-        nobody = question.compute(view.select("", ""), b"")
+        nobody = question.compute(view.select("", ""))
         assert nobody.tolist() == [*[0] * (len(counts[0]) - 1), 10]
-        assert judged.compute(view.select("", ""), b"").tolist() == [[0, 0, 0, 0]]
+        assert judged.compute(view.select("", "")).tolist() == [[0, 0, 0, 0]]
 
 
 @given(st.integers(0, 10**6), st.integers(0, 19))
@@ -465,16 +470,16 @@ def test_judged_rules_move_by_one_patient_no_more_than_is_charged(seed, left_out
     series = make_series(20, seed)
     task = cc.RuleDiscovery(**SERIES).task
     question = AskRuleOutcomes(
-        query="", target="", task=task, rules=("G[0,2] HR >= 100", "F[0,2] MAP < 65"), variance="1"
+        query="", target="", task=task, rules=("G[0,2] HR >= 100", "F[0,2] MAP < 65"), noise=Gaussian("1")
     )
     question.check("private")
 
     def judge(own):
         view = View(cc.Patients.of(own).selectable, cc.Policy(), parts={"series": own})
-        return question.compute(view.select("", ""), b"")
+        return question.compute(view.select("", ""))
 
     moved = judge(series) - judge(series.take(np.arange(20) != left_out))
-    assert (moved**2).sum() <= question.sensitivity_squared
+    assert (moved**2).sum() <= question.sensitivity.squared
 
 
 def test_windows_are_the_first_with_the_outcome_or_the_last():

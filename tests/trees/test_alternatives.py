@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 import concilium as cc
 from agreed import deliver
 from concilium.errors import MessageError
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
 from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
-from concilium.federation.sums import read_sum
-from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.noisy_crosstables import AskNoisyCrosstables
 from concilium.federation.splits import Split
+from concilium.federation.sums import read_sum
 from strategies import tables
 
 
@@ -43,7 +42,7 @@ def schema_of(site):
 
 def question_of(schema, tree, nodes):
     hidden = schema.hidden
-    return AskCrosstables(
+    return AskCounts(
         query="", target="y", classes=hidden.classes, attributes=hidden.attributes, tree=tree, nodes=nodes
     )
 
@@ -65,10 +64,10 @@ def test_several_trees_at_once_are_counted_as_one_by_one(rows, data):
         wanted = data.draw(st.lists(st.sampled_from(children), min_size=1, unique=True))
         nodes += wanted
         one = question_of(schema, [Split(0, attribute, children)], wanted)
-        answer = ask(site, "tree.crosstables", one, template, name=f"alone {number}")
+        answer = ask(site, "counts", one, template, name=f"alone {number}")
         alone.append(read_sum(answer.body, one))
     every = question_of(schema, splits, nodes)
-    together = ask(site, "tree.crosstables", every, template, name="together")
+    together = ask(site, "counts", every, template, name="together")
     np.testing.assert_array_equal(read_sum(together.body, every), np.concatenate(alone))
 
 
@@ -84,7 +83,7 @@ def forest(schema):
 def test_below_a_common_top_patients_go_every_way():
     site = cc.Site("a", cc.Records.from_rows(ROWS))
     schema, template = schema_of(site)
-    counts = read_sum(ask(site, "tree.crosstables", forest(schema), template).body, forest(schema))
+    counts = read_sum(ask(site, "counts", forest(schema), template).body, forest(schema))
     paths = [lambda r: r["a"] == 0, lambda r: r["b"] == "x" and r["a"] == 0, lambda r: r["b"] == "y"]
     for node, path in zip(counts, paths, strict=True):
         here = [row for row in ROWS if path(row)]
@@ -96,11 +95,11 @@ def test_below_a_common_top_patients_go_every_way():
 def test_under_masks_and_noise_there_is_one_tree(release):
     site = cc.Site("a", cc.Records.from_rows(ROWS))
     schema, _ = schema_of(site)
-    form, more = AskCrosstables, {}
+    form, more = AskCounts, {}
     if release == "private":
         attributes = tuple(msgspec.structs.replace(a, other=True) for a in schema.attributes)
         schema = replace(schema, attributes=attributes)
-        form, more = AskNoisyCrosstables, {"variance": "100", "counted": [0]}
+        form, more = AskCounts, {"variance": "100", "counted": [0]}
     tree = [
         Split(0, 0, [*range(1, 1 + schema.attributes[0].size)]),
         Split(0, 0, [*range(9, 9 + schema.attributes[0].size)]),
@@ -116,7 +115,7 @@ def test_under_masks_and_noise_there_is_one_tree(release):
 def test_a_site_that_looks_for_small_cells_is_asked_about_one_tree():
     site = cc.Site("a", cc.Records.from_rows(ROWS), cc.Policy(minimum_cell=2))
     schema, template = schema_of(site)
-    refusal = ask(site, "tree.crosstables", forest(schema), template)
+    refusal = ask(site, "counts", forest(schema), template)
     assert not isinstance(refusal, Answer)
     assert "one tree at a time" in refusal.reason
 
@@ -129,7 +128,7 @@ def test_more_than_many_trees_at_once_is_refused(monkeypatch):
     def asked(trees):
         splits = [Split(0, 0, [3 * i + 1, 3 * i + 2, 3 * i + 3]) for i in range(trees)]
         question = question_of(schema, splits, [3 * i + 1 for i in range(trees)])
-        return ask(site, "tree.crosstables", question, template, name=f"{trees} trees")
+        return ask(site, "counts", question, template, name=f"{trees} trees")
 
     assert isinstance(asked(16), Answer)
     refusal = asked(17)

@@ -13,10 +13,10 @@ from agreed import deliver
 from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
+from concilium.federation.counts import AskCounts
 from concilium.federation.held_out import Part
 from concilium.federation.messages import Refusal, encode, open_reply
-from concilium.trees.crosstables import AskCrosstables
-from concilium.trees.noisy_crosstables import MOST_NOISY_CELLS, AskNoisyCrosstables
+from concilium.federation.questions import Gaussian
 from concilium.federation.routing import STAYS
 from concilium.federation.site_columns import LAST_ASKED
 from concilium.federation.splits import Split
@@ -27,7 +27,7 @@ B = Attribute("b", (), ("1", "2", "x"))
 AGE = Attribute("age", (40.0, 60.0))
 CLASSES = Attribute("y", (), ("n", "p"), missing=False, other=False)
 SCHEMA = {"a": "code", "b": "code", "age": "number", "y": "code"}
-QUESTION = AskNoisyCrosstables(
+QUESTION = AskCounts(
     query="",
     target="y",
     attributes=(A, B, AGE),
@@ -35,7 +35,7 @@ QUESTION = AskNoisyCrosstables(
     tree=[],
     nodes=[0],
     counted=[0, 1, 2],
-    variance="9",
+    noise=Gaussian("9"),
 )
 
 patients = st.fixed_dictionaries(
@@ -91,7 +91,7 @@ def view_of(rows):
 
 def count(question, rows):
     cohort = view_of(rows).select(question.query, question.target).telling_all()
-    return question.compute(cohort, b"")
+    return question.compute(cohort)
 
 
 def expected(question, rows):
@@ -138,8 +138,8 @@ def test_one_patient_changes_no_more_than_is_charged(question, rows, data):
         cohort = view_of(table).select("", "y").telling_all()
         if question.division is not None:
             cohort = question.division.choose(cohort, 0)
-        both.append(question.compute(cohort, b""))
-    assert ((both[0] - both[1]) ** 2).sum() <= question.sensitivity_squared
+        both.append(question.compute(cohort))
+    assert ((both[0] - both[1]) ** 2).sum() <= question.sensitivity.squared
 
 
 @given(asked=st.lists(questions(), min_size=2, max_size=4), rows=st.lists(patients, max_size=20))
@@ -147,7 +147,7 @@ def test_one_patient_changes_no_more_than_is_charged(question, rows, data):
 def test_nothing_is_remembered_from_question_to_question(asked, rows):
     view = view_of(rows)
     for question in asked:
-        answer = question.compute(view.select("", "y").telling_all(), b"")
+        answer = question.compute(view.select("", "y").telling_all())
         np.testing.assert_array_equal(answer, count(question, rows))
     assert view not in LAST_ASKED
 
@@ -194,12 +194,12 @@ def test_it_is_released_with_noise_only(release):
     site = cc.Site(
         "s", cc.Records.from_rows([{"a": "u", "b": "1", "age": 50, "y": "np"[i % 2]} for i in range(9)])
     )
-    reply = open_reply(deliver(site, encode(wrap("tree.noisy", QUESTION, release=release))))
+    reply = open_reply(deliver(site, encode(wrap("counts", QUESTION, release=release))))
     assert isinstance(reply, Refusal)
     assert (reply.rule, "cannot be released" in reply.reason) == ("message", True)
 
 
-PLAIN = AskCrosstables(query="", target="y", attributes=(A, B, AGE), classes=CLASSES, tree=[], nodes=[0])
+PLAIN = AskCounts(query="", target="y", attributes=(A, B, AGE), classes=CLASSES, tree=[], nodes=[0])
 HIDDEN = msgspec.structs.replace(PLAIN, attributes=(A.hide(), B.hide(), AGE), classes=CLASSES.hide())
 
 

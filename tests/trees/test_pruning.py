@@ -205,7 +205,7 @@ def test_held_out_counts_are_planned_and_charged():
     )
     asked = pruned.plan().questions
     assert len(asked) == len(plain.plan().questions) + 1
-    assert (asked[-1].kind, "held-out" in asked[-1].note) == ("tree.noisy", True)
+    assert (asked[-1].kind, "held-out" in asked[-1].note) == ("counts", True)
     assert asked[-1].cost == asked[-2].cost > 0
     assert pruned.plan().total <= rho_for_epsilon(1, "1/1000000")
     # A budget of the plan and no more is enough, and all of it but the reserve is spent.

@@ -15,15 +15,15 @@ import concilium as cc
 from agreed import deliver
 from concilium.errors import ConciliumError, HouseError, ModelError, QueryError, StudyError
 from concilium.federation.attributes import Attribute, OwnValues
+from concilium.federation.counts import AskCounts
 from concilium.federation.explanation import Explanation
 from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
+from concilium.federation.sample import Sample
 from concilium.federation.schema import ConditionalSchema
+from concilium.federation.splits import Split
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
 from concilium.trees.ensemble import Ensemble
 from concilium.trees.explanation import explain_votes
-from concilium.federation.sample import Sample
-from concilium.trees.sample_crosstables import AskSampleCrosstables
-from concilium.federation.splits import Split
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees
 from federation.conversation import wrap
@@ -295,7 +295,7 @@ def test_too_few_for_an_expert_opt_out_whatever_the_number_of_negatives():
         )
         assert (decode(reply.body, ClassCounts).opts_out is not None) == out
     # The site holds to it even if a house goes on to ask.
-    ask = AskSampleCrosstables(
+    ask = AskCounts(
         query="", target="y", attributes=(), tree=[], nodes=[0], sample=Sample(positive=1, negatives=2)
     )
     assert not site_counts(site, ask).any()
@@ -350,7 +350,7 @@ def test_a_site_lost_on_the_way_leaves_the_model_of_the_others(answers):
 
 
 def test_a_site_that_does_not_tell_votes_is_left_out():
-    kinds = ("tree.classes", "tree.schema", "tree.sample")
+    kinds = ("tree.classes", "tree.schema", "counts")
     partly = sites_of(policy=cc.Policy(kinds=kinds))[0]
     model = fitted(sites=[partly, *sites_of()[1:]])
     assert model.body == fitted(sites=sites_of()[1:]).body
@@ -514,7 +514,7 @@ QUESTIONS = {
         attributes=ASKED,
         experts=[Voter([Split(0, 0, [1, 2])], [2]), *[Voter([], [])] * 2],
     ),
-    "tree.sample": AskSampleCrosstables(
+    "counts": AskCounts(
         **ALL, attributes=ASKED, tree=[], nodes=[0], sample=Sample(positive="yes", negatives=3)
     ),
 }

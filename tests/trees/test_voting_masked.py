@@ -12,10 +12,10 @@ import concilium as cc
 from agreed import set_up_masks
 from concilium.errors import HouseError
 from concilium.federation.attributes import Attribute
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Refusal
-from concilium.trees.class_counts import AskClassTotals
 from concilium.federation.sample import MOST_EXPERTS, Sample
-from concilium.trees.sample_crosstables import AskSampleCrosstables
+from concilium.trees.class_counts import AskClassTotals
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees
 
@@ -32,8 +32,8 @@ def test_masked_is_exact(imbalance):
     planned = VotingTrees("bleeding", "yes", release="masked").plan().questions
     assert {question.kind for question in planned} == {
         "tree.schema",
-        "tree.totals",
-        "tree.sample",
+        "counts",
+        "counts",
         "tree.votes",
     }
 
@@ -100,11 +100,9 @@ def test_under_masks_all_are_told_the_same_and_no_turn_far_away_is_asked_for():
     far = Sample(positive="yes", negatives=3, expert=MOST_EXPERTS)
     voters = [Voter([], [0])]
     refused = [
-        AskSampleCrosstables(**about, attributes=(hidden,), tree=[], nodes=[0], sample=sample),
-        AskSampleCrosstables(**about, attributes=(stated,), tree=[], nodes=[0], sample=far),
-        AskSampleCrosstables(
-            **about, attributes=(stated,), tree=[], nodes=[0], sample=Sample(positive="yes")
-        ),
+        AskCounts(**about, attributes=(hidden,), tree=[], nodes=[0], sample=sample),
+        AskCounts(**about, attributes=(stated,), tree=[], nodes=[0], sample=far),
+        AskCounts(**about, attributes=(stated,), tree=[], nodes=[0], sample=Sample(positive="yes")),
         AskVotes(**about, positive="yes", attributes=(stated,), experts=voters),
         AskVotes(**about, positive="yes", attributes=(hidden,), experts=voters, sample=sample),
         AskClassTotals(**about, sample=Sample(positive="yes")),
@@ -114,7 +112,7 @@ def test_under_masks_all_are_told_the_same_and_no_turn_far_away_is_asked_for():
         assert isinstance(reply, Refusal)
         assert reply.rule == "message"
     for question in (
-        AskSampleCrosstables(**about, attributes=(stated,), tree=[], nodes=[0], sample=sample),
+        AskCounts(**about, attributes=(stated,), tree=[], nodes=[0], sample=sample),
         AskVotes(**about, positive="yes", attributes=(stated,), experts=voters, sample=sample),
         AskClassTotals(**about, sample=sample),
     ):

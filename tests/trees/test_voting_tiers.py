@@ -10,8 +10,8 @@ import concilium as cc
 from agreed import deliver
 from concilium.errors import HouseError
 from concilium.federation.messages import Refusal, decode, encode, open_reply
-from concilium.trees.class_counts import AskClassCounts, ClassCounts
 from concilium.federation.sample import Sample
+from concilium.trees.class_counts import AskClassCounts, ClassCounts
 from concilium.trees.voting import VotingTrees
 from federation.conversation import wrap
 from strategies import deal_tiers, rare_houses

@@ -230,7 +230,7 @@ class OpenedTerms:
         if is_step:
             return None
         # What was agreed with a price is not asked without one.
-        if not prices or (not way_out.bounded and False not in prices):
+        if not prices or not (RELEASES[release].priced or False in prices):
             return f"{self.method.called} released as {release!r} asks no question of kind {question.kind!r}"
         if not isinstance(question, Statistic):
             return "it is no question about patients"

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from concilium.errors import StudyError
 from concilium.federation.conversation import B, Conversation
+from concilium.federation.counts import AskCounts
 from concilium.federation.decision import DecisionRule, find_positive
 from concilium.federation.method import (
     Attributes,
@@ -22,6 +23,7 @@ from concilium.federation.method import (
     Target,
     Values,
 )
+from concilium.federation.questions import Statistic
 from concilium.federation.releases.release import Release
 from concilium.federation.schema import AskSchema, SchemaSeen, state_values
 from concilium.privacy.accounting import PlannedQuestion
@@ -94,6 +96,11 @@ class TreeMethod(PrivateMethod[B]):
     def find_positive(self, classes: Sequence[Value]) -> int | None:
         """Which of the classes its decision is about; None where there is nothing to decide."""
         return find_positive(self.decision, self.target, classes, self.positive)
+
+    def find_objection(self, question: Statistic) -> str | None:
+        if isinstance(question, AskCounts) and question.sample is not None:
+            return "it asks about a sample of the patients, and the study draws none"
+        return super().find_objection(question)
 
     @property
     @abstractmethod
