@@ -23,7 +23,7 @@ from concilium.federation import terms as agreed_terms
 from concilium.federation.masking import Join, Joined, Meet
 from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, decode, encode, open_reply
 from concilium.federation.method import Method, QueryText, ReleaseName
-from concilium.federation.questions import Question, Statistic, open_question
+from concilium.federation.questions import Question, Statistic, open_question, read_question
 from concilium.federation.releases import find_release
 from concilium.federation.terms import (
     Agreed,
@@ -245,3 +245,8 @@ def deliver(site: Any, message: bytes | Envelope) -> bytes:
         sites = [site] if envelope.release == "exact" else [site, *ABSENT]
         asker = ASKERS[site][about] = Asker(sites, nonce=f"nonce-of-{envelope.study}", **options)
     return asker.ask(site, envelope)
+
+
+def check(question: Question, release: str) -> Question:
+    """The question as a site reads it under this release; MessageError where it would refuse it."""
+    return read_question(question.kind, release, encode(question))

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import concilium as cc
+from agreed import check
 from concilium.errors import MessageError, StudyError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
 from concilium.federation.counts import AskCounts, split_counts
 from concilium.federation.edges import choose_cutoffs
-from concilium.federation.messages import encode
-from concilium.federation.questions import Gaussian, read_question
+from concilium.federation.questions import Gaussian
 from concilium.federation.releases import find_release
 from concilium.federation.sample import Sample
 from concilium.federation.site import Site
@@ -203,11 +203,6 @@ def plain(*attributes):
 
 def noisy(*attributes, variance="4", **more):
     return msgspec.structs.replace(plain(*attributes), noise=Gaussian(variance), **more)
-
-
-def check(question, release):
-    """The question as a site reads it."""
-    return read_question(question.kind, release, encode(question))
 
 
 @pytest.mark.parametrize(

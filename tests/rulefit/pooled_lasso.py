@@ -128,7 +128,7 @@ class Pooled:
         self.asked += 1
         losses = []
         for candidate in candidates:
-            candidate.check(self.design.shape[1])
+            candidate.check_terms(self.design.shape[1])
             w = np.zeros(self.design.shape[1])
             w[list(candidate.columns)] = candidate.values
             losses.append(

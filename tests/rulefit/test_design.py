@@ -191,7 +191,7 @@ def test_numbers_at_the_edges_belong_to_the_right():
         (RuleTerms((Attribute("x", (), ("a",), missing=False),)), "a code for what is missing"),
         (RuleTerms((Attribute("x", (), ("a",), other=False),)), "for any other value"),
         (RuleTerms((Attribute("x", (1.0,), missing=False),)), "a code for what is missing"),
-        (RuleTerms((Attribute("x", hidden=3),)), "a code for what is missing"),
+        (RuleTerms((Attribute("x", of=3),)), "a code for what is missing"),
         (RuleTerms((AGE,), (((0, 1, 9),),)), "canonical"),
         (RuleTerms((AGE,), lines=(Line(1, 0, 1, 0, 1),)), "needs a number"),
         (RuleTerms((AGE,), lines=(Line(-1, 0, 1, 0, 1),)), "needs a number"),

@@ -13,6 +13,7 @@ from pooled_lasso import objective
 from rule_patients import BINS, design_of, draw, records_of
 
 import concilium as cc
+from agreed import check
 from concilium.errors import MessageError
 from concilium.federation.arrays import pack
 from concilium.federation.attributes import Attribute
@@ -53,7 +54,7 @@ def ask(**changes):
 
 
 def answer(question, *cohorts):
-    question.check("exact")
+    check(question, "exact")
     parts = [question.compute(cohort) for cohort in cohorts]
     assert all(len(part) == question.numbers for part in parts)
     return read_sums(question, np.sum(parts, axis=0))
@@ -172,7 +173,7 @@ BAD_FITS = {
 @pytest.mark.parametrize("changes", BAD_FITS.values(), ids=BAD_FITS)
 def test_fits_that_lie_are_refused(changes):
     with pytest.raises(MessageError):
-        ask(**changes).check("exact")
+        check(ask(**changes), "exact")
 
 
 def test_a_fit_works_on_so_many_columns_at_most():
@@ -181,7 +182,7 @@ def test_a_fit_works_on_so_many_columns_at_most():
         terms=write_terms(wide), candidates=(Coefficients(),), working=tuple(range(MOST_WORKING + 1))
     )
     with pytest.raises(MessageError, match="at most 2000 columns"):
-        question.check("exact")
+        check(question, "exact")
 
 
 def ask_rules(**changes):
@@ -207,13 +208,13 @@ def ask_rules(**changes):
         {"attributes": ATTRIBUTES[:1] * 2},
         {"attributes": (Attribute("a", (), ("x",), missing=False),)},
         {"attributes": (Attribute("a", (), ("x",), other=False),)},
-        {"attributes": (Attribute("a", hidden=2),)},
+        {"attributes": (Attribute("a", of=2),)},
         {"outcome": Outcome()},
     ],
 )
 def test_questions_for_rules_that_lie_are_refused(changes):
     with pytest.raises(MessageError):
-        ask_rules(**changes).check("exact")
+        check(ask_rules(**changes), "exact")
 
 
 def test_rules_of_a_site_are_about_enough_of_its_patients(patients):
@@ -268,13 +269,13 @@ def ask_dual(**changes):
 )
 def test_dual_steps_that_lie_are_refused(changes):
     with pytest.raises(MessageError):
-        ask_dual(**changes).check("exact")
+        check(ask_dual(**changes), "exact")
 
 
 def test_dual_steps_at_a_site_are_those_of_the_algorithm(patients):
     table, y = patients
     question = ask_dual(before=0.2, places=30)
-    question.check("exact")
+    check(question, "exact")
     sums = question.compute(cohort_of(table, y)) / 2.0**30
     wide = np.column_stack([np.ones(150), design_of(TERMS, records_of(table, y)).matrix()])
     dual = np.zeros(COLUMNS + 1)
@@ -289,7 +290,7 @@ def test_dual_steps_at_a_site_are_those_of_the_algorithm(patients):
 def test_steps_that_run_away_are_answered_within_bounds(patients):
     """A house may ask for steps that no method would take: numbers stay numbers."""
     question = ask_dual(outcome=RANGE, target="d", step=9e5, local=1000)
-    question.check("exact")
+    check(question, "exact")
     sums = question.compute(cohort_of(*patients, target="d"))
     assert np.all(np.abs(sums) <= BOUND * 2.0**24)
 
@@ -303,7 +304,7 @@ def test_rates_are_those_of_the_table(patients, outcome):
     table, y = patients
     target = "y" if outcome.binary else "d"
     question = AskRates(query="", target=target, outcome=outcome, terms=TERMS, places=30)
-    question.check("exact")
+    check(question, "exact")
     sites = 4
     cohorts = [cohort_of(table[part::sites], y[part::sites], target=target) for part in range(sites)]
     parts = [question.compute(cohort) for cohort in cohorts]
@@ -346,4 +347,4 @@ def test_rates_of_no_terms_and_of_lying_questions(patients):
         {"terms": RuleTerms(ATTRIBUTES * 2)},
     ):
         with pytest.raises(MessageError):
-            msgspec.structs.replace(none, **changes).check("exact")
+            check(msgspec.structs.replace(none, **changes), "exact")

@@ -206,9 +206,9 @@ def test_what_had_noise_is_not_asked_again_exactly(release, options, monkeypatch
     asked = []
     compute = AskCounts.compute
 
-    def watch(self, cohort, template):
+    def watch(self, cohort):
         asked.extend(attribute.name for attribute in self.attributes)
-        return compute(self, cohort, template)
+        return compute(self, cohort)
 
     monkeypatch.setattr(AskCounts, "compute", watch)
     few = [-1.0, 0.0, 1.0]

@@ -11,17 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
-from agreed import deliver
+from agreed import check, deliver
 from concilium.errors import MessageError
 from concilium.federation.counts import AskCounts
 from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
+from concilium.federation.questions import Gaussian
 from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
 from concilium.federation.splits import Split
 from concilium.federation.sums import read_sum
 from strategies import tables
 
 
-def ask(site, kind, question, template=b"", release="exact", name="q"):
+def ask(site, kind, question, release="exact", name="q"):
     envelope = Envelope(
         version=VERSION,
         id=f"question-{name}",
@@ -29,21 +30,18 @@ def ask(site, kind, question, template=b"", release="exact", name="q"):
         kind=kind,
         release=release,
         body=encode(question),
-        template=template,
     )
     return open_reply(deliver(site, encode(envelope)))
 
 
 def schema_of(site):
     seen = decode(ask(site, "tree.schema", AskSchema(query="", target="y"), name="schema").body, SchemaSeen)
-    schema = share_schema({"a": seen}, {}, "y")
-    return schema, encode(schema.conditional(seen))
+    return share_schema({"a": seen}, {}, "y")
 
 
 def question_of(schema, tree, nodes):
-    hidden = schema.hidden
     return AskCounts(
-        query="", target="y", classes=hidden.classes, attributes=hidden.attributes, tree=tree, nodes=nodes
+        query="", target="y", classes=schema.classes, attributes=schema.attributes, tree=tree, nodes=nodes
     )
 
 
@@ -51,7 +49,7 @@ def question_of(schema, tree, nodes):
 @settings(max_examples=60)
 def test_several_trees_at_once_are_counted_as_one_by_one(rows, data):
     site = cc.Site("a", cc.Records.from_rows(rows), cc.Policy(minimum_patients=0))
-    schema, template = schema_of(site)
+    schema = schema_of(site)
     if not schema.attributes:
         return
     splits, nodes, alone = [], [], []
@@ -64,10 +62,10 @@ def test_several_trees_at_once_are_counted_as_one_by_one(rows, data):
         wanted = data.draw(st.lists(st.sampled_from(children), min_size=1, unique=True))
         nodes += wanted
         one = question_of(schema, [Split(0, attribute, children)], wanted)
-        answer = ask(site, "counts", one, template, name=f"alone {number}")
+        answer = ask(site, "counts", one, name=f"alone {number}")
         alone.append(read_sum(answer.body, one))
     every = question_of(schema, splits, nodes)
-    together = ask(site, "counts", every, template, name="together")
+    together = ask(site, "counts", every, name="together")
     np.testing.assert_array_equal(read_sum(together.body, every), np.concatenate(alone))
 
 
@@ -82,8 +80,8 @@ def forest(schema):
 
 def test_below_a_common_top_patients_go_every_way():
     site = cc.Site("a", cc.Records.from_rows(ROWS))
-    schema, template = schema_of(site)
-    counts = read_sum(ask(site, "counts", forest(schema), template).body, forest(schema))
+    schema = schema_of(site)
+    counts = read_sum(ask(site, "counts", forest(schema)).body, forest(schema))
     paths = [lambda r: r["a"] == 0, lambda r: r["b"] == "x" and r["a"] == 0, lambda r: r["b"] == "y"]
     for node, path in zip(counts, paths, strict=True):
         here = [row for row in ROWS if path(row)]
@@ -94,41 +92,41 @@ def test_below_a_common_top_patients_go_every_way():
 @pytest.mark.parametrize("release", ["masked", "private"])
 def test_under_masks_and_noise_there_is_one_tree(release):
     site = cc.Site("a", cc.Records.from_rows(ROWS))
-    schema, _ = schema_of(site)
-    form, more = AskCounts, {}
+    schema = schema_of(site)
+    more = {}
     if release == "private":
         attributes = tuple(msgspec.structs.replace(a, other=True) for a in schema.attributes)
         schema = replace(schema, attributes=attributes)
-        form, more = AskCounts, {"variance": "100", "counted": [0]}
+        more = {"noise": Gaussian("100"), "counted": [0]}
     tree = [
         Split(0, 0, [*range(1, 1 + schema.attributes[0].size)]),
         Split(0, 0, [*range(9, 9 + schema.attributes[0].size)]),
     ]
     stated = {"query": "", "target": "y", "classes": schema.classes, "attributes": schema.attributes, **more}
-    form(tree=tree[:1], nodes=[1], **stated).check(release)
-    question = form(tree=tree, nodes=[1], **stated)
+    check(AskCounts(tree=tree[:1], nodes=[1], **stated), release)
+    question = AskCounts(tree=tree, nodes=[1], **stated)
     with pytest.raises(MessageError, match="split twice"):
-        question.check(release)
-    forest(schema_of(site)[0]).check("exact")
+        check(question, release)
+    check(forest(schema_of(site)), "exact")
 
 
 def test_a_site_that_looks_for_small_cells_is_asked_about_one_tree():
     site = cc.Site("a", cc.Records.from_rows(ROWS), cc.Policy(minimum_cell=2))
-    schema, template = schema_of(site)
-    refusal = ask(site, "counts", forest(schema), template)
+    schema = schema_of(site)
+    refusal = ask(site, "counts", forest(schema))
     assert not isinstance(refusal, Answer)
     assert "one tree at a time" in refusal.reason
 
 
 def test_more_than_many_trees_at_once_is_refused(monkeypatch):
-    monkeypatch.setattr("concilium.trees.site_tables.MOST_TREES", 8)
+    monkeypatch.setattr("concilium.federation.counts.MOST_TREES", 8)
     site = cc.Site("a", cc.Records.from_rows(ROWS))
-    schema, template = schema_of(site)
+    schema = schema_of(site)
 
     def asked(trees):
         splits = [Split(0, 0, [3 * i + 1, 3 * i + 2, 3 * i + 3]) for i in range(trees)]
         question = question_of(schema, splits, [3 * i + 1 for i in range(trees)])
-        return ask(site, "counts", question, template, name=f"{trees} trees")
+        return ask(site, "counts", question, name=f"{trees} trees")
 
     assert isinstance(asked(16), Answer)
     refusal = asked(17)

@@ -21,7 +21,7 @@ def tables(draw):
         size = draw(st.integers(1, 4))
         place = draw(st.lists(st.integers(STAYS, size - 1), min_size=1, max_size=5))
         codes = draw(st.lists(st.integers(0, len(place) - 1), min_size=patients, max_size=patients))
-        attributes.append(Attribute(f"a{index}", hidden=size, missing=False, other=False))
+        attributes.append(Attribute(f"a{index}", of=size, missing=False, other=False))
         columns.append((np.array(codes, dtype=np.uint8), np.array(place, dtype=np.int32)))
     return AskedColumns(attributes, b"", columns), patients
 

@@ -15,7 +15,6 @@ from concilium.federation.attributes import Attribute
 from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Refusal
 from concilium.federation.sample import MOST_EXPERTS, Sample
-from concilium.trees.class_counts import AskClassTotals
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees
 
@@ -26,16 +25,9 @@ def test_masked_is_exact(imbalance):
     assert masked.body == exact.body
     assert (len(masked.experts_) > 1) == (imbalance > 0)
     assert {site.patients for site in masked.card.sites} == {None}
-    assert {release.kind for release in masked.card.releases if release.kind.startswith("tree.")} == {
-        "tree.schema"
-    }
+    assert {release.kind for release in masked.card.releases} == {"tree.schema", "mask.open"}
     planned = VotingTrees("bleeding", "yes", release="masked").plan().questions
-    assert {question.kind for question in planned} == {
-        "tree.schema",
-        "counts",
-        "counts",
-        "tree.votes",
-    }
+    assert {question.kind for question in planned} == {"tree.schema", "counts", "tree.votes"}
 
 
 @settings(max_examples=12, deadline=None)
@@ -91,29 +83,28 @@ def test_under_masks_all_are_told_the_same_and_no_turn_far_away_is_asked_for():
     """Of each question only what a masked study may ask: stated values, a sample with its negatives, few turns."""
     sites = sites_of()
     agreed = set_up_masks(sites, target="bleeding")
-    stated, hidden = (
-        Attribute("drug", (), ("n", "y"), missing=False, other=False),
-        Attribute("drug", hidden=2),
-    )
+    stated = Attribute("drug", (), ("n", "y"), missing=False, other=False)
+    hidden = stated.narrow({"n"})
     about = {"query": "", "target": "bleeding"}
+    classes = name_positive("bleeding", "yes")
     sample = Sample(positive="yes", negatives=3)
     far = Sample(positive="yes", negatives=3, expert=MOST_EXPERTS)
     voters = [Voter([], [0])]
     refused = [
-        AskCounts(**about, attributes=(hidden,), tree=[], nodes=[0], sample=sample),
-        AskCounts(**about, attributes=(stated,), tree=[], nodes=[0], sample=far),
-        AskCounts(**about, attributes=(stated,), tree=[], nodes=[0], sample=Sample(positive="yes")),
+        AskCounts(**about, attributes=(hidden,), classes=classes, sample=sample),
+        AskCounts(**about, attributes=(stated,), classes=classes, sample=far),
+        AskCounts(**about, attributes=(stated,), classes=classes, sample=Sample(positive="yes")),
         AskVotes(**about, positive="yes", attributes=(stated,), experts=voters),
         AskVotes(**about, positive="yes", attributes=(hidden,), experts=voters, sample=sample),
-        AskClassTotals(**about, sample=Sample(positive="yes")),
+        AskCounts(**about, classes=classes, sample=Sample(positive="yes")),
     ]
     for question in refused:
         reply = agreed.put(sites[0], question)
         assert isinstance(reply, Refusal)
         assert reply.rule == "message"
     for question in (
-        AskCounts(**about, attributes=(stated,), tree=[], nodes=[0], sample=sample),
+        AskCounts(**about, attributes=(stated,), classes=classes, sample=sample),
         AskVotes(**about, positive="yes", attributes=(stated,), experts=voters, sample=sample),
-        AskClassTotals(**about, sample=sample),
+        AskCounts(**about, classes=classes, sample=sample),
     ):
         assert not isinstance(agreed.put(sites[0], question), Refusal)

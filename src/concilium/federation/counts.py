@@ -136,6 +136,8 @@ class AskCounts(Summed, frozen=True, kw_only=True):
             raise MessageError("only leaves of the partial tree can be counted, each once")
         if self.sample is not None:
             self.sample.check_release(release)
+            if self.classes is None or not self.sample.tells_apart(self.classes):
+                raise MessageError("a sample is counted in two classes: the positive value, and any other")
         elif self.classes is None and not release.bounded and not self.is_bare:
             # What a site leaves out of tables by class it must not tell by this way.
             if self.totals and not release.tells_each:

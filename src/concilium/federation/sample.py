@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError, RecordsError
+from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
 from concilium.federation.work import Workload
 from concilium.records.columns import Coded, Value, label
@@ -65,6 +66,11 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise MessageError("under masks a sample says how many negatives an expert takes")
         if self.expert >= MOST_EXPERTS:
             raise MessageError(f"under masks experts are numbered 0 to {MOST_EXPERTS - 1}")
+
+    def tells_apart(self, classes: Attribute) -> bool:
+        """Whether these are its two classes."""
+        named = [label(value) for value in classes.values]
+        return named in ([label(self.positive)], []) and classes.inner == 1 and classes.other
 
     def check(self) -> None:
         if self.negatives is not None and not 1 <= self.negatives <= MOST_NEGATIVES:
