@@ -1,0 +1,38 @@
+"""The README: short enough to read, its example runs, its links lead somewhere."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")})
+
+
+def test_it_is_short():
+    assert len(README.split()) < 1200
+
+
+def test_its_example_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    dice = random.Random(1)
+    for name in ("north", "south", "west"):
+        rows = [f"{dice.randint(18, 95)},{dice.choice('fm')},{dice.choice('yn')}" for _ in range(200)]
+        Path(f"{name}.csv").write_text("age,sex,death\n" + "\n".join(rows) + "\n")
+    Path("policy.toml").write_text("[release]\nminimum_patients = 5\n")
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    exec(compile(example, "README.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert "death = " in said
+    assert Path("tree.json").exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+        if not link.startswith(("http:", "https:", "mailto:")):
+            assert (page.parent / link).exists(), link
