@@ -155,7 +155,7 @@ def test_what_was_not_asked_for_stops_the_run_naming_the_site(body):
     ):
         run.ask(question)
     region = cc.Region("r", cc.House([Lying("liar", body), *parts(1)]))
-    assert open_reply(deliver(region, schema_message())).rule == "region"
+    assert open_reply(deliver(region, schema_message())).rule == "message"
 
 
 @pytest.mark.parametrize("kind", ["mask.hello", "mask.join", "counts", "mask.open"])

@@ -173,7 +173,7 @@ def test_the_noise_of_the_sum_is_gaussian_of_the_stated_variance(monkeypatch):
 
 
 def test_the_site_charges_what_it_works_out_itself():
-    question = make_question(make_terms(2.0), (0.0,) * 5, 10, noise=Gaussian("1000000000"))
+    question = make_question(make_terms(2.0), (0.0,) * 5, 10, variance="1000000000")
     sites = sites_of(ROWS)
     ask(question, sites)
     expected = widen_sensitivity(Fraction(4), 5, 10) / (2 * 10**9)

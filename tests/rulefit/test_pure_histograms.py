@@ -212,7 +212,7 @@ def test_one_patient_moves_the_counts_by_the_sensitivity_at_most(attributes, lea
         cohort = view.each_by_itself.select("", "y").telling_all()
         counts.append(question.compute(cohort))
     moved = np.abs(counts[0] - counts[1]).sum()
-    assert moved == question.sensitivity == attributes
+    assert moved == question.l1 == attributes
 
 
 def test_what_it_needs_is_said_in_one_sentence():

@@ -23,7 +23,7 @@ from strategies import federations
 
 
 def category(name, size):
-    return Attribute(name, hidden=size, missing=False, other=False)
+    return Attribute(name, of=size, missing=False, other=False)
 
 
 LIMITS = {

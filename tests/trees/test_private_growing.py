@@ -134,7 +134,7 @@ def test_a_level_that_is_too_large_for_one_question_goes_on_with_its_largest_nod
     whole, cut = [], []
     drain(grow_privately(schema, counter(rows, whole), LIMITLESS))
     room = 3 * (1 + sum(attribute.size for attribute in schema.attributes)) * 3
-    monkeypatch.setattr(private_growing, "MOST_NOISY_CELLS", room)
+    monkeypatch.setattr(private_growing, "MOST_NOISY_NUMBERS", room)
     _, nodes = drain(grow_privately(schema, counter(rows, cut), LIMITLESS))
     assert max(count for count, *_ in whole[:-1]) > 3
     assert all(count <= 3 for count, *_ in cut[:-1])

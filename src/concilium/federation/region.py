@@ -17,11 +17,11 @@ import hashlib
 import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -62,8 +62,6 @@ from concilium.federation.terms import (
 from concilium.privacy.identity import Identity, statement
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 REMEMBERED_STUDIES = 64
 
@@ -254,7 +252,8 @@ class Region:
 
     def _gather(self, question: Gathered[Any], below: RegionalStudy, name: str) -> dict[str, Any]:
         """The answers of all sites."""
-        return self._charge(below, name, question, lambda: below.run.gather_replies(question))
+        answers = self._ask(question, below, name)
+        return {site: below.run.read_reply(question, site, data) for site, data in answers.items()}
 
     def _learn_values(self, envelope: Envelope, question: Summed, below: RegionalStudy) -> None:
         """Before a question that names values: know which of them each site has, also where this process was started
@@ -275,18 +274,12 @@ class Region:
             raise Refused("lost", below.ended)
 
     def _ask(self, question: Question, below: RegionalStudy, name: str) -> dict[str, bytes]:
-        """One round below."""
-        return self._charge(below, name, question, lambda: below.run.gather(question))
-
-    def _charge(
-        self, below: RegionalStudy, name: str, question: Question, ask: Callable[[], dict[str, T]]
-    ) -> dict[str, T]:
-        """What a round below brings; what it cost is remembered under the name of the question."""
+        """One round below; what it cost is remembered under the name of the question."""
         run = below.run
         before, refused, asked = run.numbers, len(run.refusals), len(run.sites)
         costs = run.costs
         try:
-            answers = ask()
+            answers = run.gather(question)
         except SitesChanged:
             below.ended = (
                 f"the region lost sites after its first answer, and its sums are those of all or nothing: "

@@ -264,18 +264,23 @@ class Run:
         return replies
 
     def gather_replies(self, question: Gathered[Any]) -> dict[str, Reply]:
-        """What each site answers; what it says of its values is remembered, so that it is told of no others."""
+        """What each site answers."""
         replies: dict[str, Reply] = {}
         for site, data in self.gather(question).items():
             try:
-                replies[site] = question.read(data)
+                replies[site] = self.read_reply(question, site, data)
             except MessageError as error:
                 raise HouseError(f"{site} answered with what was not asked for: {error}") from None
-            known = question.find_known(replies[site])
-            self.known.setdefault(site, {}).update(
-                {name: frozenset(label(v) for v in values if v is not None) for name, values in known.items()}
-            )
         return replies
+
+    def read_reply(self, question: Gathered[Any], site: str, data: bytes) -> Reply:
+        """A site's answer; what it says of its values is remembered, so that it is told of no others."""
+        reply: Reply = question.read(data)
+        known = question.find_known(reply)
+        self.known.setdefault(site, {}).update(
+            {name: frozenset(label(v) for v in values if v is not None) for name, values in known.items()}
+        )
+        return reply
 
     def name_release(self, question: Question) -> str:
         """That of the run; a sum with noise leaves by a release that adds it, and shows the house what the run does:
