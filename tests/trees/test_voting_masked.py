@@ -15,6 +15,7 @@ from concilium.federation.attributes import Attribute
 from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Refusal
 from concilium.federation.sample import MOST_EXPERTS, Sample
+from concilium.trees.ensemble import name_positive
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees
 
