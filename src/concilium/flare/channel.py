@@ -39,12 +39,14 @@ class JobAborted(HouseError):
     """Somebody ended the job."""
 
 
-def listen(engine: Any, topic: str, answer: Callable[[bytes], bytes | None]) -> None:
-    """At a site: have messages of this topic answered; with None it is as if nobody were there any more."""
+def listen(engine: Any, job: str, topic: str, answer: Callable[[bytes], bytes | None]) -> None:
+    """At a site: have messages of this topic answered that the house's process of this job sends; with None it is as
+    if nobody were there any more."""
+    house = FQCN.join([FQCN.ROOT_SERVER, job])
 
     def take(request: Any) -> Any:
         body = read_body(request)
-        if body is None:
+        if body is None or request.get_header(MessageHeaderKey.ORIGIN) != house:
             return write_reply(ReturnCode.INVALID_REQUEST)
         try:
             reply = answer(body)
