@@ -106,6 +106,46 @@ def test_a_site_that_hangs_is_waited_for_as_long_as_the_house_says(monkeypatch):
         wire.released.set()
 
 
+HANGS = {
+    "starts": "did not start within 0.1 s",  # and is never seen
+    "reads": "still reading its records after 0.3 s",
+    "falls silent": "still reading its records after 0.3 s",
+    "is ready": None,
+    "is slow": None,
+}
+
+
+@settings(max_examples=8, deadline=None)
+@given(ills=st.lists(st.sampled_from(sorted(HANGS)), min_size=1, max_size=4))
+def test_a_site_that_hangs_before_its_first_question_is_lost_within_the_timeout(ills):
+    seen = dict.fromkeys(range(len(ills)), 0)
+
+    def send(site, topic, message, timeout):
+        ill = ills[site]
+        seen[site] += 1
+        if ill == "starts" or (ill == "falls silent" and seen[site] > 1):
+            time.sleep(timeout)
+            return Silence("no answer")
+        return encode(
+            FlareGreeting(
+                cc.__version__, time.time(), ill == "is ready" or (ill == "is slow" and seen[site] > 1)
+            )
+        )
+
+    transport = FlareTransport(range(len(ills)), range(len(ills)), send)
+    start = time.monotonic()
+    try:
+        transport.greet(until_ready=0.3, until_seen=0.1)
+    finally:
+        transport.close()
+    assert time.monotonic() - start < 20  # however busy this machine is; without a limit it is 900
+    for site, ill in enumerate(ills):
+        if HANGS[ill] is None:
+            assert site not in transport.absent
+        else:
+            assert HANGS[ill] in transport.absent[site]
+
+
 @pytest.mark.parametrize(
     ("greeting", "reason"),
     [
@@ -114,7 +154,7 @@ def test_a_site_that_hangs_is_waited_for_as_long_as_the_house_says(monkeypatch):
         ((cc.__version__, -7200, True), "behind the house's: set it"),
         ((cc.__version__, 7200, True), "ahead of the house's: set it"),
         ((cc.__version__, 0, False, "its records cannot be used"), "its records cannot"),
-        ((cc.__version__, 0, False), "it is still reading its records"),
+        ((cc.__version__, 0, False), "it was still reading its records after 0.5 s, [house] timeout"),
     ],
 )
 def test_a_site_that_cannot_answer_is_absent_with_the_reason(greeting, reason):
