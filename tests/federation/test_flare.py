@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from concilium.federation.flare import (
     find_discord,
 )
 from concilium.federation.house import House
-from concilium.federation.messages import encode
+from concilium.federation.messages import Refusal, encode, open_reply, write_signed
 from concilium.privacy.identity import Identity
 
 ROWS = [{"a": i % 3, "b": "xyz"[i * 7 % 3], "y": i * i % 5 % 2} for i in range(240)]
@@ -178,6 +179,56 @@ def test_whoever_signs_with_another_identity_than_the_pinned_one_is_not_believed
     tree = fit(Wire(open_sites(3)), pins={"site 1": pins["site 1"]})  # a certificate, and another key
     assert [one.name for one in tree.card.sites] == ["site 0", "site 2"]
     assert "another identity than the one that the house pins" in tree.card.dropouts[0].reason
+
+
+class Impostor(Wire):
+    """Another site answers in the name of `site 1` from some message on: with its own answer, or with one that it
+    names and signs anew, or with a refusal."""
+
+    def __init__(self, sites, way, after):
+        super().__init__(sites)
+        self.way, self.start = way, after
+
+    def __call__(self, site, topic, message, timeout):
+        if site != "site 1" or topic in (HELLO, KNOCK) or self.asked[site] < self.start:
+            return super().__call__(site, topic, message, timeout)
+        other = self.sites["site 2"].identity
+        if self.way == "its own answer":
+            return super().__call__("site 2", topic, message, timeout)
+        real = open_reply(super().__call__(site, topic, message, timeout))
+        if self.way == "a refusal":
+            real = Refusal(version=real.version, id=real.id, site=site, rule="kind", reason="no")
+        return write_signed(msgspec.structs.replace(real, identity=other.public), other)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    release=st.sampled_from(["exact", "masked"]),
+    way=st.sampled_from(["its own answer", "an answer", "a refusal"]),
+    after=st.integers(0, 9),
+    pinned=st.booleans(),
+)
+def test_no_site_answers_for_another_at_any_step_of_a_study(release, way, after, pinned):
+    """Of masked studies the steps by which keys are agreed on, too. Who was never met and is not pinned can be anybody;
+    that the house knows no better stands in the docs."""
+    sites = open_sites(3)
+    prints = {name: site.identity.fingerprint for name, site in sites.items()}
+    for name, site in sites.items():
+        site.introduce({other: one for other, one in prints.items() if other != name}, HOUSE.fingerprint)
+    wire = Impostor(sites, way, after if pinned else max(1, after))
+    transport = FlareTransport(sites, sites, wire, prints if pinned else {})
+    transport.greet(until_ready=30)
+    method = cc.DecisionTree("y", release=release, max_depth=2)
+    try:
+        tree = method.fit(House(transport=transport, identity=HOUSE, on_loss="stop"))
+    except HouseError as error:
+        assert "site 1: it" in str(error)  # noqa: PT017
+        assert wire.asked["site 1"] >= wire.start or way == "its own answer"
+    else:
+        assert wire.asked["site 1"] <= wire.start  # the study was over before
+        assert {one.name: one.identity for one in tree.card.sites} == prints
+    finally:
+        transport.close()
 
 
 def test_clocks_may_differ_by_minutes():
