@@ -54,8 +54,9 @@ from nvflare.private.fed.server.job_meta_validator import JobMetaValidator
 from nvflare.private.fed.server.server_commands import ServerCommands
 
 from concilium.errors import HouseError
+from concilium.federation.flare import Ended
 from concilium.flare import process
-from concilium.flare.channel import listen
+from concilium.flare.channel import FlareLine, listen
 from concilium.flare.job import SITE_CONFIG, STUDY, render_job, render_site_config, write_job
 from concilium.flare.origins import MANAGEMENT, may_speak
 from concilium.flare.submitted_job import check_submitted_job
@@ -78,6 +79,7 @@ def guarded(monkeypatch):
         (JobMetaValidator, "validate"),
         (FederatedServer, "process_job_failure"),
         (job_runner, "check_client_replies"),
+        (job_runner.JobRunner, "resolve_client_outcome"),
         (core_cell.CoreCell, "__init__"),
         (ClientRequestProcessors, "request_processors"),
     ]
@@ -680,6 +682,21 @@ def test_a_site_whose_process_fails_fails_nobody_else(guarded, code):
     FederatedServer.process_job_failure(server, report)
     assert resolved == [(JOB, "north")]
     assert not ended
+
+
+def test_the_process_of_a_study_learns_at_once_that_a_site_s_has_ended(guarded, tmp_path):
+    guarded(process.HOUSE)
+    runner = job_runner.JobRunner(str(tmp_path))
+    calls = []
+    engine = SimpleNamespace(get_client_from_name=lambda site: calls.append(site))
+    line = FlareLine(engine, JOB, tmp_path / JOB, SimpleNamespace(triggered=False))
+    runner.resolve_client_outcome(JOB, "north")  # of a job whose folder is gone: nothing is made
+    assert not list(tmp_path.iterdir())
+    (tmp_path / JOB).mkdir()
+    runner.resolve_client_outcome(JOB, "north")
+    assert isinstance(line("north", "hello", b"", 1.0), Ended)
+    assert not isinstance(line("south", "hello", b"", 1.0), Ended)
+    assert calls == ["south"]
 
 
 @pytest.mark.parametrize("failing", [(), ("north",), SITES])

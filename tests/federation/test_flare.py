@@ -18,6 +18,7 @@ from concilium.federation.flare import (
     HELLO,
     KNOCK,
     NOT_THERE,
+    Ended,
     FlareGreeting,
     FlareTransport,
     Unreachable,
@@ -109,6 +110,7 @@ def test_a_site_that_hangs_is_waited_for_as_long_as_the_house_says(monkeypatch):
 
 HANGS = {
     "starts": "did not start within 0.1 s",  # and is never seen
+    "has ended": "its process is gone",
     "reads": "still reading its records after 0.3 s",
     "falls silent": "still reading its records after 0.3 s",
     "is ready": None,
@@ -124,6 +126,8 @@ def test_a_site_that_hangs_before_its_first_question_is_lost_within_the_timeout(
     def send(site, topic, message, timeout):
         ill = ills[site]
         seen[site] += 1
+        if ill == "has ended":
+            return Ended("its process is gone")
         if ill == "starts" or (ill == "falls silent" and seen[site] > 1):
             time.sleep(timeout)
             return Silence("no answer")

@@ -48,6 +48,10 @@ class Unreachable(Silence):
     """Nobody is there who could answer."""
 
 
+class Ended(Unreachable):
+    """Nobody is there any more, nor will be."""
+
+
 class FlareHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which version the house runs, and what time it is there."""
 
@@ -121,7 +125,9 @@ class FlareTransport:
             wait(hellos.values())
             for site, hello in hellos.items():
                 reply = hello.result()
-                if not isinstance(reply, Silence):
+                if isinstance(reply, Ended):
+                    self.absent[site] = str(reply)
+                elif not isinstance(reply, Silence):
                     self._take_greeting(site, reply)
                     if site not in greeted:
                         greeted.add(site)

@@ -133,7 +133,8 @@ class FlareHouse(Controller):  # type: ignore[misc]
     ) -> JobOutcome:
         engine = fl_ctx.get_engine()
         connected = [client.name for client in engine.get_clients()]
-        line = FlareLine(engine, fl_ctx.get_job_id(), abort_signal)
+        job = fl_ctx.get_job_id()
+        line = FlareLine(engine, job, Path(fl_ctx.get_workspace().get_run_dir(job)), abort_signal)
         transport = FlareTransport(sites, connected, line, own.pins)
         try:
             self._tell("waiting for the sites")

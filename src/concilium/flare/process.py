@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import runpy
 import sys
+from pathlib import Path
 from typing import Any
 
 from concilium.errors import HouseError
@@ -84,13 +85,16 @@ def keep_losses_apart() -> None:
     """At the house: a site whose process of a job failed is lost to that job, and fails it for nobody else.
 
     FLARE ends a job at all sites when one reports that its process failed, or cannot start it. Here the study's own
-    process finds that the site does not answer, and goes on or stops with its name (run.py).
+    process is told that the site's has ended, and goes on or stops with its name (run.py).
     """
     from nvflare.private.defs import ERROR_MSG_PREFIX, JobFailureMsgKey
     from nvflare.private.fed.server import job_runner
     from nvflare.private.fed.server.fed_server import FederatedServer
 
+    from concilium.flare.channel import note_ended
+
     process, check = FederatedServer.process_job_failure, job_runner.check_client_replies
+    resolve = job_runner.JobRunner.resolve_client_outcome
 
     def note_failure(self: Any, request: Any) -> Any:
         if isinstance(request.payload, dict):
@@ -98,6 +102,10 @@ def keep_losses_apart() -> None:
                 log.warning("a site's process of a job failed: %s", request.payload)
             request.payload[JobFailureMsgKey.CODE] = 0
         return process(self, request)
+
+    def resolve_and_note(self: Any, job_id: str, client_name: str) -> None:
+        resolve(self, job_id, client_name)
+        note_ended(Path(self.workspace_root) / job_id, client_name)
 
     def check_without_errors(replies: Any, client_sites: Any, command: str, strict: bool = False) -> Any:
         for one in replies:
@@ -107,6 +115,7 @@ def keep_losses_apart() -> None:
         return check(replies, client_sites, command, strict)
 
     FederatedServer.process_job_failure = note_failure
+    job_runner.JobRunner.resolve_client_outcome = resolve_and_note
     job_runner.check_client_replies = check_without_errors
 
 
