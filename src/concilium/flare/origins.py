@@ -21,6 +21,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey, Retur
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
+from nvflare.fuel.f3.streaming.stream_types import BlobSizeError
 from nvflare.private.defs import CellChannel
 
 log = logging.getLogger(__name__)
@@ -76,9 +77,9 @@ def refuse_strangers(message: Any, cell: Any) -> Any:
 
 
 def would_end(own: str, origin: str, message: Any) -> bool:
-    """Whether this is the report of a stream's error from elsewhere: at some of them FLARE ends the house's process."""
+    """Whether this is, from elsewhere, the error at which FLARE ends the house's process of a study."""
     here = FQCN.split(own)[0] == FQCN.split(origin)[0]
-    return not here and message.get_header(StreamHeaderKey.ERROR_TYPE) is not None
+    return not here and message.get_header(StreamHeaderKey.ERROR_TYPE) == BlobSizeError.__name__
 
 
 def filter_origins() -> None:

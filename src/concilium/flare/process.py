@@ -15,7 +15,8 @@ from typing import Any
 
 from concilium.errors import HouseError
 
-log = logging.getLogger(__name__)
+# By name: this module runs as __main__.
+log = logging.getLogger("concilium.flare.process")
 
 HOUSE = "nvflare.private.fed.app.server.server_train"
 SITE = "nvflare.private.fed.app.client.client_train"
