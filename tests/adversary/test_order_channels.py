@@ -15,13 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
+from adversary.recordings import GENEROUS, ROWS, run
 from agreed import Asker
 from concilium.codes.block_response import BlockResponse
 from concilium.codes.code_events import start_at_zero
 from concilium.codes.shared_codes import AskSharedCodes
 from concilium.federation.messages import Answer, open_reply
+from concilium.federation.questions import Noisy
 from concilium.privacy.identity import Identity
 from concilium.study.code_sharing import SharingFiles, set_apart
+from contract.patients import make_rows, open_sites
 from statistical.auditing import learn_epsilon
 
 SENSITIVE = ["042", "305"]
@@ -185,6 +188,20 @@ def test_a_file_is_written_from_the_shared_codes_alone(tmp_path_factory, pair, e
         one.write(folder / f"{name}{ending}", notice="not for care")
         written.append((folder / f"{name}{ending}").read_bytes())
     assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("method", ["naive-bayes", "tree"])
+def test_the_length_of_a_private_answer_follows_from_the_question(method):
+    """Of ten patients and of a thousand: 8 bytes for each number that was asked for, and one frame around them."""
+    frames = set()
+    for patients in (10, 1_000):
+        rows = {**ROWS, "north": make_rows(patients, 1)}
+        for one in run(method, "private", {}, open_sites(rows, policy=GENEROUS)).at("north"):
+            if isinstance(one.question, Noisy):
+                written = 8 * one.question.numbers
+                # The length of a longer text is itself written in more bytes.
+                frames.add(len(one.opened.body) - written - (1 if written > 255 else 0))
+    assert len(frames) == 1
 
 
 @settings(max_examples=25, deadline=None)

@@ -103,8 +103,9 @@ def test_noised_histograms_cost_what_they_claim(epsilon):
     one, other = (ask_histograms(values, epsilon) for values in ([], EVERYWHERE))
     claim = float(Fraction(epsilon))
     sums = [seen.sum(axis=1) for seen in (one, other)]
-    assert 0.4 * claim < bound_epsilon(*sums, tails_and_points(range(-3, 6))) <= claim
-    assert learn_epsilon(np.c_[one, sums[0]], np.c_[other, sums[1]]) <= claim
+    by_sums = bound_epsilon(*sums, tails_and_points(range(-3, 6)))
+    by_all = learn_epsilon(np.c_[one, sums[0]], np.c_[other, sums[1]])
+    assert 0.4 * claim < max(by_sums, by_all) <= claim
 
 
 def test_noise_for_one_attribute_where_two_are_asked_about_is_caught(monkeypatch):
