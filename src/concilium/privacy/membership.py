@@ -136,8 +136,8 @@ class Membership:
         """The answer under its masks, stored before it is returned; for a question that was answered before,
         the stored answer, whatever `vector` is now.
 
-        A number beyond the manifest's `largest` is refused; under `private` the caller clips first, as a refusal
-        would tell.
+        A number beyond the manifest's `largest` is refused, unless it is `comparable`: noise may be of any size, and a
+        refusal would tell.
         """
         with self._store.transaction():
             answer = self._find(content, comparable)
@@ -150,7 +150,9 @@ class Membership:
                     participants=self.manifest.circle,
                     names=self.manifest.names,
                     seed=seed,
-                    vector=add_masks(self.name, self._within_ring(vector), self._pair_keys(label), seed),
+                    vector=add_masks(
+                        self.name, self._check_form(vector, comparable), self._pair_keys(label), seed
+                    ),
                 )
                 self._store.keep(answer)
         return self._message(answer)
@@ -222,13 +224,17 @@ class Membership:
             self._store.check_participants(digest, self.manifest.circle, self.manifest.names)
         return self._store.find_answer(self._study, digest, self._label(content))
 
-    def _within_ring(self, vector: Ring) -> Ring:
+    def _check_form(self, vector: Ring, comparable: bool) -> Ring:
         if vector.dtype != np.uint64 or vector.ndim != 1:
             raise MaskError(
                 f"a vector to be masked must be one row of uint64; got {vector.ndim}-d {vector.dtype}"
             )
         numbers, largest = vector.view(np.int64), self.manifest.largest
-        if vector.size and not -largest <= int(numbers.min()) <= int(numbers.max()) <= largest:
+        if (
+            vector.size
+            and not comparable
+            and not -largest <= int(numbers.min()) <= int(numbers.max()) <= largest
+        ):
             raise MaskError(
                 f"a number of {self.name} is larger than study {self.manifest.study!r} allows ({largest} in "
                 "the ring), so that the sum could wrap round; use fewer fixed-point bits or smaller numbers"

@@ -75,21 +75,27 @@ class Masked(Release):
     def protect(
         self, desk: Desk, study: str, question: Summed, words: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The numbers as they go under the masks; MaskError where sums could wrap round.
-
-        By what could be, not by what is: a refusal of the numbers themselves would tell how large they are.
-        """
-        largest = desk.memberships.at(study).manifest.largest
-        if question.largest > largest:
-            raise MaskError(
-                f"this question may have numbers of up to {question.largest}, and sums over so many sites hold "
-                f"{largest} of each: ask with fewer binary places"
-            )
+        """The numbers as they go under the masks."""
         return words
+
+    def bound(self, question: Summed) -> int:
+        """No number of one site is beyond this under the masks, whoever the patients are."""
+        return question.largest
+
+    def check_bound(self, desk: Desk, study: str, question: Summed) -> None:
+        """MaskError where a sum could wrap round: from public bounds alone, before anything is computed. A refusal of
+        the numbers themselves would tell how large they are."""
+        bound, largest = self.bound(question), desk.memberships.at(study).manifest.largest
+        if bound > largest:
+            raise MaskError(
+                f"this question may have numbers of up to {bound}, and sums over so many sites hold {largest} of each: "
+                "ask with fewer binary places, or with less noise"
+            )
 
     def _cover(self, desk: Desk, envelope: Envelope, question: Summed) -> bytes:
         """The statistic under masks, stored before it is sent; one that was asked for before is not computed again."""
         memberships, study = desk.memberships, envelope.study
+        self.check_bound(desk, study, question)
         cohort = self.select(desk, question)
         covered = memberships.recall(envelope, self.comparable)
         if covered is None:

@@ -10,6 +10,7 @@ no least number of patients, and each cell is read by itself, whatever the other
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import ClassVar
@@ -27,6 +28,10 @@ from concilium.federation.refused import Refused
 from concilium.federation.releases.masked import Masked
 from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.shares import draw_gaussian_share, draw_laplace_share, price_gaussian_shares
+
+# A number under Laplace noise is further away than this many standard deviations once in e^70, under Gaussian noise
+# once in e^1250.
+NOISE_DEVIATIONS = 50
 
 
 class Private(Masked):
@@ -67,16 +72,24 @@ class Private(Masked):
     def protect(
         self, desk: Desk, study: str, question: Summed, words: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """With this site's share of the noise, drawn once: a repeated question gets the stored vector."""
+        """With this site's share of the noise, drawn once: a repeated question gets the stored vector.
+
+        The numbers are held to their public bound first, which moves no patient's part further. The noise is never
+        clipped: a share that is cut at one site would be missing from the sum. It is added in the ring, so that what
+        might wrap round (once in e^50, `bound`) wraps in the sum, whatever the patients are.
+        """
         manifest, noisy = desk.memberships.at(study).manifest, as_noisy(question)
         circle = len(manifest.participants), manifest.colluders
         if isinstance(noisy, NoisyPure):
             noise = draw_laplace_share(words.size, noisy.price, noisy.sensitivity, *circle)
         else:
             noise = draw_gaussian_share(words.size, noisy.noise, *circle)
-        # Held within the ring: a refusal would tell.
-        held: NDArray[np.int64] = np.clip(words + noise, -manifest.largest, manifest.largest)
-        return held
+        noised: NDArray[np.int64] = np.clip(words, -question.largest, question.largest) + noise
+        return noised
+
+    def bound(self, question: Summed) -> int:
+        """With noise of NOISE_DEVIATIONS, beyond which it is once in e^50."""
+        return question.largest + NOISE_DEVIATIONS * (math.isqrt(math.ceil(as_noisy(question).noise)) + 1)
 
     def charge(
         self,
