@@ -12,7 +12,7 @@ import concilium as cc
 from concilium.errors import HouseError
 from concilium.federation.messages import decode, encode, open_envelope
 from concilium.privacy.identity import Identity
-from concilium.privacy.study_keys import Roll
+from concilium.privacy.study_keys import Roll, Witness
 
 
 def open_sites(folder):
@@ -91,7 +91,7 @@ def test_a_house_cannot_forge_what_a_hospital_remembers(tmp_path):
             envelope = open_envelope(message)
             if envelope.kind == "mask.meet":
                 roll = decode(envelope.template, Roll)
-                lie = msgspec.structs.replace(roll.keys[1].witness, entries=10**6, head="f" * 64)
+                lie = Witness({sites[2].identity.fingerprint: "1000000 " + "f" * 64})
                 keys = (roll.keys[0], msgspec.structs.replace(roll.keys[1], witness=lie), *roll.keys[2:])
                 template = encode(msgspec.structs.replace(roll, keys=keys))
                 message = encode(msgspec.structs.replace(envelope, template=template))

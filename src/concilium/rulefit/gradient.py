@@ -72,7 +72,7 @@ class AskGradient(Noisy, frozen=True, kw_only=True):
 
     @property
     def largest(self) -> int:
-        return math.ceil((self.columns.norm or 0) * 2**self.places + 1) * MOST_PATIENTS
+        return math.ceil((self.columns.norm or 0) * (1 << self.places) + 1) * MOST_PATIENTS
 
     def check(self, release: str) -> None:
         super().check(release)

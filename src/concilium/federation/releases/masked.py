@@ -1,16 +1,16 @@
 """`masked`: the house sees sums over all sites, and of what is gathered (values, rules) each site's own.
 
 Who is protected: a hospital's own numbers, from the house and up to `policy.colluders` other sites; no patient. A
-statistic leaves in two steps: covered (its vector under masks, which tells nothing and is not charged) and opened (the
-seed of the site's own mask, charged in the same transaction, once all participants have committed to their vectors).
-Whether
-there are enough patients is decided when the study begins (studies.py), and by nothing after. The protocol is in
-privacy/membership.py.
+statistic leaves in two steps: covered (its vector under masks, which is charged and tells nothing) and opened (the seed
+of the site's own mask, once all participants have committed to their vectors). It is charged when it is covered, so
+that the neighbours are shown a ledger that holds the charge before there is a sum, and notice an older copy of it
+(privacy/ledger_memory.py, `follow_peer`). Whether there are enough patients is decided when the study begins
+(studies.py), and by nothing after. The protocol is in privacy/membership.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MaskError, MessageError
 from concilium.federation.cohort import Cohort
-from concilium.federation.desk import Desk
+from concilium.federation.desk import Cost, Desk
 from concilium.federation.masking import Covered, Join, Open, Opened
 from concilium.federation.messages import Envelope
 from concilium.federation.questions import Gathered, Statistic, Step, Summed, open_question
@@ -92,20 +92,36 @@ class Masked(Release):
                 "ask with fewer binary places, or with less noise"
             )
 
+    def work_out(self, desk: Desk, study: str, question: Summed) -> Cost:
+        """What covering costs; refused where the ledger has no room for it."""
+        return Cost(None, None, "rho")
+
     def _cover(self, desk: Desk, envelope: Envelope, question: Summed) -> bytes:
-        """The statistic under masks, stored before it is sent; one that was asked for before is not computed again."""
+        """The statistic under masks, charged and stored before it is sent; one that was asked for before is not
+        computed again."""
         memberships, study = desk.memberships, envelope.study
         self.check_bound(desk, study, question)
         cohort = self.select(desk, question)
         covered = memberships.recall(envelope, self.comparable)
         if covered is None:
-            self.price(desk, study, question)
+            cost = self.work_out(desk, study, question)
             words = question.compute(cohort, b"").astype(np.int64).reshape(-1)
-            covered = memberships.cover(envelope, self.protect(desk, study, question, words), self.comparable)
+
+            def keep() -> None:
+                if cost.rho is None:
+                    check_cap(desk, words.size, tell_cap=False)
+                memberships.cover(envelope, self.protect(desk, study, question, words), self.comparable)
+
+            desk.enter(envelope, memberships.name_charge(envelope), words.size, cost, keep)
+            covered = memberships.recall(envelope, self.comparable)
+            if covered is None:  # charged before and dropped, unopened: another vector then tells nothing
+                keep()
+                covered = memberships.recall(envelope, self.comparable)
+                assert covered is not None
         return desk.reply(envelope, Covered(covered))
 
     def _open(self, desk: Desk, envelope: Envelope, step: Open) -> bytes:
-        """Everybody has answered: take our own mask off, charged."""
+        """Everybody has answered, and was charged: take our own mask off."""
         # What is opened must be a question of this very release: noise goes with its price, and only with that.
         asked = msgspec.structs.replace(envelope, kind=step.kind_asked, body=step.body, template=b"")
         question = open_question(asked)
@@ -113,27 +129,12 @@ class Masked(Release):
             raise MessageError("only sums are opened")
         memberships, study = desk.memberships, envelope.study
         desk.studies.check(study, question, envelope.release)
-        price = self.price(desk, study, question)
-        numbers = memberships.count_numbers(study, step)
-
-        def let_out() -> Opened:
-            if price is None:
-                check_cap(desk, numbers, tell_cap=False)
-            return Opened(memberships.open(study, step, envelope.template, self.comparable))
-
-        return self.charge(desk, envelope, question, numbers, price, let_out)
-
-    def charge(
-        self,
-        desk: Desk,
-        envelope: Envelope,
-        question: Summed,
-        numbers: int,
-        price: Fraction | None,
-        let_out: Callable[[], Opened],
-    ) -> bytes:
-        """Enter what is opened, and let it out."""
-        return desk.charge(envelope, numbers, price, let_out)
+        charge = desk.describe(
+            envelope, memberships.count_numbers(study, step), self.price(desk, study, question)
+        )
+        with desk.ledger.remembering():
+            opened = Opened(memberships.open(study, step, envelope.template, self.comparable))
+        return desk.reply(envelope, opened, charge)
 
     def add_up(
         self, run: Run, question: Summed, templates: Mapping[str, bytes] | None = None
