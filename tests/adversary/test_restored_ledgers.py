@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,11 +21,14 @@ import pytest
 
 import concilium as cc
 from agreed import Asker
-from concilium.errors import MaskError
+from concilium.errors import BudgetError, LedgerError, MaskError
 from concilium.federation.attributes import Attribute
 from concilium.federation.histograms import AskNoisyHistograms
 from concilium.federation.masking import Covered, Join, Joined, Meet, Open, Opened
 from concilium.federation.messages import Answer, LedgerHead, Refusal, decode, encode, open_reply
+from concilium.privacy import ledger_chain
+from concilium.privacy.budgets import Allowance
+from concilium.privacy.ledger import Ledger
 from concilium.privacy.masks import Seed
 from concilium.privacy.study_keys import StudyKey, call_roll
 from concilium.privacy.unmasking import MaskedRound
@@ -224,3 +230,140 @@ def test_a_nightly_restore_is_noticed_by_the_neighbours(tmp_path, prepared):
         house.open(study, 0, ("s0", "s2"))
     assert 1 <= len(house.sums) <= BUDGET / Fraction(1, 200)
     assert any("remember" in refusal.reason for refusal in house.refusals)
+
+
+def test_hospitals_go_on_once_people_have_said_so(tmp_path):
+    hospitals = Hospitals(tmp_path)
+    house = HostileHouse(hospitals, random.Random(0), "omitted")
+    hospitals.copy()
+
+    def add_up(study: int) -> int:
+        for step in (house.join, house.meet, lambda study, name: house.cover(study, 0, name)):
+            for name in NAMES:
+                step(study, name)
+        house.open(study, 0)
+        return len(house.sums)
+
+    assert add_up(0) == 1
+    hospitals.restore(hospitals.copies[0])
+    assert add_up(1) == 1
+    for name in ("s0", "s2"):
+        own = hospitals.sites[VICTIM].identity.fingerprint
+        hospitals.sites[name].ledger.forget_peer(own, "the disk of s1 failed")
+    assert add_up(2) == 2
+
+
+# Without neighbours
+
+
+def spend(ledger: Ledger, question: str, cost: str = "1/100") -> bytes:
+    return ledger.charge(
+        question, "digest", study="s", kind="k", mode="private", cost=cost, seal=lambda head: b"answer"
+    )
+
+
+def test_a_head_on_another_disk_notices_what_nobody_else_can(tmp_path):
+    """All that lies beside a ledger is put back: the link to the head is, and the head is not."""
+    place, elsewhere = tmp_path / "site", tmp_path / "other disk"
+    place.mkdir()
+    elsewhere.mkdir()
+    (place / "a.ledger.head").symlink_to(elsewhere / "a.head")
+
+    with Ledger(place / "a.ledger", budget=1) as ledger:
+        spend(ledger, "one")
+    shutil.copytree(place, tmp_path / "copy", symlinks=True)
+    with Ledger(place / "a.ledger") as ledger:
+        spend(ledger, "two")
+    shutil.rmtree(place)
+    shutil.copytree(tmp_path / "copy", place, symlinks=True)
+    with pytest.raises(LedgerError, match="a restored backup"):
+        Ledger(place / "a.ledger")
+    Ledger.accept_restored(place / "a.ledger", "the disk failed")
+    assert (place / "a.ledger.head").is_symlink()
+    with Ledger(place / "a.ledger") as ledger:
+        spend(ledger, "three")
+    (elsewhere / "a.head").unlink()
+    with pytest.raises(LedgerError, match="is missing"):
+        Ledger(place / "a.ledger")
+
+
+# Copies, processes and clocks
+
+
+@pytest.mark.parametrize("entries", [1, 3, 7])
+def test_a_copy_without_its_log_is_whole_or_refused(tmp_path, entries):
+    """A file that is copied while it is in use lacks what its log (-wal) holds; the head beside it knows."""
+    with Ledger(tmp_path / "a.ledger") as ledger:
+        for number in range(entries):
+            spend(ledger, f"question {number}")
+        for number, endings in enumerate([("", ".head"), ("", ".head", "-shm"), ("", "-wal", ".head")]):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            for ending in endings:
+                shutil.copy2(tmp_path / f"a.ledger{ending}", folder / f"a.ledger{ending}")
+            if "-wal" in endings:
+                with Ledger(folder / "a.ledger") as copy:
+                    assert copy.spent() == ledger.spent()
+            else:
+                with pytest.raises(LedgerError, match=r"not as it was left|is damaged|not a ledger"):
+                    Ledger(folder / "a.ledger")
+
+
+def test_a_hospital_that_runs_twice_charges_and_answers_once(tmp_path):
+    """Both joined the same study and are asked at the same time: one charge, one vector, and one chain to show."""
+    hospitals = Hospitals(tmp_path)
+    first = hospitals.sites[VICTIM]
+    second = hospitals.open(VICTIM)
+    house = HostileHouse(hospitals, random.Random(0), "omitted")
+    for step in (house.join, house.meet):
+        for name in NAMES:
+            step(0, name)
+    hospitals.sites[VICTIM] = second
+    hospitals.introduce()
+    house.join(0, VICTIM)
+    house.meet(0, VICTIM)
+    answers = []
+
+    def cover(site: cc.Site) -> None:
+        reply = open_reply(
+            house.studies[0].ask(site, house.studies[0].wrap(ask(0), name="the same question"))
+        )
+        answers.append(decode(reply.body, Covered).masked)
+
+    threads = [threading.Thread(target=cover, args=(site,)) for site in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({answer.vector for answer in answers}) == 1
+    assert first.ledger.spent() == second.ledger.spent() < 2 * Fraction(1, 200)
+    for name in NAMES:
+        house.cover(0, 0, name)
+    house.open(0, 0)
+    assert len(house.sums) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_clock_that_goes_back_spends_a_month_twice(tmp_path, seed, monkeypatch):
+    """A clock may jump anywhere: no month, as entries name it, has more than its cap, and all have no more than all."""
+    dice = random.Random(seed)
+    clock = [datetime(2026, 1, 15, tzinfo=UTC)]
+    monkeypatch.setattr(ledger_chain, "now", lambda: clock[0].isoformat(timespec="microseconds"))
+    allowance = Allowance(total=Fraction(8, 100), per_month=Fraction(2, 100))
+    with Ledger(tmp_path / "a.ledger", allowance=allowance) as ledger:
+        latest = clock[0]
+        for number in range(40):
+            clock[0] += timedelta(days=dice.choice([-400, -31, -1, 0, 0, 1, 20]))
+            with suppress(BudgetError):
+                spend(ledger, f"question {number}")
+                latest = max(latest, clock[0])
+        months: dict[str, Fraction] = {}
+        for entry in ledger.entries():
+            assert entry.time <= latest
+            if entry.cost:
+                month = f"{entry.time:%Y-%m}"
+                months[month] = months.get(month, Fraction(0)) + entry.cost
+        assert months
+        assert max(months.values()) <= allowance.per_month
+        assert sum(months.values()) <= allowance.total
+        ledger.verify()

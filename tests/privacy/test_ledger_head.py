@@ -23,9 +23,9 @@ from concilium.cli.main import app
 from concilium.errors import LedgerError
 from concilium.privacy import ledger_file
 from concilium.privacy.ledger import Head, Ledger
+from concilium.privacy.ledger_head import HeadFile, read_head
 from concilium.privacy.ledger_memory import MOST_PAST
 from concilium.privacy.masks import LINK_BYTES, Standing
-from concilium.privacy.ledger_head import HeadFile, read_head
 
 
 def charge(ledger, name, seal=lambda head: b"an answer" * 100):
@@ -341,8 +341,12 @@ def test_ledgers_of_peers_are_followed_along_one_chain(path):
         for count in (-1, 2**63):
             with pytest.raises(LedgerError, match="cannot be at entry"):
                 ledger.follow_peer("ABC", Standing(count, b"c" * 32))
-        ledger.forget_peer("ABC")
+        ledger.forget_peer("ABC", "they lost a disk")
+        assert "entry 90 of the ledger of ABC was forgotten: they lost a disk" in ledger.entries()[-1].note
         assert ledger.follow_peer("ABC", stand(5, 2)) is None
+        for fingerprint, reason in (("ABC", " "), ("XYZ", "a slip")):
+            with pytest.raises(LedgerError, match=r"needs a reason|remembers no ledger"):
+                ledger.forget_peer(fingerprint, reason)
 
         def seal(head):
             assert ledger.follow_peer("GHI", stand(5, 1)) is None

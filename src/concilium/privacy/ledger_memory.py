@@ -265,11 +265,9 @@ class LedgerMemory:
         rows = self._recollect("peer_ledger", "SELECT fingerprint, count, hash FROM peer_ledger")
         return {fingerprint: Head(count, link) for fingerprint, count, link in rows}
 
-    def forget_peer(self, fingerprint: str) -> None:
-        """Take another hospital's ledger as it is from now on: it accepted a restored one, and said so to people."""
-        if self.peer_heads():
-            with self._file.joining(to_write=True):
-                self._file.run("DELETE FROM peer_ledger WHERE fingerprint = ?", (fingerprint,))
+    def _forget_peer(self, fingerprint: str) -> None:
+        with self._file.joining(to_write=True):
+            self._file.run("DELETE FROM peer_ledger WHERE fingerprint = ?", (fingerprint,))
 
     def _forget_patients(self) -> int:
         """Forget whom answers were about; how many there were."""

@@ -109,4 +109,4 @@ def agree(key: X25519PrivateKey, name: str, peer: bytes) -> bytes:
 
 def _signed_bytes(study_id: bytes, name: str, key: bytes, witness: Witness) -> bytes:
     seen = msgspec.json.encode(witness, order="sorted")
-    return statement("concilium/study-key@2", study_id, name.encode(), key, seen)
+    return statement("concilium/study-key@3", study_id, name.encode(), key, seen)
