@@ -20,7 +20,7 @@ from concilium.federation.questions import Reply, Step
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, statement
 from concilium.privacy.ledger import Head, Ledger
-from concilium.privacy.manifest import Manifest
+from concilium.privacy.manifest import Manifest, accept
 from concilium.privacy.mask_store import MOST_STUDIES, SqliteMaskStore, say_names
 from concilium.privacy.masks import LINK_BYTES, WIRE, MaskedVector, Seed, Shown
 from concilium.privacy.membership import Membership
@@ -142,6 +142,16 @@ class Memberships:
             case _:
                 raise MaskError(f"{step.kind!r} sets nothing up")
         return Done()
+
+    def check(self, manifest: Manifest) -> None:
+        """MaskError unless we would take part with these participants: pinned all, and enough of them."""
+        accept(
+            manifest,
+            self._site,
+            self._identity.public,
+            self._policy.peers or self._introduced,
+            colluders=self._policy.colluders,
+        )
 
     def join(self, study: str, manifest: Manifest) -> Joined:
         """Become (or become again) a member of a study, of which everything is in its terms: nothing of the house's

@@ -46,6 +46,7 @@ class Masked(Release):
             return self._cover(desk, envelope, question)
         if not isinstance(question, Gathered):
             raise MessageError(f"a question of kind {question.kind!r} has no answer under masks")
+        desk.memberships.check(desk.studies.at(envelope.study).manifest)
         # A number of the house's choosing here would be felt along until it told the count behind it.
         cohort = desk.view.select(question.query, question.target).telling_all(
             desk.policy.branch_floor, desk.policy.support
