@@ -116,6 +116,7 @@ class Memberships:
         self._store: SqliteMaskStore | None = None
         self._introduced: Mapping[str, str] = {}
         self._memberships: dict[str, Membership] = {}
+        self._shown: dict[str, bytes] = {}  # which entry of our ledger each neighbour was shown last
         self._lock = threading.Lock()
 
     def introduce(self, peers: Mapping[str, str]) -> bool:
@@ -165,6 +166,7 @@ class Memberships:
             colluders=self._policy.colluders,
             witness=self._bear_witness(manifest),
             standing=self._ledger.standing,
+            shown=lambda name: self._shown.get(manifest.fingerprints[name], b""),
         )
         with self._lock:
             self._memberships[study] = membership
@@ -252,13 +254,16 @@ class Memberships:
             self._ledger.remember_circle(self._records, membership.manifest.names)
         shown = decode(template, Shown)
         seed = membership.reveal(step.content, shown, charge_on_disk=True, comparable=comparable)
-        for one in shown.commitments:  # all of them checked: neighbours, and ourselves
-            if one.name == self._site:
-                continue
-            known = membership.manifest.fingerprints[one.name]
+        by_name = {one.name: one for one in shown.commitments}  # checked: neighbours, and ourselves
+        own = by_name.pop(self._site).standing
+        is_ours = self._ledger.stood_at(own)  # the house may say anything of ourselves
+        for name, one in by_name.items():
+            known = membership.manifest.fingerprints[name]
             problem = self._ledger.follow_peer(known, one.standing, one.held.get(self._site, b""))
             if problem is not None:
-                raise MaskError(f"{self._site} opens nothing with {one.name}: {problem}. {FORGET}")
+                raise MaskError(f"{self._site} opens nothing with {name}: {problem}. {FORGET}")
+            if is_ours:
+                self._shown[known] = own.head[:LINK_BYTES]
         return seed
 
     def _check_circle(self, names: tuple[str, ...]) -> None:

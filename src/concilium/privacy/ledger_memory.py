@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 from concilium.errors import LedgerError
-from concilium.privacy.ledger_chain import Head
+from concilium.privacy.ledger_chain import Head, holds
 from concilium.privacy.ledger_file import LedgerFile, require_text
 from concilium.privacy.masks import LINK_BYTES, Standing
 from concilium.privacy.randomness import draw_bytes
@@ -51,7 +51,7 @@ _BY_ROW = "disclosure_population"
 """Where version 0.1 remembered populations, by the rows of one table in its order."""
 KEY_BYTES = 16
 # How many earlier charges a site shows its neighbours, and how many they remember: studies run at the same time.
-MOST_PAST = 8
+MOST_PAST = 16
 MOST_LINKS = 256
 FORGOTTEN = (
     "remembered_population",
@@ -220,6 +220,11 @@ class LedgerMemory:
                 (MOST_PAST + 1,),
             )
 
+    def stood_at(self, standing: Standing) -> bool:
+        """Whether this is, or was, our own chain."""
+        with self._file.joining():
+            return holds(self._file, Head(standing.entries, standing.head.hex()))
+
     def standing(self) -> Standing:
         """How far the charges for masked answers have come, for neighbours to compare."""
         query = "SELECT sequence, hash FROM masked_entry ORDER BY sequence DESC"
@@ -236,7 +241,7 @@ class LedgerMemory:
         Protects: the patients of that hospital, from answers beyond its budget out of a ledger that was put back to an
         older copy, head file and all. From: any house; what is compared is tagged by the hospital itself (masks.py).
         Claim: all entries for which this returns None are of one chain. A ledger is followed only where it shows that
-        it holds the newest entry that is remembered here (among its last ones, or as `held`), or where the entry is
+        it holds the newest entry that is remembered here (among its last ones, or those `held`), or where the entry is
         remembered here already. Assumes: this ledger was not put back too.
         """
         if not 0 <= standing.entries < 2**63:
@@ -249,7 +254,7 @@ class LedgerMemory:
             newest, links = bytes.fromhex(link)[:LINK_BYTES], _split_links(known)
             if standing.head[:LINK_BYTES] in links:
                 return None
-            if newest not in (*shown, held):
+            if newest not in (*shown, *_split_links(held)):
                 return (
                     f"entry {count} of its ledger is remembered here, and its ledger (at entry {standing.entries} now) "
                     "does not show that it holds it: a restored backup, or another ledger"

@@ -49,8 +49,8 @@ class Commitment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The hash of a site's masked vector, with one tag for each of its neighbours: the house can pass it on
     but not make one up, so whoever is shown a commitment knows that its site answered this question.
 
-    The tag also covers how far the site's ledger has come, the charge for this answer included, and an entry that the
-    ledger holds by the neighbour's own memory (`held`): an older copy of a ledger cannot show both.
+    The tag also covers how far the site's ledger has come, the charge for this answer included, and entries that the
+    ledger holds and the neighbour was shown before (`held`): an older copy of a ledger cannot show both.
     """
 
     name: str

@@ -17,10 +17,10 @@ keys, and later the hashes, which it checked stand in one list of all, of which 
 - Answers. A house can make up the hash of a site that is no neighbour, and have a seed revealed before that site has
   answered. It gains nothing: what it opened still holds the streams that the site shares with its honest neighbours,
   theirs with their own, and so on to every honest site; there is no sum before each of these has answered this question
-  under this label and revealed its own seed, for which each was charged. A seed that comes to no sum tells nothing, and
-  costs the site that revealed it a charge; so it did when the house did not ask the last site to open. Nor are
-  there two sums: a site opens one vector for one root, the first that it was shown, and an answer that it masked anew
-  before that was never opened.
+  under this label, for which each was charged, and revealed its own seed. A seed that comes to no sum tells nothing,
+  and was charged all the same; so it was when the house did not ask the last site to open. Nor are there two sums: a
+  site opens one vector for one root, the first that it was shown, and an answer that it masked anew before that was
+  never opened.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class Membership:
         colluders: int = 1,
         witness: Witness | None = None,
         standing: Callable[[], Standing] = Standing,
+        shown: Callable[[str], bytes] = lambda name: b"",
     ) -> None:
         accept(manifest, name, identity.public, peers, colluders=colluders)
         self.manifest = manifest
@@ -97,7 +98,7 @@ class Membership:
         self.key: StudyKey = sign_study_key(identity, self._study, name, self._join(), witness)
         self._roll = b""
         self._hashed = (b"", b"")
-        self._standing = standing
+        self._standing, self._shown = standing, shown
         self._held: Mapping[str, bytes] = {}
         self._shared: dict[str, bytes] = {}
         self._pairs: tuple[bytes, dict[str, PairKey]] = (b"", {})
@@ -257,7 +258,8 @@ class Membership:
     def _message(self, answer: MaskedAnswer) -> MaskedVector:
         seed_hash, digest = self._hashes(answer)
         pairs = self._pair_keys(answer.label)
-        commitment = commit(self.name, digest, pairs, self._standing(), self._held)
+        held = {peer: self._held.get(peer, b"") + self._shown(peer) for peer in pairs}
+        commitment = commit(self.name, digest, pairs, self._standing(), held)
         return MaskedVector(answer.label, answer.vector, seed_hash, commitment)
 
     def _hashes(self, answer: MaskedAnswer) -> tuple[bytes, bytes]:
