@@ -357,6 +357,17 @@ def test_ledgers_of_peers_are_followed_along_one_chain(path):
         assert json.dumps(sorted(ledger.peer_heads())) == '["ABC", "DEF"]'
 
 
+def test_a_steward_takes_note_of_a_peers_restored_ledger(path):
+    with Ledger(path) as ledger:
+        assert ledger.follow_peer("ABC", stand(5, 1)) is None
+    arguments = ["ledger", "forget-peer", str(path), "ABC", "--reason", "they lost a disk"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert CliRunner().invoke(app, arguments).exit_code != 0  # there is nothing left to forget
+    with Ledger(path) as ledger:
+        assert ledger.peer_heads() == {}
+        assert "they lost a disk" in ledger.entries()[-1].note
+
+
 def test_a_site_shows_the_last_of_its_masked_charges(path):
     with Ledger(path) as ledger:
         assert ledger.standing() == Standing()
