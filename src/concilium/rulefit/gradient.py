@@ -30,8 +30,9 @@ from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.packed import Bits
 from concilium.rulefit.terms import RuleTerms, read_terms
 
-# With the widest norm, the sum over a hundred million patients fits 63 bits.
+# With the widest norm and so many patients in each of seven hospitals, a sum fits 63 bits.
 MOST_PLACES = 24
+MOST_PATIENTS = 1 << 26
 
 
 class AskGradient(Noisy, frozen=True, kw_only=True):
@@ -68,6 +69,10 @@ class AskGradient(Noisy, frozen=True, kw_only=True):
     @property
     def binary_places(self) -> int:
         return self.places
+
+    @property
+    def largest(self) -> int:
+        return math.ceil((self.columns.norm or 0) * (1 << self.places) + 1) * MOST_PATIENTS
 
     def check(self, release: str) -> None:
         super().check(release)
