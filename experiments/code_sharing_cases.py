@@ -178,7 +178,7 @@ def remake_table_1(
         for name, sharing in make_mechanisms(fitted, epsilons).items():
             shared = sharing.share(test)
             found = lace.group(shared, rows)
-            attacks[name].append(bench.compare(sharing, sharing.number(shared)).largest)
+            attacks[name].append(bench.measure(sharing).largest)
             for where, chosen in (("all stays", np.ones(len(ours), dtype=bool)), ("sensitive", touched)):
                 for group, label in enumerate(GROUPS):
                     is_so, said = truth[chosen] == group, found[chosen] == group

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import msgspec
@@ -30,21 +31,27 @@ from adversary.recordings import (
 from agreed import Asker
 from concilium.closed_lists import KINDS, load
 from concilium.errors import ConciliumError
+from concilium.federation.masking import Greeting
 from concilium.federation.messages import (
     VERSION,
     Answer,
+    LedgerHead,
     Refusal,
+    decode,
     encode,
     open_envelope,
     open_reply,
     write_signed,
 )
 from concilium.federation.questions import Step
+from concilium.federation.region import Region
+from concilium.federation.relay import Relay as PassedOn
+from concilium.federation.relay import Relayed, pass_on
 from concilium.federation.terms import Propose, Terms, name_study, sign_terms
 from concilium.privacy.identity import Identity
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.privacy.study_book import ENDED
-from contract.patients import cases, open_site, open_sites
+from contract.patients import cases, make_rows, open_site, open_sites
 
 BEFORE_STUDY = {
     kind for kind, place in KINDS.items() if issubclass(load(place), Step) and load(place).before_study
@@ -421,3 +428,254 @@ def test_a_house_that_knows_no_hospital_yet_takes_no_unsigned_refusal():
     model = make_small("tree", "exact").fit(cc.House([forged, *sites[1:]], timeout=600))
     assert model.card.refusals == []
     assert [lost.site for lost in model.card.dropouts] == ["north"]
+
+
+# At a region
+
+
+class LyingRegion:
+    """A region under masks that passes on what suits it: `lie` is given its turn, the messages and their replies."""
+
+    def __init__(self, region: Region, lie: Callable[..., Any], dice: random.Random) -> None:
+        self.name, self.identity, self.region, self.dice = region.name, region.identity, region, dice
+        self.lie, self.turn, self.messages, self.replies = lie, 0, [], []
+
+    @property
+    def hospitals(self) -> Any:
+        return self.region.hospitals
+
+    def answer(self, message: bytes) -> bytes:
+        envelope, reply = open_envelope(message), self.region.answer(message)
+        self.turn += 1
+        if envelope.kind == PassedOn.kind:
+            asked, told = decode(envelope.body, PassedOn).messages, decode(reply, Relayed)
+            self.messages.append(asked)
+            self.replies.append(told.replies)
+            return encode(self.lie(self, asked, told))
+        return self.lie(self, None, reply) or reply
+
+    def ask(self, messages: dict[str, bytes]) -> Relayed:
+        """Have its hospitals asked anything."""
+        return decode(pass_on(PassedOn(messages=messages), self.region.house.transport, 60), Relayed)
+
+    def greet(self, reply: bytes, *below: str) -> bytes:
+        """A greeting of its own, signed as it should be."""
+        said = msgspec.structs.replace(open_reply(reply), body=encode(Greeting(0, below)))
+        return write_signed(said, self.identity)
+
+
+def only_passing(change: Callable[..., Relayed]) -> Callable[..., Any]:
+    return wraps(change)(lambda region, asked, told: None if asked is None else change(region, asked, told))
+
+
+def only_greeting(change: Callable[..., bytes]) -> Callable[..., Any]:
+    return wraps(change)(lambda region, asked, told: change(region, told) if asked is None else told)
+
+
+@only_passing
+def say_all_twice(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+    return region.ask(asked)
+
+
+@only_passing
+def replay_an_old_round(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+    """To the hospitals: joined, met, asked or opened once more, in the middle of the study."""
+    region.ask(region.dice.choice(region.messages))
+    return told
+
+
+@only_passing
+def answer_from_an_old_round(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+    old = region.dice.choice(region.replies) if region.dice.random() < 0.2 else told.replies
+    return Relayed(old, {})
+
+
+@only_passing
+def tell_each_what_the_other_is_told(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+    names = list(asked)
+    return region.ask(dict(zip(names, [asked[name] for name in reversed(names)], strict=True)))
+
+
+@only_passing
+def show_each_another_list(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+    """Another template: other keys in a roll, other answers when a sum is opened."""
+    changed = {}
+    for name, message in asked.items():
+        envelope = open_envelope(message)
+        old = [open_envelope(before[name]).template for before in region.messages if name in before]
+        template = region.dice.choice([*old, change_one_bit(envelope.template, region.dice)])
+        changed[name] = encode(msgspec.structs.replace(envelope, template=template))
+    return region.ask(changed)
+
+
+@only_passing
+def drop_some(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+    """Once the study is agreed to: a hospital that is never reached is left out of it, as any other."""
+    gone = region.dice.choice([None, None, None, *asked]) if region.turn > AGREED else None
+    silent = {} if gone is None else {gone: "\x1b[31mit is gone\n"}
+    return Relayed({name: reply for name, reply in told.replies.items() if name != gone}, silent)
+
+
+@only_passing
+def answer_for_strangers(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+    return Relayed({**told.replies, "elsewhere": b"x", "east": next(iter(told.replies.values()), b"")}, {})
+
+
+@only_greeting
+def name_more(region: LyingRegion, reply: bytes) -> bytes:
+    return region.greet(reply, "north", "south", f"nobody {region.turn}")
+
+
+@only_greeting
+def name_itself(region: LyingRegion, reply: bytes) -> bytes:
+    return region.greet(reply, "north", region.name)
+
+
+@only_greeting
+def name_those_of_others(region: LyingRegion, reply: bytes) -> bytes:
+    return region.greet(reply, "north", "south", "east")
+
+
+@only_greeting
+def name_nobody(region: LyingRegion, reply: bytes) -> bytes:
+    """Pose as a hospital."""
+    return region.greet(reply)
+
+
+@only_greeting
+def name_with_controls(region: LyingRegion, reply: bytes) -> bytes:
+    return region.greet(reply, "north", "south", "\x1b[2Jwest")
+
+
+@only_greeting
+def name_a_crowd(region: LyingRegion, reply: bytes) -> bytes:
+    return region.greet(reply, *(f"hospital {number}" for number in range(200_000)))
+
+
+def name_one_after_the_other(region: LyingRegion, asked: Any, told: Any) -> Any:
+    """Behind each region another one, for ever."""
+    if asked is None:
+        return region.greet(told, "next 0")
+    replies = {}
+    for name, message in asked.items():
+        envelope, depth = open_envelope(message), 0
+        while envelope.kind == PassedOn.kind:
+            ((name_below, inner),) = decode(envelope.body, PassedOn).messages.items()
+            envelope, depth, last = open_envelope(inner), depth + 1, name_below
+        last = last if depth else name
+        said = Answer(
+            version=VERSION,
+            id=envelope.id,
+            site=last,
+            body=encode(Greeting(0, (f"{last}+",))),
+            charge=None,
+            ledger=LedgerHead(0, ""),
+            identity=region.identity.public,
+        )
+        reply, path = write_signed(said, region.identity), open_envelope(message)
+        names = []
+        while path.kind == PassedOn.kind:
+            ((below, inner),) = decode(path.body, PassedOn).messages.items()
+            names.append(below)
+            path = open_envelope(inner)
+        for below in reversed(names):
+            reply = encode(Relayed({below: reply}, {}))
+        replies[name] = reply
+    return Relayed(replies, {})
+
+
+AGREED = 3  # greeted, its hospitals greeted, and the study proposed to them
+REGION_LIES = [
+    say_all_twice,
+    replay_an_old_round,
+    answer_from_an_old_round,
+    tell_each_what_the_other_is_told,
+    show_each_another_list,
+    drop_some,
+    answer_for_strangers,
+    name_more,
+    name_itself,
+    name_those_of_others,
+    name_nobody,
+    name_with_controls,
+    name_a_crowd,
+    name_one_after_the_other,
+]
+MASKED_TREES = [("tree", "masked", {"max_depth": 2}), ("tree", "private", {"max_depth": 1})]
+
+
+def open_pinned(names: tuple[str, ...] = ("north", "south", "east", "west")) -> dict[str, cc.Site]:
+    """Hospitals that pinned each other, and take no house's word for who is who."""
+    keys = {name: Identity.create() for name in names}
+    peers = {name: key.fingerprint for name, key in keys.items()}
+    policy = cc.Policy(budget=cc.Budget("unlimited"), peers=peers)
+    rows = {name: ROWS.get(name) or make_rows(30, 7) for name in names}
+    return {
+        name: open_site(name, rows[name], policy=policy, identity=keys[name], division_key=KEY)
+        for name in names
+    }
+
+
+def learn_from(members: list[Any], name: str, release: str, more: dict[str, Any]) -> Any:
+    try:
+        with zero_noise(), few_rounds():
+            return make_small(name, release, **more).fit(cc.House(members, timeout=60))
+    except ConciliumError as error:
+        return error
+
+
+@pytest.mark.parametrize("lie", REGION_LIES, ids=lambda lie: lie.__name__)
+@pytest.mark.parametrize(("name", "release", "more"), MASKED_TREES, ids=["masked", "private"])
+def test_a_lying_region_changes_no_model_and_no_charge(name, release, more, lie, monkeypatch):
+    monkeypatch.setenv(SWITCH, SWITCHED_ON)
+    honest = open_pinned()
+    expected = learn_from(list(honest.values()), name, release, more).body
+    charged = {one.name: (one.ledger.spent(), one.ledger.unbounded_numbers()) for one in honest.values()}
+    for seed in range(2):
+        sites = open_pinned()
+        region = Region("r0", cc.House([sites["north"], sites["south"]]))
+        liar = LyingRegion(region, lie, random.Random(f"{lie.__name__} {seed}"))
+        model = learn_from([liar, sites["east"], sites["west"]], name, release, more)
+        if isinstance(model, ConciliumError):
+            assert str(model).isprintable(), str(model)
+            assert "its own log says why" not in str(model)
+        else:
+            assert model.body == expected
+        for one in sites.values():
+            spent, numbers = charged[one.name]
+            assert one.ledger.spent() <= spent
+            assert one.ledger.unbounded_numbers() <= numbers
+
+
+@pytest.mark.parametrize("puppets", [("north",), ("north", "south"), ("north", "south", "more")])
+@pytest.mark.parametrize(("name", "release", "more"), MASKED_TREES, ids=["masked", "private"])
+def test_a_region_cannot_pose_as_its_hospitals(name, release, more, puppets, monkeypatch):
+    """It answers with keys and patients of its own: those whose fingerprints were compared refuse, and tell nothing."""
+    monkeypatch.setenv(SWITCH, SWITCHED_ON)
+    sites = open_pinned()
+    posing = open_pinned(("north", "south", "more"))
+    below = [
+        posing[one] if one in puppets else sites[one] for one in dict.fromkeys(("north", "south", *puppets))
+    ]
+    region = Region("r0", cc.House(below))
+    model = learn_from([region, sites["east"], sites["west"]], name, release, more)
+    assert isinstance(model, ConciliumError)
+    assert "pinned" in str(model)
+    for one in sites.values():
+        assert (one.ledger.spent(), one.ledger.unbounded_numbers()) == (0, 0)
+
+
+def test_a_region_that_is_the_house_gains_nothing_by_that(monkeypatch):
+    """One key for both: hospitals behind it are participants of one study, by name, and open one sum."""
+    monkeypatch.setenv(SWITCH, SWITCHED_ON)
+    sites = open_pinned()
+    region = Region("r0", cc.House([sites["north"], sites["south"]]))
+    house = cc.House([region, sites["east"], sites["west"]], identity=region.identity, timeout=60)
+    with zero_noise():
+        model = make_small("tree", "masked", max_depth=2).fit(house)
+    assert [site.name for site in model.card.sites] == ["north", "south", "east", "west"]
+    # Nor can it ask its two alone, under masks or not: there would be a sum of two, or of one.
+    for members in ([sites["north"], sites["south"]], [sites["north"]]):
+        error = learn_from(members, "tree", "masked", {"max_depth": 2})
+        assert isinstance(error, ConciliumError)
+        assert "needed" in str(error)

@@ -120,8 +120,9 @@ def test_patients_held_back_measure_the_model(tmp_path: Path, release: str) -> N
         held = table.take(hold_out(len(table), 0.3, name))
         held = held.take(~np.isnan(held["cost"].numbers))
         said = model.predict(held)
-        check(metrics["sites"][name], held["cost"].numbers, said)
-        assert set(metrics["sites"][name]) == {*KEYS, "intervals"}
+        if release == "exact":
+            check(metrics["sites"][name], held["cost"].numbers, said)
+            assert set(metrics["sites"][name]) == {*KEYS, "intervals"}
         truth += held["cost"].numbers.tolist()
         predicted += said.tolist()
     check(metrics["overall"], truth, predicted)

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
+from concilium.codes.block_response import BlockResponse
 from concilium.codes.sharing import CodeSharing
 from concilium.codes.sharing_charts import draw_curves
 from concilium.codes.sharing_report import (
@@ -40,13 +41,15 @@ def fitted():
     )
 
 
-def test_a_report_measures_what_was_shared(fitted):
+def test_a_report_measures_a_draw_of_these_patients(fitted, monkeypatch):
     patients = make_patients(400, 2)
     shared = fitted.share(patients)
+    draws, draw = [], BlockResponse.randomize
+    monkeypatch.setattr(BlockResponse, "randomize", lambda *args: draws.append(draw(*args)) or draws[-1])
     report = report_sharing(fitted, patients, epsilons=["1"], shared=shared)
-    latest = [[code for _, code in history[-4:]] for history in patients]
-    after = [[code for _, code in history] for history in shared]
-    pairs = [pair for one, other in zip(latest, after, strict=True) for pair in zip(one, other, strict=True)]
+    latest = [code for history in patients for _, code in history[-4:]]
+    pairs = [(one, fitted.taxonomy.codes[other]) for one, other in zip(latest, draws[0], strict=True)]
+    assert [b for _, b in pairs] != [code for history in shared for _, code in history]
     loss = report.measured.loss
     assert report.events == len(pairs)
     assert report.cut == sum(map(len, patients)) - len(pairs) > 0

@@ -6,13 +6,18 @@ import shutil
 
 import msgspec
 import pytest
+from concilium.federation.histograms import AskNoisyHistograms
 from conversation import ROWS
 
 import concilium as cc
+from agreed import set_up_masks
 from concilium.errors import HouseError
-from concilium.federation.messages import decode, encode, open_envelope
+from concilium.federation.attributes import Attribute
+from concilium.federation.masking import Covered, Open
+from concilium.federation.messages import Answer, decode, encode, open_envelope
 from concilium.privacy.identity import Identity
-from concilium.privacy.study_keys import Roll
+from concilium.privacy.study_keys import Roll, Witness
+from side_door import state
 
 
 def open_sites(folder):
@@ -91,7 +96,7 @@ def test_a_house_cannot_forge_what_a_hospital_remembers(tmp_path):
             envelope = open_envelope(message)
             if envelope.kind == "mask.meet":
                 roll = decode(envelope.template, Roll)
-                lie = msgspec.structs.replace(roll.keys[1].witness, entries=10**6, head="f" * 64)
+                lie = Witness({sites[2].identity.fingerprint: "1000000 " + "f" * 64})
                 keys = (roll.keys[0], msgspec.structs.replace(roll.keys[1], witness=lie), *roll.keys[2:])
                 template = encode(msgspec.structs.replace(roll, keys=keys))
                 message = encode(msgspec.structs.replace(envelope, template=template))
@@ -102,3 +107,45 @@ def test_a_house_cannot_forge_what_a_hospital_remembers(tmp_path):
         fit([sites[0], Meddling(sites[1]), sites[2]])
     assert not sites[1].ledger.peer_heads()
     close(sites)
+
+
+def ask_for_ages(number):
+    edges = Attribute("age", (20.0 + number,))
+    return AskNoisyHistograms(query="", target="y", attributes=(edges,), variance="100")
+
+
+def cover_all(asker, sites, question):
+    return [decode(asker.put(site, question).body, Covered).masked.commitment for site in sites]
+
+
+def open_all(asker, sites, question, commitments):
+    opening = Open(kind_asked=question.kind, body=encode(question))
+    return [asker.put(site, opening, asker.show(site, commitments)) for site in sites]
+
+
+@pytest.mark.parametrize("others", [["s0", "s1", "s2"], ["s0", "s3", "s4"]])
+def test_a_sum_may_wait_while_other_studies_go_on(others):
+    """With the same hospitals, or with others, and more rounds of them than a site shows of its ledger."""
+    policy = cc.Policy(budget=cc.Budget("unlimited"))
+    sites = {f"s{i}": cc.Site(f"s{i}", state(ROWS, age="number"), policy) for i in range(5)}
+    first = [sites[name] for name in ("s0", "s1", "s2")]
+    peers = {site.name: site.identity.fingerprint for site in sites.values()}
+    slow = set_up_masks(first, "private", nonce="the slow one")
+    quick = set_up_masks([sites[name] for name in others], "private", nonce="the quick one")
+    for site in sites.values():
+        site.introduce(peers, slow.identity.fingerprint)
+
+    def go_on(rounds):
+        for number in rounds:
+            partners = [sites[name] for name in others]
+            question = ask_for_ages(number)
+            replies = open_all(quick, partners, question, cover_all(quick, partners, question))
+            assert all(isinstance(reply, Answer) for reply in replies)
+
+    for number in range(3):
+        question = ask_for_ages(100 + number)
+        commitments = cover_all(slow, first, question)
+        go_on(range(number * 40, number * 40 + 20))
+        replies = open_all(slow, first, question, commitments)
+        assert [getattr(reply, "reason", "") for reply in replies] == [""] * 3
+        go_on(range(number * 40 + 20, number * 40 + 40))

@@ -1,4 +1,5 @@
-"""Submits job folders as they are, by FLARE's own interface: KIT FOLDER ...; prints how each ended."""
+"""Submits job folders as they are, by FLARE's own interface: KIT FOLDER ...; prints how each ended, or why it was
+refused."""
 
 from __future__ import annotations
 
@@ -15,9 +16,14 @@ PATIENCE = 120.0
 def main(kit, folders):
     ended = {}
     with open_session(Kit.open(kit, "person")) as session:
-        numbers = {folder: session.submit_job(folder) for folder in folders}
+        numbers = {}
+        for folder in folders:
+            try:
+                numbers[folder] = session.submit_job(folder)
+            except Exception as error:
+                ended[folder] = f"refused: {error}"
         end = time.monotonic() + PATIENCE
-        while len(ended) < len(numbers) and time.monotonic() < end:
+        while len(ended) < len(folders) and time.monotonic() < end:
             for folder, number in numbers.items():
                 status = str(session.get_job_meta(number)["status"])
                 if status.startswith("FINISHED"):

@@ -199,10 +199,15 @@ def find_job_processes(network, name):
     return {child.pid for child in parent.children(recursive=True)}
 
 
+# What a site says in its log once it can answer.
+OPENED = " answers as "
+
+
 def stop_midway(network, site, before, known):
     """Stop the processes of a site's next job when it has answered the first question of another study than those
-    known; they, and its id. They run in short turns, between which the ledger is looked at: however busy this machine
-    is, none gets much further."""
+    known; they, and its id. They run in turns, between which the ledger is looked at, and in short ones once the site
+    is open: however busy this machine is, none gets much further, and none takes long to open."""
+    openings = network.log(site).count(OPENED)
     processes = wait_for(lambda: find_job_processes(network, site) - before, "a job", pause=0.1)
     seen = None
 
@@ -210,7 +215,7 @@ def stop_midway(network, site, before, known):
         nonlocal seen
         for pid in processes:
             os.kill(pid, signal.SIGCONT)
-        time.sleep(0.005)
+        time.sleep(0.005 if network.log(site).count(OPENED) > openings else 0.05)
         for pid in processes:
             os.kill(pid, signal.SIGSTOP)
         last, seen = seen, read_head(network.ledger(site))
@@ -224,34 +229,77 @@ def finish(process, timeout=2 * PATIENCE):
     return process.returncode, "".join(said)
 
 
-def test_jobs_that_carry_code_or_name_another_class_are_not_run(network):
+# As where an installation is broken: the processes of jobs end before they have begun, the site's own goes on.
+BROKEN = (
+    'import sys\nif any("worker_process" in one for one in sys.orig_argv):\n    sys.exit("no such module")\n'
+)
+
+
+def test_a_site_whose_installation_is_broken_is_lost_by_its_name_and_jobs_of_others_making_are_refused(
+    network,
+):
+    """The first is waited for while the others are submitted, with code, with another class, as HOCON. Meanwhile a
+    person with a kit tells a hospital, in the house's name, to delete the folder of its ledger."""
     from concilium.flare.job import write_job
 
-    markers, folders = {}, []
-    for case in ("code at site", "code at house", "class at site", "class at house"):
-        what, _, where = case.split(" ")
-        folder = write_job(
-            network.folder / case.replace(" ", "-"), case, describe("code"), "tree", "0" * 32, SITES
+    broken = network.folder / "south-python" / "sitecustomize.py"
+    broken.write_text(BROKEN)
+    try:
+        process, out = network.start_submit(
+            network.write_study("broken", describe_lossy("broken", "continue"))
         )
-        markers[case] = network.folder / f"{what}-{where}-ran"
-        config = folder / where / "config" / f"config_fed_{'client' if where == 'site' else 'server'}.json"
-        document = json.loads(config.read_text())
-        intruder = {"path": "subprocess.Popen", "args": {"args": ["touch", str(markers[case])]}}
-        if what == "code":
-            (folder / where / "custom").mkdir()
-            code = f"open({str(markers[case])!r}, 'w').write('ran')\nclass Intruder: pass\n"
-            (folder / where / "custom" / "intruder.py").write_text(code)
-            intruder = {"path": "intruder.Intruder", "args": {}}
-        document["components"] = [{"id": "intruder", **intruder}]
-        config.write_text(json.dumps(document))
-        folders.append(str(folder))
-    script = [sys.executable, str(Path(__file__).with_name("submit_jobs.py")), str(network.kits / PERSON)]
-    done = subprocess.run([*script, *folders], capture_output=True, text=True, timeout=2 * PATIENCE)
-    assert done.returncode == 0, done.stderr
-    ended = json.loads(done.stdout.splitlines()[-1])
-    assert sorted(ended) == sorted(folders)
-    assert not [status for status in ended.values() if "COMPLETED" in status]
-    assert not [marker for marker in markers.values() if marker.exists()]
+        markers, folders = {}, []
+        for case in ("code at site", "code at house", "class at site", "class at house", "hocon at house"):
+            what, _, where = case.split(" ")
+            folder = write_job(
+                network.folder / case.replace(" ", "-"), case, describe("code"), "tree", "0" * 32, SITES
+            )
+            markers[case] = network.folder / f"{what}-{where}-ran"
+            config = (
+                folder / where / "config" / f"config_fed_{'client' if where == 'site' else 'server'}.json"
+            )
+            document = json.loads(config.read_text())
+            intruder = {"path": "subprocess.Popen", "args": {"args": ["touch", str(markers[case])]}}
+            if what == "code":
+                (folder / where / "custom").mkdir()
+                code = f"open({str(markers[case])!r}, 'w').write('ran')\nclass Intruder: pass\n"
+                (folder / where / "custom" / "intruder.py").write_text(code)
+                intruder = {"path": "intruder.Intruder", "args": {}}
+            if what == "hocon":
+                (folder / "meta.json").rename(folder / "meta.conf")
+            else:
+                document["components"] = [{"id": "intruder", **intruder}]
+            config.write_text(json.dumps(document))
+            folders.append(str(folder))
+        script = [sys.executable, str(Path(__file__).with_name("submit_jobs.py")), str(network.kits / PERSON)]
+        done = subprocess.run([*script, *folders], capture_output=True, text=True, timeout=2 * PATIENCE)
+        assert done.returncode == 0, done.stderr
+        ended = json.loads(done.stdout.splitlines()[-1])
+        assert sorted(ended) == sorted(folders)
+        assert {status.split(":")[0] for status in ended.values()} == {"refused"}
+        assert all(
+            "this job is not one that `concilium flare submit` writes" in one for one in ended.values()
+        )
+        assert not [marker for marker in markers.values() if marker.exists()]
+        kept = sorted(path.name for path in (network.kits / "north" / "local").iterdir())
+        script = [
+            sys.executable,
+            str(Path(__file__).with_name("speak_as_house.py")),
+            str(network.kits / PERSON),
+        ]
+        done = subprocess.run([*script, "north", "local"], capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        assert sorted(path.name for path in (network.kits / "north" / "local").iterdir()) == kept
+        code, said = finish(process)
+    finally:
+        broken.unlink()
+    assert code == 0, said
+    card = read_results(out)["card"]
+    assert [(one["site"], "has ended: its own log" in one["reason"]) for one in card["dropouts"]] == [
+        ("south", True)
+    ]
+    assert "south" not in [site["name"] for site in card["sites"]]
+    assert "south" in said
 
 
 def test_a_study_waits_for_stewards_also_over_a_restart_and_goes_on_in_the_same_terms(network):
@@ -284,7 +332,7 @@ def test_a_study_waits_for_stewards_also_over_a_restart_and_goes_on_in_the_same_
 
 
 def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network):
-    known = list_studies(network, "south")
+    known = set().union(*(list_studies(network, site) for site in SITES))
     study = network.write_study("goes-on", describe_lossy("goes-on", "continue", timeout=12))
     before = find_job_processes(network, "coast")
     process, out = network.start_submit(study)

@@ -121,9 +121,7 @@ def show(member: Membership, commitments: Iterable[Commitment]) -> Shown:
     tree = HashTree([leaves.get(name, bytes(32)) for name in graph.order])
     near = (member.name, *member.neighbours)
     shown = [
-        Commitment(one.name, one.digest, {to: tag for to, tag in one.tags.items() if to == member.name})
-        for one in commitments
-        if one.name in near or one.name not in graph.places
+        one.for_reader(member.name) for one in commitments if one.name in near or one.name not in graph.places
     ]
     return Shown(tuple(shown), tree.root, tuple(tree.prove(graph.locate(near))))
 

@@ -24,6 +24,8 @@ from concilium.errors import LedgerError
 from concilium.privacy import ledger_file
 from concilium.privacy.ledger import Head, Ledger
 from concilium.privacy.ledger_head import HeadFile, read_head
+from concilium.privacy.ledger_memory import MOST_PAST
+from concilium.privacy.masks import LINK_BYTES, Standing
 
 
 def charge(ledger, name, seal=lambda head: b"an answer" * 100):
@@ -315,29 +317,72 @@ def test_a_head_comes_back_as_it_was_or_not_at_all(count, link, data):
 # Heads of others
 
 
-def test_heads_of_peers_only_go_forward(path):
-    one, other = Head(5, "a" * 64), Head(5, "b" * 64)
+def stand(count, *links):
+    """A ledger at the last of these links, and what came before."""
+    newest, *before = (bytes([link]) * 32 for link in reversed(links))
+    return Standing(count, newest, b"".join(link[:LINK_BYTES] for link in before))
+
+
+def test_ledgers_of_peers_are_followed_along_one_chain(path):
     with Ledger(path) as ledger:
         assert ledger.peer_heads() == {}
-        assert ledger.remember_peer_head("ABC", one) is None
-        assert ledger.remember_peer_head("ABC", one) is None
-        assert "another entry 5" in ledger.remember_peer_head("ABC", other)
-        assert ledger.remember_peer_head("DEF", other) is None
-        assert ledger.remember_peer_head("ABC", Head(7, "c" * 64)) is None
+        assert ledger.follow_peer("ABC", stand(5, 1)) is None
+        assert ledger.follow_peer("ABC", stand(5, 1)) is None
+        # Another entry, fewer, as many or more of them: none shows that it holds the one that is remembered.
+        for lie in (stand(5, 2), stand(4, 3), stand(9, 4), stand(9, 4, 5, 6), Standing()):
+            assert "entry 5 of its ledger is remembered here" in ledger.follow_peer("ABC", lie)
+        assert ledger.follow_peer("DEF", stand(5, 2)) is None
+        assert ledger.follow_peer("ABC", stand(7, 1, 7)) is None
+        assert ledger.follow_peer("ABC", stand(90, 8), held=bytes([7]) * LINK_BYTES) is None
     with Ledger(path) as ledger:
-        problem = ledger.remember_peer_head("ABC", one)
-        assert problem == "the ledger of ABC is at entry 5 and was at 7 before: a restored backup"
-        assert ledger.peer_heads() == {"ABC": Head(7, "c" * 64), "DEF": other}
-        for count in (-1, 2**63, True, "5"):
+        assert ledger.follow_peer("ABC", stand(5, 1)) is None  # opened late, and known to be of the chain
+        assert ledger.peer_heads() == {"ABC": Head(90, "08" * 32), "DEF": Head(5, "02" * 32)}
+        assert "entry 90" in ledger.follow_peer("ABC", stand(91, 7, 9))
+        for count in (-1, 2**63):
             with pytest.raises(LedgerError, match="cannot be at entry"):
-                ledger.remember_peer_head("ABC", Head(count, "c" * 64))
-        ledger.forget_peer("ABC")
-        assert ledger.remember_peer_head("ABC", one) is None
+                ledger.follow_peer("ABC", Standing(count, b"c" * 32))
+        ledger.forget_peer("ABC", "they lost a disk")
+        assert "entry 90 of the ledger of ABC was forgotten: they lost a disk" in ledger.entries()[-1].note
+        assert ledger.follow_peer("ABC", stand(5, 2)) is None
+        for fingerprint, reason in (("ABC", " "), ("XYZ", "a slip")):
+            with pytest.raises(LedgerError, match=r"needs a reason|remembers no ledger"):
+                ledger.forget_peer(fingerprint, reason)
 
         def seal(head):
-            assert ledger.remember_peer_head("GHI", one) is None
+            assert ledger.follow_peer("GHI", stand(5, 1)) is None
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
             charge(ledger, "undone", seal=seal)
         assert json.dumps(sorted(ledger.peer_heads())) == '["ABC", "DEF"]'
+
+
+def test_a_steward_takes_note_of_a_peers_restored_ledger(path):
+    with Ledger(path) as ledger:
+        assert ledger.follow_peer("ABC", stand(5, 1)) is None
+    arguments = ["ledger", "forget-peer", str(path), "ABC", "--reason", "they lost a disk"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert CliRunner().invoke(app, arguments).exit_code != 0  # there is nothing left to forget
+    with Ledger(path) as ledger:
+        assert ledger.peer_heads() == {}
+        assert "they lost a disk" in ledger.entries()[-1].note
+
+
+def test_a_site_shows_the_last_of_its_masked_charges(path):
+    with Ledger(path) as ledger:
+        assert ledger.standing() == Standing()
+        heads = []
+        for place in range(2 * MOST_PAST):
+            charge(ledger, f"plain {place}")
+
+            def seal(head):
+                heads.append(head)
+                ledger.remember_masked(head)
+                return b"answer"
+
+            charge(ledger, f"masked {place}", seal=seal)
+        charge(ledger, "plain again")
+        links = [bytes.fromhex(head.hash)[:LINK_BYTES] for head in reversed(heads)]
+        standing = ledger.standing()
+        assert (standing.entries, standing.head.hex()) == (heads[-1].count, heads[-1].hash)
+        assert standing.past == b"".join(links[1 : MOST_PAST + 1])

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from mask_circle import NAMES, Vector, hospitals
 from concilium.privacy.masks import (
     Commitment,
     PairKey,
+    Standing,
     add_masks,
     commit,
     derive_pair_key,
@@ -157,8 +159,11 @@ def test_a_commitment_is_known_by_its_tag_for_each_reader() -> None:
     pairs = pairs_of(NAMES[:3])
     commitment = commit("ashford", b"digest", pairs["ashford"])
     assert set(commitment.tags) == {"brook", "cedar"}
+    standing = msgspec.msgpack.encode(Standing())
     expected = hmac.digest(
-        pairs["brook"]["ashford"].tag, framed(b"concilium/tag@1", b"ashford", b"digest"), "sha256"
+        pairs["brook"]["ashford"].tag,
+        framed(b"concilium/tag@2", b"ashford", b"digest", standing, b""),
+        "sha256",
     )
     assert commitment.tags["brook"] == expected[:16]
     assert is_from(commitment, "ashford", "brook", pairs["brook"]["ashford"])
@@ -179,6 +184,17 @@ def test_a_commitment_passes_for_nothing_else() -> None:
     ):
         assert not is_from(lie, "ashford", "brook", key)
     assert not is_from(commitment, "ashford", "brook", pairs_of(NAMES[:3], b"lapel")["brook"]["ashford"])
+    shown = commit("ashford", b"digest", pairs["ashford"], Standing(5, b"head", b"past"), {"brook": b"held"})
+    assert is_from(shown, "ashford", "brook", key)
+    for lie in (
+        {"standing": Standing(6, b"head", b"past")},
+        {"standing": Standing(5, b"heat", b"past")},
+        {"standing": Standing(5, b"head", b"pass")},
+        {"standing": Standing()},
+        {"held": {"brook": b"helm"}},
+        {"held": {}},
+    ):
+        assert not is_from(msgspec.structs.replace(shown, **lie), "ashford", "brook", key)
     reflected = commit("brook", b"digest", pairs["brook"])
     turned = Commitment("ashford", b"digest", {"brook": reflected.tags["ashford"]})
     assert not is_from(turned, "ashford", "brook", key)

@@ -29,9 +29,7 @@ def test_the_signature_is_over_study_name_and_key() -> None:
     group = hospitals(3)
     manifest = group.compose()
     key = sign_study_key(group.identities["cedar"], manifest.study_id, "cedar", X25519PrivateKey.generate())
-    signed = statement(
-        "concilium/study-key@2", manifest.study_id, b"cedar", key.key, b'{"entries":0,"head":"","peers":{}}'
-    )
+    signed = statement("concilium/study-key@3", manifest.study_id, b"cedar", key.key, b'{"peers":{}}')
     assert is_signed(signed, key.signature, group.identities["cedar"].public)
 
 

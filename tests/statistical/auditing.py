@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 from scipy.stats import beta, chi2
+from sklearn.tree import DecisionTreeClassifier
 
 ALARM = 1e-8
 
@@ -85,3 +86,20 @@ def tails_and_points(values: Iterable[int]) -> list[Event]:
         for v in values
         for event in (lambda x, v=v: x <= v, lambda x, v=v: x >= v, lambda x, v=v: x == v)
     ]
+
+
+def learn_epsilon(one: np.ndarray, other: np.ndarray, delta: float = 0.0, depth: int = 4) -> float:
+    """The epsilon that a mechanism must have at least, seen by an attacker who learns what to look for.
+
+    Each row is all that an attacker sees of one draw, as numbers in any form. A decision tree learns from every other
+    row which of two neighbouring inputs it came from; the events are then how sure it is, on the rows it did not see.
+    """
+    one, other = (x.reshape(len(x), -1) for x in (one, other))
+    seen, truth = np.concatenate([one[::2], other[::2]]), np.repeat([1, 0], [len(one[::2]), len(other[::2])])
+    tree = DecisionTreeClassifier(max_depth=depth, min_samples_leaf=20, random_state=1).fit(seen, truth)
+    scores = [tree.predict_proba(x[1::2])[:, 1] for x in (one, other)]
+    levels = np.unique(tree.predict_proba(seen)[:, 1])[1:]
+    events: list[Event] = [lambda x, level=level: x >= level for level in levels]
+    # Sure of either input: beside the most telling leaf of the tree, the most telling one on the other side.
+    events += [lambda x, level=level: x < level for level in levels]
+    return bound_epsilon(*scores, events, delta) if events else 0.0

@@ -73,7 +73,7 @@ def test_the_harness_finds_a_refusal_that_depends_on_patients(fixed_noise, monke
 
 
 def test_the_harness_finds_a_charge_that_depends_on_patients(fixed_noise, monkeypatch):
-    from concilium.federation.desk import Desk
+    from concilium.federation.desk import Cost, Desk
     from concilium.federation.releases.private import Private
 
     price = Private.price
@@ -81,12 +81,13 @@ def test_the_harness_finds_a_charge_that_depends_on_patients(fixed_noise, monkey
         Private, "price", lambda r, desk, name, q: price(r, desk, name, q) * (2 if desk.name == "big" else 1)
     )
     assert find_side_doors(SITES, ("big", 0), study) == []  # a price by site is not one by patient
-    charge = Desk.charge
+    enter = Desk.enter
 
-    def by_patients(desk, envelope, numbers, cost, let_out):
-        return charge(desk, envelope, numbers, cost and cost * len(desk.view.records), let_out)
+    def by_patients(desk, envelope, name, numbers, cost, keep):
+        dearer = cost.rho * len(desk.view.records)
+        return enter(desk, envelope, name, numbers, Cost(dearer, dearer, "rho"), keep)
 
-    monkeypatch.setattr(Desk, "charge", by_patients)
+    monkeypatch.setattr(Desk, "enter", by_patients)
     assert find_side_doors(SITES, ("big", 0), study)
 
 

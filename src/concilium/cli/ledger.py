@@ -234,6 +234,27 @@ def accept_restored(
     )
 
 
+@app.command("forget-peer", short_help="Take another hospital's restored ledger as it is.")
+def forget_peer(
+    file: File,
+    fingerprint: Annotated[str, typer.Argument(help="That hospital's fingerprint.", show_default=False)],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is entered in the ledger.")],
+) -> None:
+    """Forget how far another hospital's ledger had come. It accepted an older copy, and told you so in person.
+
+    Until then nothing is added up with that hospital: its older copy does not hold what was charged before.
+
+    \b
+    Example:
+      concilium ledger forget-peer north.ledger "$SOUTH" --reason "south lost a disk on 3 May"
+    """
+    from concilium.privacy.ledger import Ledger
+
+    with Ledger(existing(file)) as book:
+        book.forget_peer(fingerprint, reason)
+    say(f"{file}: goes on with {fingerprint}, from whatever its ledger shows next")
+
+
 def existing(file: Path) -> Path:
     """The file, which must be there: changing a ledger never makes one."""
     from concilium.errors import LedgerError

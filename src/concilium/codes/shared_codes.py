@@ -1,8 +1,10 @@
 """The one question of a sharing of codes, and what a hospital answers: its patients' codes, each randomised by itself.
 
 Claim: as federation/releases/shared.py and block_response.py say. Everyone is charged max_events * epsilon of the
-design, whoever has how many events. Where codes at the hospital are no codes of the design's taxonomy, nothing leaves,
-and which codes these are is for the hospital's own log: a refusal that named them would tell of patients.
+design, whoever has how many events. The order of a hospital's rows does not show: patients leave in an order that only
+the hospital can work out, and codes of one moment sorted by what they leave as (code_events.py). Not protected: that
+all codes can be read. Where codes at the hospital are no codes of the design's taxonomy, nothing leaves, and which
+these are is for the hospital's own log: a refusal that named them would tell of patients.
 
 docs/methods.md, section 7.13.
 """
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from concilium.codes.code_design import SINCE_FIRST, CodeDesign, open_design
-from concilium.codes.code_events import number_codes, start_at_zero, take_latest
+from concilium.codes.code_events import number_codes, replace_codes, start_at_zero, take_latest
 from concilium.errors import MessageError, RecordsError, StudyError, UnknownCode
 from concilium.federation.arrays import Array, pack, unpack
 from concilium.federation.cohort import Cohort
@@ -121,26 +123,26 @@ class AskSharedCodes(Randomised[SharedCodes], frozen=True, kw_only=True):
         )
 
     def count(self, cohort: Cohort) -> int:
-        latest = take_latest(find_codes(cohort), self.design.max_events)
+        held = find_codes(cohort)
         taxonomy, _ = open_design(self.design)
         try:
-            number_codes(taxonomy, latest)
+            number_codes(taxonomy, held)
         except UnknownCode as error:
             log.warning("codes cannot be shared: %s", error)
             raise RecordsError(UNREADABLE) from None
-        if taxonomy.root in latest.labels:
+        if taxonomy.root in held.labels:
             log.warning("codes cannot be shared: some are suppressed (%s)", taxonomy.root)
             raise RecordsError(UNREADABLE)
-        return len(latest.codes)
+        return int(np.minimum(held.counts, self.design.max_events).sum())
 
     def compute(self, cohort: Cohort, order: bytes = b"") -> SharedCodes:
         taxonomy, response = open_design(self.design)
         held = find_codes(cohort)
         latest = take_latest(held.take(order_patients(order, held.ids)), self.design.max_events)
-        drawn = latest.with_codes(response.randomize(number_codes(taxonomy, latest)), taxonomy.codes)
         if self.design.dates == SINCE_FIRST:
-            drawn = start_at_zero(drawn)
-        return write_codes(drawn)
+            latest = start_at_zero(latest)
+        drawn = response.randomize(number_codes(taxonomy, latest))
+        return write_codes(replace_codes(latest, drawn, taxonomy.codes))
 
 
 def find_codes(cohort: Cohort) -> Sequences:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from concilium.codes.blocks import Blocking, check_size, choose_blocking, find_losses
 from concilium.codes.channel import CodeMechanism, tabulate_channel
 from concilium.codes.code_design import SINCE_FIRST, describe_taxonomy, make_response
-from concilium.codes.code_events import number_codes, take_latest
+from concilium.codes.code_events import number_codes, replace_codes, take_latest
 from concilium.codes.dependence import MOST_STEPS, PRIOR, count_dependence
 from concilium.codes.leakage import Extension, extend_protection
 from concilium.codes.sensitive_codes import sensitive_codes
@@ -171,7 +171,7 @@ class CodeSharing:
     def share(
         self, source: Histories | Site | House, *, query: str = "", dates: str = SINCE_FIRST
     ) -> Sequences | dict[str, Sequences]:
-        """The codes of these patients, randomised: of each the latest `max_events`.
+        """The codes of these patients, randomised: of each the latest `max_events`, codes of one moment sorted.
 
         Of a `Site`, or of all sites of a `House` by name, through the gate: as agreed, charged to the ledger before
         anything leaves, patients under numbers; `card_` says what it cost. Of histories at hand, with the same
@@ -197,7 +197,7 @@ class CodeSharing:
                 f"some of these codes are suppressed ({self.taxonomy.root}): share codes as they were recorded"
             )
         drawn = self.mechanism_.randomize(self.number(latest))
-        return latest.with_codes(drawn, (*self.taxonomy.codes, self.taxonomy.root))
+        return replace_codes(latest, drawn, (*self.taxonomy.codes, self.taxonomy.root))
 
     def propose(self, *, query: str = "", dates: str = SINCE_FIRST) -> AgreedSharing:
         """What hospitals are asked to agree to: this mechanism, for the patients of a query."""
@@ -225,7 +225,7 @@ class CodeSharing:
         )
 
     def take_latest(self, sequences: Sequences) -> Sequences:
-        """Of each patient the latest `max_events` events; of several at one time those listed last."""
+        """Of each patient the latest `max_events` events; which of several at one time, is drawn anew each time."""
         self._check_fitted()
         return take_latest(sequences, self.max_events)
 

@@ -1,8 +1,10 @@
 """What sharing protects and what it loses, measured: attacks, losses, frequencies, curves.
 
-The attacks and the losses compare what was recorded with what is shared: a report is the hospital's own. It tells
-more than the shared codes do, and no budget covers handing it on with individual codes; its few numbers are
-averages of many patients.
+The attacks and the losses compare what was recorded with another draw of the same patients, which goes nowhere: of
+the file itself nobody can tell which of the codes of one moment is which. The attacks see these in the order in which
+they were recorded, so they know more than whoever gets the file. A report is the hospital's own. It tells more than
+the shared codes do, and no budget covers handing it on with individual codes; its few numbers are averages of many
+patients.
 
 docs/methods.md, section 7.12.
 """
@@ -14,7 +16,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from concilium.codes.agreed_sharing import NOT_FOR_CARE
 from concilium.codes.attack import Precision, SharedView, find_largest, guess_events, judge_guesses
@@ -144,14 +145,8 @@ class SharingTest:
     def measure(self, sharing: CodeSharing | None = None, histories: bool = False) -> Measurement:
         """Share once, by this sharing or another of the same auxiliary patients; attack, and compare."""
         sharing = sharing or self.sharing
-        return self.compare(sharing, sharing.mechanism_.randomize(self._before.astype(np.int32)), histories)
-
-    def compare(
-        self, sharing: CodeSharing, shared: NDArray[np.int32], histories: bool = False
-    ) -> Measurement:
-        """Attack what was shared, and compare it with what was recorded."""
         offsets = self.sequences.offsets
-        after = shared.astype(np.intp)
+        after = sharing.mechanism_.randomize(self._before.astype(np.int32)).astype(np.intp)
         size = len(self._distances)
         loss = measure_loss(
             self._distances, self._sensitive, offsets, self._rows[self._before], self._rows[after]
@@ -180,7 +175,7 @@ def report_sharing(
     epsilons: Iterable[Number] = EPSILONS,
     shared: Sequences | None = None,
 ) -> SharingReport:
-    """Measure a sharing on these patients: what was `shared`, or a draw of its own; and curves over epsilon."""
+    """Measure a sharing on a draw of these patients, with frequencies of what was `shared`, and curves over epsilon."""
     histories = read_histories(sequences)
     test = SharingTest(sharing, histories)
     if shared is None:
@@ -198,7 +193,7 @@ def report_sharing(
         tuple(codes[code] for code in sharing.states[sharing.blocking_.added]),
         kept,
         find_expected_loss(sharing),
-        test.compare(sharing, drawn, histories=True),
+        test.measure(histories=True),
         estimate_frequencies(mechanism, drawn.astype(np.intp)),
         tuple(draw_points(sharing, test, epsilons)),
     )

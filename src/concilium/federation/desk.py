@@ -13,7 +13,7 @@ from fractions import Fraction
 import msgspec
 
 from concilium.federation.cohort import View
-from concilium.federation.masking import Memberships
+from concilium.federation.masking import Memberships, Open
 from concilium.federation.messages import VERSION, Answer, Charge, Envelope, LedgerHead, encode, write_signed
 from concilium.federation.meter import Meter
 from concilium.federation.refused import Refused
@@ -22,6 +22,22 @@ from concilium.policy.policy import Policy
 from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.identity import Identity
 from concilium.privacy.ledger import Head, Ledger
+from concilium.privacy.randomness import draw_bytes
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a release costs: in rho, for the study and the card, and as an amount of a currency, for the ledger. None
+    has no bound."""
+
+    rho: Fraction | None
+    amount: Fraction | None
+    currency: str
+
+
+def price_epsilon(epsilon: Fraction) -> Cost:
+    """The cost of pure epsilon; of zero, for what the study has paid already."""
+    return Cost(rho_from_pure(epsilon) if epsilon else Fraction(0), epsilon, "epsilon")
 
 
 @dataclass(frozen=True)
@@ -38,9 +54,10 @@ class Desk:
     memberships: Memberships
     meter: Meter
 
-    def reply(self, envelope: Envelope, body: msgspec.Struct) -> bytes:
-        """An answer that releases nothing about patients, and is not charged."""
-        return self._sign(envelope, body, None, self.ledger.head())
+    def reply(self, envelope: Envelope, body: msgspec.Struct, charge: Charge | None = None) -> bytes:
+        """An answer for which nothing is charged now: it releases nothing about patients, or what it releases was
+        charged before (`charge`)."""
+        return self._sign(envelope, body, charge, self.ledger.head())
 
     def charge(
         self, envelope: Envelope, numbers: int, price: Fraction | None, let_out: Callable[[], msgspec.Struct]
@@ -48,45 +65,76 @@ class Desk:
         """Enter the release of so many numbers and let it out: `let_out` runs inside the transaction, which is on disk
         before the answer is returned, and where it raises nothing is charged. A price of None has no bound; no study
         costs more than its terms say."""
-        return self._charge(envelope, numbers, price, price, "rho", let_out)
+        return self._charge(envelope, numbers, Cost(price, price, "rho"), let_out)
 
     def charge_epsilon(
         self, envelope: Envelope, numbers: int, epsilon: Fraction, let_out: Callable[[], msgspec.Struct]
     ) -> bytes:
         """The same for what costs pure epsilon, or nothing more than the study has paid already (zero)."""
-        rho = rho_from_pure(epsilon) if epsilon else Fraction(0)
-        return self._charge(envelope, numbers, rho, epsilon, "epsilon", let_out)
+        return self._charge(envelope, numbers, price_epsilon(epsilon), let_out)
 
-    def _charge(
+    def enter(
         self,
         envelope: Envelope,
+        name: str,
         numbers: int,
-        price: Fraction | None,
-        cost: Fraction | None,
-        currency: str,
-        let_out: Callable[[], msgspec.Struct],
-    ) -> bytes:
-        """`price` in rho, for the study and the card, is `cost` in a currency for the ledger."""
-        charge = Charge(envelope.release, None, numbers)
-        if price is not None:
-            charge = Charge(envelope.release, str(price), numbers, self.ledger.budget is not None)
+        cost: Cost,
+        keep: Callable[[], None],
+    ) -> None:
+        """Enter what is answered under masks before it leaves, under a name of its own: with the answer the neighbours
+        are shown how far our ledger has come, this charge included. `keep` runs inside the transaction."""
 
         def seal(head: Head) -> bytes:
-            if price is not None:
-                self._spend(envelope.study, price)
+            keep()
+            self.ledger.remember_masked(head)
+            return draw_bytes(
+                16
+            )  # nothing is told again from the ledger; what is stored makes the next link another
+
+        self._enter(envelope, name, envelope.content, Open.kind, numbers, cost, seal)
+
+    def describe(self, envelope: Envelope, numbers: int, price: Fraction | None) -> Charge:
+        """What an answer says of its charge; `price` in rho."""
+        if price is None:
+            return Charge(envelope.release, None, numbers)
+        return Charge(envelope.release, str(price), numbers, self.ledger.budget is not None)
+
+    def _charge(
+        self, envelope: Envelope, numbers: int, cost: Cost, let_out: Callable[[], msgspec.Struct]
+    ) -> bytes:
+        charge = self.describe(envelope, numbers, cost.rho)
+
+        def seal(head: Head) -> bytes:
             return self._sign(envelope, let_out(), charge, head)
 
+        return self._enter(envelope, envelope.id, envelope.digest, envelope.kind, numbers, cost, seal)
+
+    def _enter(
+        self,
+        envelope: Envelope,
+        name: str,
+        digest: str,
+        kind: str,
+        numbers: int,
+        cost: Cost,
+        seal: Callable[[Head], bytes],
+    ) -> bytes:
+        def spend_and_seal(head: Head) -> bytes:
+            if cost.rho is not None:
+                self._spend(envelope.study, cost.rho)
+            return seal(head)
+
         return self.ledger.charge(
-            envelope.id,
-            envelope.digest,
+            name,
+            digest,
             study=envelope.study,
-            kind=envelope.kind,
+            kind=kind,
             mode=envelope.release,
-            cost=cost or None,
-            currency=currency if cost else None,
-            paid=cost == 0,
+            cost=cost.amount or None,
+            currency=cost.currency if cost.amount else None,
+            paid=cost.amount == 0,
             numbers=numbers,
-            seal=seal,
+            seal=spend_and_seal,
         )
 
     def _spend(self, study: str, price: Fraction) -> None:

@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 # What a message is: a greeting, a question to the gate, or a knock (is anybody there?).
 HELLO, QUESTION, KNOCK = "concilium.hello", "concilium.question", "concilium.knock"
 
-# Seconds. A site's process must show itself, and then may take long to read its records.
-UNTIL_SEEN, UNTIL_READY = 60.0, 900.0
+# Seconds until a site's process must show itself; how long it then may read its records the study says.
+UNTIL_SEEN = 60.0
 ONE_HELLO = 10.0
 # Where an answer takes longer than this, its site is knocked at: one whose process is gone is not waited for.
 KNOCKED_AFTER, ONE_KNOCK = 4.0, 3.0
@@ -46,6 +46,10 @@ GONE = "its process ended, or its connection broke, before it answered"
 
 class Unreachable(Silence):
     """Nobody is there who could answer."""
+
+
+class Ended(Unreachable):
+    """Nobody is there any more, nor will be."""
 
 
 class FlareHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,37 +103,63 @@ class FlareTransport:
         """Sites elsewhere take nobody's word: houses and peers are pinned in their policies."""
         return False
 
-    def greet(self, until_seen: float = UNTIL_SEEN, until_ready: float = UNTIL_READY) -> None:
-        """Wait for the sites' processes; those who cannot answer are absent from here on, with the reason."""
-        start = time.monotonic()
-        seen: set[str] = set()
-        waiting = [site for site in self._names if site not in self.absent]
-        while waiting:
-            asked = {
-                site: self._pool.submit(self._send, site, HELLO, write_hello(), ONE_HELLO) for site in waiting
+    def greet(self, until_ready: float, until_seen: float = UNTIL_SEEN) -> None:
+        """Wait for the sites' processes: until each is seen, and from then on until it has read its records.
+
+        Those that cannot answer are absent from here on, with the reason.
+        """
+        limits = {
+            site: (
+                time.monotonic() + until_seen,
+                f"it did not start within {until_seen:g} s: its own log says why",
+            )
+            for site in self._names
+            if site not in self.absent
+        }
+        greeted: set[str] = set()
+        while limits:
+            hellos = {
+                site: self._pool.submit(self._send, site, HELLO, write_hello(), self._left(limit))
+                for site, (limit, _) in limits.items()
             }
-            for site, future in asked.items():
-                reply = future.result()
-                if isinstance(reply, Silence):
-                    limit = until_ready if site in seen else until_seen
-                    if time.monotonic() - start > limit:
-                        self.absent[site] = f"it did not start within {limit:g} s: its own log says why"
-                else:
-                    seen.add(site)
-                    self._hear(site, reply, time.monotonic() - start > until_ready)
-            waiting = [site for site in waiting if site not in self.absent and site not in self._ready]
-            if waiting:
+            wait(hellos.values())
+            for site, hello in hellos.items():
+                reply = hello.result()
+                if isinstance(reply, Ended):
+                    self.absent[site] = str(reply)
+                elif not isinstance(reply, Silence):
+                    self._take_greeting(site, reply)
+                    if site not in greeted:
+                        greeted.add(site)
+                        limits[site] = (
+                            time.monotonic() + until_ready,
+                            f"it was still reading its records after {until_ready:g} s, [house] timeout",
+                        )
+                limit, reason = limits[site]
+                if site not in self._ready and site not in self.absent and time.monotonic() > limit:
+                    self.absent[site] = reason
+            limits = {
+                site: limit
+                for site, limit in limits.items()
+                if site not in self.absent and site not in self._ready
+            }
+            if limits:
                 time.sleep(0.05)
 
-    def _hear(self, site: str, reply: bytes, late: bool) -> None:
+    @staticmethod
+    def _left(limit: float) -> float:
+        """Seconds that one greeting may take."""
+        return max(0.1, min(ONE_HELLO, limit - time.monotonic()))
+
+    def _take_greeting(self, site: str, reply: bytes) -> None:
         try:
             greeting = decode(reply, FlareGreeting)
         except MessageError as error:
             self.absent[site] = f"it greeted with something else: {error}"
             return
         problem = greeting.problem or find_discord(greeting.version, greeting.time)
-        if problem or late:
-            self.absent[site] = problem or "it is still reading its records"
+        if problem:
+            self.absent[site] = problem
         elif greeting.ready:
             self._ready.add(site)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
@@ -18,13 +18,18 @@ from concilium.errors import MaskError
 from concilium.federation.messages import Envelope, decode
 from concilium.federation.questions import Reply, Step
 from concilium.policy.policy import Policy
-from concilium.privacy.identity import Identity, fingerprint, statement
+from concilium.privacy.identity import Identity, statement
 from concilium.privacy.ledger import Head, Ledger
-from concilium.privacy.manifest import Manifest
+from concilium.privacy.manifest import Manifest, accept
 from concilium.privacy.mask_store import MOST_STUDIES, SqliteMaskStore, say_names
-from concilium.privacy.masks import WIRE, MaskedVector, Seed, Shown
+from concilium.privacy.masks import LINK_BYTES, WIRE, MaskedVector, Seed, Shown
 from concilium.privacy.membership import Membership
 from concilium.privacy.study_keys import Roll, StudyKey, Witness
+
+FORGET = (
+    "Nothing is added up with it until it puts its newest ledger back, or accepts this one and each of the others "
+    "takes note (concilium ledger forget-peer)"
+)
 
 UNDER_MASKS = frozenset({"masked", "private"})
 
@@ -111,6 +116,7 @@ class Memberships:
         self._store: SqliteMaskStore | None = None
         self._introduced: Mapping[str, str] = {}
         self._memberships: dict[str, Membership] = {}
+        self._shown: dict[str, bytes] = {}  # which entry of our ledger each neighbour was shown last
         self._lock = threading.Lock()
 
     def introduce(self, peers: Mapping[str, str]) -> bool:
@@ -126,9 +132,10 @@ class Memberships:
             case Hello():
                 return Greeting(self._policy.colluders)
             case Meet():
-                roll = decode(template, Roll)
-                self.at(study).meet(roll)
-                self._compare_ledgers(self.at(study).manifest, roll.keys)
+                membership = self.at(study)
+                membership.meet(
+                    decode(template, Roll), partial(self._compare_ledgers, membership.manifest.fingerprints)
+                )
             case End():
                 self.at(study).forget()
                 with self._lock:
@@ -136,6 +143,16 @@ class Memberships:
             case _:
                 raise MaskError(f"{step.kind!r} sets nothing up")
         return Done()
+
+    def check(self, manifest: Manifest) -> None:
+        """MaskError unless we would take part with these participants: pinned all, and enough of them."""
+        accept(
+            manifest,
+            self._site,
+            self._identity.public,
+            self._policy.peers or self._introduced,
+            colluders=self._policy.colluders,
+        )
 
     def join(self, study: str, manifest: Manifest) -> Joined:
         """Become (or become again) a member of a study, of which everything is in its terms: nothing of the house's
@@ -148,6 +165,8 @@ class Memberships:
             self._open_store(),
             colluders=self._policy.colluders,
             witness=self._bear_witness(manifest),
+            standing=self._ledger.standing,
+            shown=lambda name: self._shown.get(manifest.fingerprints[name], b""),
         )
         with self._lock:
             self._memberships[study] = membership
@@ -156,37 +175,30 @@ class Memberships:
         return Joined(membership.key)
 
     def _bear_witness(self, manifest: Manifest) -> Witness:
-        """How far our ledger has come, and how far those of our neighbours had when we last met: who shares masks with
+        """How far the ledgers of our neighbours had come when we last opened a sum with them: who shares masks with
         whom changes from study to study, so that in time each hospital is known to many."""
-        head, remembered = self._ledger.head(), self._ledger.peer_heads()
+        remembered = self._ledger.peer_heads()
         others = [manifest.fingerprints[name] for name in manifest.graph.neighbours(self._site)]
         peers = {
             one: f"{remembered[one].count} {remembered[one].hash}" for one in others if one in remembered
         }
-        return Witness(head.count, head.hash, peers)
+        return Witness(peers)
 
-    def _compare_ledgers(self, manifest: Manifest, keys: Sequence[StudyKey]) -> None:
-        """Remember how far the others' ledgers have come; MaskError where one of them remembers what ours does not
-        hold, or shows another ledger than before. The keys are those that their owners signed."""
-        own, before = fingerprint(self._identity.public), self._ledger.peer_heads()
+    def _compare_ledgers(self, names: Mapping[str, str], keys: Sequence[StudyKey]) -> dict[str, bytes]:
+        """Which entry of our ledger each neighbour remembers; MaskError where one of them remembers what ours does not
+        hold. The keys are those that their owners signed; `names` are the fingerprints of all."""
+        own, held = names[self._site], {}
         for key in keys:
-            if key.name == self._site:
-                continue
             entries, _, link = key.witness.peers.get(own, "").partition(" ")
-            if entries and not (entries.isdecimal() and self._ledger.holds(Head(int(entries[:19]), link))):
+            if key.name == self._site or not entries:
+                continue
+            if not (entries.isdecimal() and self._ledger.holds(Head(int(entries[:19]), link))):
                 raise MaskError(
                     f"{key.name} remembers entry {entries[:19]} of this hospital's ledger, which does not hold it: an "
-                    "older copy was put in its place, or another ledger; nothing is answered from it"
+                    f"older copy was put in its place, or another ledger. {FORGET}"
                 )
-            name = manifest.fingerprints[key.name]
-            head = Head(key.witness.entries, key.witness.head)
-            last = before.get(name)
-            if last is not None and last.count == head.count and last.hash != head.hash:
-                raise MaskError(
-                    f"{key.name} shows another ledger than before: its entry {head.count} has changed"
-                )
-            if head.hash and (last is None or last.count < head.count):
-                self._ledger.remember_peer_head(name, head)
+            held[key.name] = bytes.fromhex(link)[:LINK_BYTES]
+        return held
 
     def _open_store(self) -> SqliteMaskStore:
         """Where masked studies are kept, made for the first of them: no other step comes before a site has joined."""
@@ -213,10 +225,15 @@ class Memberships:
             self._check_circle(membership.manifest.names)
         return membership.recall(write_content(envelope.kind, envelope.body_digest), comparable=comparable)
 
-    def cover(self, envelope: Envelope, words: NDArray[np.int64], comparable: bool) -> MaskedVector:
-        """A statistic under masks, stored before it is returned."""
+    def cover(self, envelope: Envelope, words: NDArray[np.int64], comparable: bool) -> None:
+        """Store a statistic under masks; called inside the transaction that enters the charge."""
         content = write_content(envelope.kind, envelope.body_digest)
-        return self.at(envelope.study).mask(content, words.view(np.uint64), comparable=comparable)
+        self.at(envelope.study).keep(content, words.view(np.uint64), comparable=comparable)
+
+    def name_charge(self, envelope: Envelope) -> str:
+        """By what the charge for a statistic is known: its label, which is that of one vector."""
+        label = self.at(envelope.study).label(write_content(envelope.kind, envelope.body_digest))
+        return f"mask {label.hex()}"
 
     def count_numbers(self, study: str, step: Open) -> int:
         """How many numbers opening this answer adds to the sum."""
@@ -226,13 +243,28 @@ class Memberships:
         return size // WIRE.itemsize
 
     def open(self, study: str, step: Open, template: bytes, comparable: bool) -> Seed:
-        """Take the site's own mask off; called inside the transaction that enters the charge."""
+        """Take the site's own mask off, for what was charged when it was covered, and remember how far the ledgers of
+        all neighbours have come; called inside a transaction.
+
+        MaskError where one of them does not go on from what we remember: then there is no sum.
+        """
         membership = self.at(study)
         if not comparable and not self._policy.other_circles:
             self._check_circle(membership.manifest.names)
             self._ledger.remember_circle(self._records, membership.manifest.names)
         shown = decode(template, Shown)
-        return membership.reveal(step.content, shown, charge_on_disk=True, comparable=comparable)
+        seed = membership.reveal(step.content, shown, charge_on_disk=True, comparable=comparable)
+        by_name = {one.name: one for one in shown.commitments}  # checked: neighbours, and ourselves
+        own = by_name.pop(self._site).standing
+        is_ours = self._ledger.stood_at(own)  # the house may say anything of ourselves
+        for name, one in by_name.items():
+            known = membership.manifest.fingerprints[name]
+            problem = self._ledger.follow_peer(known, one.standing, one.held.get(self._site, b""))
+            if problem is not None:
+                raise MaskError(f"{self._site} opens nothing with {name}: {problem}. {FORGET}")
+            if is_ours:
+                self._shown[known] = own.head[:LINK_BYTES]
+        return seed
 
     def _check_circle(self, names: tuple[str, ...]) -> None:
         # Whatever the records were then: a table that changes by a patient a day hides no other hospital's answer.

@@ -15,12 +15,15 @@ from typing import ClassVar
 
 import msgspec
 
-from concilium.errors import MessageError
+from concilium.errors import HouseError, MessageError
 from concilium.federation.embedded import Silence, Transport
 from concilium.federation.masking import UNDER_MASKS
 from concilium.federation.messages import VERSION, Envelope, decode, encode
 from concilium.federation.questions import Step
+from concilium.privacy.manifest import MAX_NAME
 
+MOST_TIERS = 8
+MOST_HOSPITALS = 10_000
 SILENT = "the region {region} had no answer of it: {why}"
 
 Route = tuple[str, ...]
@@ -106,10 +109,32 @@ def _unpack(
             _unpack(step, relayed.replies[step], below, replies)
             continue
         why = relayed.silent.get(step, str(reply) if isinstance(reply, Silence) else "no answer")
+        why = why if why.isprintable() else "no answer"  # it ends up on cards and terminals
         for name in below:
             replies[name] = Silence(SILENT.format(region=first, why=why[:200]))
 
 
 def find_twice(names: Sequence[str]) -> str | None:
     """A name that two hospitals have."""
-    return next((name for place, name in enumerate(names) if name in names[:place]), None)
+    met: set[str] = set()
+    for name in names:
+        if name in met:
+            return name
+        met.add(name)
+    return None
+
+
+def check_below(route: Route, names: Sequence[str], others: Sequence[str]) -> None:
+    """HouseError where whom a region names cannot be asked: a region that goes on naming more of them, or hospitals
+    that no manifest could name, would keep the house busy for ever."""
+    if len(route) > MOST_TIERS:
+        raise HouseError(
+            f"{route[0]} leads through more than {MOST_TIERS} regions, one behind the other; it is left alone"
+        )
+    if len(names) + len(others) > MOST_HOSPITALS:
+        raise HouseError(f"{route[-1]} names {len(names)} hospitals; a study has at most {MOST_HOSPITALS}")
+    for name in names:
+        if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+            raise HouseError(
+                f"{route[-1]} names a hospital {name[:MAX_NAME]!r}; a name has 1 to {MAX_NAME} printable characters"
+            )

@@ -41,7 +41,7 @@ from concilium.federation.messages import (
     open_reply,
 )
 from concilium.federation.questions import Gathered, Question, Reply, Summed
-from concilium.federation.relay import Route, ask_through, find_twice
+from concilium.federation.relay import Route, ask_through, check_below, find_twice
 from concilium.federation.releases import find_release
 from concilium.federation.releases.exact import add_answers
 from concilium.federation.table_fit import TableFit
@@ -179,13 +179,20 @@ class Run:
         greetings: dict[str, Greeting] = {}
         while unmet := [site for site in self.sites if site not in greetings]:
             replies = self._settle_first(Hello(), unmet, keep=greetings)
-            found = {site: decode(data, Greeting) for site, data in replies.items()}
+            try:
+                found = {site: decode(data, Greeting) for site, data in replies.items()}
+            except MessageError as error:
+                raise HouseError(f"a site answered with what was not asked for: {error}") from None
             below = {region: greeting.below for region, greeting in found.items() if greeting.below}
             for region, names in below.items():
-                self._routes |= dict.fromkeys(names, (*self._routes.get(region, ()), region))
+                route = (*self._routes.get(region, ()), region)
+                check_below(route, names, self.sites)
+                self._routes |= dict.fromkeys(names, route)
             if (twice := find_twice([*self.sites, *itertools.chain(*below.values())])) is not None:
+                sources = [region for region, names in below.items() if twice in names]
                 raise HouseError(
-                    f"two hospitals or regions are named {twice!r}; under masks each needs a name of its own"
+                    f"two hospitals or regions are named {twice!r} (by {', '.join(sources)}); under masks each needs a "
+                    "name of its own"
                 )
             greetings |= {site: greeting for site, greeting in found.items() if site not in below}
             self.sites = [name for site in self.sites for name in below.get(site, (site,))]

@@ -10,7 +10,9 @@ tests/flare runs on a real network.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from nvflare.apis.shareable import Shareable
@@ -20,9 +22,11 @@ from nvflare.fuel.f3.message import Message
 
 from concilium.errors import HouseError, MessageError
 from concilium.federation.embedded import Silence
-from concilium.federation.flare import Unreachable
+from concilium.federation.flare import Ended, Unreachable
 
 CHANNEL = "concilium"
+# Where a job's folder at the house has a file for each site whose process of the job is gone.
+ENDED = "ended"
 # The engine's own way, by which the house measures what the network takes.
 ENGINES_OWN = "concilium.engine"
 GONE = frozenset(
@@ -39,12 +43,14 @@ class JobAborted(HouseError):
     """Somebody ended the job."""
 
 
-def listen(engine: Any, topic: str, answer: Callable[[bytes], bytes | None]) -> None:
-    """At a site: have messages of this topic answered; with None it is as if nobody were there any more."""
+def listen(engine: Any, job: str, topic: str, answer: Callable[[bytes], bytes | None]) -> None:
+    """At a site: have messages of this topic answered that the house's process of this job sends; with None it is as
+    if nobody were there any more."""
+    house = FQCN.join([FQCN.ROOT_SERVER, job])
 
     def take(request: Any) -> Any:
         body = read_body(request)
-        if body is None:
+        if body is None or request.get_header(MessageHeaderKey.ORIGIN) != house:
             return write_reply(ReturnCode.INVALID_REQUEST)
         try:
             reply = answer(body)
@@ -71,15 +77,24 @@ def listen_as_engine(engine: Any) -> None:
     engine.register_aux_message_handler(ENGINES_OWN, lambda topic, request, fl_ctx: Shareable())
 
 
-class FlareLine:
-    """At the house: one message to one site of the job, and what came back."""
+def note_ended(run: Path, site: str) -> None:
+    """At the house's main process: leave word in a job's folder that a site's process of the job has ended."""
+    with contextlib.suppress(OSError):  # the job may be over, and its folder gone
+        (run / ENDED).mkdir(exist_ok=True)
+        (run / ENDED / site).touch()
 
-    def __init__(self, engine: Any, job: str, abort_signal: Any) -> None:
-        self._engine, self._job, self._abort_signal = engine, job, abort_signal
+
+class FlareLine:
+    """At the house: one message to one site of the job, and what came back. `run` is the job's folder."""
+
+    def __init__(self, engine: Any, job: str, run: Path, abort_signal: Any) -> None:
+        self._engine, self._job, self._run, self._abort_signal = engine, job, run, abort_signal
 
     def __call__(self, site: str, topic: str, message: bytes, timeout: float) -> bytes | Silence:
         if self._abort_signal.triggered:
             raise JobAborted("the job was ended by somebody who may, or by the house's own end")
+        if (self._run / ENDED / site).exists():
+            return Ended("its process of this study has ended: its own log says why")
         client = self._engine.get_client_from_name(site)
         if client is None:
             return Unreachable("there is no way to it")

@@ -1,9 +1,11 @@
 """What a kit must be like so that no code travels with a job: three files, written and checked by the product.
 
-Who is protected, and from whom: the hospital, from whoever may submit jobs or runs the house. A job that carries code
-is refused ("byoc"), one that names any class but ours is not built, nobody gets a shell, no log leaves the hospital,
-and nobody outside starts or stops its processes. The files are those of FLARE (`local/`); a hospital's own installation
-writes them, and will not start on others.
+Who is protected, and from whom: the hospital, from whoever may submit jobs. A job that carries code is refused
+("byoc"), one that names any class but ours is not built, nobody gets a shell, and no log leaves the hospital. The files
+are those of FLARE (`local/`); a hospital's own installation writes them, and will not start on others.
+
+They are the second lock. FLARE asks them only where a message of the house says so, so that they do not hold against
+the house itself, nor against members who speak in its name. What does is in the processes (process.py).
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ Role = Literal["site", "house", "person"]
 
 SITE_CLASS = "concilium.flare.site_job.FlareSite"
 HOUSE_CLASS = "concilium.flare.house_job.FlareHouse"
+# Every process of FLARE starts by this module, which closes what FLARE leaves open (process.py).
+GUARDED = "concilium.flare.process"
 
 NOTHING = dict.fromkeys(
     (
@@ -79,7 +83,7 @@ def write_site_resources() -> dict[str, Any]:
             },
             {
                 "id": "process_launcher",
-                "path": "concilium.flare.launcher.SoftExitLauncher",
+                "path": "concilium.flare.launcher.SiteLauncher",
                 "args": {},
             },
         ],
@@ -122,7 +126,7 @@ def write_house_resources(folder: Path) -> dict[str, Any]:
             {"id": "job_store", "path": storage},
             {
                 "id": "process_launcher",
-                "path": "nvflare.app_common.job_launcher.server_process_launcher.ServerProcessJobLauncher",
+                "path": "concilium.flare.launcher.HouseLauncher",
                 "args": {},
             },
         ],

@@ -26,7 +26,7 @@ from concilium.federation.house import House
 from concilium.federation.method import Method
 from concilium.flare.channel import FlareLine, JobAborted
 from concilium.flare.house_file import HouseFile
-from concilium.flare.job import OUTCOME, PROGRESS, RESULTS, JobOutcome
+from concilium.flare.job import OUTCOME, PROGRESS, RESULTS, STUDY, JobOutcome, SubmittedStudy
 from concilium.flare.own_log import start_own_log
 from concilium.study.attached_files import unpack_attached
 from concilium.study.results import find_terms
@@ -44,12 +44,11 @@ MOST_AT_ONCE = 1 << 23
 
 
 class FlareHouse(Controller):  # type: ignore[misc]
-    """The one class that a job may name at the house (hardening.py)."""
+    """The one class that a job may name at the house (hardening.py). It takes no arguments, which FLARE would evaluate:
+    the study is in a file of the job's folder."""
 
-    def __init__(self, study: str, method: str, ticket: str, sites: list[str], files: dict[str, str]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._text, self._method, self._ticket, self._sites = study, method, ticket, sites
-        self._files = files
         self._last, self._rounds = "", 0
         self._results: Path | None = None
         self._fetched = threading.Event()
@@ -70,7 +69,9 @@ class FlareHouse(Controller):  # type: ignore[misc]
         workspace = fl_ctx.get_workspace()
         results = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RESULTS
         results.mkdir(exist_ok=True)
-        outcome = self._conduct(Path(workspace.get_root_dir()), results, abort_signal, fl_ctx)
+        config = Path(workspace.get_app_config_dir(fl_ctx.get_job_id()))
+        submitted = msgspec.json.decode((config / STUDY).read_bytes(), type=SubmittedStudy)
+        outcome = self._conduct(submitted, Path(workspace.get_root_dir()), results, abort_signal, fl_ctx)
         log.info("the study has %s%s", outcome.ended, f": {outcome.problem}" if outcome.problem else "")
         write_whole(results / OUTCOME, msgspec.json.encode(outcome))
         self._results = results
@@ -91,17 +92,19 @@ class FlareHouse(Controller):  # type: ignore[misc]
         self._last = text
         self._rounds += text.startswith("round ")
 
-    def _conduct(self, kit: Path, results: Path, abort_signal: Any, fl_ctx: Any) -> JobOutcome:
+    def _conduct(
+        self, submitted: SubmittedStudy, kit: Path, results: Path, abort_signal: Any, fl_ctx: Any
+    ) -> JobOutcome:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "study.toml"
-                path.write_text(self._text, encoding="utf-8")
-                unpack_attached(self._files, path.parent)
-                study = Study.read(path, elsewhere=True).find_variant(self._method)
+                path.write_text(submitted.study, encoding="utf-8")
+                unpack_attached(submitted.files, path.parent)
+                study = Study.read(path, elsewhere=True).find_variant(submitted.method)
                 method = open_method(study)
             own = HouseFile.read(kit)
-            with own.take_up(self._ticket, study.house.days) as work:
-                return self._learn(study, method, own, work, results, abort_signal, fl_ctx)
+            with own.take_up(submitted.ticket, study.house.days) as work:
+                return self._learn(submitted.sites, study, method, own, work, results, abort_signal, fl_ctx)
         except StudyPending as pending:
             return JobOutcome(ended="pending", problem=str(pending), study=pending.study, sites=pending.sites)
         except JobAborted as error:
@@ -119,6 +122,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
 
     def _learn(
         self,
+        sites: tuple[str, ...],
         study: Study,
         method: Method[Any],
         own: HouseFile,
@@ -129,11 +133,12 @@ class FlareHouse(Controller):  # type: ignore[misc]
     ) -> JobOutcome:
         engine = fl_ctx.get_engine()
         connected = [client.name for client in engine.get_clients()]
-        line = FlareLine(engine, fl_ctx.get_job_id(), abort_signal)
-        transport = FlareTransport(self._sites, connected, line, own.pins)
+        job = fl_ctx.get_job_id()
+        line = FlareLine(engine, job, Path(fl_ctx.get_workspace().get_run_dir(job)), abort_signal)
+        transport = FlareTransport(sites, connected, line, own.pins)
         try:
             self._tell("waiting for the sites")
-            transport.greet()
+            transport.greet(study.house.timeout)
             for site, reason in transport.absent.items():
                 log.warning("%s takes no part: %s", site, reason)
             house = House(

@@ -1,27 +1,33 @@
-"""How a site's FLARE process starts the process of a job: as FLARE does, but a killed one ends nothing else.
-
-With FLARE's own launcher a job's process that is killed fails the whole job, at all hospitals, in two seconds. The
-house decides that itself (run.py): it goes on with the rest, or stops with the site's name.
-"""
+"""How the house and a site start the process of a job: as FLARE does, but guarded (process.py)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from nvflare.apis.job_launcher_spec import JobReturnCode
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.job_launcher_spec import JobProcessArgs
 from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
+from nvflare.app_common.job_launcher.server_process_launcher import ServerProcessJobLauncher
+
+from concilium.flare.hardening import GUARDED
 
 
-class SoftExitLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
+class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
     """Named in resources.json of a site's kit (hardening.py)."""
 
-    def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> Any:
-        handle = super().launch_job(job_meta, fl_ctx)
-        poll = handle.poll
+    def get_command(self, job_meta: dict[str, Any], fl_ctx: Any) -> str:
+        return guard_command(super().get_command(job_meta, fl_ctx), fl_ctx)
 
-        def poll_softly() -> Any:
-            code = handle.adapter.poll()
-            return JobReturnCode.UNKNOWN if code is not None and code < 0 else poll()  # by a signal
 
-        handle.poll = poll_softly
-        return handle
+class HouseLauncher(ServerProcessJobLauncher):  # type: ignore[misc]
+    """Named in resources.json of the house's kit (hardening.py)."""
+
+    def get_command(self, job_meta: dict[str, Any], fl_ctx: Any) -> str:
+        return guard_command(super().get_command(job_meta, fl_ctx), fl_ctx)
+
+
+def guard_command(command: str, fl_ctx: Any) -> str:
+    """The same command, its module run by the guarded process."""
+    flag, module = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)[JobProcessArgs.EXE_MODULE]
+    before, after = command.split(f"{flag} {module}", 1)
+    return f"{before}{flag} {GUARDED} {module}{after}"

@@ -48,12 +48,12 @@ class FlareSite(Executor):  # type: ignore[misc]
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         if event_type == EventType.START_RUN:
-            engine = fl_ctx.get_engine()
-            start_own_log(find_kit(fl_ctx), fl_ctx.get_identity_name(), fl_ctx.get_job_id())
+            engine, job = fl_ctx.get_engine(), fl_ctx.get_job_id()
+            start_own_log(find_kit(fl_ctx), fl_ctx.get_identity_name(), job)
             listen_as_engine(engine)
-            listen(engine, KNOCK, lambda message: b"")
-            listen(engine, HELLO, self._greet)
-            listen(engine, QUESTION, self._answer)
+            listen(engine, job, KNOCK, lambda message: b"")
+            listen(engine, job, HELLO, self._greet)
+            listen(engine, job, QUESTION, self._answer)
             threading.Thread(
                 target=self._open, args=(find_kit(fl_ctx), fl_ctx.get_identity_name()), daemon=True
             ).start()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from concilium.errors import ConciliumError, HouseError, KitError
-from concilium.flare.hardening import harden
+from concilium.flare.hardening import GUARDED, harden
 from concilium.flare.house_file import HouseFile
 from concilium.flare.kit import HouseNotThere, Kit
 from concilium.flare.own_log import start_own_log
@@ -120,4 +120,4 @@ def run_flare(kit: Kit, command: Sequence[str], settings: Sequence[str]) -> None
     environment = os.environ | {"MALLOC_ARENA_MAX": "4"}
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, "-u", "-m", *command, *settings], environment)
+    os.execve(sys.executable, [sys.executable, "-u", "-m", GUARDED, *command, *settings], environment)

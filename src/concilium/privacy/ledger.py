@@ -360,6 +360,18 @@ class Ledger(LedgerMemory, RefusalLog):
                 self._enter_settings(tail, "rebind", replace(settings, records=digest), note)
         self._records = digest
 
+    def forget_peer(self, fingerprint: str, reason: str) -> None:
+        """Take another hospital's ledger as it is from now on: it accepted a restored one, and said so to people."""
+        if not require_text(reason, "reason").strip():
+            raise LedgerError(f"to forget a peer's ledger in {self.path} needs a reason, which is entered")
+        with self._writing() as tail:
+            known = self.peer_heads().get(fingerprint)
+            if known is None:
+                raise LedgerError(f"{self.path} remembers no ledger of {fingerprint}; check the fingerprint")
+            self._forget_peer(fingerprint)
+            note = f"entry {known.count} of the ledger of {fingerprint} was forgotten: {reason}"
+            self._enter_settings(tail, "peer", chain.read_settings(self._file), note)
+
     @contextmanager
     def remembering(self) -> Iterator[None]:
         """One transaction for several things that are remembered outside a charge."""

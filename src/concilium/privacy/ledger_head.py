@@ -6,8 +6,13 @@ written after each entry and checked when the ledger is opened and with each ent
 is on its way to the disk when an entry returns, and forced there when SYNC_SECONDS have passed since the last time,
 when settings change and on closing: a killed process loses at most the last entry's head, a power cut those of the last
 moments, and the ledger is then ahead of its head, which is fine; what is lost is only that a copy from in between would
-go unnoticed. Two processes that write at once may leave it one entry behind. Not noticed: file and head put back
-together, which only others can tell (`Ledger.remember_peer_head`, and the heads in answers).
+go unnoticed. Two processes that write at once may leave it one entry behind.
+
+File and head put back together are not noticed here. The hospitals with which masked sums are opened notice it, without
+trust in any house (`Ledger.follow_peer`). An honest house does, by the heads in answers that it echoes; a hostile one
+can leave them out, or echo an old one. So what leaves a hospital without its neighbours (`noised`, `local`, `exact`) is
+protected from such a restore by a head elsewhere only: where the file beside the ledger is a symbolic link, the head
+lies where it leads, such as on another disk.
 """
 
 from __future__ import annotations
@@ -32,7 +37,8 @@ class HeadFile:
     """The head of one ledger, and how its file was left: two records, written in place, readable by its owner only."""
 
     def __init__(self, ledger: Path) -> None:
-        self.path = Path(f"{ledger}.head")
+        # A link leads to another disk, which is not put back together with the ledger.
+        self.path = Path(os.path.realpath(f"{ledger}.head"))
         self._handle: int | None = None
         self._identity: tuple[int, int] | None = None
         self._synced, self._dirty = 0.0, False

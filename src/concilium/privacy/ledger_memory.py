@@ -23,8 +23,9 @@ from functools import lru_cache
 from typing import Any
 
 from concilium.errors import LedgerError
-from concilium.privacy.ledger_chain import Head
+from concilium.privacy.ledger_chain import Head, holds
 from concilium.privacy.ledger_file import LedgerFile, require_text
+from concilium.privacy.masks import LINK_BYTES, Standing
 from concilium.privacy.randomness import draw_bytes
 
 _TABLES = {
@@ -41,12 +42,17 @@ _TABLES = {
     state INTEGER NOT NULL, part INTEGER NOT NULL, PRIMARY KEY (state, part)) WITHOUT ROWID""",
     "mask_circle": """CREATE TABLE IF NOT EXISTS mask_circle (
     records TEXT NOT NULL, names TEXT NOT NULL, PRIMARY KEY (records, names)) WITHOUT ROWID""",
-    "peer_head": """CREATE TABLE IF NOT EXISTS peer_head (
-    fingerprint TEXT PRIMARY KEY, count INTEGER NOT NULL, hash TEXT NOT NULL) WITHOUT ROWID""",
+    "masked_entry": """CREATE TABLE IF NOT EXISTS masked_entry (
+    sequence INTEGER PRIMARY KEY, hash TEXT NOT NULL)""",
+    "peer_ledger": """CREATE TABLE IF NOT EXISTS peer_ledger (
+    fingerprint TEXT PRIMARY KEY, count INTEGER NOT NULL, hash TEXT NOT NULL, links BLOB NOT NULL) WITHOUT ROWID""",
 }
 _BY_ROW = "disclosure_population"
 """Where version 0.1 remembered populations, by the rows of one table in its order."""
 KEY_BYTES = 16
+# How many earlier charges a site shows its neighbours, and how many they remember: studies run at the same time.
+MOST_PAST = 16
+MOST_LINKS = 256
 FORGOTTEN = (
     "remembered_population",
     "patient_names",
@@ -204,40 +210,69 @@ class LedgerMemory:
         statement = "INSERT OR IGNORE INTO mask_circle VALUES (?, ?)"
         self._remember("mask_circle", statement, (records, _write_circle(names)))
 
-    def remember_peer_head(self, fingerprint: str, head: Head) -> str | None:
+    def remember_masked(self, head: Head) -> None:
+        """Keep which entry charges for a masked answer; inside `seal`, if and only if the charge stands."""
+        self._remember("masked_entry", "INSERT INTO masked_entry VALUES (?, ?)", (head.count, head.hash))
+        with self._file.joining(to_write=True):
+            self._file.run(
+                "DELETE FROM masked_entry WHERE sequence <= (SELECT sequence FROM masked_entry"
+                " ORDER BY sequence DESC LIMIT 1 OFFSET ?)",
+                (MOST_PAST + 1,),
+            )
+
+    def stood_at(self, standing: Standing) -> bool:
+        """Whether this is, or was, our own chain."""
+        with self._file.joining():
+            return holds(self._file, Head(standing.entries, standing.head.hex()))
+
+    def standing(self) -> Standing:
+        """How far the charges for masked answers have come, for neighbours to compare."""
+        query = "SELECT sequence, hash FROM masked_entry ORDER BY sequence DESC"
+        rows = self._recollect("masked_entry", query)
+        if not rows:
+            return Standing()
+        (count, link), *before = rows
+        past = b"".join(bytes.fromhex(hash_)[:LINK_BYTES] for _, hash_ in before[:MOST_PAST])
+        return Standing(count, bytes.fromhex(link), past)
+
+    def follow_peer(self, fingerprint: str, standing: Standing, held: bytes = b"") -> str | None:
         """Remember how far another hospital's ledger has come, by its identity; what is wrong with it, or None.
 
-        Protected: that hospital's patients, from a ledger of theirs that is put back together with the head file beside
-        it: every hospital that it took part with remembers, and no house is trusted. A head that is behind what is
-        remembered, or has another hash at the same count, is a problem and is not remembered; one that is ahead is
-        taken at its word, since only the peer has its chain.
+        Protects: the patients of that hospital, from answers beyond its budget out of a ledger that was put back to an
+        older copy, head file and all. From: any house; what is compared is tagged by the hospital itself (masks.py).
+        Claim: all entries for which this returns None are of one chain. A ledger is followed only where it shows that
+        it holds the newest entry that is remembered here (among its last ones, or those `held`), or where the entry is
+        remembered here already. Assumes: this ledger was not put back too.
         """
-        if not isinstance(head.count, int) or isinstance(head.count, bool) or not 0 <= head.count < 2**63:
-            raise LedgerError(f"the ledger of {fingerprint} cannot be at entry {head.count!r}")
-        query = "SELECT count, hash FROM peer_head WHERE fingerprint = ?"
-        before = self._recollect("peer_head", query, (require_text(fingerprint, "fingerprint"),))
-        for count, link in before:
-            if head.count < count:
-                was = f"was at {count} before: a restored backup"
-                return f"the ledger of {fingerprint} is at entry {head.count} and {was}"
-            if head.count == count:
-                if head.hash != link:
-                    return f"the ledger of {fingerprint} has another entry {count} than before: it is another ledger"
+        if not 0 <= standing.entries < 2**63:
+            raise LedgerError(f"the ledger of {fingerprint} cannot be at entry {standing.entries!r}")
+        query = "SELECT count, hash, links FROM peer_ledger WHERE fingerprint = ?"
+        before = self._recollect("peer_ledger", query, (require_text(fingerprint, "fingerprint"),))
+        shown = _split_links(standing.head[:LINK_BYTES] + standing.past)
+        links = shown
+        for count, link, known in before:
+            newest, links = bytes.fromhex(link)[:LINK_BYTES], _split_links(known)
+            if standing.head[:LINK_BYTES] in links:
                 return None
-        values = (fingerprint, head.count, require_text(head.hash, "hash"))
-        self._remember("peer_head", "INSERT OR REPLACE INTO peer_head VALUES (?, ?, ?)", values)
+            if newest not in (*shown, *_split_links(held)):
+                return (
+                    f"entry {count} of its ledger is remembered here, and its ledger (at entry {standing.entries} now) "
+                    "does not show that it holds it: a restored backup, or another ledger"
+                )
+            links = list(dict.fromkeys([*shown, *links]))[:MOST_LINKS]
+        if standing.head:
+            values = (fingerprint, standing.entries, standing.head.hex(), b"".join(links))
+            self._remember("peer_ledger", "INSERT OR REPLACE INTO peer_ledger VALUES (?, ?, ?, ?)", values)
         return None
 
     def peer_heads(self) -> dict[str, Head]:
         """How far other hospitals' ledgers had come, by their identities."""
-        rows = self._recollect("peer_head", "SELECT fingerprint, count, hash FROM peer_head")
+        rows = self._recollect("peer_ledger", "SELECT fingerprint, count, hash FROM peer_ledger")
         return {fingerprint: Head(count, link) for fingerprint, count, link in rows}
 
-    def forget_peer(self, fingerprint: str) -> None:
-        """Take another hospital's ledger as it is from now on: it accepted a restored one, and said so to people."""
-        if self.peer_heads():
-            with self._file.joining(to_write=True):
-                self._file.run("DELETE FROM peer_head WHERE fingerprint = ?", (fingerprint,))
+    def _forget_peer(self, fingerprint: str) -> None:
+        with self._file.joining(to_write=True):
+            self._file.run("DELETE FROM peer_ledger WHERE fingerprint = ?", (fingerprint,))
 
     def _forget_patients(self) -> int:
         """Forget whom answers were about; how many there were."""
@@ -279,3 +314,7 @@ def _read_circle(names: str) -> tuple[str, ...]:
 @lru_cache(maxsize=32)
 def _write_circle(names: tuple[str, ...]) -> str:
     return json.dumps(names)
+
+
+def _split_links(links: bytes) -> list[bytes]:
+    return [links[at : at + LINK_BYTES] for at in range(0, len(links), LINK_BYTES)]

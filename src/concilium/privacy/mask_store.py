@@ -1,26 +1,26 @@
 """Where a site keeps its study keys and its masked answers, in the ledger's own file; and when it may take its
 self-mask off: one question is opened once, for one set of participants.
 
-Who is protected: each site, from a house that has the same question answered twice or by other participants
-and compares the sums (two sums that differ by one site differ by its whole answer; two private sums of one
-question carry two draws of noise for one charge); and a site that crashes or is asked twice, from answering one label
-with two vectors (their difference would show, masks cancelled). At what price: one row per question, with its masked
-vector and seed, until the study ends, and then some 40 bytes; a question whose participants have changed their keys
-waits for a new study. Assumptions: a caller commits before it sends; what the site stored is not rolled back (the
-ledger's head, echoed by the house, is what notices that); the file is readable by the site alone, since the study key
-and the seeds of unopened answers are in it until the study ends. What ends is overwritten (`secure_delete`); copies in
-a write-ahead log vanish with its next checkpoint. Reference: Bonawitz et al. 2017, CCS, section 6 (the self-mask, and
-consistent answers against an active server).
+Who is protected: each site, from a house that has the same question answered twice or by other participants and
+compares the sums (two sums that differ by one site differ by its whole answer; two private sums of one question carry
+two draws of noise for one charge); and a site that crashes or is asked twice, from answering one label with two vectors
+(their difference would show, masks cancelled). At what price: one row per question, with its masked vector and seed,
+until the study ends, and then some 40 bytes; a question whose participants have changed their keys waits for a new
+study. Assumptions: a caller commits before it sends; what the site stored is not rolled back (its neighbours notice
+that, by the ledger that it shows them: `LedgerMemory.follow_peer`); the file is readable by the site alone, since the
+study key and the seeds of unopened answers are in it until the study ends. What ends is overwritten (`secure_delete`);
+copies in a write-ahead log vanish with its next checkpoint. Reference: Bonawitz et al. 2017, CCS, section 6 (the self-
+mask, and consistent answers against an active server).
 
 What is forgotten, and why that is safe:
-- Unopened answers. To answer under masks is free until it is opened, and tells nothing, since the self-mask stays on: a
-  house could fill the disk by asking. Of more than MOST_UNOPENED, or MOST_BYTES of them, the oldest are deleted. One
+- Unopened answers. An answer under masks tells nothing, since the self-mask stays on: where none has a price a house
+  could fill the disk by asking. Of more than MOST_UNOPENED, or MOST_BYTES of them, the oldest are deleted. One
   that is asked for again gets another vector under the same label, and that tells nothing: the seed of the first was
   shown to nobody and is gone.
 - Opened vectors and their seeds, the oldest of more than MOST_BYTES. That they were opened, and under which label and
   transcript, is kept as long as the study's key is: another vector under that label could be subtracted from the first
   (under `private`, two draws of one site's noise beside the same noise of the others). So such a question is refused
-  when it is asked again; the answer that opened it is in the ledger's chain and is told again as it is.
+  when it is asked, or opened, again.
 - Studies that nobody ended: after MOST_DAYS without a question, and of more than MOST_STUDIES those that were asked
   last longest ago, such as opened nothing first. They are ended, as by the house: with the key goes all that could be
   made under a label of the study, since a label is a hash of all participants' keys.

@@ -32,16 +32,39 @@ Ring = NDArray[np.uint64]
 
 SEED_BYTES = 32
 TAG_BYTES = 16
+LINK_BYTES = 16
 WIRE = np.dtype("<u8")
+
+
+class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a site's ledger has come with its charges for masked answers: how many entries there are at the last of
+    them, its hash, and the hashes (LINK_BYTES of each) of those before it."""
+
+    entries: int = 0
+    head: bytes = b""
+    past: bytes = b""
 
 
 class Commitment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The hash of a site's masked vector, with one tag for each of its neighbours: the house can pass it on
-    but not make one up, so whoever is shown a commitment knows that its site answered this question."""
+    but not make one up, so whoever is shown a commitment knows that its site answered this question.
+
+    The tag also covers how far the site's ledger has come, the charge for this answer included, and entries that the
+    ledger holds and the neighbour was shown before (`held`): an older copy of a ledger cannot show both.
+    """
 
     name: str
     digest: bytes
     tags: dict[str, bytes]
+    standing: Standing = Standing()
+    held: dict[str, bytes] = msgspec.field(default_factory=dict)
+
+    def for_reader(self, reader: str) -> Commitment:
+        """What one neighbour needs of it."""
+        tags, held = (
+            {who: one for who, one in part.items() if who == reader} for part in (self.tags, self.held)
+        )
+        return msgspec.structs.replace(self, tags=tags, held=held)
 
 
 class MaskedVector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,15 +145,23 @@ def hash_vector(label: bytes, name: str, seed_hash: bytes, vector: bytes) -> byt
     return hashlib.sha256(statement("concilium/vector@1", label, name.encode(), seed_hash, vector)).digest()
 
 
-def commit(name: str, digest: bytes, pairs: Mapping[str, PairKey]) -> Commitment:
+def commit(
+    name: str,
+    digest: bytes,
+    pairs: Mapping[str, PairKey],
+    standing: Standing | None = None,
+    held: Mapping[str, bytes] | None = None,
+) -> Commitment:
     """The commitment of a site to its vector, tagged for each peer."""
-    return Commitment(name, digest, {peer: _tag(key, name, digest) for peer, key in pairs.items()})
+    standing, held = standing or Standing(), dict(held or {})
+    tags = {peer: _tag(key, name, digest, standing, held.get(peer, b"")) for peer, key in pairs.items()}
+    return Commitment(name, digest, tags, standing, held)
 
 
 def is_from(commitment: Commitment, peer: str, reader: str, key: PairKey) -> bool:
     """Whether the peer of this name itself made the commitment, for the label of this key."""
-    tag = commitment.tags.get(reader, b"")
-    return hmac.compare_digest(tag, _tag(key, peer, commitment.digest))
+    tag, held = commitment.tags.get(reader, b""), commitment.held.get(reader, b"")
+    return hmac.compare_digest(tag, _tag(key, peer, commitment.digest, commitment.standing, held))
 
 
 def hash_transcript(label: bytes, root: bytes) -> bytes:
@@ -138,7 +169,7 @@ def hash_transcript(label: bytes, root: bytes) -> bytes:
     return hashlib.sha256(statement("concilium/transcript@2", label, root)).digest()
 
 
-def _tag(key: PairKey, name: str, digest: bytes) -> bytes:
+def _tag(key: PairKey, name: str, digest: bytes, standing: Standing, held: bytes) -> bytes:
     # The sender's name keeps the house from reflecting a site's own tag back at it.
-    tagged = statement("concilium/tag@1", name.encode(), digest)
+    tagged = statement("concilium/tag@2", name.encode(), digest, msgspec.msgpack.encode(standing), held)
     return hmac.digest(key.tag, tagged, "sha256")[:TAG_BYTES]

@@ -17,16 +17,16 @@ keys, and later the hashes, which it checked stand in one list of all, of which 
 - Answers. A house can make up the hash of a site that is no neighbour, and have a seed revealed before that site has
   answered. It gains nothing: what it opened still holds the streams that the site shares with its honest neighbours,
   theirs with their own, and so on to every honest site; there is no sum before each of these has answered this question
-  under this label and revealed its own seed, for which each was charged. A seed that comes to no sum tells nothing, and
-  costs the site that revealed it a charge; so it did when the house did not ask the last site to open. Nor are
-  there two sums: a site opens one vector for one root, the first that it was shown, and an answer that it masked anew
-  before that was never opened.
+  under this label, for which each was charged, and revealed its own seed. A seed that comes to no sum tells nothing,
+  and was charged all the same; so it was when the house did not ask the last site to open. Nor are there two sums: a
+  site opens one vector for one root, the first that it was shown, and an answer that it masked anew before that was
+  never opened.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -45,6 +45,7 @@ from concilium.privacy.masks import (
     Ring,
     Seed,
     Shown,
+    Standing,
     add_masks,
     commit,
     derive_pair_key,
@@ -84,6 +85,8 @@ class Membership:
         *,
         colluders: int = 1,
         witness: Witness | None = None,
+        standing: Callable[[], Standing] = Standing,
+        shown: Callable[[str], bytes] = lambda name: b"",
     ) -> None:
         accept(manifest, name, identity.public, peers, colluders=colluders)
         self.manifest = manifest
@@ -95,12 +98,17 @@ class Membership:
         self.key: StudyKey = sign_study_key(identity, self._study, name, self._join(), witness)
         self._roll = b""
         self._hashed = (b"", b"")
+        self._standing, self._shown = standing, shown
+        self._held: Mapping[str, bytes] = {}
         self._shared: dict[str, bytes] = {}
         self._pairs: tuple[bytes, dict[str, PairKey]] = (b"", {})
 
-    def meet(self, roll: Roll) -> None:
+    def meet(
+        self, roll: Roll, compare: Callable[[Sequence[StudyKey]], Mapping[str, bytes]] | None = None
+    ) -> None:
         """Check the keys of all neighbours, and that they and ours are in the list of all; agree on a secret with each
-        of them."""
+        of them. `compare` is given the keys that were checked, and says which entry each neighbour remembers of our
+        ledger; where it raises, nobody was met."""
         private, study = X25519PrivateKey.from_private_bytes(self._read_key()), self.manifest.study
         keys = verify_study_keys(self.manifest, roll.keys, (self.name, *self.neighbours))
         if keys[self.name] != self.key.key:
@@ -112,6 +120,7 @@ class Membership:
             raise MaskError(
                 f"the keys shown to {self.name} in study {study!r} are not those in the list of all participants' keys"
             )
+        self._held = {} if compare is None else compare(roll.keys)
         self._shared = {name: agree(private, name, keys[name]) for name in self.neighbours}
         self._roll = roll.root
 
@@ -136,13 +145,17 @@ class Membership:
         """The answer under its masks, stored before it is returned; for a question that was answered before,
         the stored answer, whatever `vector` is now.
 
-        A number beyond the manifest's `largest` is refused; under `private` the caller clips first, as a refusal
-        would tell.
+        A number beyond the manifest's `largest` is refused, unless it is `comparable`: noise may be of any size, and a
+        refusal would tell.
         """
+        return self._message(self.keep(content, vector, comparable=comparable))
+
+    def keep(self, content: bytes, vector: Ring, *, comparable: bool = False) -> MaskedAnswer:
+        """Mask and store an answer, and send nothing."""
         with self._store.transaction():
             answer = self._find(content, comparable)
             if answer is None:
-                label, seed = self._label(content), randomness.draw_bytes(SEED_BYTES)
+                label, seed = self.label(content), randomness.draw_bytes(SEED_BYTES)
                 answer = MaskedAnswer(
                     study=self._study,
                     content=hash_content(content),
@@ -150,10 +163,16 @@ class Membership:
                     participants=self.manifest.circle,
                     names=self.manifest.names,
                     seed=seed,
-                    vector=add_masks(self.name, self._within_ring(vector), self._pair_keys(label), seed),
+                    vector=add_masks(
+                        self.name, self._check_form(vector, comparable), self._pair_keys(label), seed
+                    ),
                 )
                 self._store.keep(answer)
-        return self._message(answer)
+        return answer
+
+    def label(self, content: bytes) -> bytes:
+        """What a mask for this question is good for."""
+        return make_label(self._study, content, self._roll)
 
     def reveal(
         self,
@@ -208,9 +227,6 @@ class Membership:
             f"study {self.manifest.study!r} has ended at {self.name} and its key is deleted; start a new one"
         )
 
-    def _label(self, content: bytes) -> bytes:
-        return make_label(self._study, content, self._roll)
-
     def _find(self, content: bytes, comparable: bool) -> MaskedAnswer | None:
         self._read_key()
         if not self._roll:
@@ -220,15 +236,19 @@ class Membership:
         digest = hash_content(content)
         if not comparable:
             self._store.check_participants(digest, self.manifest.circle, self.manifest.names)
-        return self._store.find_answer(self._study, digest, self._label(content))
+        return self._store.find_answer(self._study, digest, self.label(content))
 
-    def _within_ring(self, vector: Ring) -> Ring:
+    def _check_form(self, vector: Ring, comparable: bool) -> Ring:
         if vector.dtype != np.uint64 or vector.ndim != 1:
             raise MaskError(
                 f"a vector to be masked must be one row of uint64; got {vector.ndim}-d {vector.dtype}"
             )
         numbers, largest = vector.view(np.int64), self.manifest.largest
-        if vector.size and not -largest <= int(numbers.min()) <= int(numbers.max()) <= largest:
+        if (
+            vector.size
+            and not comparable
+            and not -largest <= int(numbers.min()) <= int(numbers.max()) <= largest
+        ):
             raise MaskError(
                 f"a number of {self.name} is larger than study {self.manifest.study!r} allows ({largest} in "
                 "the ring), so that the sum could wrap round; use fewer fixed-point bits or smaller numbers"
@@ -237,7 +257,9 @@ class Membership:
 
     def _message(self, answer: MaskedAnswer) -> MaskedVector:
         seed_hash, digest = self._hashes(answer)
-        commitment = commit(self.name, digest, self._pair_keys(answer.label))
+        pairs = self._pair_keys(answer.label)
+        held = {peer: self._held.get(peer, b"") + self._shown(peer) for peer in pairs}
+        commitment = commit(self.name, digest, pairs, self._standing(), held)
         return MaskedVector(answer.label, answer.vector, seed_hash, commitment)
 
     def _hashes(self, answer: MaskedAnswer) -> tuple[bytes, bytes]:

@@ -23,12 +23,9 @@ from concilium.privacy.manifest import KEY_BYTES, Manifest
 
 
 class Witness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far a site's own ledger has come (entries, and the hash of the last), and what it remembers of its peers' by
-    their fingerprints, as "12 HASH": whoever's ledger was put back to an older copy, head file and all, is told so by
-    its peers, and no house has to be trusted with that."""
+    """How far a site remembers its peers' ledgers to have come, by their fingerprints, as "12 HASH": whoever's ledger
+    was put back to an older copy, head file and all, is told so, and no house has to be trusted with that."""
 
-    entries: int = 0
-    head: str = ""
     peers: dict[str, str] = msgspec.field(default_factory=dict)
 
 
@@ -112,4 +109,4 @@ def agree(key: X25519PrivateKey, name: str, peer: bytes) -> bytes:
 
 def _signed_bytes(study_id: bytes, name: str, key: bytes, witness: Witness) -> bytes:
     seen = msgspec.json.encode(witness, order="sorted")
-    return statement("concilium/study-key@2", study_id, name.encode(), key, seen)
+    return statement("concilium/study-key@3", study_id, name.encode(), key, seen)

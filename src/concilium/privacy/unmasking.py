@@ -64,9 +64,7 @@ class MaskedRound:
         shown = {}
         for reader in self.manifest.names:
             near = (reader, *graph.neighbours(reader))
-            parts = [
-                Commitment(name, by_name[name].digest, _for_reader(by_name[name], reader)) for name in near
-            ]
+            parts = [by_name[name].for_reader(reader) for name in near]
             shown[reader] = Shown(tuple(parts), tree.root, tuple(tree.prove(graph.locate(near))))
         return shown
 
@@ -117,8 +115,3 @@ class MaskedRound:
         if strangers:
             raise MaskError(f"{strangers[0][:100]!r} has {what} but takes no part in this round")
         return {name: messages[name] for name in names}
-
-
-def _for_reader(commitment: Commitment, reader: str) -> dict[str, bytes]:
-    tag = commitment.tags.get(reader)
-    return {} if tag is None else {reader: tag}

@@ -33,8 +33,9 @@ from concilium.rulefit.terms import RuleTerms, read_terms
 if TYPE_CHECKING:
     from concilium.federation.releases.release import Release
 
-# With the widest norm, the sum over a hundred million patients fits 63 bits.
+# With the widest norm and so many patients in each of seven hospitals, a sum fits 63 bits.
 MOST_PLACES = 24
+MOST_PATIENTS = 1 << 26
 
 
 class AskGradient(Summed, frozen=True, kw_only=True):
@@ -73,6 +74,10 @@ class AskGradient(Summed, frozen=True, kw_only=True):
     @property
     def binary_places(self) -> int:
         return self.places
+
+    @property
+    def largest(self) -> int:
+        return math.ceil((self.columns.norm or 0) * (1 << self.places) + 1) * MOST_PATIENTS
 
     def check(self, release: Release) -> None:
         if not self.outcome.binary:

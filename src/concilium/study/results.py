@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from concilium.study.sections import Evaluate
     from concilium.study.study import Study
 
+TAKEN = ("left_out", "rounds", "bytes", "seconds")  # what a fold took, apart from its figures
 # All files that a run may leave; `tree.svg` only where the model is one picture.
 RESULTS = ("model.json", "metrics.json", "card.json", "terms.json", "tree.svg", "report.html")
 
@@ -114,7 +115,13 @@ def find_terms(journal: Path, study: str) -> bytes:
 def tabulate(
     study: Study, model: Method[Any], seconds: float, summary: Mapping[str, Any], positive: Value | None
 ) -> dict[str, Any]:
-    """metrics.json: the overall figures under plain names, then the same for each site and each fold."""
+    """metrics.json: the overall figures under plain names, then the same for each site and each fold.
+
+    Protects: what was measured at each single hospital, from whoever reads the results, where the release shows the
+    house no single hospital either (`shows_single_sites`). Does not: figures over all hospitals are exact, and as a
+    simulation computes them beside the gate, no ledger is charged for them; `evaluation` says so.
+    """
+    single = shows_single_sites(study)
     epsilon = total_epsilon(study) if study.way_out.bounded else None
     overall = {
         "patients": 0,
@@ -134,10 +141,15 @@ def tabulate(
         "evaluation": describe_evaluation(study),
         **overall,
         "overall": overall,
-        "sites": {site: {**row, "epsilon": epsilon} for site, row in summary["sites"].items()},
-        "folds": summary["folds"],
+        "sites": {site: {**row, "epsilon": epsilon} for site, row in summary["sites"].items() if single},
+        "folds": [fold if single else {key: fold[key] for key in TAKEN} for fold in summary["folds"]],
         "risks": summary.get("risks"),
     }
+
+
+def shows_single_sites(study: Study) -> bool:
+    """Whether figures of a single hospital tell no more than the release shows the house anyway."""
+    return study.way_out.by_site and not study.way_out.bounded
 
 
 def describe_decision(study: Study, model: Method[Any]) -> dict[str, Any]:
@@ -166,10 +178,12 @@ def describe_evaluation(study: Study) -> str:
     """How the figures came about, in a sentence."""
     if study.evaluate is None:
         return "not evaluated: the study file has no [evaluate]"
-    if study.way_out.bounded:
-        # In a simulation all records are at hand; between hospitals such figures would be releases of their own.
-        return f"{describe_held_back(study.evaluate)} (exact figures of a simulation, not covered by epsilon)"
-    return describe_held_back(study.evaluate)
+    about = describe_held_back(study.evaluate)
+    if shows_single_sites(study):
+        return about
+    # In a simulation all records are at hand; between hospitals such figures would be releases of their own.
+    covered = "not covered by epsilon" if study.way_out.bounded else "for which no ledger was charged"
+    return f"{about} (exact figures of a simulation, {covered}; figures of single sites are withheld)"
 
 
 def describe_held_back(evaluate: Evaluate) -> str:

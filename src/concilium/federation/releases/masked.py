@@ -1,16 +1,15 @@
 """`masked`: the house sees sums over all sites, and of what is gathered (values, rules) each site's own.
 
 Who is protected: a hospital's own numbers, from the house and up to `policy.colluders` other sites; no patient. A
-statistic leaves in two steps: covered (its vector under masks, which tells nothing and is not charged) and opened (the
-seed of the site's own mask, charged in the same transaction, once all participants have committed to their vectors).
-Whether
-there are enough patients is decided when the study begins (studies.py), and by nothing after. The protocol is in
-privacy/membership.py.
+statistic leaves in two steps: covered (its vector under masks, which is charged and tells nothing) and opened (the seed
+of the site's own mask, once all participants have committed to their vectors). It is charged when it is covered, so
+that the neighbours are shown a ledger that holds the charge before there is a sum, and notice an older copy of it
+(privacy/ledger_memory.py, `follow_peer`). Whether there are enough patients is decided when the study begins
+(studies.py), and by nothing after. The protocol is in privacy/membership.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MaskError, MessageError
 from concilium.federation.cohort import Cohort
-from concilium.federation.desk import Desk
+from concilium.federation.desk import Cost, Desk
 from concilium.federation.masking import Covered, Join, Open, Opened
 from concilium.federation.messages import Envelope
 from concilium.federation.questions import Gathered, Statistic, Step, Summed, open_question
@@ -46,6 +45,7 @@ class Masked(Release):
             return self._cover(desk, envelope, question)
         if not isinstance(question, Gathered):
             raise MessageError(f"a question of kind {question.kind!r} has no answer under masks")
+        desk.memberships.check(desk.studies.at(envelope.study).manifest)
         # A number of the house's choosing here would be felt along until it told the count behind it.
         cohort = desk.view.select(question.query, question.target).telling_all(
             desk.policy.branch_floor, desk.policy.support
@@ -75,33 +75,55 @@ class Masked(Release):
     def protect(
         self, desk: Desk, study: str, question: Summed, words: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The numbers as they go under the masks; MaskError where sums could wrap round.
-
-        By what could be, not by what is: a refusal of the numbers themselves would tell how large they are.
-        """
-        largest = desk.memberships.at(study).manifest.largest
-        if question.largest > largest:
-            raise MaskError(
-                f"this question may have numbers of up to {question.largest}, and sums over so many sites hold "
-                f"{largest} of each: ask with fewer binary places"
-            )
+        """The numbers as they go under the masks."""
         return words
 
+    def bound(self, question: Summed) -> int:
+        """No number of one site is beyond this under the masks, whoever the patients are."""
+        return question.largest
+
+    def check_bound(self, desk: Desk, study: str, question: Summed) -> None:
+        """MaskError where a sum could wrap round: from public bounds alone, before anything is computed. A refusal of
+        the numbers themselves would tell how large they are."""
+        bound, largest = self.bound(question), desk.memberships.at(study).manifest.largest
+        if bound > largest:
+            raise MaskError(
+                f"this question may have numbers of up to {bound}, and sums over so many sites hold {largest} of each: "
+                "ask with fewer binary places, or with less noise"
+            )
+
+    def work_out(self, desk: Desk, study: str, question: Summed) -> Cost:
+        """What covering costs; refused where the ledger has no room for it."""
+        return Cost(None, None, "rho")
+
     def _cover(self, desk: Desk, envelope: Envelope, question: Summed) -> bytes:
-        """The statistic under masks, stored before it is sent; one that was asked for before is not computed again."""
+        """The statistic under masks, charged and stored before it is sent; one that was asked for before is not
+        computed again."""
         memberships, study = desk.memberships, envelope.study
+        self.check_bound(desk, study, question)
         cohort = self.select(desk, question)
         covered = memberships.recall(envelope, self.comparable)
         if covered is None:
-            self.price(desk, study, question)
-            words = question.compute(cohort)
-            question.suppress(words, cohort)
-            words = words.astype(np.int64).reshape(-1)
-            covered = memberships.cover(envelope, self.protect(desk, study, question, words), self.comparable)
+            cost = self.work_out(desk, study, question)
+            computed = question.compute(cohort)
+            question.suppress(computed, cohort)
+            words = computed.astype(np.int64).reshape(-1)
+
+            def keep() -> None:
+                if cost.rho is None:
+                    check_cap(desk, words.size, tell_cap=False)
+                memberships.cover(envelope, self.protect(desk, study, question, words), self.comparable)
+
+            desk.enter(envelope, memberships.name_charge(envelope), words.size, cost, keep)
+            covered = memberships.recall(envelope, self.comparable)
+            if covered is None:  # charged before and dropped, unopened: another vector then tells nothing
+                keep()
+                covered = memberships.recall(envelope, self.comparable)
+                assert covered is not None
         return desk.reply(envelope, Covered(covered))
 
     def _open(self, desk: Desk, envelope: Envelope, step: Open) -> bytes:
-        """Everybody has answered: take our own mask off, charged."""
+        """Everybody has answered, and was charged: take our own mask off."""
         # What is opened must be a question of this very release: noise goes with its price, and only with that.
         asked = msgspec.structs.replace(envelope, kind=step.kind_asked, body=step.body, template=b"")
         question = open_question(asked)
@@ -109,27 +131,12 @@ class Masked(Release):
             raise MessageError("only sums are opened")
         memberships, study = desk.memberships, envelope.study
         desk.studies.check(study, question, envelope.release)
-        price = self.price(desk, study, question)
-        numbers = memberships.count_numbers(study, step)
-
-        def let_out() -> Opened:
-            if price is None:
-                check_cap(desk, numbers, tell_cap=False)
-            return Opened(memberships.open(study, step, envelope.template, self.comparable))
-
-        return self.charge(desk, envelope, question, numbers, price, let_out)
-
-    def charge(
-        self,
-        desk: Desk,
-        envelope: Envelope,
-        question: Summed,
-        numbers: int,
-        price: Fraction | None,
-        let_out: Callable[[], Opened],
-    ) -> bytes:
-        """Enter what is opened, and let it out."""
-        return desk.charge(envelope, numbers, price, let_out)
+        charge = desk.describe(
+            envelope, memberships.count_numbers(study, step), self.price(desk, study, question)
+        )
+        with desk.ledger.remembering():
+            opened = Opened(memberships.open(study, step, envelope.template, self.comparable))
+        return desk.reply(envelope, opened, charge)
 
     def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
         return run.masked_study.add_up(question, self.name)

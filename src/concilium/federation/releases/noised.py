@@ -54,7 +54,7 @@ class Noised(Release):
         def let_out() -> Sum:
             # Drawn inside the transaction that charges for it: a repeated question gets the stored answer.
             noisy = add_laplace(words, price, question.l1)
-            return write_sum(np.clip(noisy, -question.largest, question.largest), question.binary_places)
+            return write_sum(noisy, question.binary_places)
 
         return desk.charge_epsilon(envelope, question.numbers, price, let_out)
 

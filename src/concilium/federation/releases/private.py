@@ -3,14 +3,14 @@
 Who is protected: every patient of every site, from the house and up to t colluding sites (as many as the manifest
 tolerates), at the price that is charged: rho = D^2 / (2 sigma^2) and a trifle for shares (privacy/shares.py), where the
 site itself works out D, the most that one patient can change, from the question alone; or pure epsilon where a question
-asks for Laplace noise. The charge is made when the sum
-is opened; what cannot be paid then is not computed. No patient decides whether there is an answer: there is no floor,
-no least number of patients, and each cell is read by itself, whatever the others hold (cells.py).
+asks for Laplace noise. The charge is made before the covered answer leaves; what cannot be paid is not computed. No
+patient decides whether there is an answer: there is no floor, no least number of patients, and each cell is read by
+itself, whatever the others hold (cells.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from fractions import Fraction
 from typing import ClassVar
 
@@ -19,14 +19,17 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.federation.cohort import Cohort
-from concilium.federation.desk import Desk
-from concilium.federation.masking import Opened
+from concilium.federation.desk import Cost, Desk, price_epsilon
 from concilium.federation.messages import Envelope
 from concilium.federation.questions import Gaussian, Laplace, Noise, Statistic, Summed
 from concilium.federation.refused import Refused
 from concilium.federation.releases.masked import Masked
 from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.shares import draw_gaussian_share, draw_laplace_share, price_gaussian_shares
+
+# A number under Laplace noise is further away than this many standard deviations once in e^70, under Gaussian noise
+# once in e^1250.
+NOISE_DEVIATIONS = 50
 
 
 class Private(Masked):
@@ -51,52 +54,52 @@ class Private(Masked):
         return question.division.choose(cohort, 0)
 
     def price(self, desk: Desk, study: str, question: Summed) -> Fraction:
-        """rho, from the question and the manifest alone; refused where the ledger has no room for it."""
+        """rho, from the question and the manifest alone."""
         if isinstance(question.noise, Laplace):
-            desk.ledger.check_room(question.noise.price, "epsilon")
             return rho_from_pure(question.noise.price)
         manifest, sensitivity = desk.memberships.at(study).manifest, question.sensitivity
         assert sensitivity is not None  # `check_sum`
-        price = price_gaussian_shares(
+        return price_gaussian_shares(
             sensitivity.squared,
             question.variance,
             question.numbers,
             len(manifest.participants),
             manifest.colluders,
         )
+
+    def work_out(self, desk: Desk, study: str, question: Summed) -> Cost:
+        if isinstance(question.noise, Laplace):
+            desk.ledger.check_room(question.noise.price, "epsilon")
+            return price_epsilon(question.noise.price)
+        price = self.price(desk, study, question)
         check_budget(desk, price)
-        return price
+        return Cost(price, price, "rho")
 
     def protect(
         self, desk: Desk, study: str, question: Summed, words: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """With this site's share of the noise, drawn once: a repeated question gets the stored vector."""
+        """With this site's share of the noise, drawn once: a repeated question gets the stored vector.
+
+        The numbers are held to their public bound first, which moves no patient's part further. The noise is never
+        clipped: a share that is cut at one site would be missing from the sum. It is added in the ring, so that what
+        might wrap round (once in e^50, `bound`) wraps in the sum, whatever the patients are.
+        """
         manifest = desk.memberships.at(study).manifest
         circle = len(manifest.participants), manifest.colluders
         if isinstance(question.noise, Laplace):
             noise = draw_laplace_share(words.size, question.noise.price, question.l1, *circle)
         else:
             noise = draw_gaussian_share(words.size, question.variance, *circle)
-        # Held within the ring: a refusal would tell.
-        held: NDArray[np.int64] = np.clip(words + noise, -manifest.largest, manifest.largest)
-        return held
+        noised: NDArray[np.int64] = np.clip(words, -question.largest, question.largest) + noise
+        return noised
 
-    def charge(
-        self,
-        desk: Desk,
-        envelope: Envelope,
-        question: Summed,
-        numbers: int,
-        price: Fraction | None,
-        let_out: Callable[[], Opened],
-    ) -> bytes:
-        if isinstance(question.noise, Laplace):
-            return desk.charge_epsilon(envelope, numbers, question.noise.price, let_out)
-        return super().charge(desk, envelope, question, numbers, price, let_out)
+    def bound(self, question: Summed) -> int:
+        """With noise of NOISE_DEVIATIONS, beyond which it is once in e^50."""
+        return question.largest + NOISE_DEVIATIONS * (math.isqrt(math.ceil(question.variance)) + 1)
 
 
 def check_budget(desk: Desk, price: Fraction) -> None:
-    """Refuse before computing what could not be opened later."""
+    """Refuse before computing what could not be paid."""
     ledger = desk.ledger
     if ledger.currency != "rho":
         raise Refused(
