@@ -27,6 +27,7 @@ from concilium.records.cells import read_as_asked, read_as_labels, read_as_numbe
 from concilium.records.expression import names
 from concilium.records.patients import PatientPart
 from concilium.records.query import Query
+from concilium.records.series import Series
 from concilium.records.table import Coded, Column, Numbers, Records
 
 IDENTIFIER_VALUES = 10
@@ -79,7 +80,7 @@ class Cohort:
 
     def take_part(self, name: str) -> PatientPart:
         """What the hospital holds of these patients beside its table, such as their series."""
-        part = self.view.parts[name]
+        part = self.view.find_part(name)
         return part if len(self.population) == len(part) else part.take(self.population.rows.astype(np.intp))
 
 
@@ -172,6 +173,13 @@ class View:
             shelf=self.shelf,
         )
 
+    def find_part(self, name: str) -> PatientPart:
+        """Find what is held of all patients beside the table; RecordsError if it is not stated for private questions."""
+        part = self.parts[name]
+        if self._by_itself and isinstance(part, Series) and not part.stated:
+            raise RecordsError(SERIES_UNSTATED)
+        return part
+
     def _constrain(self, records: Records, policy: Policy, secret: bytes | None) -> Constrained:
         policy.check(records.names)
         graphs = policy.graphs(secret)
@@ -262,6 +270,11 @@ RULES_GUESS = (
     "a rule of this hospital's policy looks at a column that is not stated there, so that one patient could change "
     "whom it reaches, and no private question is answered; state every column of its conditions there, as "
     '"code" or as "number"'
+)
+SERIES_UNSTATED = (
+    "no variable of the series is stated at this hospital, so that one patient could change which there are, and no "
+    "private question about them is answered; state them there, variables = [...] under [series] of its file or by "
+    "variables= of Series.read"
 )
 
 

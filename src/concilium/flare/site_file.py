@@ -108,6 +108,7 @@ class SiteFile:
                 origin=columns.origin,
                 variable=columns.variable,
                 value=columns.value,
+                variables=columns.variables,
             )
         if holds.records is None:
             return Patients(**parts)

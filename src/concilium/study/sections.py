@@ -106,6 +106,9 @@ class CourseColumns(msgspec.Struct, frozen=True, kw_only=True):
     origin: Text | None = None
     variable: Text | None = None
     value: Text | None = None
+    variables: Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of variables")] | None = (
+        None
+    )
     rule: Text = "rule"
 
 
