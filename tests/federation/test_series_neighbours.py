@@ -64,7 +64,12 @@ def draw_question(dice: Random, kind: str):
 
 def test_every_private_kind_about_series_is_asked_here():
     dice = Random(1)
-    about = {kind for kind in DRAWN for _ in range(20) if (one := draw_checked(dice, kind)) and "series" in one.reads}
+    about = {
+        kind
+        for kind in DRAWN
+        for _ in range(20)
+        if (one := draw_checked(dice, kind)) and "series" in one.reads
+    }
     assert about == set(KINDS)
 
 

@@ -174,7 +174,7 @@ class View:
         )
 
     def find_part(self, name: str) -> PatientPart:
-        """Find what is held of all patients beside the table; RecordsError if it is not stated for private questions."""
+        """Find what is held of all patients beside the table; RecordsError if a private question needs it stated."""
         part = self.parts[name]
         if self._by_itself and isinstance(part, Series) and not part.stated:
             raise RecordsError(SERIES_UNSTATED)
@@ -255,9 +255,9 @@ class View:
         return column
 
     def _refuse_guessed(self, *names: str) -> None:
-        """Nothing but what was stated decides it: the same for every patient."""
+        """Refuse in the same words whether a column is guessed or not there: rows may decide even that."""
         for name in names:
-            if name in self._guessed:
+            if self._by_itself and name and name not in self.records:
                 raise RecordsError(say_unstated(name))
 
 
@@ -280,9 +280,9 @@ SERIES_UNSTATED = (
 
 def say_unstated(name: str) -> str:
     return (
-        f"column {name!r} is not stated at this hospital, so that one patient could change how it is read for others, "
-        f'and no private question about it is answered; state it there, {name} = "code" or {name} = "number", under '
-        "[schema] of the study file or by schema= of Records.read"
+        f"there is no column {name!r} that is stated at this hospital, so that one patient could change how it is read "
+        f'for others, and no private question about it is answered; state it there, {name} = "code" or '
+        f'{name} = "number", under [schema] of the study file or by schema= of Records.read'
     )
 
 
