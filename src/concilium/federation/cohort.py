@@ -102,7 +102,9 @@ class View:
         constrained: Constrained | None = None,
         parts: Mapping[str, Records | PatientPart] = NO_PARTS,
         shelf: Shelf | None = None,
+        rows_are_patients: bool = True,
     ) -> None:
+        self._rows_are_patients = rows_are_patients
         self.shelf = shelf or Shelf()
         self.parts = {name: part for name, part in parts.items() if not isinstance(part, Records)}
         self._by_itself, self._policy, self._by = by_itself is not None, policy, by
@@ -127,10 +129,10 @@ class View:
             raise PolicyError(
                 "nothing is left of this table: every column identifies patients, or is withheld or eliminated"
             )
-        self._guessed = frozenset() if by_itself is None else frozenset(visible) - by_itself
-        if len(self._guessed) == len(visible):
+        stated = {name: c for name, c in visible.items() if by_itself is None or name in by_itself}
+        if not stated:
             raise RecordsError(NOTHING_STATED)
-        self.records = Records({name: c for name, c in visible.items() if name not in self._guessed})
+        self.records = Records(stated)
         self.patients = left.rows
         self._branch_floor = policy.branch_floor
         self._guard = Guard(policy.minimum_cell, policy.dominance)
@@ -160,6 +162,8 @@ class View:
         is what policy says, not what the columns hold, each cell is read by itself (cells.py), and a column that was
         guessed from all of its cells is refused, by RecordsError."""
         left = self._constrained
+        if not self._rows_are_patients:
+            raise RecordsError(ROWS_UNSTATED)
         if not self._looked_at <= self._own_labels:
             raise RecordsError(RULES_GUESS)
         return View(
@@ -270,6 +274,11 @@ RULES_GUESS = (
     "a rule of this hospital's policy looks at a column that is not stated there, so that one patient could change "
     "whom it reaches, and no private question is answered; state every column of its conditions there, as "
     '"code" or as "number"'
+)
+ROWS_UNSTATED = (
+    "this hospital does not state that one row of its table is one patient, so that a patient with many rows could "
+    "change more than is charged for, and no private question is answered; name the column of patients' ids there, "
+    'patient = "...", or write one_row_per_patient = true'
 )
 SERIES_UNSTATED = (
     "no variable of the series is stated at this hospital, so that one patient could change which there are, and no "
