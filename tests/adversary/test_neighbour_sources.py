@@ -272,5 +272,6 @@ def test_one_patient_changes_one_count_and_nothing_else(folder, source):
         check(folder, source, Random(seed))
 
     look()
-    # And most of these tables open and are counted, so that this is not about refusals.
-    assert sum(check(folder, source, Random(seed)) for seed in range(5)) > 5
+    # And many questions are answered, so that this is not about refusals: one in two tables at least.
+    tables = SOURCES[source]
+    assert sum(check(folder, source, Random(seed)) for seed in range(tables)) > tables / 2
