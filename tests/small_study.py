@@ -18,6 +18,7 @@ target = "death"
 [sites]
 records = "all.csv"
 by = "hospital"
+one_row_per_patient = true
 [bins]
 age = [40, 60]
 [tree]
@@ -34,7 +35,8 @@ age = [40, 60]
 [tree]
 max_depth = 3
 """ + "".join(
-    f'[[site]]\nname = "{name}"\nrecords = "{name}.csv"\nledger = "{name}.ledger"\n' for name in HOSPITALS
+    f'[[site]]\nname = "{name}"\nrecords = "{name}.csv"\nledger = "{name}.ledger"\none_row_per_patient = true\n'
+    for name in HOSPITALS
 )
 
 

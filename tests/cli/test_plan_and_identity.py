@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
         rows = [f"{50 + i % 40},{'fm'[i % 2]},{'ny'[(i + number) % 3 == 0]}" for i in range(60)]
         (tmp_path / f"{name}.csv").write_text("age,sex,fall\n" + "\n".join(rows) + "\n")
         (tmp_path / f"{name}.toml").write_text('[budget]\ntotal = "1/10"\n')
-        sites += f'[[site]]\nname = "{name}"\nrecords = "{name}.csv"\n'
+        sites += f'[[site]]\nname = "{name}"\nrecords = "{name}.csv"\none_row_per_patient = true\n'
         sites += f'policy = "{name}.toml"\nledger = "{name}.ledger"\n'
     for release in ("private", "masked", "exact"):
         (tmp_path / f"{release}.toml").write_text(STUDY.replace("RELEASE", release) + sites)

@@ -28,6 +28,7 @@ target = "cost"
 release = "exact"
 [sites]
 records = "all.csv"
+one_row_per_patient = true
 by = "hospital"
 [bins]
 cost = [0, 30000]
@@ -40,7 +41,10 @@ SEVERAL = (
     STUDY.split("[sites]")[0]
     + "[bins]"
     + STUDY.split("[bins]")[1]
-    + "".join(f'[[site]]\nname = "{name}"\nrecords = "{name}.csv"\n' for name in HOSPITALS)
+    + "".join(
+        f'[[site]]\nname = "{name}"\nrecords = "{name}.csv"\none_row_per_patient = true\n'
+        for name in HOSPITALS
+    )
 )
 KEYS = [
     "patients",

@@ -25,6 +25,7 @@ target = "bleeding"
 positive = "yes"
 [sites]
 records = "all.csv"
+one_row_per_patient = true
 by = "hospital"
 [bins]
 age = [40, 60]

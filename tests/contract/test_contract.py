@@ -417,7 +417,13 @@ def test_a_study_file_runs_it_and_its_report_describes_it(name, release, tmp_pat
     (tmp_path / "policy.toml").write_text('[budget]\ntotal = "20"\n')
     for site, rows in ROWS.items():
         write_table(tmp_path / f"{site}.csv", rows, source)
-        lines += ["[[site]]", f'name = "{site}"', f'{source} = "{site}.csv"', 'policy = "policy.toml"']
+        lines += [
+            "[[site]]",
+            f'name = "{site}"',
+            f'{source} = "{site}.csv"',
+            'policy = "policy.toml"',
+            "one_row_per_patient = true",
+        ]
     (tmp_path / "study.toml").write_text("\n".join(lines) + "\n")
     study = cc.Study.read(tmp_path / "study.toml")
     assert study.plan().questions == make(method, release).plan()

@@ -181,7 +181,7 @@ def test_a_private_question_about_a_column_that_is_not_stated_is_refused(write):
         sentences = set()
         for rows in (ROWS, [*ROWS, "unknown,unknown,unknown"], ["1,1,1"]):
             with pytest.raises(
-                RecordsError, match=f"column '{absent}' is not stated at this hospital"
+                RecordsError, match=f"no column '{absent}' that is stated at this hospital"
             ) as refusal:
                 count(write("t", rows), schema, ask(query=query))
             sentences.add(str(refusal.value))
@@ -201,7 +201,7 @@ def test_the_gate_says_which_column_to_state(write, fixed_noise):
     schema = {"flag": "code", "y": "code"}
     sites = [Heard(name, Records.read(write(name, ROWS), schema=schema)) for name in "abc"]
     values = {"flag": [True, False], "size": [7], "y": [True, False]}
-    with zero_noise(), pytest.raises(ConciliumError, match="'size' is not stated"):
+    with zero_noise(), pytest.raises(ConciliumError, match="no column 'size' that is stated"):
         cc.NaiveBayes("y", release="private", epsilon=1.0, values=values).fit(cc.House(sites))
     refusals = [reply for reply in map(open_reply, replies) if isinstance(reply, Refusal)]
     assert {refusal.rule for refusal in refusals} == {"attribute"}

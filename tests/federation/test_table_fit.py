@@ -175,7 +175,7 @@ def test_a_study_file_asks_for_it(tmp_path):
     study.write_text(
         '[study]\nname = "s"\nmethod = "tree"\ntarget = "death"\nattributes = ["sex", "ward"]\n'
         '[dictionary]\nfile = "d.toml"\n[house]\ncheck_tables = true\n'
-        '[[site]]\nname = "north"\nrecords = "north.csv"\npolicy = "north.toml"\n'
+        '[[site]]\nname = "north"\nrecords = "north.csv"\none_row_per_patient = true\npolicy = "north.toml"\n'
     )
     card = cc.Study.read(study).run(warn=lambda _: None).model.card
     assert any(

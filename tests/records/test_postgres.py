@@ -16,8 +16,10 @@ import duckdb
 import pytest
 
 from concilium.errors import RecordsError
+from concilium.records.cells import read_as_labels
 from concilium.records.series import Series
 from concilium.records.table import Coded, Numbers, Records
+from concilium.records.table_map import TableMap
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -257,3 +259,33 @@ def test_series_of_a_server(filled: Server) -> None:
     assert (list(series.ids), series.lengths.tolist()) == ([3, 7], [2, 2])
     assert series["HR"][:, 1].tolist() == [80.0, 91.5]
     assert series["Temp"][0].tolist()[0] == 37.5
+
+
+@pytest.mark.parametrize(
+    "map",
+    [
+        {},
+        {"decimal": ",", "thousands": "."},
+        {"missing": ["5"], "columns": {"high": "exact > 1 or large = 5"}},
+        {"decimal": ",", "columns": {"high": "exact = 7 or note = '1.5'"}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("schema", [{}, {"exact": "code", "large": "code", "dose": "number"}], ids=str)
+def test_one_patient_changes_no_reading_of_the_others(filled: Server, map, schema) -> None:
+    """The first row has a whole number of too many digits; without it, numbers are few and small, or missing."""
+    with psycopg.connect(filled.url()) as connection:
+        connection.execute(
+            "CREATE OR REPLACE VIEW fewer AS SELECT * FROM patients WHERE id IS DISTINCT FROM 1"
+        )
+    all_rows, fewer = (
+        Records.read(filled.url(), table=table, schema=schema, map=TableMap.parse(map, "the map"))
+        for table in ("patients", "fewer")
+    )
+    stated = {name: all_rows[name].by_itself for name in all_rows.names}
+    assert stated == {name: fewer[name].by_itself for name in fewer.names}
+    for name in (name for name in stated if stated[name]):
+        first, second = (
+            Records({name: read_as_labels(table[name])}).values(name) for table in (all_rows, fewer)
+        )
+        assert first[1:] == second, name

@@ -413,11 +413,6 @@ BASE = pd.DataFrame({"patient": [1, 1], "time": [0, 1], "HR": [60.0, 61.0]})
         (BASE.assign(HR=[1.0, 1e39]), {}, "variable 'HR' holds 1e.39, which is no finite number, in row 2"),
         (BASE.assign(HR=["{a}", "1"]), {}, "variable 'HR' holds '{a}', which is no finite number, in row 1"),
         (BASE.iloc[:0], {}, "holds no patients"),
-        (
-            long_frame(ROWS),
-            {"variables": ["Hr"]},
-            "there is no variable 'Hr' in column 'variable'; did you mean 'HR'",
-        ),
         (long_frame([(1, 0, None, 5.0)]), {}, "column 'variable' names no variable"),
         (long_frame([(1, 0, "HR", 60.0), (1, 0, None, 5.0)]), {}, "names no variable for a value in row 2"),
     ],
@@ -503,3 +498,27 @@ def test_an_infinite_moment_of_a_database(tmp_path):
         database.execute("CREATE TABLE x AS SELECT 1 AS patient, 'infinity'::TIMESTAMP AS time, 60 AS HR")
     with pytest.raises(RecordsError, match="infinite time"):
         Series.read(tmp_path / "x.duckdb")
+
+
+def test_a_stated_variable_that_no_row_names_is_missing_throughout_and_the_hospital_is_warned():
+    with pytest.warns(OddValues, match="no row names 'Hr', so it is missing; did you mean 'HR'"):
+        series = Series.read(long_frame(ROWS), variables=["Hr", "HR"])
+    assert series.names == ("Hr", "HR")
+    assert series.stated
+    assert np.isnan(series.stays["Hr"]).all()
+    assert not np.isnan(series.stays["HR"]).all()
+
+
+def test_rows_state_no_variables_and_columns_do():
+    long, wide = Series.read(long_frame(ROWS)), Series.read(BASE)
+    assert not long.stated
+    assert wide.stated
+    for made in (
+        long.take([0]),
+        long.choose(long.names),
+        long.cut(long.lengths, 1),
+        long.carry_forward(None),
+    ):
+        assert not made.stated
+    stated = long.state(["Temp", "HR"])
+    assert (stated.stated, stated.names) == (True, ("Temp", "HR"))

@@ -250,6 +250,7 @@ a = [{edges}]
 [[site]]
 name = "north"
 records = "north.csv"
+one_row_per_patient = true
 policy = "policy.toml"
 """
     file = tmp_path / "study.toml"

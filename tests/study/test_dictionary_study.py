@@ -31,14 +31,17 @@ values = [0, 1]
 [[site]]
 name = "north"
 records = "north.csv"
+one_row_per_patient = true
 map = {{ missing = ["?"], columns = {{ disease = "num > 0" }} }}
 [[site]]
 name = "south"
 records = "south.csv"
+one_row_per_patient = true
 map = "south.map.toml"
 [[site]]
 name = "coast"
 records = "coast.csv"
+one_row_per_patient = true
 [{method}]
 {parameters}
 """

@@ -20,14 +20,17 @@ target = "death"
 [[site]]
 name = "north"
 records = "north.csv"
+one_row_per_patient = true
 {north}
 [[site]]
 name = "south"
 records = "south.csv"
+one_row_per_patient = true
 {south}
 [[site]]
 name = "coast"
 records = "coast.csv"
+one_row_per_patient = true
 """
 PRIVATE = 'release = "private"\nepsilon = 1.0'
 

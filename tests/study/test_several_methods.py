@@ -35,7 +35,8 @@ death = [0, 1]
 [tree]
 max_depth = 2
 """ + "".join(
-    f'[[site]]\nname = "{name}"\nrecords = "{name}.csv"\nledger = "{name}.ledger"\npolicy = "{name}.toml"\n'
+    f'[[site]]\nname = "{name}"\nrecords = "{name}.csv"\none_row_per_patient = true\n'
+    f'ledger = "{name}.ledger"\npolicy = "{name}.toml"\n'
     for name in HOSPITALS
 )
 

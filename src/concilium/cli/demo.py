@@ -115,6 +115,7 @@ release = "masked"
 [sites]
 records = "patients.csv"
 by = "hospital"
+one_row_per_patient = true
 
 [schema]
 {schema}

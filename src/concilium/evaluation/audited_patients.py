@@ -105,4 +105,5 @@ def join_series(series: Sequence[Series], ids: Sequence[int]) -> Series:
         np.concatenate([one.lengths for one in series]),
         step=first.step,
         ids=ids,
+        stated=all(one.stated for one in series),
     )

@@ -108,7 +108,7 @@ def take_stays(laid: LaidOut, patients: NDArray[np.intp]) -> LaidOut:
 
 
 def _open(cohort: Cohort, task: ExpertTask, way: tuple[Hashable, ...], make: Make) -> ExpertEnsemble:
-    part, rows = cohort.view.parts["series"], cohort.population.rows
+    part, rows = cohort.view.find_part("series"), cohort.population.rows
     key = (way, task, hashlib.sha256(np.ascontiguousarray(rows, dtype=np.int64).tobytes()).digest())
     with _lock:
         own = LAST_ENSEMBLES.setdefault(part, OrderedDict())

@@ -27,6 +27,7 @@ from concilium.records.cells import read_as_asked, read_as_labels, read_as_numbe
 from concilium.records.expression import names
 from concilium.records.patients import PatientPart
 from concilium.records.query import Query
+from concilium.records.series import Series
 from concilium.records.table import Coded, Column, Numbers, Records
 
 IDENTIFIER_VALUES = 10
@@ -79,7 +80,7 @@ class Cohort:
 
     def take_part(self, name: str) -> PatientPart:
         """What the hospital holds of these patients beside its table, such as their series."""
-        part = self.view.parts[name]
+        part = self.view.find_part(name)
         return part if len(self.population) == len(part) else part.take(self.population.rows.astype(np.intp))
 
 
@@ -101,7 +102,9 @@ class View:
         constrained: Constrained | None = None,
         parts: Mapping[str, Records | PatientPart] = NO_PARTS,
         shelf: Shelf | None = None,
+        rows_are_patients: bool = True,
     ) -> None:
+        self._rows_are_patients = rows_are_patients
         self.shelf = shelf or Shelf()
         self.parts = {name: part for name, part in parts.items() if not isinstance(part, Records)}
         self._by_itself, self._policy, self._by = by_itself is not None, policy, by
@@ -126,10 +129,10 @@ class View:
             raise PolicyError(
                 "nothing is left of this table: every column identifies patients, or is withheld or eliminated"
             )
-        self._guessed = frozenset() if by_itself is None else frozenset(visible) - by_itself
-        if len(self._guessed) == len(visible):
+        stated = {name: c for name, c in visible.items() if by_itself is None or name in by_itself}
+        if not stated:
             raise RecordsError(NOTHING_STATED)
-        self.records = Records({name: c for name, c in visible.items() if name not in self._guessed})
+        self.records = Records(stated)
         self.patients = left.rows
         self._branch_floor = policy.branch_floor
         self._guard = Guard(policy.minimum_cell, policy.dominance)
@@ -159,6 +162,8 @@ class View:
         is what policy says, not what the columns hold, each cell is read by itself (cells.py), and a column that was
         guessed from all of its cells is refused, by RecordsError."""
         left = self._constrained
+        if not self._rows_are_patients:
+            raise RecordsError(ROWS_UNSTATED)
         if not self._looked_at <= self._own_labels:
             raise RecordsError(RULES_GUESS)
         return View(
@@ -171,6 +176,13 @@ class View:
             parts=self.parts,
             shelf=self.shelf,
         )
+
+    def find_part(self, name: str) -> PatientPart:
+        """Find what is held of all patients beside the table; RecordsError if a private question needs it stated."""
+        part = self.parts[name]
+        if self._by_itself and isinstance(part, Series) and not part.stated:
+            raise RecordsError(SERIES_UNSTATED)
+        return part
 
     def _constrain(self, records: Records, policy: Policy, secret: bytes | None) -> Constrained:
         policy.check(records.names)
@@ -247,9 +259,9 @@ class View:
         return column
 
     def _refuse_guessed(self, *names: str) -> None:
-        """Nothing but what was stated decides it: the same for every patient."""
+        """Refuse in the same words whether a column is guessed or not there: rows may decide even that."""
         for name in names:
-            if name in self._guessed:
+            if self._by_itself and name and name not in self.records:
                 raise RecordsError(say_unstated(name))
 
 
@@ -263,13 +275,23 @@ RULES_GUESS = (
     "whom it reaches, and no private question is answered; state every column of its conditions there, as "
     '"code" or as "number"'
 )
+ROWS_UNSTATED = (
+    "this hospital does not state that one row of its table is one patient, so that a patient with many rows could "
+    "change more than is charged for, and no private question is answered; name the column of patients' ids there, "
+    'patient = "...", or write one_row_per_patient = true'
+)
+SERIES_UNSTATED = (
+    "no variable of the series is stated at this hospital, so that one patient could change which there are, and no "
+    "private question about them is answered; state them there, variables = [...] under [series] of its file or by "
+    "variables= of Series.read"
+)
 
 
 def say_unstated(name: str) -> str:
     return (
-        f"column {name!r} is not stated at this hospital, so that one patient could change how it is read for others, "
-        f'and no private question about it is answered; state it there, {name} = "code" or {name} = "number", under '
-        "[schema] of the study file or by schema= of Records.read"
+        f"there is no column {name!r} that is stated at this hospital, so that one patient could change how it is read "
+        f'for others, and no private question about it is answered; state it there, {name} = "code" or '
+        f'{name} = "number", under [schema] of the study file or by schema= of Records.read'
     )
 
 

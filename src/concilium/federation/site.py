@@ -57,7 +57,8 @@ LEDGER_SAYS_NO = (
 class Site:
     """`Site("cleveland", records, policy=Policy.read("policy.toml"), ledger="cleveland.ledger")`.
 
-    It holds one population: a table of patients, another part alone, or `Patients` with several parts. Without a ledger
+    It holds one population: a table with one row for each patient, another part alone, or `Patients` with several
+    parts (or with the column of patients' ids, which come once each). Without a ledger
     file the ledger is kept in memory: fine for a simulation, gone with the process. The site's identity is kept beside
     the ledger (`cleveland.ledger.identity`) unless another file is named. From it follows who is held out
     (held_out.py), unless a simulation, which is to come out the same again, gives the key itself.
@@ -106,6 +107,7 @@ class Site:
             division_key=self._division_key,
             parts=patients.parts,
             shelf=self._open_shelf(),
+            rows_are_patients=patients.rows_are_patients,
         )
         populations = Populations(self.ledger, patients, self.policy.minimum_patients, view)
         memberships = Memberships(name, self.identity, self.policy, self.ledger, patients.digest)

@@ -35,6 +35,8 @@ SITE_FILE = """\
 # What this hospital brings to studies. Paths are relative to this file.
 [site]
 records = "records.csv"     # csv, csv.gz, parquet, DuckDB, or a database address (with table = "...")
+# patient = "id"            # the column of patients' ids, each once; or, where a row is a patient:
+# one_row_per_patient = true
 policy = "policy.toml"      # what may leave: docs/policies.md
 ledger = "{name}.ledger"    # what has left; keep it, and the identity that is made beside it
 

@@ -18,7 +18,7 @@ from concilium.records.patients import Patients
 from concilium.records.series import Series
 from concilium.records.table import Records
 from concilium.records.table_map import TableMap
-from concilium.study.sections import CourseColumns, Kind, Text, read_columns, read_section
+from concilium.study.sections import CourseColumns, Kind, Stated, Text, read_columns, read_section
 from concilium.study.sources import read_as_stated
 from concilium.temporal.rule_sets import RuleSets
 
@@ -37,6 +37,7 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True):
     rules: Text | None = None
     identity: Text | None = None
     patient: Text | None = None
+    one_row_per_patient: Stated = False
 
 
 class HeldColumns(CourseColumns, frozen=True, kw_only=True):
@@ -91,7 +92,7 @@ class SiteFile:
         site.ledger.verify()  # a book that was tampered with is not written on
         return site
 
-    def _read(self) -> Records | Patients:
+    def _read(self) -> Patients:
         holds, columns = self.holds, self.columns
         parts: dict[str, Any] = {}
         if holds.rules is not None:
@@ -108,13 +109,14 @@ class SiteFile:
                 origin=columns.origin,
                 variable=columns.variable,
                 value=columns.value,
+                variables=columns.variables,
             )
         if holds.records is None:
             return Patients(**parts)
         by = (columns.patient or holds.patient or "patient") if parts else holds.patient
         ids: dict[str, str] = {} if by is None else {by: "code"}
         table = self._read_table(self._locate(holds.records), {**ids, **self.schema})
-        return table if by is None else Patients(table=table, by=by, **parts)
+        return Patients(table=table, by=by, one_row_per_patient=holds.one_row_per_patient, **parts)
 
     def _read_table(self, source: str, schema: dict[str, str]) -> Records:
         """The table under the hospital's map, its columns read as the dictionary says."""

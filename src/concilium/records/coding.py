@@ -366,14 +366,27 @@ def code_values(
     values: Sequence[object], kind: Kind | None, place: Place, missing: frozenset[str] = frozenset()
 ) -> Column:
     """A column given row by row as Python values; mixed types become text."""
-    natural = unify([natural_value(value, row, place) for row, value in enumerate(values)])
+    read = [natural_value(value, row, place) for row, value in enumerate(values)]
+    kept = drop_texts(read, missing)
+    natural = unify(kept)
     if all(value is None or type(value) is int or type(value) is float for value in natural):
         arrangement = None if len(natural) > PROBE else arrange(natural, kind)
-        if arrangement is None:
-            return code_numbers(np.array(natural, dtype=np.float64), kind)
-        return Coded(np.array(arrangement[1], np.uint32), arrangement[0], stated=kind == "code")
+        column = (
+            code_numbers(np.array(natural, dtype=np.float64), kind)
+            if arrangement is None
+            else Coded(np.array(arrangement[1], np.uint32), arrangement[0], stated=kind == "code")
+        )
+    else:
+        numbering = Numbering()
+        column = code_natural(numbering.code(natural), numbering.distinct, kind, place)
+        typed = np.array([value is not None and not isinstance(value, str) for value in kept])
+        if isinstance(column, Coded) and typed.any():
+            column = replace(column, typed=typed)
+    if kept is read or missing <= set(DEFAULT_MISSING):
+        return column
     numbering = Numbering()
-    return code_natural(numbering.code(natural), numbering.distinct, kind, place, missing)
+    written = numbering.code([None if value is None else label(value) for value in read])
+    return replace(column, raw=keep_raw(written, [str(text) for text in numbering.distinct]))
 
 
 def code_natural(
@@ -381,13 +394,23 @@ def code_natural(
     values: Sequence[Value | None],
     kind: Kind | None,
     place: Place,
-    missing: frozenset[str],
+    missing: frozenset[str] = frozenset(),
 ) -> Column:
-    """A column given as codes (0: missing) into the values met, which are of one type."""
+    """A column given as codes (0: missing) into the values met, which are of one type, or None for missing."""
     texts = [value for value in values if isinstance(value, str)]
-    if texts and len(texts) == len(values):
-        return code_texts(codes, texts, kind, place, missing)
-    return code_dictionary(codes, values, kind, place)
+    if not texts:
+        return code_dictionary(codes, values, kind, place)
+    if len(texts) < len(values):
+        here = np.array([False, *(value is not None for value in values)])
+        codes = np.where(here, np.cumsum(here), 0)[codes]
+    return code_texts(codes, texts, kind, place, missing)
+
+
+def drop_texts(values: list[Value | None], missing: frozenset[str]) -> list[Value | None]:
+    """The values, None for each text that stands for missing; a number never does, whatever the other cells hold."""
+    if not any(isinstance(value, str) and value.strip(BLANKS) in missing for value in values):
+        return values
+    return [None if isinstance(value, str) and value.strip(BLANKS) in missing else value for value in values]
 
 
 def unify(values: list[Value | None]) -> list[Value | None]:

@@ -45,9 +45,11 @@ class Coded:
     The values are of one type and in order (numbers by size, text by text); they may include values that no
     row holds. `stated` means that the schema calls the column a code: its values are then never compared by
     size, even where they look like numbers. `by_itself` means that the label of each cell is that cell's own, whatever
-    the others hold: the column is stated, or its type in a database leaves nothing to guess. `raw` are the cells as
-    they were written, where the reading lost something of them that a hash of patients must not lose (row_hashes.py).
-    The codes are stored in the narrowest type, whatever was given.
+    the others hold: the column is stated, or its type in a database leaves nothing to guess. It follows from source and
+    schema, before a cell is read. `raw` are the cells as they were written, where the reading lost something of them
+    that a hash of patients must not lose (row_hashes.py). `typed` marks the rows whose cells were numbers or truth
+    values in the source and are text here because others are. The codes are stored in the narrowest type, whatever was
+    given.
     """
 
     codes: NDArray[np.unsignedinteger]
@@ -55,6 +57,7 @@ class Coded:
     stated: bool = False
     by_itself: bool = False
     raw: Coded | None = None
+    typed: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         codes = np.asarray(self.codes)

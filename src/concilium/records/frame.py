@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,14 @@ from concilium.records.coding import (
     code_numbers,
     code_values,
     code_whole,
+    drop_texts,
     natural_value,
     plan_reading,
     stated_kind,
     unify,
 )
-from concilium.records.columns import EXACT, Column, Moments
+from concilium.records.columns import EXACT, Column, Moments, keep_raw, label
+from concilium.records.grammar import DEFAULT_MISSING
 
 SOURCE = "the DataFrame"
 
@@ -82,5 +85,9 @@ def _code_distinct(
     codes: Any, distinct: Any, kind: Kind | None, place: Place, missing: frozenset[str]
 ) -> Column:
     """A column that pandas has already numbered; there -1 is missing."""
-    values = unify([natural_value(value, row, place) for row, value in enumerate(distinct.tolist())])
-    return code_natural(codes.astype(np.int64) + 1, values, kind, place, missing)
+    values = [natural_value(value, row, place) for row, value in enumerate(distinct.tolist())]
+    kept, codes = drop_texts(values, missing), codes.astype(np.int64) + 1
+    column = code_natural(codes, unify(kept), kind, place)
+    if kept is values or missing <= set(DEFAULT_MISSING):
+        return column
+    return replace(column, raw=keep_raw(codes, [label(value) for value in values]))

@@ -55,6 +55,11 @@ class Patients:
     `by` names the table's column of patient ids, needed as soon as there is more than a table; the other parts bring
     their own. Ids are compared by their labels, so that 5 and '5' are one patient. The order is the table's, or that
     of the first part where there is none.
+
+    A price holds for one row. So without `by`, a table has one row for each patient: whoever hands it to a `Site` in
+    Python states that, and a study or site file states it (`one_row_per_patient = true`). With
+    `one_row_per_patient=False` nobody has, and no private question is answered. With `by` an id that comes twice is
+    refused here, before any question.
     """
 
     table: Records | None = None
@@ -62,6 +67,7 @@ class Patients:
     codes: PatientPart | None = None
     rules: PatientPart | None = None
     by: str | None = None
+    one_row_per_patient: bool = True
 
     def __post_init__(self) -> None:
         _check_parts(self.parts, self.by)
@@ -104,6 +110,11 @@ class Patients:
         return MappingProxyType({name: part for name in PARTS if (part := getattr(self, name)) is not None})
 
     @property
+    def rows_are_patients(self) -> bool:
+        """Whether one row is one patient: ids say so, or somebody stated it."""
+        return self.by is not None or self.table is None or self.one_row_per_patient
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """The names of the parts there are."""
         return tuple(self.parts)
@@ -144,7 +155,7 @@ class Patients:
         """The patients of a mask or of row numbers in every part; nobody may be among them."""
         numbers = number_rows(rows, len(self))
         selection = object.__new__(Patients)  # joined and checked already
-        vars(selection).update(dict.fromkeys(PARTS), by=self.by)
+        vars(selection).update(dict.fromkeys(PARTS), by=self.by, one_row_per_patient=self.one_row_per_patient)
         vars(selection).update({name: part.take(numbers) for name, part in self.parts.items()})
         return selection
 

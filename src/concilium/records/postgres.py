@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from concilium.errors import MissingExtra, RecordsError
 from concilium.records.coding import (
-    Kind,
     Numbering,
     Place,
+    ReadingKind,
     Schema,
     code_natural,
     code_numbers,
@@ -115,7 +115,7 @@ def _read_table(
     kinds = {name: stated_kind(kind) for name, kind in plan.items()}
     description = [column for column in description if column.name in kinds]
     names = list(kinds)
-    types = [_type(connection, table, column, kinds[column.name]) for column in description]
+    types = [_type(connection, table, column, plan[column.name]) for column in description]
     selection = sql.SQL(", ").join(
         sql.SQL(CASTS[kind]).format(sql.Identifier(name)) for kind, name in zip(types, names, strict=True)
     )
@@ -145,14 +145,15 @@ def _read_table(
             columns[name] = code_texts(codes, texts, stated, place, guess=True)
         else:
             values = [tidy_moment(str(text)) for text in values] if kind == "moment" else values
-            columns[name] = code_natural(codes, values, stated, place, missing)
+            tokens = frozenset() if kind == "whole" else missing
+            columns[name] = code_natural(codes, values, stated, place, tokens)
     # Whether a numeric is read with all its digits is found out from all of its cells, where it is not stated.
     guessed = {column.name for column in description if column.type_code == NUMERIC}
     guessed -= {name for name, kind in kinds.items() if kind is not None}
     return {name: replace(column, by_itself=name not in guessed) for name, column in columns.items()}
 
 
-def _type(connection: Any, table: Any, column: Any, kind: Kind | None) -> str:
+def _type(connection: Any, table: Any, column: Any, kind: ReadingKind | None) -> str:
     """What the server is asked to turn a column into; whole numbers with too many digits become text."""
     from psycopg import sql
 
@@ -164,7 +165,7 @@ def _type(connection: Any, table: Any, column: Any, kind: Kind | None) -> str:
         return "number"
     if column.type_code not in (NUMERIC, INT8):
         return "text"
-    if column.type_code == NUMERIC and kind == "code":
+    if column.type_code == NUMERIC and kind in ("code", "text"):
         return "digits"
     question = sql.SQL(
         "SELECT bool_and(x = trunc(x)) AND bool_or(abs(x) >= {})"

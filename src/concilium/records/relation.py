@@ -160,7 +160,8 @@ class Relation:
         codes, texts = self.code_in_database(text, self.ask(f"count(DISTINCT {text})"))
         if kind_of_cell.startswith("TIMESTAMP"):
             texts = [tidy_moment(text) for text in texts]
-        return code_texts(codes, texts, kind, place, self.missing)
+        # Whether whole numbers come this way depends on all of them, so that no text stands for missing among them.
+        return code_texts(codes, texts, kind, place, frozenset() if whole else self.missing)
 
     def guessed(self, cell: str, reading: ReadingKind | None, place: Place) -> Column:
         """A column of a text file: what its texts stand for is guessed unless stated."""

@@ -59,6 +59,10 @@ class Series:
     `step` is the time between two rows ("15min", "1h", "1d"), `lengths` how many rows each patient's stay has (without
     it: up to the last row in which anything was measured, at least one), `ids` the patients (without it: 1, 2, ...).
     `series["HR"]` is such an array again; `series.blocks()` gives all variables in pieces that fit in memory.
+
+    `stated` is true if somebody stated which variables there are: the program, the columns of a wide table, or
+    `variables` of `Series.read`. In a long table that states none, the rows decide, so one patient could bring a
+    variable in or take it out. Private questions are answered only where the variables are stated.
     """
 
     part: ClassVar[str] = "series"
@@ -89,7 +93,7 @@ class Series:
         names = range(1, shape[1] + 1) if ids is None else ids
         if len(names) != shape[1]:
             raise RecordsError(f"there are {shape[1]} patients and {len(names)} ids")
-        self._set(values, stays, step, names, shape[0], ())
+        self._set(values, stays, step, names, shape[0], (), True)
 
     def _set(
         self,
@@ -99,6 +103,7 @@ class Series:
         ids: Sequence[Value | None],
         points: int,
         notes: Iterable[str],
+        stated: bool,
     ) -> None:
         self.stays: Mapping[str, Grid] = dict(stays)
         self.lengths = lengths
@@ -107,6 +112,7 @@ class Series:
         self.ids = ids
         self.points = points
         self.notes = tuple(notes)
+        self.stated = stated
         self.starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
     @classmethod
@@ -119,11 +125,12 @@ class Series:
         ids: Sequence[Value | None],
         points: int | None = None,
         notes: Iterable[str] = (),
+        stated: bool = True,
     ) -> Series:
         """The series of stays that lie one after the other: a vector of `sum(lengths)` values for each variable."""
         series = object.__new__(cls)
         longest = int(lengths.max(initial=1)) if points is None else points
-        series._set(stays, lengths, step, ids, longest, notes)
+        series._set(stays, lengths, step, ids, longest, notes, stated)
         return series
 
     @classmethod
@@ -152,7 +159,8 @@ class Series:
 
         A long table has a row for each measurement, in the columns `patient`, `time`, `variable` and `value`; a wide
         one has a column for each variable beside `patient` and `time`. Columns that are not named are recognised by
-        their usual names. `variables` chooses variables, `leave_out` names columns of a wide table that are none.
+        their usual names. `variables` states which variables there are: in a long table one that no row names is
+        missing throughout, and others are not read. `leave_out` names columns of a wide table that are no variables.
 
         Times are numbers in `time_unit` (seconds, minutes, hours, days; without it as the column's name says, else
         hours) or dates. Time 0 is `origin`: "first" (the patient's first row; so for dates unless stated), a column
@@ -199,8 +207,21 @@ class Series:
     def with_stays(self, stays: Mapping[str, Grid]) -> Series:
         """The same patients and times with these values, one vector for each variable as in `stays`."""
         return Series.from_stays(
-            stays, self.lengths, step=self.step, ids=self.ids, points=self.points, notes=self.notes
+            stays,
+            self.lengths,
+            step=self.step,
+            ids=self.ids,
+            points=self.points,
+            notes=self.notes,
+            stated=self.stated,
         )
+
+    def state(self, names: Iterable[str]) -> Series:
+        """Keep these variables, in this order; one that is not there is missing throughout."""
+        missing = np.full(int(self.starts[-1]), np.nan, dtype=np.float32)
+        stated = self.with_stays({name: self.stays.get(name, missing) for name in names})
+        stated.stated = True
+        return stated
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -281,7 +302,9 @@ class Series:
         cells = _number_cells(self.starts[:-1][numbers], lengths)
         stays = {name: values[cells] for name, values in self.stays.items()}
         ids = [self.ids[row] for row in numbers.tolist()]
-        return Series.from_stays(stays, lengths, step=self.step, ids=ids, points=self.points)
+        return Series.from_stays(
+            stays, lengths, step=self.step, ids=ids, points=self.points, stated=self.stated
+        )
 
     def choose(self, names: Iterable[str]) -> Series:
         """These variables, in this order."""
@@ -389,7 +412,9 @@ class Series:
         cells = _number_cells(self.starts[:-1][owners] + stops - lengths, lengths)
         stays = {name: values[cells] for name, values in self.stays.items()}
         ids = self.ids if rows is None else [self.ids[row] for row in owners.tolist()]
-        return Series.from_stays(stays, lengths, step=self.step, ids=ids, points=steps, notes=self.notes)
+        return Series.from_stays(
+            stays, lengths, step=self.step, ids=ids, points=steps, notes=self.notes, stated=self.stated
+        )
 
     def describe(self) -> SeriesDescription:
         """What was measured and what looks odd, for the hospital's own eyes: a table when printed."""

@@ -7,6 +7,7 @@ the stay has. The order of the rows never matters. What cannot be read is refuse
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -20,6 +21,7 @@ from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.grammar import BLANKS, TRUTH, read_number
 from concilium.records.series import Series
 from concilium.records.series_columns import ColumnChoice, Measurements, Roles
+from concilium.records.series_description import OddValues
 from concilium.records.series_placing import Placing, Within
 from concilium.records.series_times import find_origins, read_times
 from concilium.records.sources import is_frame, read_columns
@@ -74,7 +76,8 @@ def read_series(
         for name, places, numbers in _each_variable(measurements, names, rows, markers)
     }
     notes += placing.notes
-    return Series.from_stays(stays, lengths, step=step, ids=ids, notes=notes)
+    stated = measurements.roles.variable is None or choice.variables is not None
+    return Series.from_stays(stays, lengths, step=step, ids=ids, notes=notes, stated=stated)
 
 
 def _read(source: Any, table: str | None, choice: ColumnChoice) -> Measurements:
@@ -146,21 +149,26 @@ def _keep_inside(
 
 
 def _name_variables(measurements: Measurements, variables: Sequence[str] | None) -> list[str]:
+    """The variables that are stated, whether a row names them or not; without a statement, those in the rows."""
     roles = measurements.roles
     if roles.variable is None:
         return list(roles.measured)
     column = measurements.columns[roles.variable]
     assert isinstance(column, Coded)
     present = [label(column.values[code - 1]) for code in np.unique(column.codes).tolist() if code]
+    if variables is not None:
+        for name in variables:
+            if name not in present:  # for the hospital's own eyes: it may be a slip
+                hint = nearest(name, present)
+                warnings.warn(
+                    f"{measurements.name}: no row names {name!r}, so it is missing{hint}",
+                    OddValues,
+                    stacklevel=4,
+                )
+        return list(dict.fromkeys(variables))
     if not present:
         raise RecordsError(f"{measurements.name}: column {roles.variable!r} names no variable")
-    for name in variables or ():
-        if name not in present:
-            hint = nearest(name, present)
-            raise RecordsError(
-                f"{measurements.name}: there is no variable {name!r} in column {roles.variable!r}{hint}"
-            )
-    return present if variables is None else list(variables)
+    return present
 
 
 def _check_memory(source: str, patients: int, size: int, variables: int, gigabytes: float) -> None:
@@ -229,7 +237,8 @@ def _each_variable(
         raise measurements.refuse(f"column {roles.variable!r} names no variable for a value", nameless)
     code_of = {label(value): code for code, value in enumerate(column.values, start=1)}
     for name in names:
-        places = rows[order[ends[code_of[name] - 1] : ends[code_of[name]]]]
+        code = code_of.get(name)
+        places = rows[:0] if code is None else rows[order[ends[code - 1] : ends[code]]]
         yield name, places, _read_numbers(measurements, roles.value, name, places, markers(name))
 
 

@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -144,6 +144,12 @@ class TableMap:
         named = {name for one in self.columns.values() for name in (one.from_, one.until) if name}
         return frozenset(named - set(self.columns))
 
+    @cached_property
+    def asked(self) -> frozenset[str]:
+        """The columns that conditions look at: each of their cells is read by itself."""
+        conditions = [Query.parse(one.where) for one in self.columns.values() if one.where is not None]
+        return frozenset(name for condition in conditions for name in condition.attributes)
+
     def tidy(self, text: str) -> str:
         """A cell with its number as it is written everywhere; text that is none stays as it is, and so does one that
         would read as a number by another custom (`1.5` where commas are decimal), which is then none."""
@@ -182,7 +188,7 @@ def read_mapped(
     """
     plan = _Plan(dictionary or Dictionary(), map or TableMap(), dict(schema or {}), problems is not None)
     own = frozenset(missing if missing is not None else DEFAULT_MISSING if is_text_file(source) else ())
-    tokens = own | {token.strip(BLANKS) for token in plan.map.missing}
+    tokens = own | gather_tokens(plan.map.missing)
     try:
         raw = Records(read_columns(source, table, plan.choose, tokens))
     except RecordsError:
@@ -198,7 +204,7 @@ def read_mapped(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is read of a table, and as what."""
+    """What is read of a table, and as what: all of it follows from map, dictionary and schema."""
 
     dictionary: Dictionary
     map: TableMap
@@ -219,7 +225,9 @@ class _Plan:
             if name not in self.map.columns and name not in self.map.sources and name in self.dictionary:
                 users.append((self.dictionary[name], ColumnMap(from_=name)))
             if not users:
-                kinds[name] = _kind(self.schema.get(name)) if self.map.writes_plainly else "text"
+                stated = _kind(self.schema.get(name))
+                as_text = not self.map.writes_plainly or (stated is None and name in self.map.asked)
+                kinds[name] = "text" if as_text else stated
             elif quickly and all(_is_plain_number(entry, one) for entry, one in users):
                 kinds[name] = "number"
             else:
@@ -266,8 +274,7 @@ class _Mapping:
             if name not in derived:
                 self._add(made, name, partial(self._measure_time if one.until else self._take, name, one))
         if derived:
-            own = {name: self.raw[name] for name in self.raw.names if name not in made}
-            seen = Records({**own, **made})
+            seen = Records(self._see(made))
             for name, one in derived.items():
                 self._add(made, name, partial(self._derive, name, one, seen))
         return made
@@ -291,48 +298,67 @@ class _Mapping:
                 f"{nearest(source, self.raw.names)}"
             )
 
-    def _leave(self, name: str) -> Column:
+    def _leave(self, name: str, guess: bool = True) -> Column:
         """A column that neither map nor dictionary speaks of: as without them, but for what is missing everywhere and
-        how numbers are written."""
-        column, kind = self.raw[name], _kind(self.plan.schema.get(name))
-        if not self.plan.map.writes_plainly and isinstance(column, Coded) and _is_text(column):
-            texts = [self.plan.map.tidy(str(value)) for value in column.values]
-            return code_texts(column.codes, texts, kind, self._place(name), self.tokens, guess=True)
-        return self._drop_missing(column, self.tokens)
+        how numbers are written. Whether it is read cell by cell follows from its source and the schema alone."""
+        column, kind = self._drop_missing(self.raw[name], self.tokens), _kind(self.plan.schema.get(name))
+        as_text = not self.plan.map.writes_plainly or (kind is None and name in self.plan.map.asked)
+        if not as_text or (kind is None and not _is_text(column)):
+            return column
+        codes, texts, _ = self._tidy(column)
+        guess = guess and not column.by_itself
+        made = code_texts(codes, texts, kind, self._place(name), self.tokens, guess=guess)
+        return replace(made, by_itself=column.by_itself or kind is not None)
+
+    def _see(self, made: Mapping[str, Column]) -> dict[str, Column]:
+        """What conditions look at: the made columns and the hospital's own others, each cell read by itself."""
+        seen = {name: self._leave(name, guess=False) for name in self.raw.names if name not in made}
+        for name, column in made.items():
+            one = self.plan.map.columns.get(name)
+            if column.by_itself:
+                seen[name] = column
+            else:
+                seen[name] = self._leave(name, False) if one is None else self._take(name, one, False)
+        return seen
+
+    def _tidy(self, column: Column) -> tuple[NDArray[np.integer], list[str], set[int]]:
+        """A column as codes into texts, its numbers as they are written everywhere; and which codes are `foreign`."""
+        codes, texts, written = list_cells(column)
+        map = self.plan.map
+        pairs = list(zip(texts, written, strict=True))
+        foreign = {code for code, (text, own) in enumerate(pairs, start=1) if own and map.is_foreign(text)}
+        return codes, [map.tidy(text) if own else text for text, own in pairs], foreign
 
     def _drop_missing(self, column: Column, tokens: frozenset[str]) -> Column:
         """The column without what stands for missing: of text files that is read so already."""
         if isinstance(column, Numbers):
-            numbers = [number for token in tokens if (number := read_number(token)) is not None]
+            read = (read_number(token) for token in tokens)
+            numbers = [number for number in read if number is not None and label(number) in tokens]
             drop = np.isin(column.numbers, numbers)
             return replace(column, numbers=np.where(drop, np.nan, column.numbers)) if drop.any() else column
         drop = np.array([False, *(is_missing(label(value), tokens) for value in column.values)])
         return replace(column, codes=np.where(drop[column.codes], 0, column.codes)) if drop.any() else column
 
-    def _take(self, name: str, one: ColumnMap) -> Column:
-        """A column of the hospital's own as the dictionary has it."""
+    def _take(self, name: str, one: ColumnMap, guess: bool = True) -> Column:
+        """A column of the hospital's own as the dictionary has it; what it does not know is guessed if `guess`."""
         assert one.from_ is not None
         self._require(name, one.from_)
         entry = self.plan.dictionary.get(name)
         kind = entry.kind if entry is not None else _kind(self.plan.schema.get(name))
         if one.unit and kind is None:
             kind = "number"
-        tokens = self.tokens | {token.strip(BLANKS) for token in one.missing}
+        tokens = self.tokens | gather_tokens(one.missing)
         column = self._drop_missing(self.raw[one.from_], tokens)
         place = self._place(name, one)
         if isinstance(column, Numbers) and kind == "number" and not one.values:
             return Numbers(self._convert(column.numbers, one, entry, place), by_itself=True)
-        codes, texts = list_texts(column)
-        foreign: set[int] = set()
-        if _is_text(column):
-            foreign = {code for code, text in enumerate(texts, start=1) if self.plan.map.is_foreign(text)}
-            texts = [self.plan.map.tidy(text) for text in texts]
+        codes, texts, foreign = self._tidy(column)
         texts = [recode(one.values, text) for text in texts]
         if kind == "number":
             numbers = self._numbers(codes, texts, tokens, place, foreign)
             return Numbers(self._convert(numbers, one, entry, place), by_itself=True)
         if entry is None:
-            guess = not one.values or kind is not None
+            guess = guess and (not one.values or kind is not None)
             return code_texts(codes, texts, kind, place, tokens, guess=guess)
         read = entry.reader()
         values = unify([None if is_missing(text, tokens) else read(text) for text in texts])
@@ -396,7 +422,7 @@ class _Mapping:
         return Numbers(numbers, by_itself=True)
 
     def _read_dates(self, column: Column, one: ColumnMap, place: Place) -> NDArray[np.datetime64]:
-        tokens = self.tokens | {token.strip(BLANKS) for token in one.missing}
+        tokens = self.tokens | gather_tokens(one.missing)
         codes, texts = list_texts(column)
         moments = np.full(len(texts) + 1, np.datetime64("NaT"), dtype="datetime64[us]")
         faulty = []
@@ -476,6 +502,31 @@ def list_texts(column: Column) -> tuple[NDArray[np.integer], list[str]]:
         sizes = sizes[~np.isnan(sizes)]
         return np.where(codes < len(sizes), codes + 1, 0), [label(float(size)) for size in sizes]
     return column.codes, [label(value) for value in column.values]
+
+
+def list_cells(column: Column) -> tuple[NDArray[np.integer], list[str], list[bool]]:
+    """A column as codes (0: missing) into texts, and whether each was written as text: a number that a source stored as
+    one has no decimal comma, whatever other cells hold."""
+    codes, texts = list_texts(column)
+    if not _is_text(column):
+        return codes, texts, [False] * len(texts)
+    typed = column.typed if isinstance(column, Coded) else None
+    if typed is None:
+        return codes, texts, [True] * len(texts)
+    apart = np.where(typed & (codes > 0), codes.astype(np.int64) + len(texts), codes)
+    used, codes = np.unique(np.append(apart, 0), return_inverse=True)
+    places = [int(code) - 1 for code in used[1:]]
+    return (
+        codes[:-1],
+        [texts[place % len(texts)] for place in places],
+        [place < len(texts) for place in places],
+    )
+
+
+def gather_tokens(missing: Iterable[str]) -> frozenset[str]:
+    """Texts that stand for missing, also as the numbers they stand for: `-9.0` is `-9`."""
+    bare = {token.strip(BLANKS) for token in missing}
+    return frozenset(bare | {canonical(token) for token in bare})
 
 
 def _is_text(column: Column) -> bool:

@@ -8,7 +8,7 @@ were weighed beside the outcome of patients who were held back: exact figures, n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,8 +59,12 @@ def read_population(study: Study, source: Hospital | SplitTable) -> Patients:
             study.locate(source.rules), patient=columns.patient or "patient", rule=columns.rule
         )
     if source.series is not None:
-        step = study.open_method().get_params()["step"]
-        parts["series"] = read_series(study.locate(source.series), step, columns)
+        method = study.open_method()
+        assert isinstance(method, RuleDiscovery | Experts)
+        series = read_series(study.locate(source.series), method.step, columns, columns.variables)
+        if method.way_out.bounded and not series.stated:
+            series = series.state([*method.task.names, method.target])
+        parts["series"] = series
     if source.records is None:
         return Patients(**parts)
     by = columns.patient or "patient"
@@ -68,8 +72,10 @@ def read_population(study: Study, source: Hospital | SplitTable) -> Patients:
     return Patients(table=table, by=by, **parts)
 
 
-def read_series(place: str, step: str, columns: CourseColumns) -> Series:
-    """Series of a file on a grid of this step, its columns as a study names them."""
+def read_series(
+    place: str, step: str, columns: CourseColumns, variables: Sequence[str] | None = None
+) -> Series:
+    """Series of a file on a grid of this step, its columns as a study names them, with these variables if stated."""
     return Series.read(
         place,
         step=step,
@@ -79,6 +85,7 @@ def read_series(place: str, step: str, columns: CourseColumns) -> Series:
         origin=columns.origin,
         variable=columns.variable,
         value=columns.value,
+        variables=variables,
     )
 
 

@@ -28,6 +28,7 @@ Days = Annotated[int, Meta(ge=1, le=366, description="a whole number from 1 to 3
 Patience = Annotated[float, Meta(ge=0, le=1e9, description="a number of seconds from 0")]
 Names = Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of columns")]
 Gateways = Annotated[int, Meta(ge=1, le=1000, description="a whole number from 1 to 1000")]
+Stated = Annotated[bool, Meta(description="true or false")]
 Kind = Literal["code", "number"]
 Map = Annotated[
     str | dict[str, Any],
@@ -76,6 +77,7 @@ class SplitTable(msgspec.Struct, frozen=True, kw_only=True):
     gateways: Gateways | None = None
     policy: Text | None = None
     map: Map | None = None
+    one_row_per_patient: Stated = False
 
 
 class Hospital(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +92,7 @@ class Hospital(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Text | None = None
     map: Map | None = None
     patient: Text | None = None
+    one_row_per_patient: Stated = False
 
     @property
     def source(self) -> str:
@@ -106,6 +109,9 @@ class CourseColumns(msgspec.Struct, frozen=True, kw_only=True):
     origin: Text | None = None
     variable: Text | None = None
     value: Text | None = None
+    variables: Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of variables")] | None = (
+        None
+    )
     rule: Text = "rule"
 
 

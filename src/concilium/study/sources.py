@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 def read_tables(study: Study) -> dict[str, Records]:
     """Every hospital's records by its name, once the study's columns are known to be there."""
+    require_patients(study)
     reading = study.reading
     if study.split is not None:
         assert study.split.records is not None
@@ -55,6 +56,23 @@ def read_tables(study: Study) -> dict[str, Records]:
             )
     require_columns(study, {f"site {name!r}": table for name, table in tables.items()})
     return tables
+
+
+def require_patients(study: Study) -> None:
+    """In a private study each hospital states that one row is one patient; no row is looked at for it."""
+    silent = [
+        f"[[site]] {one.name}"
+        for one in study.hospitals
+        if one.patient is None and not one.one_row_per_patient
+    ]
+    if study.split is not None and not study.split.one_row_per_patient:
+        silent.append("[sites]")
+    if silent and study.asks_privately:
+        raise StudyError(
+            f"{study.path}: a study that asks privately states that one row is one patient; a patient with many rows "
+            f"would change more than is charged for: write one_row_per_patient = true under {silent[0]}, or give "
+            'each [[site]] the column of patients\' ids, patient = "..."'
+        )
 
 
 def read_test_file(study: Study) -> dict[str, Records]:
@@ -243,13 +261,17 @@ def keep_patients(study: Study, sites: Mapping[str, Site], tables: Mapping[str, 
     }
 
 
-def know_patients(study: Study, name: str, records: Records | Patients) -> Records | Patients:
-    """A hospital's table with its column of patients, where it names one."""
-    by = next((one.patient for one in study.hospitals if one.name == name), None)
-    if by is None or isinstance(records, Patients):
+def know_patients(study: Study, name: str, records: Records | Patients) -> Patients:
+    """A hospital's table with its column of patients, or with what it states of its rows."""
+    if isinstance(records, Patients):
         return records
+    hospital = next((one for one in study.hospitals if one.name == name), None)
+    by = None if hospital is None else hospital.patient
+    source = hospital or study.split
     try:
-        return Patients(table=records, by=by)
+        return Patients(
+            table=records, by=by, one_row_per_patient=source is not None and source.one_row_per_patient
+        )
     except RecordsError as error:
         raise StudyError(f"site {name!r}: {error}") from None
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from concilium.errors import ModelError
 from concilium.federation.course_reading import AnySeries, lay_out_courses
 from concilium.records.series import Series
@@ -29,8 +27,7 @@ def read_courses(
         raise ModelError(
             "the patients have none of the attributes that this model asks about: " + ", ".join(sorted(names))
         )
-    unknown = np.full(int(series.starts[-1]), np.nan, dtype=np.float32)
-    series = series.with_stays({name: series.stays[name] if name in series else unknown for name in names})
+    series = series.state(names)
     if len(series) and window is not None:
         steps = count_steps(window, step, "window")
         series = series.carry_forward(carry)

@@ -39,7 +39,7 @@ _kept: WeakKeyDictionary[PatientPart, OrderedDict[Hashable, RuleSets | TemplateI
 
 def open_index(cohort: Cohort, task: RuleTask) -> TemplateIndex:
     """The rules of these patients, indexed."""
-    part = cohort.view.parts["rules" if task.learning is None else "series"]
+    part = cohort.view.find_part("rules" if task.learning is None else "series")
     rows = cohort.population.rows
     key = ("index", task, hashlib.sha256(np.ascontiguousarray(rows, dtype=np.int64).tobytes()).digest())
     with _lock:
@@ -74,9 +74,7 @@ def prepare(part: PatientPart, task: RuleTask) -> Series:
             f"this hospital's series have no {learning.outcome!r}, or none of the variables that the study is about"
         )
     truth = part.stays[learning.outcome]
-    missing = np.full(len(truth), np.nan, dtype=np.float32)
-    values = {name: part.stays[name] if name in part else missing for name in task.names}
-    carried = part.with_stays(values).carry_forward(learning.carry)
+    carried = part.state(task.names).carry_forward(learning.carry)
     outcome = np.where((truth == 0) | (truth == 1), truth, np.float32(np.nan))
     return carried.with_stays({**carried.stays, learning.outcome: outcome})
 
