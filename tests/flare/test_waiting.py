@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from concilium.cli import flare as command
-from concilium.errors import HouseError, StudyPending
+from concilium.errors import HouseError, StudyError, StudyPending
 
 pytest.importorskip("nvflare")
 
@@ -41,3 +41,15 @@ def test_a_person_waits_for_stewards_as_long_as_asked(monkeypatch, patience, tmp
     assert asked == [False, True, True]  # the same terms, not new ones
     assert slept == [command.FIRST_PAUSE, 2 * command.FIRST_PAUSE]
     assert capsys.readouterr().err.count("waiting 60 s") == 1
+
+
+def test_resuming_a_study_that_was_never_submitted_asks_nobody(monkeypatch, tmp_path):
+    """It had been submitted as a new study, and charged again."""
+    from concilium.flare import submitting
+
+    monkeypatch.setattr(submitting, "open_session", lambda kit: pytest.fail("a session was opened"))
+    study = SimpleNamespace(path=tmp_path / "study.toml", name="a", several=(), hospitals=())
+    kit = SimpleNamespace(folder=tmp_path / "kit")
+    with pytest.raises(StudyError, match=r"no work in progress .* submit it again without --resume"):
+        command.submit_until(study, kit, tmp_path / "new" / "out", True, 0.0, lambda text: None)
+    assert not (tmp_path / "new").exists()
