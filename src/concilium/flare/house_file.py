@@ -35,7 +35,7 @@ Fingerprint = Annotated[str, Meta(min_length=32, description="a fingerprint, suc
 class HouseFolder(msgspec.Struct, frozen=True, kw_only=True):
     """[house]: where it keeps what lasts."""
 
-    folder: Text = "../concilium"
+    folder: Text = "../../house-state"
 
 
 @dataclass(frozen=True)
