@@ -29,6 +29,9 @@
     [houses]                      # who may ask at all, by the fingerprints they told us; absent: houses of this process
     network = "ABCD-EFGH-..."
 
+    [revoked]                     # keys that are never believed again, wherever else they stand (docs/keys.md)
+    "network until May" = "ABCD-EFGH-..."
+
     [agree]                       # what is agreed to without asking a person; anything else waits for one
     releases = ["private"]        # absent: all that [release] allows
     methods = ["tree", "rulefit"]
