@@ -7,7 +7,7 @@ ConciliumError
 ├── FormulaError      a temporal formula that does not parse, or does not fit the series it is asked about
 ├── PolicyError       a policy file that is wrong
 ├── StudyError        a study file that is wrong, or a method's parameter out of range
-│   └── CannotResume  work in progress that is of another study or of other records
+│   └── CannotResume  no work in progress, or that of another study or of other records
 ├── ModelError        a model file that is not one, or a patient it cannot be asked about
 ├── LedgerError       a ledger that cannot be opened, written or trusted
 │   └── BudgetError   a charge that does not fit; carries asked, spent and left
@@ -78,7 +78,7 @@ class StudyError(ConciliumError):
 
 
 class CannotResume(StudyError):
-    """Work in progress that is of another study or of other records; `reason` says so without the advice."""
+    """No work in progress, or that of another study or of other records; `reason` says so without the advice."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -395,7 +395,7 @@ def test_terms_that_are_over_are_agreed_to_by_nobody(
 
 def test_an_unknown_house_is_refused_and_a_pinned_one_is_asked_to_wait(folder: Path) -> None:
     for name in HOSPITALS:
-        (folder / f"{name}.toml").write_text('[houses]\nother = "AAAA-BBBB"\n')
+        (folder / f"{name}.toml").write_text('[houses]\nother = "ABCD-EFGH-ABCD-EFGH-ABCD-EFGH-ABCD-EFGH"\n')
     result = run(folder)
     assert is_one_sentence(result, "no site answered", "is not known at this hospital", "[houses]")
     assert studies(folder, "north") == []

@@ -233,7 +233,9 @@ def describe_terms(
 
 
 def describe_house(study: StudyOverview, policy: Policy | None) -> list[str]:
-    if study.house_name is not None:
+    if policy is not None and study.opened is not None and policy.revokes(study.opened.terms.house):
+        who = "It is REVOKED in the policy: the site refuses whatever it asks."
+    elif study.house_name is not None:
         who = f"It is pinned in the policy as {quote(study.house_name)}."
     elif policy is None:
         who = "Whether the policy pins it is shown with --policy FILE."

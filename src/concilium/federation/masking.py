@@ -157,6 +157,11 @@ class Memberships:
     def join(self, study: str, manifest: Manifest) -> Joined:
         """Become (or become again) a member of a study, of which everything is in its terms: nothing of the house's
         choosing may answer, by a refusal, whether a count of ours is above it."""
+        for name, identity in manifest.identities.items():
+            if self._policy.revokes(identity):
+                raise MaskError(
+                    f"{name} takes part under {fingerprint(identity)}, which is revoked at {self._site}"
+                )
         membership = Membership(
             manifest,
             self._site,

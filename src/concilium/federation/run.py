@@ -55,7 +55,7 @@ from concilium.federation.terms import (
     sign_terms,
     today,
 )
-from concilium.privacy.identity import fingerprint, is_signed
+from concilium.privacy.identity import fingerprint, has_fingerprint, is_signed
 from concilium.privacy.randomness import draw_bytes
 from concilium.records.dictionary import DictionaryEntry
 
@@ -536,6 +536,8 @@ class Run:
             reply_is = "answer" if isinstance(opened, Answer) else "refusal"
             had = "names" if first is None else "had before"
             return f"its {reply_is} is not signed by the identity it {had}"
+        if any(has_fingerprint(identity, pin) for pin in self.house.revoked):
+            return f"its identity {fingerprint(identity)} is revoked at the house"
         self.house.identities[site] = identity
         return opened
 

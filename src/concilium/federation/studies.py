@@ -195,6 +195,7 @@ class Studies:
             if record is None:
                 raise Refused("proposed", NOT_PROPOSED)
             opened = open_terms(record.terms, record.signature)
+            self._check_revoked(opened.terms.house)
             if self._policy.houses:  # which may have been taken out since
                 self._check_house(opened.terms.house, fingerprint(opened.terms.house))
             self._check_allowed(opened)
@@ -250,7 +251,15 @@ class Studies:
                 f"hospitals than the {self._policy.colluders} it asks for",
             )
 
+    def _check_revoked(self, public: bytes) -> None:
+        if self._policy.revokes(public):
+            raise Refused(
+                "house",
+                f"the house {fingerprint(public)} is revoked at this hospital: others may have its key",
+            )
+
     def _check_house(self, public: bytes, house: str) -> None:
+        self._check_revoked(public)
         pinned = self._policy.houses
         pins = any(has_fingerprint(public, fingerprint) for fingerprint in pinned.values())
         if not (pins if pinned else house in self._introduced):

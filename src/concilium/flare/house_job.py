@@ -147,6 +147,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 on_loss=study.house.on_loss,
                 journal=work.journal("model"),
                 memory=own.memory,
+                revoked=own.revoked,
                 on_round=self._tell,
                 identity=own.identity,
                 purpose=study.aim,

@@ -29,6 +29,9 @@
     [houses]                      # who may ask at all, by the fingerprints they told us; absent: houses of this process
     network = "ABCD-EFGH-..."
 
+    [revoked]                     # keys that are never believed again, wherever else they stand (docs/keys.md)
+    "network until May" = "ABCD-EFGH-..."
+
     [agree]                       # what is agreed to without asking a person; anything else waits for one
     releases = ["private"]        # absent: all that [release] allows
     methods = ["tree", "rulefit"]
@@ -68,10 +71,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from concilium.closed_lists import KINDS, METHODS, PROPOSED, RELEASES
-from concilium.errors import LedgerError, PolicyError, nearest
+from concilium.errors import LedgerError, MaskError, PolicyError, nearest
 from concilium.policy.functions import Secret
 from concilium.privacy.accounting import exact_delta, exact_positive
 from concilium.privacy.budgets import Allowance
+from concilium.privacy.identity import has_fingerprint, read_fingerprint
 
 if TYPE_CHECKING:
     from concilium.policy.actions import ConstraintGraphs
@@ -210,6 +214,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     secret: Secret | None = None
     peers: dict[str, str] = {}
     houses: dict[str, str] = {}
+    revoked: dict[str, str] = {}
     agree: Agree | None = None
     budget: Budget | None = None
     work: WorkLimits = WorkLimits()
@@ -234,6 +239,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise PolicyError(f"refusals_per_month must be 1 or more; got {self.refusals_per_month}")
         if self.dominance is not None and not 0 < self.dominance <= 1:
             raise PolicyError(f"dominance must be a share above 0 and at most 1; got {self.dominance}")
+        for section in ("peers", "houses", "revoked"):
+            for name, text in getattr(self, section).items():
+                try:
+                    read_fingerprint(text)
+                except MaskError as error:
+                    raise PolicyError(f"[{section}] {name}: {error}") from None
         if self.budget is not None:
             try:
                 self.budget.allowance  # noqa: B018
@@ -243,6 +254,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         if self.constraints.strip():
             self.graphs()
+
+    def revokes(self, public: bytes) -> bool:
+        """Whether this key is never to be believed again, wherever else it is pinned."""
+        return any(has_fingerprint(public, pin) for pin in self.revoked.values())
 
     @property
     def allowance(self) -> Allowance:
@@ -293,7 +308,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 )
             if name not in keys:
                 raise PolicyError(f"{path}: [release] has no key {name!r}{nearest(name, keys)}")
-        settings |= {n: document[n] for n in ("peers", "houses", "agree", "budget", "work") if n in document}
+        settings |= {n: document[n] for n in SECTIONS[2:] if n in document}
         try:
             policy = msgspec.convert(settings, cls)
         except (msgspec.ValidationError, PolicyError) as error:
@@ -336,7 +351,7 @@ def read_rules(path: str | Path) -> Policy:
         raise PolicyError(f"{path}: {error}") from None
 
 
-SECTIONS = ("release", "constraints", "peers", "houses", "agree", "budget", "work")
+SECTIONS = ("release", "constraints", "peers", "houses", "revoked", "agree", "budget", "work")
 CONSTRAINTS = ("text", "file", "secret")
 
 

@@ -158,6 +158,18 @@ class StudyBook:
             self._ledger._enter_settings(tail, "study", chain.read_settings(self._file), note)
         self._decisions += 1
 
+    def sign_again(self, old: Identity, new: Identity) -> None:
+        """Sign what people decided by another identity of the same hospital; inside a transaction. A refusal whose
+        signature no longer counted would be a study that nobody has decided on."""
+        with self._file.joining(to_write=True):
+            rows = list(self._file.rows(f"SELECT {_FIELDS} FROM study WHERE who != ?", (POLICY,)))
+            for record in map(self._read, rows):
+                if record.decided is not None and record.is_sealed(old.public):
+                    when = record.decided.isoformat(timespec="microseconds")
+                    decision = write_decision(record.id, record.status, record.who, record.why, when)
+                    self._file.run("UPDATE study SET seal = ? WHERE id = ?", (new.sign(decision), record.id))
+        self._decisions += 1
+
     def spend(self, study: str, price: Fraction) -> Fraction | None:
         """Add to what a study has cost; inside a charge. What is left of its price is returned where that is too
         little, and then the charge must not stand."""

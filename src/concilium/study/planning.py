@@ -227,10 +227,12 @@ def find_withheld(study: Study, policy: Policy) -> tuple[str, ...]:
 
 
 def find_strange_house(study: Study, policy: Policy) -> tuple[str, ...]:
-    """Whether a policy pins the houses that may ask, and this study's is none of them."""
+    """Whether a policy pins the houses that may ask, and this study's is none of them, or revokes it."""
+    file = None if study.house.identity is None else Path(study.locate(study.house.identity))
+    if file is not None and file.exists() and policy.revokes(Identity.at(file).public):
+        return (f"its policy revokes the house of {file.name}",)
     if not policy.houses:
         return ()
-    file = None if study.house.identity is None else Path(study.locate(study.house.identity))
     if file is None:
         return ("its policy pins the houses that may ask, and [house] of the study names no identity",)
     if file.exists():
