@@ -18,7 +18,7 @@ from concilium.errors import MaskError
 from concilium.federation.messages import Envelope, decode
 from concilium.federation.questions import Reply, Step
 from concilium.policy.policy import Policy
-from concilium.privacy.identity import Identity, statement
+from concilium.privacy.identity import Identity, fingerprint, statement
 from concilium.privacy.ledger import Head, Ledger
 from concilium.privacy.manifest import Manifest, accept
 from concilium.privacy.mask_store import MOST_STUDIES, SqliteMaskStore, say_names
