@@ -18,7 +18,7 @@ import numpy as np
 
 from concilium.codes.code_design import SINCE_FIRST, CodeDesign, open_design
 from concilium.codes.code_events import number_codes, start_at_zero, take_latest
-from concilium.errors import MessageError, RecordsError, StudyError, UnknownCode
+from concilium.errors import DoesNotFit, MessageError, StudyError, UnknownCode
 from concilium.federation.arrays import Array, pack, unpack
 from concilium.federation.cohort import Cohort
 from concilium.federation.patient_numbers import order_patients
@@ -124,10 +124,10 @@ class AskSharedCodes(Randomised[SharedCodes], frozen=True, kw_only=True):
             number_codes(taxonomy, latest)
         except UnknownCode as error:
             log.warning("codes cannot be shared: %s", error)
-            raise RecordsError(UNREADABLE) from None
+            raise DoesNotFit(UNREADABLE) from None
         if taxonomy.root in latest.labels:
             log.warning("codes cannot be shared: some are suppressed (%s)", taxonomy.root)
-            raise RecordsError(UNREADABLE)
+            raise DoesNotFit(UNREADABLE)
         return len(latest.codes)
 
     def compute(self, cohort: Cohort, order: bytes = b"") -> SharedCodes:
@@ -143,7 +143,7 @@ class AskSharedCodes(Randomised[SharedCodes], frozen=True, kw_only=True):
 def find_codes(cohort: Cohort) -> Sequences:
     part = cohort.take_part("codes")
     if not isinstance(part, Sequences):
-        raise RecordsError("this hospital holds its codes in a form that cannot be handed on")
+        raise DoesNotFit("this hospital holds its codes in a form that cannot be handed on")
     return part
 
 

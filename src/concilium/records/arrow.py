@@ -42,9 +42,11 @@ def _scan(table: Any, source: str, schema: Schema, missing: frozenset[str]) -> d
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise RecordsError(f"{source}: two columns are named {twice!r}; rename one of them")
-    with scratch_database() as (connection, _), in_one_sentence(f"{source} cannot be read as a table"):
-        # Columns are read one by one, and must all come in the order of the rows.
-        connection.execute("SET threads = 1")
+    # Columns are read one by one, and must all come in the order of the rows: by one thread.
+    with (
+        in_one_sentence(f"{source} cannot be read as a table"),
+        scratch_database(threads=1) as (connection, _),
+    ):
         connection.register("patients", table)
         return Relation(connection, "patients", source, missing).columns(schema)
 

@@ -1,14 +1,18 @@
 """A table that DuckDB can scan (a Parquet file, a table of a DuckDB file, the cells of a text file) as columns.
 
 Columns are read one at a time and coded inside DuckDB, so that a category costs one Python object and not
-one per patient. DuckDB never reaches for the network: extensions are neither installed nor loaded.
+one per patient.
+
+Every connection reads one file, or none, and is then locked. Protects: every other file of this machine, from whoever
+wrote the one that is read (a view of it may hold any SQL). Cost: a view that reads files is refused. Assumes: DuckDB
+keeps to `enable_external_access` and `lock_configuration`. Extensions are neither installed nor loaded.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,23 +59,43 @@ WIDE = frozenset({"BIGINT", "UBIGINT", "HUGEINT", "UHUGEINT", "BIGNUM", "VARINT"
 
 
 @contextmanager
-def scratch_database() -> Iterator[tuple[DuckDBPyConnection, Path]]:
-    """A DuckDB in memory that stays offline, and a private folder for what does not fit; both go at the end."""
+def scratch_database(
+    source: Path | None = None, *, attach: bool = False, threads: int | None = None
+) -> Iterator[tuple[DuckDBPyConnection, Path]]:
+    """A DuckDB in memory that reads this file and no other, and the path that it has there.
+
+    `attach` opens the file as the database `hospital`. Without a file the path is that of a private folder, where goes
+    what does not fit in memory; the folder is deleted at the end.
+    """
     import duckdb
 
     with tempfile.TemporaryDirectory(prefix="concilium-") as folder:
         settings: dict[str, str | bool | int | float | list[str]] = {
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
+            "python_enable_replacements": "false",
             "temp_directory": folder,
         }
+        if threads is not None:
+            settings["threads"] = threads
         connection = duckdb.connect(":memory:", config=settings)
         try:
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute("SET enable_progress_bar = false")
             # Five values in a list become a join, which returns rows in any order; columns are read one by one.
             connection.execute("SET disabled_optimizers = 'in_clause'")
-            yield connection, Path(folder)
+            place = Path(folder)
+            if source is not None:
+                place = plain_path(source, place)
+                file = literal(str(place))
+                connection.execute(
+                    f"ATTACH {file} AS hospital (READ_ONLY, TYPE duckdb)"
+                    if attach
+                    else f"SET allowed_paths = [{file}]"
+                )
+            connection.execute("SET enable_external_access = false")
+            connection.execute("SET lock_configuration = true")
+            yield connection, place
         finally:
             connection.close()
 
@@ -253,21 +277,20 @@ def _padded(pattern: str) -> str:
 def read_parquet(path: Path, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of a Parquet file."""
     with (
-        scratch_database() as (connection, folder),
         in_one_sentence(f"{path} cannot be read as a Parquet file"),
+        scratch_database(path) as (connection, file),
     ):
-        table = f"read_parquet({literal(str(plain_path(path, folder)))}, hive_partitioning = false)"
+        table = f"read_parquet({literal(str(file))}, hive_partitioning = false)"
         return Relation(connection, table, str(path), missing).columns(schema)
 
 
 def read_duckdb(path: Path, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
-    """All columns of a table or view of a DuckDB file, which is opened read-only."""
-    with scratch_database() as (connection, folder):
+    """All columns of a table or view of a DuckDB file, which is opened read-only. A view reads this file alone."""
+    with ExitStack() as stack:
         with in_one_sentence(
             f"{path} cannot be opened as a DuckDB file; it is damaged, of a newer DuckDB, or open for writing elsewhere"
         ):
-            file = literal(str(plain_path(path, folder)))
-            connection.execute(f"ATTACH {file} AS hospital (READ_ONLY, TYPE duckdb)")
+            connection, _ = stack.enter_context(scratch_database(path, attach=True))
             listed = connection.execute(
                 "SELECT table_schema, table_name, table_type FROM information_schema.tables"
                 " WHERE table_catalog = 'hospital' ORDER BY ALL"
@@ -275,9 +298,11 @@ def read_duckdb(path: Path, table: str | None, schema: Schema, missing: frozense
             tables = [(schema_name, name) for schema_name, name, _ in listed]
             views = {(schema_name, name) for schema_name, name, kind in listed if kind == "VIEW"}
         full_name = find_table(table, tables, "main", str(path))
-        with in_one_sentence(f"{path}: table {full_name[1]!r} cannot be read"):
+        view = full_name in views
+        remedy = "; a view reads tables of its own file, and no other file" if view else ""
+        with in_one_sentence(f"{path}: table {full_name[1]!r} cannot be read{remedy}"):
             reference = ".".join(identifier(part) for part in ("hospital", *full_name))
-            if full_name in views:
+            if view:
                 # A query may return its rows in another order each time, and columns are read one by one.
                 connection.execute(f"CREATE TEMP TABLE patients AS SELECT * FROM {reference}")
                 reference = "patients"
