@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from concilium.errors import MissingExtra, RecordsError
+from concilium.errors import RecordsError
 from concilium.records.coding import Schema
 from concilium.records.columns import Column
 from concilium.records.relation import Relation, in_one_sentence, scratch_database
@@ -14,7 +14,8 @@ from concilium.records.relation import Relation, in_one_sentence, scratch_databa
 
 def read_arrow(source: Any, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of a table that speaks Arrow."""
-    pyarrow = _import_pyarrow("reading polars and Arrow tables")
+    import pyarrow
+
     name = f"the {type(source).__module__.partition('.')[0]} {type(source).__name__}"
     try:
         table = pyarrow.table(source)
@@ -25,7 +26,7 @@ def read_arrow(source: Any, schema: Schema, missing: frozenset[str]) -> dict[str
 
 def read_arrow_file(path: Path, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of an Arrow file, in the file format (Feather) or as a stream."""
-    pyarrow = _import_pyarrow("reading Arrow files")
+    import pyarrow
     from pyarrow import ipc
 
     try:
@@ -49,11 +50,3 @@ def _scan(table: Any, source: str, schema: Schema, missing: frozenset[str]) -> d
     ):
         connection.register("patients", table)
         return Relation(connection, "patients", source, missing).columns(schema)
-
-
-def _import_pyarrow(purpose: str) -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise MissingExtra("arrow", purpose) from None
-    return pyarrow

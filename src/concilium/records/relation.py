@@ -10,6 +10,7 @@ keeps to `enable_external_access` and `lock_configuration`. Extensions are neith
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -53,6 +54,10 @@ if TYPE_CHECKING:
 FEW_TEXTS = 4096  # with no more distinct texts than this, guessing looks at each of them
 MOST_ENUM = 65535  # beyond it DuckDB's enums are slower than Python's own dictionaries
 WILD = frozenset("*?[")
+WORKING_BYTES = (
+    16  # of one column while it is read, for each row; and at least one byte for each cell that is kept
+)
+MOST_TEXT = 1 << 34  # bytes of one column, with each cell counted
 
 FLOATS = frozenset({"FLOAT", "DOUBLE", "TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER"})
 WIDE = frozenset({"BIGINT", "UBIGINT", "HUGEINT", "UHUGEINT", "BIGNUM", "VARINT"})
@@ -98,6 +103,11 @@ def scratch_database(
             yield connection, place
         finally:
             connection.close()
+
+
+def find_memory() -> int:
+    """The memory of this machine, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def literal(text: str) -> str:
@@ -153,11 +163,17 @@ class Relation:
     def columns(self, schema: Schema) -> dict[str, Column]:
         """All columns of a typed table: NULL is missing, the types say what is a number. They leave no guess: each cell
         has a label of its own, whatever the others hold."""
-        rows = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table}").fetchall()
-        types = {str(row[0]): str(row[1]) for row in rows}
-        kinds = plan_reading(schema, [str(row[0]) for row in rows], self.source)
-        if not self.ask("count(*)"):
+        described = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table}").fetchall()
+        types = {str(row[0]): str(row[1]) for row in described}
+        kinds = plan_reading(schema, [str(row[0]) for row in described], self.source)
+        rows = self.ask("count(*)")
+        if not rows:
             raise RecordsError(f"{self.source} holds no patients")
+        # A few bytes can stand for any number of equal cells.
+        if rows * (WORKING_BYTES + len(kinds)) > find_memory():
+            raise RecordsError(
+                f"{self.source} holds {rows:,} rows of {len(kinds)} columns, more than the memory of this machine"
+            )
         return {
             name: replace(
                 self._typed(identifier(name), types[name], kind, Place(self.source, name)),
@@ -181,6 +197,10 @@ class Relation:
             if kind == "number" or not (whole and self.ask(large)):
                 return code_numbers(self.fetch(f"coalesce({cell}::DOUBLE, 'nan'::DOUBLE)"), kind)
         text = f"{cell}::VARCHAR"
+        if (self.ask(f"sum(strlen({text}))") or 0) > MOST_TEXT:
+            raise RecordsError(
+                f"{self.source}: column {place.name!r} holds more than {MOST_TEXT >> 30} GiB of text; leave it out"
+            )
         codes, texts = self.code_in_database(text, self.ask(f"count(DISTINCT {text})"))
         if kind_of_cell.startswith("TIMESTAMP"):
             texts = [tidy_moment(text) for text in texts]
