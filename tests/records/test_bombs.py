@@ -34,6 +34,12 @@ def xlsx(sheet, strings="", doctype=""):
             'openxmlformats.org/officeDocument/2006/relationships"><sheets><sheet name="a" sheetId="1" r:id="r1"/>'
             "</sheets></workbook>",
         )
+        book.writestr(
+            "_rels/.rels",
+            '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships"><Relationship Id="r0" '
+            'Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument" '
+            'Target="xl/workbook.xml"/></Relationships>',
+        )
         kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
         book.writestr(
             "xl/_rels/workbook.xml.rels",
@@ -53,6 +59,10 @@ def ods(rows, columns):
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as book:
         book.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
+        book.writestr(
+            "META-INF/manifest.xml",
+            '<manifest:manifest xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"/>',
+        )
         text = "<text:p>x</text:p>"
         cell = (
             f'<table:table-cell table:number-columns-repeated="{columns}" office:value-type="string">{text}'
@@ -102,6 +112,15 @@ SPREADSHEETS = {
     ),
     "no zip": ("x.xlsx", lambda: b"PK\x03\x04" + bytes(1000)),
 }
+
+
+def test_what_does_not_unfold_is_read(tmp_path):
+    """The files above are refused for what they hold, not for how they are built."""
+    pytest.importorskip("python_calamine")
+    (tmp_path / "x.xlsx").write_bytes(xlsx(rows((1, "A", "a"), (2, "A", "b"))))
+    (tmp_path / "x.ods").write_bytes(ods(3, 1))
+    assert Records.read(tmp_path / "x.xlsx").values("a") == ["b"]
+    assert Records.read(tmp_path / "x.ods").values("x") == ["x", "x"]
 
 
 @pytest.fixture
