@@ -20,7 +20,7 @@ import numpy as np
 
 from concilium.codes.code_design import SINCE_FIRST, CodeDesign, open_design
 from concilium.codes.code_events import number_codes, replace_codes, start_at_zero, take_latest
-from concilium.errors import MessageError, RecordsError, StudyError, UnknownCode
+from concilium.errors import DoesNotFit, MessageError, StudyError, UnknownCode
 from concilium.federation.arrays import Array, pack, unpack
 from concilium.federation.cohort import Cohort
 from concilium.federation.patient_numbers import order_patients
@@ -126,10 +126,10 @@ class AskSharedCodes(Randomised[SharedCodes], frozen=True, kw_only=True):
             number_codes(taxonomy, held)
         except UnknownCode as error:
             log.warning("codes cannot be shared: %s", error)
-            raise RecordsError(UNREADABLE) from None
+            raise DoesNotFit(UNREADABLE) from None
         if taxonomy.root in held.labels:
             log.warning("codes cannot be shared: some are suppressed (%s)", taxonomy.root)
-            raise RecordsError(UNREADABLE)
+            raise DoesNotFit(UNREADABLE)
         return int(np.minimum(held.counts, self.design.max_events).sum())
 
     def compute(self, cohort: Cohort, order: bytes = b"") -> SharedCodes:
@@ -145,7 +145,7 @@ class AskSharedCodes(Randomised[SharedCodes], frozen=True, kw_only=True):
 def find_codes(cohort: Cohort) -> Sequences:
     part = cohort.take_part("codes")
     if not isinstance(part, Sequences):
-        raise RecordsError("this hospital holds its codes in a form that cannot be handed on")
+        raise DoesNotFit("this hospital holds its codes in a form that cannot be handed on")
     return part
 
 

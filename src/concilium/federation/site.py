@@ -170,7 +170,10 @@ class Site:
             log.exception("site %s has a ledger that does not allow an answer", self.name)
             return self._refuse(envelope, "ledger", LEDGER_SAYS_NO)
         except (MessageError, MaskError, RecordsError, StudyError) as error:
-            return self._refuse(envelope, RULES[type(error)], str(error))
+            if not error.leaves:
+                log.error("site %s could not answer: %s", self.name, error)
+            rule = next(RULES[kind] for kind in type(error).__mro__ if kind in RULES)
+            return self._refuse(envelope, rule, error.outside)
         except Exception:
             log.exception("site %s could not answer a question", self.name)
             return self._refuse(envelope, "internal", "the site could not answer; its own log says why")
@@ -349,7 +352,7 @@ def derive_secret(identity: Identity, purpose: str) -> bytes:
     return identity.derive(statement(purpose))
 
 
-RULES: dict[type[ConciliumError], str] = {
+RULES: dict[type, str] = {
     MessageError: "message",
     MaskError: "mask",
     RecordsError: "attribute",
