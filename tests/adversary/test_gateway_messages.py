@@ -27,7 +27,7 @@ SECRET = b"a secret of this gateway"
 # What any message may take, and each of its bytes. Reading JSON alone takes up to 35 bytes of memory for a byte.
 STEPS, MEMORY = 60_000, 1_000_000
 A_BYTE = {"bundle": (120, 250), "graph": (120, 250), "hl7": (450, 800)}
-SMALL, TIMES = 2_500, 6
+SMALL, TIMES = 1_900, 6
 
 ACTIONS = """
 graph hide { node x + eliminate x.name, eliminate x.a.b, substitute x.id =~ /hash()/, substitute x.a =~ /S/x/; }
@@ -175,7 +175,7 @@ def graph(size: int, node: Callable[[int], str], edge: Callable[[int], str] | No
 GRAPHS: dict[str, Callable[[int, int], bytes]] = {
     "nodes": lambda size, depth: graph(size, lambda n: f'{{"id":{n}}}'),
     "edges to one": lambda size, depth: graph(
-        size, lambda n: f'{{"id":{n},"t":"x","a":{n % depth}}}', lambda n: f"[0,{n % 50}]"
+        size, lambda n: f'{{"id":{n},"t":"x","a":{n % depth}}}', lambda n: f"[0,{n % 20}]"
     ),
     "edges with attributes": lambda size, depth: graph(
         size, lambda n: f'{{"id":{n}}}', lambda n: f'[{n % depth},{depth},{{"kind":"k"}}]'
@@ -235,7 +235,7 @@ def test_work_and_memory_grow_with_the_bytes(shape: str) -> None:
     attack(ACTIONS, shape, 40)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.sampled_from(sorted(SHAPES)), st.integers(1, 49))
 def test_work_and_memory_grow_with_the_bytes_at_any_depth(shape: str, depth: int) -> None:
     attack(ACTIONS, shape, depth)
