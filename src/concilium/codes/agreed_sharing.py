@@ -61,6 +61,7 @@ class AgreedSharing(Undertaking[SharedBody]):
     releases: ClassVar[tuple[str, ...]] = ("shared",)
     handed_on: ClassVar[str] = "codes"
     reads_columns: ClassVar[bool] = False
+    pure_releases: ClassVar[tuple[str, ...]] = ("shared",)
     answers_at_random: ClassVar[bool] = True
 
     sensitive: Annotated[

@@ -66,14 +66,17 @@ class Desk:
         currency: str,
         let_out: Callable[[], msgspec.Struct],
     ) -> bytes:
-        """`price` in rho, for the study and the card, is `cost` in a currency for the ledger."""
-        charge = Charge(envelope.release, None, numbers)
+        """`price` in rho, for the card, is `cost` in a currency for the ledger. The study is held to its own price in
+        the ledger's currency: many small costs in epsilon add up to less rho than one, and would otherwise fit."""
+        charge, own = Charge(envelope.release, None, numbers), price
         if price is not None:
-            charge = Charge(envelope.release, str(price), numbers, self.ledger.budget is not None)
+            settings = self.ledger.settings
+            charge = Charge(envelope.release, str(price), numbers, settings.budget is not None)
+            own = price if settings.currency == "rho" else cost
 
         def seal(head: Head) -> bytes:
-            if price is not None:
-                self._spend(envelope.study, price)
+            if own is not None:
+                self._spend(envelope.study, own)
             return self._sign(envelope, let_out(), charge, head)
 
         return self.ledger.charge(

@@ -180,6 +180,17 @@ class OpenedTerms:
     def price(self) -> Fraction | None:
         return None if self.terms.price is None else Fraction(self.terms.price)
 
+    def price_in(self, currency: str) -> Fraction | None:
+        """The most that the study may cost a patient, in a ledger's currency. Terms state it in rho; this is the one
+        place where it becomes pure epsilon. None: it has no price, or one that no such ledger can be charged with,
+        and then nothing that has a price is answered.
+        """
+        if self.price is None or currency == "rho":
+            return self.price
+        pure, planned = self.method.pure_price, self.method.plan().total
+        # Terms may allow for several models, or for more or less than the method's own questions cost.
+        return None if pure is None or not planned else pure * self.price / planned
+
     @cached_property
     def kinds(self) -> dict[str, bool]:
         """The kinds of question that the method asks, and whether they have a price."""

@@ -31,6 +31,7 @@ class Undertaking(ABC, Generic[B]):
     description    what comes of it
     handed_on      the part of patients whose entries leave; empty where none do
     reads_columns  whether it asks about columns of a table, which a committee then reads
+    pure_releases  the releases under which it may cost pure epsilon alone (`pure_price`)
     answers_at_random  whether even what has no price is drawn at random, so that nothing comes out twice the same
     """
 
@@ -40,6 +41,7 @@ class Undertaking(ABC, Generic[B]):
     releases: ClassVar[tuple[str, ...]]
     handed_on: ClassVar[str] = ""
     reads_columns: ClassVar[bool] = True
+    pure_releases: ClassVar[tuple[str, ...]] = ()
     answers_at_random: ClassVar[bool] = False
 
     query: str

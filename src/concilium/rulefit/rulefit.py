@@ -89,6 +89,7 @@ class RuleFit(PrivateMethod[RuleBody]):
     body_type: ClassVar[type[RuleBody]] = RuleBody
     against_rest: ClassVar[bool] = True
     predicts_numbers: ClassVar[bool] = True
+    pure_releases: ClassVar[tuple[str, ...]] = ("exact", "masked")
     differs_from_pooled: ClassVar[str] = (
         "is not the model of the pooled table: every site makes rules of its own patients, and one table would make "
         "others; the coefficients of these rules are those of the pooled patients"
