@@ -34,6 +34,7 @@ from concilium.federation.terms import (
     derive_proof_key,
     is_proven,
     open_terms,
+    read_terms,
     today,
 )
 from concilium.policy.policy import Agree, Policy
@@ -96,13 +97,16 @@ class Studies:
     def consider(self, proposal: Propose) -> Agreed:
         """Agree to a study, now or as decided before; Refused where it is refused, ended, or waits for a person.
 
-        One study at a time: what is decided is on disk before the next is.
+        One study at a time: what is decided is on disk before the next is. Whoever is no known house is told so before
+        anything but the signature is looked at; what a known house proposes is counted as work before it is read.
         """
+        terms = read_terms(proposal.terms, proposal.signature)
+        house = fingerprint(terms.house)
+        self._check_house(terms.house, house)
+        self._meter.admit_proposal(house, len(proposal.terms))
         opened = open_terms(proposal.terms, proposal.signature)
         self._check_participant(opened)
         check_dates(opened.terms.ends)
-        house = fingerprint(opened.terms.house)
-        self._check_house(opened.terms.house, house)
         self._check_allowed(opened)
         self._look_again()
         with self._deciding:

@@ -84,6 +84,10 @@ class Undertaking(ABC, Generic[B]):
     def check(self) -> None:
         """StudyError for parameters that need, exclude or contradict each other."""
 
+    def check_before_proposing(self) -> None:
+        """StudyError where it cannot work. The house's affair, before it proposes: it may take long, and a hospital
+        that reads the terms of a study does not compute it."""
+
     @abstractmethod
     def plan(self) -> Plan:
         """What it will ask, what each question costs, and all of it together."""
@@ -124,6 +128,7 @@ class Undertaking(ABC, Generic[B]):
 
     def draft(self, *, models: int = 1) -> Draft:
         """What hospitals are asked to agree to, for a house to propose: all of this, and its price at most."""
+        self.check_before_proposing()
         price = self.plan().total * models
         return Draft(self.method, self.release, self.get_params(), price or None, models)
 

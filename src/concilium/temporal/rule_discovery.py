@@ -143,6 +143,8 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
             raise self.wrong("window", f"at least one step of {self.step} long", self.window)
         if self.outcome in self.task.names:
             raise StudyError(f"rules are not about the outcome {self.outcome!r} itself: take it out of bins")
+
+    def check_before_proposing(self) -> None:
         if self.clients is not None:
             self.check_feasible(self.clients)
 
