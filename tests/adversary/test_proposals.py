@@ -254,3 +254,21 @@ def test_whether_a_study_can_work_is_found_by_the_house_and_by_no_hospital(site:
     reply = send(site, write(site, "discovery", release, parameters).terms, HOUSE, release)
     assert isinstance(reply, Refusal)
     assert reply.rule == "waiting"
+
+
+@pytest.mark.parametrize("shape", ["deep", "flat"])
+def test_the_tree_of_a_sharing_takes_what_its_bytes_take(site: cc.Site, shape: str) -> None:
+    """Distances between codes take their square times the levels of the tree: none are measured when terms are read."""
+    leaves = [f"l{place}" for place in range(1900)]
+    tree = dict.fromkeys(leaves, "(root)")
+    if shape == "deep":
+        tree = {f"n{place}": f"n{place - 1}" if place else "(root)" for place in range(1900)}
+        tree |= {leaf: f"n{place}" for place, leaf in enumerate(leaves)}
+    parameters = {"sensitive": leaves, "epsilon": "1", "max_events": 2, "block_size": 2}
+    asker = write(site, "code-sharing", "shared", {**parameters, "taxonomy": "tree", "tree": tree})
+    began = time.process_time()
+    reply = send(site, asker.terms, HOUSE, "shared")
+    assert time.process_time() - began < MOST_SECONDS
+    assert isinstance(reply, Refusal)
+    assert reply.rule == ("message" if shape == "deep" else "waiting")
+    assert ("levels at most" in reply.reason) == (shape == "deep")
