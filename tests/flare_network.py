@@ -36,6 +36,7 @@ RULE = '"F[0,3] HR >= 100"'
 AGREES = """
 [agree]
 releases = ["exact", "masked", "private", "local"]
+methods = ["tree", "voting-trees", "rulefit", "naive-bayes", "discovery", "experts"]
 """
 
 

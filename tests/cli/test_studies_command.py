@@ -166,7 +166,7 @@ def test_a_page_says_who_what_how_and_until_when(folder: Path, waiting: str) -> 
         "treat this as handing over these tables",
         "no budget protects from it",
         "30 days from today",
-        "A person decides: it agrees to no 'exact' study by itself.",
+        "A person decides: it agrees to no 'tree' released as 'exact' by itself.",
         f"concilium studies agree {folder / 'north.ledger'} {waiting[:12]} --who NAME --why TEXT",
         waiting,
     ):

@@ -249,8 +249,15 @@ def test_no_policy_agrees_to_share_by_itself_that_does_not_name_it(fitted):
     assert "one at most 1.11 times as well as the other (epsilon = 0.1)" in text
     assert "Of all 5 entries of a patient together the bound is epsilon = 0.5." in text
     assert "codes.shared; each entry randomised by itself, rho 0.123" in text
-    assert "it agrees to no 'code-sharing' by itself" in text
-    named = open_site(policy=cc.Policy(agree=Agree(methods=("code-sharing",), sensitive=("042", "303.9"))))
+    assert "it agrees to no 'code-sharing' released as 'shared' by itself" in text
+    for incomplete in (Agree(releases=("shared",)), Agree(methods=("code-sharing",))):
+        with pytest.raises(StudyPending):
+            fitted.share(open_site(policy=cc.Policy(agree=incomplete)))
+    named = open_site(
+        policy=cc.Policy(
+            agree=Agree(releases=("shared",), methods=("code-sharing",), sensitive=("042", "303.9"))
+        )
+    )
     assert len(fitted.share(named)) == len(PATIENTS)
 
 
@@ -263,7 +270,7 @@ def test_no_policy_agrees_to_share_by_itself_that_does_not_name_it(fitted):
     ],
 )
 def test_a_house_that_leaves_in_the_clear_what_the_policy_wants_hidden_waits(fitted, sensitive, why):
-    policy = cc.Policy(agree=Agree(methods=("code-sharing",), sensitive=sensitive))
+    policy = cc.Policy(agree=Agree(releases=("shared",), methods=("code-sharing",), sensitive=sensitive))
     site = open_site(policy=policy)
     with pytest.raises(StudyPending) as pending:
         fitted.share(site)
@@ -273,7 +280,7 @@ def test_a_house_that_leaves_in_the_clear_what_the_policy_wants_hidden_waits(fit
 
 
 def test_what_hides_all_that_the_law_names_needs_no_person_where_sharing_is_named():
-    site = open_site(policy=cc.Policy(agree=Agree(methods=("code-sharing",))))
+    site = open_site(policy=cc.Policy(agree=Agree(releases=("shared",), methods=("code-sharing",))))
     law = cc.CodeSharing(epsilon="0.1", max_events=5).fit(AUXILIARY)
     assert len(law.share(site)) == len(PATIENTS)
 

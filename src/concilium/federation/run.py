@@ -584,7 +584,9 @@ class Run:
             raise HouseError(f"no site answered: {together(gone)}")
         if gone and self._stops:
             study = "a study of reports" if self.release.by_site else "a masked study"
-            why = f"; {study} cannot go on without it, so resume it when all are back" if self.fixed else ""
+            # Who is lost comes back; a refusal says itself what would do, and resuming is no part of that.
+            back = "" if refused else ", so resume it when all are back"
+            why = f"; {study} cannot go on without it{back}" if self.fixed else ""
             raise HouseError(f"stopped {self.where}: {together(gone)}{why}")
         self.sites = [site for site in self.sites if site in bodies]
         begun, self._begun = self._begun, True

@@ -33,10 +33,10 @@
     "network until May" = "ABCD-EFGH-..."
 
     [agree]                       # what is agreed to without asking a person; anything else waits for one
-    releases = ["private"]        # absent: all that [release] allows
-    methods = ["tree", "rulefit"]
-    price_per_study = "1/20"      # of private studies, in the budget's currency
-    price_per_month = "1/4"       # of all studies agreed so in a month, together
+    releases = ["private"]        # absent: those with a bound (private, local, noised); others only by name
+    methods = ["tree", "rulefit"] # absent: all that learn a model, of releases with a bound; of others none
+    price_per_study = "1/20"      # what a study may cost each patient, in the budget's currency
+    price_per_month = "1/4"       # what all studies agreed so in a month may cost together
     least_patients = 100          # exact, masked, shared: studies about fewer wait
     sensitive = ["042", "303"]    # shared: sharings that do not hide all of these wait (absent: 38 U.S.C. 7332)
 
@@ -143,11 +143,20 @@ def read_bytes(text: str | int, name: str) -> int:
 UNITS = {None: 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
-class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a hospital agrees to without asking a person."""
+BOUNDED = tuple(name for name, release in RELEASES.items() if release.bounded)
 
-    releases: tuple[str, ...] = tuple(RELEASES)
-    methods: tuple[str, ...] = tuple(METHODS)
+
+class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a hospital agrees to without asking a person. A key that is left out never agrees to more.
+
+    Protects: patients, from a study without a bound that nobody at the hospital has read.
+    Rule: a release without a bound needs both its own name and that of the method. A release with a bound is held to
+    the limits on the price; without any, to what is left of the budget; without a budget, it waits.
+    Assumes: the ledger charges what the study's terms say at most (federation/desk.py).
+    """
+
+    releases: tuple[str, ...] = BOUNDED
+    methods: tuple[str, ...] | None = None
     price_per_study: str | int | None = None
     price_per_month: str | int | None = None
     least_patients: int = 0
@@ -156,7 +165,7 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         for names, options, what in (
             (self.releases, RELEASES, "release"),
-            (self.methods, PROPOSED, "method"),
+            (self.methods or (), PROPOSED, "method"),
         ):
             for name in names:
                 if name not in options:
@@ -169,21 +178,40 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             except LedgerError as error:
                 raise PolicyError(str(error)) from None
 
-    def find_reservation(
-        self, release: str, method: str, price: Fraction | None, of_month: Fraction
-    ) -> str | None:
-        """Why a study of this release, method and price waits for a person, given what others of the month cost."""
+    def list_methods(self, release: str) -> tuple[str, ...]:
+        """The methods that are agreed to where answers leave by this release."""
         if release not in self.releases:
-            return f"its policy agrees to no {release!r} study by itself"
-        if method not in self.methods:
-            return f"its policy agrees to no {method!r} by itself"
-        if price is not None:
-            alone = read_price(self.price_per_study, "price_per_study")
-            together = read_price(self.price_per_month, "price_per_month")
-            if alone is not None and price > alone:
-                return "its policy agrees to no study of that price by itself"
-            if together is not None and of_month + price > together:
-                return "its policy agrees to no further study of that price this month by itself"
+            return ()
+        if self.methods is not None:
+            return self.methods
+        return tuple(METHODS) if RELEASES[release].bounded else ()
+
+    @property
+    def most_per_study(self) -> Fraction | None:
+        """In the currency of the ledger; None: no limit of its own."""
+        return read_price(self.price_per_study, "price_per_study")
+
+    @property
+    def most_per_month(self) -> Fraction | None:
+        """In the currency of the ledger; None: no limit of its own."""
+        return read_price(self.price_per_month, "price_per_month")
+
+    def find_reservation(
+        self, release: str, method: str, price: Fraction | None, of_month: Fraction, *, has_budget: bool
+    ) -> str | None:
+        """Why a study of this release, method and price waits for a person. Prices are in the ledger's currency;
+        `of_month` is what other studies of the month cost, `has_budget` whether the ledger has a cap at all."""
+        if method not in self.list_methods(release):
+            return f"its policy agrees to no {method!r} released as {release!r} by itself"
+        if price is None:
+            return None
+        alone, together = self.most_per_study, self.most_per_month
+        if alone is None and together is None and not has_budget:
+            return "its policy limits neither the price of a study nor the budget"
+        if alone is not None and price > alone:
+            return "its policy agrees to no study of that price by itself"
+        if together is not None and of_month + price > together:
+            return "its policy agrees to no further study of that price this month by itself"
         return None
 
 
@@ -263,6 +291,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def allowance(self) -> Allowance:
         """What private answers may cost, as far as the policy says."""
         return Allowance() if self.budget is None else self.budget.allowance
+
+    @property
+    def currency(self) -> str:
+        """In which the budget, and the prices of [agree], are counted."""
+        return "rho" if self.budget is None else self.budget.currency
 
     def graphs(self, secret: bytes | None = None) -> ConstraintGraphs | None:
         """The constraint graphs, if there are any; `secret` stands in where the policy names none of its own."""

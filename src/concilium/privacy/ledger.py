@@ -487,6 +487,19 @@ class Ledger(LedgerMemory, RefusalLog):
             )
             return int(self._file.get("SELECT operations FROM work_done WHERE day = ?", (day,))[0])
 
+    def count_proposals(self, house: str, operations: int) -> int:
+        """Add to what reading the proposals of a house took today (UTC) and return the sum, which is on disk."""
+        with self._writing():
+            (latest,) = self._file.get("SELECT ifnull(max(day), '') FROM proposals_read")
+            day = max(chain.now()[:10], latest)
+            self._file.run("DELETE FROM proposals_read WHERE day < ?", (day,))
+            self._file.run(
+                "INSERT INTO proposals_read VALUES (?, ?, ?)"
+                " ON CONFLICT (house) DO UPDATE SET operations = operations + excluded.operations",
+                (house, day, operations),
+            )
+            return int(self._file.get("SELECT operations FROM proposals_read WHERE house = ?", (house,))[0])
+
     def mask_store(self) -> SqliteMaskStore:
         """Where the site keeps its masked studies: in this file, changed together with the charges they cause."""
         with self._file.joining(to_write=True) as connection:

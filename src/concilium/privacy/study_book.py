@@ -2,7 +2,7 @@
 
 Claim: what a person decides (agree, refuse, end) is entered in the chain of the ledger, with who and why, and signed by
 the hospital's identity: a person's decision without that signature counts as none. What the policy agrees to is listed
-with the studies. What a study may cost, and that a kind is asked as often as it may be, is
+with the studies. What a study may cost, in the ledger's currency, and that a kind is asked as often as it may be, is
 kept here with the charges it bounds, in one transaction. Assumption: as for the ledger, nobody else writes the file.
 """
 
@@ -36,7 +36,8 @@ _INSERT_DECIDED = f"""{_INSERT} UPDATE SET status = excluded.status, who = exclu
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """One study: its terms as they came, how it stands, who decided that, when and why, and what it has cost."""
+    """One study: its terms as they came, how it stands, who decided that, when and why, and what it may cost and has
+    cost, in the ledger's currency."""
 
     id: str
     terms: bytes
@@ -224,7 +225,7 @@ class StudyBook:
             )
 
     def price_of_month(self) -> Fraction:
-        """The price of all studies that the policy agreed to this month (UTC)."""
+        """The price of all studies that the policy agreed to this month (UTC), in the ledger's currency."""
         with self._file.joining():
             rows = list(
                 self._file.rows(

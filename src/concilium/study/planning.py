@@ -131,7 +131,9 @@ class StudyPlan:
 
 def plan_study(study: Study) -> StudyPlan:
     """The plan of one fit, how often it is charged, and what each hospital has left."""
-    questions, models = study.open_method().plan(), count_models(study)
+    method = study.open_method()
+    method.check_before_proposing()
+    questions, models = method.plan(), count_models(study)
     total = questions.total * models
     sites = [(hospital.name, hospital.policy, hospital.ledger) for hospital in study.hospitals]
     if study.split is not None:
@@ -141,7 +143,7 @@ def plan_study(study: Study) -> StudyPlan:
         policy = Policy.read(study.locate(file)) if file else Policy()
         balance = read_balance(policy, Path(study.locate(ledger)) if ledger else None)
         forbidden = find_forbidden(study, questions, policy)
-        pure = study.open_method().pure_price if balance.currency != questions.currency else None
+        pure = method.pure_price if balance.currency != questions.currency else None
         cost, payable = (
             (total, balance.currency == questions.currency) if pure is None else (pure * models, True)
         )
