@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PIP = .venv/bin/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench locked hashes sbom clean
 
 demo: .venv/ready
 	.venv/bin/concilium demo
@@ -18,10 +18,27 @@ check: .venv/ready
 bench: .venv/bench
 	for file in benchmarks/*.py; do .venv/bin/python $$file || exit 1; done
 
+# What a hospital installs: every file is compared with its hash before it is used. In build/locked, beside .venv.
+locked:
+	$(PYTHON) -m venv build/locked
+	build/locked/bin/python -m pip --disable-pip-version-check install -q --require-hashes -r hashes.txt
+	build/locked/bin/python -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation .
+
+hashes: .venv/ready
+	mkdir -p build
+	.venv/bin/python .ci/hashes.py > build/hashes.txt.new
+	mv build/hashes.txt.new hashes.txt
+
+# A bill of materials (CycloneDX) of what `make locked` installed; the tool has an environment of its own.
+sbom: locked
+	$(PYTHON) -m venv build/sbom
+	build/sbom/bin/python -m pip --disable-pip-version-check install -q cyclonedx-bom==7.5.0
+	build/sbom/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml -o build/sbom.json build/locked/bin/python
+
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Concilium needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	$(PIP) install -q -c constraints.txt -e '.[arrow,codes,demo,dev,excel,experts,flare,hl7,postgres,units,web]'
+	$(PIP) install -q -c constraints.txt -e '.[codes,demo,dev,excel,experts,flare,hl7,postgres,units,web]'
 	touch $@
 
 .venv/bench: .venv/ready

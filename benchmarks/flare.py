@@ -61,8 +61,8 @@ def write_network(folder: Path) -> None:
     subprocess.run(
         [*CONCILIUM, "provision", project, "--out", folder / "kits"], check=True, capture_output=True
     )
-    (folder / "kits/house/concilium").mkdir(mode=0o700)
-    house = Identity.at(folder / "kits/house/concilium/house.identity").fingerprint
+    (folder / "kits/house-state").mkdir(mode=0o700)
+    house = Identity.at(folder / "kits/house-state/house.identity").fingerprint
     local = {site: folder / "kits" / site / "local" for site in SITES}
     keys = {site: Identity.at(local[site] / f"{site}.ledger.identity").fingerprint for site in SITES}
     draw = random.Random(3)

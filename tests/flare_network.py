@@ -36,6 +36,7 @@ RULE = '"F[0,3] HR >= 100"'
 AGREES = """
 [agree]
 releases = ["exact", "masked", "private", "local"]
+methods = ["tree", "voting-trees", "rulefit", "naive-bayes", "discovery", "experts"]
 """
 
 
@@ -99,25 +100,27 @@ class FlareNetwork:
         run_command("flare", "provision", project, "--out", self.kits)
         self.records = write_records(self.folder)
         self.house_fingerprint = Identity.at(self.make_house_folder() / "house.identity").fingerprint
+        for site in sites:
+            self.ledger(site).parent.mkdir(mode=0o700)
         self.identities = {s: Identity.at(self.ledger(s).with_name(f"{s}.ledger.identity")) for s in sites}
         for site in sites:
             self.set_policy(site, policy)
             self.set_records(site)
 
     def make_house_folder(self):
-        folder = self.kits / "house" / "concilium"
+        folder = self.kits / "house-state"
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
     def ledger(self, site):
-        return self.kits / site / "local" / f"{site}.ledger"
+        return self.kits / f"{site}-state" / f"{site}.ledger"
 
     def set_records(self, site, courses=False):
         """What the next job of a site reads: its table, and with `courses` the rules and series of its patients."""
         kept = f'rules = "{self.folder}/{site}-rules.csv"\nseries = "{self.folder}/{site}-series.csv"\n'
         (self.kits / site / "local" / "concilium.toml").write_text(
             f'[site]\nrecords = "{self.records[site]}"\npatient = "patient"\n{kept if courses else ""}'
-            f'policy = "policy.toml"\nledger = "{site}.ledger"\n{SCHEMA}'
+            f'policy = "policy.toml"\nledger = "../../{site}-state/{site}.ledger"\n{SCHEMA}'
         )
 
     def set_policy(self, site, more=AGREES):

@@ -1,13 +1,14 @@
 """Every error a user can cause, in one tree.
 
 ConciliumError
-├── RecordsError      a table that cannot be read or does not fit what was asked of it
+├── RecordsError      a table that cannot be read; it may quote cells
+│   ├── DoesNotFit    a table that does not fit what was asked of it; it quotes the question, never a cell
 │   └── UnknownCode   codes that a taxonomy does not have, or that may be read in two ways; carries them
 ├── QueryError        a query (or a predicate of a policy) that does not parse or names something unknown
 ├── FormulaError      a temporal formula that does not parse, or does not fit the series it is asked about
 ├── PolicyError       a policy file that is wrong
 ├── StudyError        a study file that is wrong, or a method's parameter out of range
-│   └── CannotResume  work in progress that is of another study or of other records
+│   └── CannotResume  no work in progress, or that of another study or of other records
 ├── ModelError        a model file that is not one, or a patient it cannot be asked about
 ├── LedgerError       a ledger that cannot be opened, written or trusted
 │   └── BudgetError   a charge that does not fit; carries asked, spent and left
@@ -21,6 +22,10 @@ ConciliumError
 
 One sentence each: what is wrong, where (file, line, column, site), what to do. The command line prints the
 sentence and ends with exit code 2.
+
+What leaves a machine is `outside`, never `str(error)`: a refusal of a hospital, the outcome of a job. Protects: cells,
+paths and keys of the machine that failed, from whoever asked. Only kinds of errors that say so (`leaves`) send their
+own sentence; all others send KEPT_BACK, and the machine's own log has the rest.
 """
 
 from __future__ import annotations
@@ -28,14 +33,34 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from fractions import Fraction
+from typing import ClassVar
+
+KEPT_BACK = (
+    "a file cannot be read or used; what it holds is not sent, and the log of the machine that reads it says which "
+    "file and why"
+)
 
 
 class ConciliumError(Exception):
     """The root of every error a user can cause."""
 
+    leaves: ClassVar[bool] = False
+    """Whether the sentence quotes nothing but what whoever asked sent or may know."""
+
+    @property
+    def outside(self) -> str:
+        """The sentence that may leave this machine."""
+        return str(self) if self.leaves else KEPT_BACK
+
 
 class RecordsError(ConciliumError):
-    """A table that cannot be read or does not fit what was asked of it."""
+    """A table that cannot be read."""
+
+
+class DoesNotFit(RecordsError):
+    """A table that does not fit what was asked of it; the sentence quotes the question, never a cell."""
+
+    leaves = True
 
 
 class UnknownCode(RecordsError):
@@ -49,6 +74,8 @@ class UnknownCode(RecordsError):
 class QueryError(ConciliumError):
     """A query that does not parse, or names an attribute or value kind that does not fit."""
 
+    leaves = True
+
     def __init__(self, problem: str, text: str, line: int = 1, column: int = 1) -> None:
         self.problem, self.text, self.line, self.column = problem, text, line, column
         shown = text.splitlines()[line - 1] if text.splitlines() else ""
@@ -57,6 +84,8 @@ class QueryError(ConciliumError):
 
 class FormulaError(ConciliumError):
     """A temporal formula that does not parse, or does not fit the series it is asked about."""
+
+    leaves = True
 
     def __init__(self, problem: str, text: str, line: int = 1, column: int = 1) -> None:
         self.problem, self.text, self.line, self.column = problem, text, line, column
@@ -76,9 +105,11 @@ class PolicyError(ConciliumError):
 class StudyError(ConciliumError):
     """A study file that is wrong, or a method's parameter out of range."""
 
+    leaves = True
+
 
 class CannotResume(StudyError):
-    """Work in progress that is of another study or of other records; `reason` says so without the advice."""
+    """No work in progress, or that of another study or of other records; `reason` says so without the advice."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -98,6 +129,8 @@ class BudgetError(LedgerError):
 
     Of a month's cap, spent and left are the month's, and `until` is the day from which there is more.
     """
+
+    leaves = True
 
     def __init__(
         self,
@@ -122,13 +155,19 @@ class BudgetError(LedgerError):
 class MessageError(ConciliumError):
     """Bytes that are not a message we know."""
 
+    leaves = True
+
 
 class MaskError(ConciliumError):
     """A masked round that must not or cannot be opened."""
 
+    leaves = True
+
 
 class HouseError(ConciliumError):
     """A round that cannot end well: sites are silent, refuse or are too few."""
+
+    leaves = True
 
 
 class StudyPending(HouseError):
@@ -156,6 +195,8 @@ class KitError(ConciliumError):
 
 class MissingExtra(ConciliumError):
     """An optional part is not installed."""
+
+    leaves = True
 
     def __init__(self, extra: str, purpose: str) -> None:
         self.extra = extra

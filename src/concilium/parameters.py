@@ -93,13 +93,16 @@ def unwrap(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and not isinstance(value, str | bytes) else value
 
 
-def whole(least: int, most: int | None = None) -> Reader:
-    """Whole numbers between these."""
+MOST_COUNTED = 10**9
+"""The largest number of patients, or of what is counted among them, that a parameter may name."""
+
+
+def whole(least: int, most: int) -> Reader:
+    """Whole numbers between these. Both bounds are needed: a hospital reads parameters that a house wrote, and none may
+    make it compute, or hold, without end."""
 
     def read(value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError
-        if most is not None and value > most:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise ValueError
         return value
 

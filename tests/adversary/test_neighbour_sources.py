@@ -26,7 +26,8 @@ import concilium as cc
 from concilium.errors import ConciliumError, RecordsError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import View
-from concilium.federation.histograms import AskNoisyHistograms
+from concilium.federation.counts import AskCounts
+from concilium.federation.questions import Gaussian
 from concilium.federation.releases import find_release
 from concilium.records.dictionary import Dictionary
 from concilium.records.table_map import TableMap
@@ -199,7 +200,7 @@ def draw_schema(dice: Random) -> dict[str, str]:
     return {name: kind for name, kind in kinds.items() if dice.random() < 0.75}
 
 
-def draw_question(dice: Random, known: Sequence[str]) -> AskNoisyHistograms:
+def draw_question(dice: Random, known: Sequence[str]) -> AskCounts:
     def draw(name: str) -> Attribute:
         if dice.random() < 0.4:
             return Attribute(name, (-5.0, 0.5, 1.25, 100.0, 1e16), (), True, True)
@@ -208,16 +209,21 @@ def draw_question(dice: Random, known: Sequence[str]) -> AskNoisyHistograms:
 
     names = dice.sample(dice.choice([known, known, ASKED]), 2)
     query = dice.choice(["", "", "real > 1", "text = '1.5'", "mixed != 'b'", "flag = true"])
-    return AskNoisyHistograms(
-        query=query, target=names[0], attributes=tuple(map(draw, names)), classes=None, variance="9"
+    return AskCounts(
+        totals=False,
+        query=query,
+        target=names[0],
+        attributes=tuple(map(draw, names)),
+        classes=None,
+        noise=Gaussian("9"),
     )
 
 
-def answer(records: cc.Records, question: AskNoisyHistograms) -> np.ndarray | str:
+def answer(records: cc.Records, question: AskCounts) -> np.ndarray | str:
     try:
         view = View(records, cc.Policy(allow=records.names), b"a secret", division_key=b"the key")
         cohort = find_release("private").select(SimpleNamespace(view=view), question)
-        return question.compute(cohort, b"").astype(np.int64).reshape(-1)
+        return question.compute(cohort).astype(np.int64).reshape(-1)
     except ConciliumError as error:
         return f"{type(error).__name__}: {error}"
 
@@ -259,7 +265,7 @@ def check(folder: Path, source: Callable[[Path, Rows], Any], dice: Random) -> in
         if isinstance(first, str) or isinstance(second, str):
             assert first == second
             continue
-        assert sum(int(change) ** 2 for change in (first - second).tolist()) <= question.sensitivity_squared
+        assert sum(int(change) ** 2 for change in (first - second).tolist()) <= question.sensitivity.squared
         counted += 1
     return counted
 

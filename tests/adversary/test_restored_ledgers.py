@@ -18,14 +18,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from concilium.federation.histograms import AskNoisyHistograms
 
 import concilium as cc
 from agreed import Asker
 from concilium.errors import BudgetError, LedgerError, MaskError
 from concilium.federation.attributes import Attribute
+from concilium.federation.counts import AskCounts
 from concilium.federation.masking import Covered, Join, Joined, Meet, Open, Opened
 from concilium.federation.messages import Answer, LedgerHead, Refusal, decode, encode, open_reply
+from concilium.federation.questions import Gaussian
 from concilium.privacy import ledger_chain
 from concilium.privacy.budgets import Allowance
 from concilium.privacy.ledger import Ledger
@@ -41,10 +42,14 @@ BUDGET = Fraction(3, 400)  # of one question, and half of another
 STUDIES = 5
 
 
-def ask(number: int) -> AskNoisyHistograms:
+def ask(number: int) -> AskCounts:
     """A question that costs 1/200, and a trifle."""
-    return AskNoisyHistograms(
-        query="", target="y", attributes=(Attribute("age", (40.0 + number,)),), variance="100"
+    return AskCounts(
+        totals=False,
+        query="",
+        target="y",
+        attributes=(Attribute("age", (40.0 + number,)),),
+        noise=Gaussian("100"),
     )
 
 

@@ -11,15 +11,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from concilium.federation.histograms import AskNoisyHistograms, AskPureHistograms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
 from agreed import Asker, set_up_masks
 from concilium.federation.attributes import Attribute
+from concilium.federation.counts import AskCounts
 from concilium.federation.masking import Join
 from concilium.federation.messages import Refusal
+from concilium.federation.questions import Gaussian, Laplace
 from concilium.federation.releases import find_release
 from concilium.federation.sums import read_sum
 from concilium.privacy.identity import Identity
@@ -47,7 +48,7 @@ def open_sites():
 
 
 def make_noisy(variance):
-    return AskNoisyHistograms(query="", target="y", attributes=(AGE,), variance=str(variance))
+    return AskCounts(totals=False, query="", target="y", attributes=(AGE,), noise=Gaussian(str(variance)))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_in_the_worst_case_one_patient_more_is_as_well_hidden_as_anywhere(study)
 def test_a_question_whose_public_bounds_do_not_fit_is_refused_before_it_is_computed(monkeypatch):
     """The more hospitals, the less each of them may add: the widest noise fits three of them, and not a thousand."""
     computed = []
-    monkeypatch.setattr(AskNoisyHistograms, "compute", lambda *_: computed.append(1))
+    monkeypatch.setattr(AskCounts, "compute", lambda *_: computed.append(1))
     sites = open_sites()
     absent = [SimpleNamespace(name=f"t{i}", identity=Identity.create()) for i in range(997)]
     peers = {one.name: one.identity.fingerprint for one in (*sites, *absent)}
@@ -108,7 +109,9 @@ def test_a_question_whose_public_bounds_do_not_fit_is_refused_before_it_is_compu
 
 def test_noise_that_a_site_adds_alone_is_not_cut_off_either():
     site = open_sites()[0]
-    question = AskPureHistograms(query="", target="y", attributes=(AGE,), epsilon=str(Fraction(1, 2**40)))
+    question = AskCounts(
+        totals=False, query="", target="y", attributes=(AGE,), noise=Laplace(str(Fraction(1, 2**40)))
+    )
     reply = Asker([site], release="noised").put(site, question)
     drawn = read_sum(reply.body, question)
     # Noise of scale 2^40 lies within the counts' own bound, 2^32, once in 2^8 for each of three numbers.

@@ -22,7 +22,7 @@ from concilium.federation.arrays import pack
 from concilium.federation.attributes import Attribute
 from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Answer, Refusal, encode, open_reply
-from concilium.federation.questions import Gaussian, Noisy, Statistic
+from concilium.federation.questions import Gaussian, Statistic, Summed
 from concilium.federation.refused import Refused
 from concilium.federation.releases import find_release
 from concilium.federation.schema import AskSchema
@@ -95,7 +95,7 @@ def spread(questions):
 
 
 def measure(view, question, template):
-    own = view.each_by_itself if isinstance(question, Noisy) else view
+    own = view.each_by_itself if (isinstance(question, Summed) and question.noise is not None) else view
     cohort = own.select(question.query, question.target)
     question.compute(cohort, *template)  # compiles it
     forget(own)

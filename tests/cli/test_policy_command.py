@@ -249,3 +249,27 @@ def test_what_reaches_records_is_what_the_matcher_says() -> None:
                     fits = match_alone(step.motif, [pattern >> t & 1 for t in tags])
                     expected |= {t for t in tags if fits is not None and fits[t]}
             assert reached_in_records(step) == expected, text
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+PINNED = '[houses]\nnetwork = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"\n'
+
+
+def test_check_reads_agree_back_as_the_page_shows(tmp_path: Path) -> None:
+    shown = PAGE.split("```text\n")[1].split("```")[0]
+    text = f'{PINNED}[agree]\nprice_per_study = "1/20"\n'
+    assert shown in run("check", write(tmp_path, "policy.toml", text)).stdout
+
+
+def test_check_warns_of_what_agree_names_in_vain(tmp_path: Path) -> None:
+    text = f"""{PINNED}[release]
+    modes = ["exact", "masked", "private"]
+    [agree]
+    releases = ["exact", "shared"]
+    """
+    said = run("check", write(tmp_path, "policy.toml", text))
+    assert "agrees to nothing: each study waits" in said.stdout
+    assert "[agree] names exact, which has no bound, but no `methods`" in said.stderr
+    assert "[agree] names shared, which `modes` of [release] closes" in said.stderr
+    silent = run("check", write(tmp_path, "silent.toml", "[release]\nminimum_patients = 5\n"))
+    assert "there is no [agree], so that each of them waits" in silent.stdout

@@ -166,7 +166,7 @@ def test_a_page_says_who_what_how_and_until_when(folder: Path, waiting: str) -> 
         "treat this as handing over these tables",
         "no budget protects from it",
         "30 days from today",
-        "A person decides: it agrees to no 'exact' study by itself.",
+        "A person decides: it agrees to no 'tree' released as 'exact' by itself.",
         f"concilium studies agree {folder / 'north.ledger'} {waiting[:12]} --who NAME --why TEXT",
         waiting,
     ):
@@ -395,7 +395,7 @@ def test_terms_that_are_over_are_agreed_to_by_nobody(
 
 def test_an_unknown_house_is_refused_and_a_pinned_one_is_asked_to_wait(folder: Path) -> None:
     for name in HOSPITALS:
-        (folder / f"{name}.toml").write_text('[houses]\nother = "AAAA-BBBB"\n')
+        (folder / f"{name}.toml").write_text('[houses]\nother = "ABCD-EFGH-ABCD-EFGH-ABCD-EFGH-ABCD-EFGH"\n')
     result = run(folder)
     assert is_one_sentence(result, "no site answered", "is not known at this hospital", "[houses]")
     assert studies(folder, "north") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from fractions import Fraction
 from itertools import pairwise
@@ -12,13 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
 import concilium as cc
 from agreed import Asker
 from concilium.closed_lists import KINDS, METHODS, load
 from concilium.codes.agreed_sharing import NOT_FOR_CARE, AgreedSharing
+from concilium.codes.block_response import UNREADABLE, BlockResponse
 from concilium.codes.code_design import CodeDesign, open_design
-from concilium.codes.shared_codes import UNREADABLE, AskSharedCodes, SharedCodes, write_codes
+from concilium.codes.shared_codes import AskSharedCodes, SharedCodes, write_codes
 from concilium.errors import (
     HouseError,
     LedgerError,
@@ -246,8 +249,15 @@ def test_no_policy_agrees_to_share_by_itself_that_does_not_name_it(fitted):
     assert "one at most 1.11 times as well as the other (epsilon = 0.1)" in text
     assert "Of all 5 entries of a patient together the bound is epsilon = 0.5." in text
     assert "codes.shared; each entry randomised by itself, rho 0.123" in text
-    assert "it agrees to no 'code-sharing' by itself" in text
-    named = open_site(policy=cc.Policy(agree=Agree(methods=("code-sharing",), sensitive=("042", "303.9"))))
+    assert "it agrees to no 'code-sharing' released as 'shared' by itself" in text
+    for incomplete in (Agree(releases=("shared",)), Agree(methods=("code-sharing",))):
+        with pytest.raises(StudyPending):
+            fitted.share(open_site(policy=cc.Policy(agree=incomplete)))
+    named = open_site(
+        policy=cc.Policy(
+            agree=Agree(releases=("shared",), methods=("code-sharing",), sensitive=("042", "303.9"))
+        )
+    )
     assert len(fitted.share(named)) == len(PATIENTS)
 
 
@@ -260,7 +270,7 @@ def test_no_policy_agrees_to_share_by_itself_that_does_not_name_it(fitted):
     ],
 )
 def test_a_house_that_leaves_in_the_clear_what_the_policy_wants_hidden_waits(fitted, sensitive, why):
-    policy = cc.Policy(agree=Agree(methods=("code-sharing",), sensitive=sensitive))
+    policy = cc.Policy(agree=Agree(releases=("shared",), methods=("code-sharing",), sensitive=sensitive))
     site = open_site(policy=policy)
     with pytest.raises(StudyPending) as pending:
         fitted.share(site)
@@ -270,7 +280,7 @@ def test_a_house_that_leaves_in_the_clear_what_the_policy_wants_hidden_waits(fit
 
 
 def test_what_hides_all_that_the_law_names_needs_no_person_where_sharing_is_named():
-    site = open_site(policy=cc.Policy(agree=Agree(methods=("code-sharing",))))
+    site = open_site(policy=cc.Policy(agree=Agree(releases=("shared",), methods=("code-sharing",))))
     law = cc.CodeSharing(epsilon="0.1", max_events=5).fit(AUXILIARY)
     assert len(law.share(site)) == len(PATIENTS)
 
@@ -331,18 +341,29 @@ def test_whom_a_policy_leaves_out_is_not_shared(fitted, no_noise):
     assert len(some) == sum(row["consent"] == "no" for row in rows)
 
 
-def test_codes_that_are_none_are_named_to_the_hospital_alone(fitted, caplog):
-    odd = [*PATIENTS[:-2], [(1.0, "E11.9")], [(2.0, "250.00")]]
-    site = open_site(odd)
-    with caplog.at_level(logging.WARNING), pytest.raises(HouseError) as raised:
-        fitted.share(site)
-    assert UNREADABLE in str(raised.value)
-    assert "E11.9" not in str(raised.value)
-    assert "E11.9" in caplog.text
-    assert site.ledger.spent() == 0
-    blotted = open_site([*PATIENTS[:-1], [(1.0, "(root)")]])
-    with pytest.raises(HouseError, match="classification that the study names"):
-        fitted.share(blotted)
+@pytest.mark.parametrize("text", ["E11.9", "(root)", "none of it", "42"])
+def test_codes_that_are_none_are_named_to_the_hospital_alone(fitted, caplog, text):
+    """They leave as any protected code: whether there is an answer does not depend on a patient."""
+    own = open_site([*PATIENTS[:-1], [(1.0, text)] * 4])
+    with caplog.at_level(logging.WARNING):
+        shared = fitted.share(own)
+    assert own.ledger.spent() > 0
+    assert text in caplog.text or text == "42"
+    assert text not in shared.labels
+    assert len(shared) == len(PATIENTS)
+
+
+def test_a_text_that_is_no_code_leaves_as_any_protected_code_alike():
+    response = BlockResponse.without_blocks(50, np.arange(8, dtype=np.int32), Fraction(1))
+    drawn = response.randomize(np.full(80_000, UNREADABLE, dtype=np.int32))
+    counts = np.bincount(drawn, minlength=50)
+    assert counts[8:].sum() == 0
+    assert chisquare(counts[:8]).pvalue > 1e-6
+    # The ratio to any other input stays below e^epsilon, both ways.
+    n, bound = 8, math.e
+    for other in (float(response.inside), float(response.elsewhere)):
+        assert 1 / n <= bound * other * (1 + 1e-12)
+        assert other <= bound / n * (1 + 1e-12)
 
 
 def test_several_hospitals_are_shared_by_name_and_one_that_refuses_is_left_out(fitted):

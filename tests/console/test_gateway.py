@@ -254,9 +254,9 @@ def test_a_port_that_is_taken_is_said() -> None:
 
 
 def test_without_the_extra_the_command_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(MissingExtra, match=r"concilium\[web\]"):
-        web.make_app(Gateway(policy.parse("graph N { node x; }")))
+        web.make_server(web.WebApp(Gateway(policy.parse("graph N { node x; }"))))
 
 
 def test_random_bytes_and_damaged_messages_are_answered_without_a_fault() -> None:

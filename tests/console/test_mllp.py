@@ -23,7 +23,6 @@ from typer.testing import CliRunner
 
 from concilium import policy
 from concilium.cli.main import app
-from concilium.console import mllp
 from concilium.console.acknowledgement import V2Header, make_acknowledgement, read_acknowledgement
 from concilium.console.gateway import MOST_BYTES, Gateway, listen, write_address
 from concilium.console.mllp import END, START, MllpChannel, Patience, running
@@ -458,19 +457,6 @@ def test_character_sets_come_through(port: int, hospital: Hospital) -> None:
         assert "MSA|AA|MÜ\r".encode(encoding) in reply
         assert extra.encode() in reply
         assert "||MÜLLER".encode(encoding) in hospital.received[-1]
-
-
-def test_too_many_connections_are_turned_away(
-    port: int, monkeypatch: pytest.MonkeyPatch, hospital: Hospital
-) -> None:
-    monkeypatch.setattr(mllp, "MOST_CONNECTIONS", 2)
-    with sender(port) as one, sender(port) as two:
-        for connection in (one, two):
-            connection.sendall(frame(message()))
-            assert answer_of(read_one(connection)) == ["AA", "MSG7"]
-        with sender(port) as third:
-            assert third.recv(1) == b""
-    assert len(hospital.received) == 2
 
 
 def test_a_fault_of_ours_lets_nothing_out_and_logs_only_its_name(

@@ -129,9 +129,7 @@ def read_key(reply: bytes) -> bytes:
 
 
 def envelope(key: bytes, name: str, kind: str, body: bytes) -> bytes:
-    plain = Envelope(
-        version=VERSION, id=name, study=STUDY, kind=kind, release="exact", body=body
-    )
+    plain = Envelope(version=VERSION, id=name, study=STUDY, kind=kind, release="exact", body=body)
     return encode(msgspec.structs.replace(plain, proof=prove(key, name, plain.digest, None)))
 
 

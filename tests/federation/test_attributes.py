@@ -147,7 +147,9 @@ def test_the_cells_of_an_attribute_are_all_there_once(described):
         assert order[-1] == attribute.other_cell
 
 
-@given(attributes(), st.lists(st.sets(st.sampled_from([label(value) for value in ANY])), min_size=1, max_size=3))
+@given(
+    attributes(), st.lists(st.sets(st.sampled_from([label(value) for value in ANY])), min_size=1, max_size=3)
+)
 def test_a_site_is_told_its_own_values_through_any_number_of_regions(described, tiers):
     attribute, _ = described
     known = set.intersection(*tiers)

@@ -163,12 +163,14 @@ def test_what_the_policy_says_of_it() -> None:
     site, study = propose("exact", "tree", {"attributes": ["age", "sex"]}, withhold=("sex",))
     text = read_page(site, study)
     assert "2 attributes: age, sex; the policy withholds sex." in text
-    assert "A person decides: it agrees to no 'tree' by itself." in text
+    assert "A person decides: it agrees to no 'tree' released as 'exact' by itself." in text
     for policy, words in (
         (cc.Policy(modes=("private",)), "It lets nothing out as 'exact'"),
         (cc.Policy(kinds=("tree.schema",)), "It answers no 'counts'"),
         (cc.Policy(), "It has no [agree]"),
-        (cc.Policy(agree=Agree()), "[agree] covers it"),
+        (cc.Policy(agree=Agree()), "A person decides"),
+        (cc.Policy(agree=Agree(releases=("exact",))), "A person decides"),
+        (cc.Policy(agree=Agree(releases=("exact",), methods=("tree",))), "[agree] covers it"),
     ):
         assert words in write_page(find_study(site.ledger, study, policy), site.ledger, policy)
 

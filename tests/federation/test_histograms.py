@@ -227,7 +227,10 @@ def noisy(*attributes, variance="4", **more):
             "1 to 4194304 numbers",
         ),
         (noisy(*(Attribute(f"a{i}", tuple(map(float, range(1000)))) for i in range(270))), "numbers"),
-        *[(noisy(AGE, variance=v), "a variance above 0") for v in ("", "0", "1e9", "1E9", "-1", "1/0", "nan")],
+        *[
+            (noisy(AGE, variance=v), "a variance above 0")
+            for v in ("", "0", "1e9", "1E9", "-1", "1/0", "nan")
+        ],
         (noisy(AGE, variance="1" * 201), "a variance above 0"),
         (noisy(Attribute("a", of=3)), "told the same values"),
         (noisy(AGE, classes=Attribute("y", missing=False, of=2)), "told the same values"),

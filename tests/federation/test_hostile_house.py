@@ -164,6 +164,41 @@ def test_a_table_that_changed_is_no_way_to_another_circle(tmp_path):
     study(after)
 
 
+def test_what_a_refusal_of_another_circle_advises_works():
+    """After sums of three, a study of five is refused; each way that the sentence names is then taken."""
+
+    def open_five(**policy):
+        return [
+            cc.Site(n, state(ROWS[i::5], age="number"), cc.Policy(**policy)) for i, n in enumerate("abcde")
+        ]
+
+    def masked(circle, query=""):
+        return cc.DecisionTree("death", query, release="masked", max_depth=1).fit(cc.House(circle))
+
+    five = open_five()
+    masked(five[:3])
+    with pytest.raises(HouseError) as refused:
+        masked(five)
+    said = str(refused.value)
+    assert "has opened masked sums with a, b, c," in said
+    assert "resume" not in said  # which would be refused again
+    assert "a masked study with those same hospitals" in said
+    masked(five[:3], "age > 30")
+    assert "release = 'private' with any" in said
+    public = {"values": {"death": sorted({row["death"] for row in ROWS})}, "bins": {"age": [40]}}
+    cc.DecisionTree("death", release="private", epsilon=1, max_depth=1, **public).fit(cc.House(five))
+    assert "sets other_circles = true" in said
+    five = open_five(other_circles=True)
+    masked(five[:3])
+    masked(five, "age > 30")
+    assert "a question that was opened before stays with its circle even then" in said
+    with pytest.raises(
+        HouseError, match=r"opened here for a, b, c and is not opened for.*Ask it of the same hospitals"
+    ):
+        masked(five)
+    masked(five[:3])
+
+
 def test_a_policy_may_allow_other_circles():
     sites = [site_of(n, ROWS[i::4], policy=cc.Policy(other_circles=True)) for i, n in enumerate("abcd")]
     cc.DecisionTree("death", release="masked", max_depth=1).fit(cc.House(sites))

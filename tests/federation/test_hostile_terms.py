@@ -33,7 +33,7 @@ SCHEMA = AskSchema(query="", target="y")
 def pinning(*houses, **options):
     return cc.Policy(
         houses={f"house {i}": house.fingerprint for i, house in enumerate(houses)},
-        **{"agree": Agree(), **options},
+        **{"agree": Agree(releases=("exact",), methods=("tree",)), **options},
     )
 
 

@@ -6,15 +6,16 @@ import shutil
 
 import msgspec
 import pytest
-from concilium.federation.histograms import AskNoisyHistograms
 from conversation import ROWS
 
 import concilium as cc
 from agreed import set_up_masks
 from concilium.errors import HouseError
 from concilium.federation.attributes import Attribute
+from concilium.federation.counts import AskCounts
 from concilium.federation.masking import Covered, Open
 from concilium.federation.messages import Answer, decode, encode, open_envelope
+from concilium.federation.questions import Gaussian
 from concilium.privacy.identity import Identity
 from concilium.privacy.study_keys import Roll, Witness
 from side_door import state
@@ -111,7 +112,7 @@ def test_a_house_cannot_forge_what_a_hospital_remembers(tmp_path):
 
 def ask_for_ages(number):
     edges = Attribute("age", (20.0 + number,))
-    return AskNoisyHistograms(query="", target="y", attributes=(edges,), variance="100")
+    return AskCounts(totals=False, query="", target="y", attributes=(edges,), noise=Gaussian("100"))
 
 
 def cover_all(asker, sites, question):

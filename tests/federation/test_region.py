@@ -339,7 +339,8 @@ def test_what_a_region_cannot_pass_on_is_refused(monkeypatch):
 def test_no_hospital_reads_a_value_that_only_others_have():
     """Through however many tiers: the bytes that reach a hospital hold none."""
     rows = [
-        [{"drug": f"{name}-only", "sex": "fm"[i % 2], "y": i * i % 5 % 2} for i in range(40)] for name in "abcd"
+        [{"drug": f"{name}-only", "sex": "fm"[i % 2], "y": i * i % 5 % 2} for i in range(40)]
+        for name in "abcd"
     ]
     sites = [Listening(site_of(some, name=name)) for name, some in zip("abcd", rows, strict=True)]
     tiers = [Region("north", cc.House([Region("coast", cc.House(sites[:2])), sites[2]])), sites[3]]

@@ -18,7 +18,8 @@ import concilium as cc
 from concilium.errors import HouseError, RecordsError, StudyError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import ROWS_UNSTATED
-from concilium.federation.histograms import AskNoisyHistograms
+from concilium.federation.counts import AskCounts
+from concilium.federation.questions import Gaussian
 from concilium.federation.releases import find_release
 from concilium.flare.site_file import SiteFile
 from concilium.study.sources import read_tables
@@ -28,8 +29,13 @@ from small_study import SEVERAL, SPLIT, lay_out
 PRIVATE = '[privacy]\nrelease = "private"\nepsilon = 1\n[values]\nsex = ["f", "m"]\ndeath = [0, 1]\n'
 STATED = "one_row_per_patient = true\n"
 SITE = '[site]\npolicy = "policy.toml"\nledger = "site.ledger"\nrecords = "patients.csv"\n{}[schema]\nsex = "code"\n'
-QUESTION = AskNoisyHistograms(
-    query="", target="sex", attributes=(Attribute("sex", (), ("f", "m")),), classes=None, variance="9"
+QUESTION = AskCounts(
+    totals=False,
+    query="",
+    target="sex",
+    attributes=(Attribute("sex", (), ("f", "m")),),
+    classes=None,
+    noise=Gaussian("9"),
 )
 
 
@@ -45,7 +51,7 @@ def write_kit(folder: Path, rows: list[tuple[str, str]], more: str) -> Path:
 def count(site: cc.Site) -> np.ndarray | str:
     try:
         cohort = find_release("private").select(SimpleNamespace(view=site._desk.view), QUESTION)
-        return QUESTION.compute(cohort, b"").reshape(-1)
+        return QUESTION.compute(cohort).reshape(-1)
     except RecordsError as error:
         return str(error)
 
@@ -78,7 +84,7 @@ def test_with_ids_a_patient_has_one_row_or_the_table_does_not_open(tmp_path_fact
         else:
             counts.append(count(site_file.open("north")))
     if len(counts) == 2:
-        assert int(((counts[1] - counts[0]) ** 2).sum()) <= QUESTION.sensitivity_squared
+        assert int(((counts[1] - counts[0]) ** 2).sum()) <= QUESTION.sensitivity.squared
 
 
 def test_a_statement_is_enough(tmp_path):

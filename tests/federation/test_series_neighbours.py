@@ -83,7 +83,7 @@ def test_one_patient_decides_over_no_stated_variable(kind, seed):
     assert not isinstance(one, str), one
     assert not isinstance(other, str), other
     moved = sum(int(change) ** 2 for change in (one - other).tolist())
-    assert moved <= question.sensitivity_squared
+    assert moved <= question.sensitivity.squared
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import shutil
 import socket
 import ssl
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from concilium.errors import ConciliumError, KitError, MissingExtra, StudyError
 from concilium.flare.kit import HouseNotThere, Kit
+from concilium.flare.own_log import start_own_log
+from concilium.flare.parent import watch_dates
 from concilium.flare.project import FlareProject
+from concilium.flare.provisioning import SITE_FILE
 from concilium.flare.site_file import SiteFile
 from concilium.flare.starting import prepare_site
 from concilium.study.study import Study
@@ -61,6 +70,7 @@ def check(*arguments):
         (("port = 8402", "port = 0"), "[house] port must be a whole number from 1 to 65535"),
         (('name = "south"', 'name = "North"'), "two are named 'North'"),
         (('name = "south"', 'name = "house"'), "'house' is the name of something else"),
+        (('name = "south"', 'name = "north-state"'), "'north-state' is the name of something else"),
         (("[house]", "[hose]"), "there is no section [hose]; did you mean 'house'?"),
         (('[[site]]\nname = "north"\n[[site]]\nname = "south"\n', ""), "name every hospital by a [[site]]"),
     ],
@@ -109,6 +119,35 @@ def test_a_hospital_is_added_and_a_kit_made_anew_without_touching_others(network
     assert (kits / "east" / "startup" / "rootCA.pem").read_bytes() == (
         kits / "north" / "startup" / "rootCA.pem"
     ).read_bytes()
+
+
+def test_a_renewed_kit_has_a_new_certificate_and_all_else_as_it_was(network, tmp_path):
+    """Whoever deletes a kit to have it renewed deletes a ledger that lies in it, and the house's identity."""
+    kits = shutil.copytree(network.kits, tmp_path / "kits")
+    (kits / "north" / "local" / "north.ledger").write_bytes(b"what has left")
+
+    def read(kit, startup):
+        return {
+            path.relative_to(kits): path.read_bytes()
+            for path in sorted((kits / kit).rglob("*"))
+            if path.is_file() and ("startup" in path.parts) == startup
+        }
+
+    kept = {kit: read(kit, startup=False) for kit in ("house", "north", "south", "coast")}
+    others = {kit: read(kit, startup=True) for kit in ("south", "coast", PERSON)}
+    command = ("flare", "provision", network.folder / "network.toml", "--out", kits)
+    made = json.loads(run_command(*command, "--renew", "north", "--renew", "house", "--json").stdout)
+    assert sorted(made) == ["house", "north"]
+    assert {kit: read(kit, startup=False) for kit in kept} == kept
+    assert {kit: read(kit, startup=True) for kit in others} == others
+    for kit, role, stem in (("north", "site", "client"), ("house", "house", "server")):
+        own = Kit.open(kits / kit, role)
+        assert own.certificate != Kit.open(network.kits / kit, role).certificate
+        assert (kits / kit / "startup" / f"{stem}.key").stat().st_mode & 0o077 == 0
+        assert not list((kits / kit / "startup").glob("*.sh"))
+    done = run_command(*command, "--renew", "nroth", check=False)
+    assert "there is no kit 'nroth' to renew; did you mean 'north'?" in done.stderr
+    assert "--renew" in run_command(*command, check=False).stderr
 
 
 def reissue(kits, name, starts, ends):
@@ -274,6 +313,97 @@ def test_a_site_knows_its_house_from_others_and_from_nobody(network, tmp_path):
         pytest.raises(KitError, match=r"north: the house at .* does not take this kit's certificate"),
     ):
         kit.check_house()
+
+
+@pytest.mark.parametrize("house", ["nobody", "silent"])
+def test_a_check_ends_where_the_house_cannot_be_reached(kits, network, house, monkeypatch):
+    """It had tried again for ever; a site that is started still does."""
+    monkeypatch.setattr("concilium.flare.kit.CONNECTED_WITHIN", 0.3)
+    monkeypatch.setattr("concilium.flare.starting.time.sleep", lambda pause: pytest.fail("it waits"))
+    with contextlib.ExitStack() as stack:
+        if house == "silent":  # takes the connection and never says a word
+            other = stack.enter_context(socket.create_server(("127.0.0.1", network.port)))
+            other.listen()
+        with pytest.raises(HouseNotThere, match=rf"north: nobody answers at localhost:{network.port}"):
+            prepare_site(Kit.open(kits / "north", "site"), lambda text: None, wait=False)
+    assert "nobody answers" in (kits / "north" / "concilium.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def kit(network):
+    return Kit.open(network.kits / "north", "site")
+
+
+@given(days=st.integers(-400, 400), hours=st.integers(0, 23))
+@settings(max_examples=60, deadline=None)
+def test_an_end_is_said_thirty_days_ahead_and_every_day_of_them(kit, days, hours):
+    ends = kit.certificate.not_valid_after_utc
+    now = ends - timedelta(days=days, hours=hours)
+    if days < 0:
+        with pytest.raises(KitError, match=r"its certificate expired on .*--renew"):
+            kit.check_dates(now)
+    elif now < kit.certificate.not_valid_before_utc:
+        with pytest.raises(KitError, match="set the clock"):
+            kit.check_dates(now)
+    else:
+        said = kit.check_dates(now)
+        assert (f"expires on {ends:%Y-%m-%d}, in {days} days" in said) == (days < 30)
+
+
+def test_the_end_of_the_authority_is_said_too(kit):
+    forever = SimpleNamespace(
+        not_valid_before_utc=kit.certificate.not_valid_before_utc,
+        not_valid_after_utc=kit.authority.not_valid_after_utc + 400 * DAY,
+    )
+    late = replace(kit, certificate=forever)
+    assert "the authority of this network ends on" in late.check_dates(
+        kit.authority.not_valid_after_utc - 9 * DAY
+    )
+
+
+def test_a_running_process_looks_every_day(kits, monkeypatch):
+    """The certificate ends while the site runs, which had been said at the start alone."""
+    reissue(kits, "north", -10 * DAY, 40.5 * DAY)
+    kit = Kit.open(kits / "north", "site")
+    days = iter(range(1, 60))
+    now = datetime.now(UTC)
+    check = Kit.check_dates
+    monkeypatch.setattr(Kit, "check_dates", lambda self: check(self, now + next(days) * DAY))
+
+    class Stop:
+        asked: ClassVar[list[float]] = []
+
+        def wait(self, seconds):
+            self.asked.append(seconds)
+            if len(self.asked) == 20:
+                reissue(kits, "north", -DAY, 300 * DAY)
+            return len(self.asked) > 45
+
+    log = start_own_log(kit.folder, "north")
+    watch_dates(kit, log, Stop())
+    assert set(Stop.asked) == {24 * 3600.0}
+    lines = (kits / "north" / "concilium.log").read_text().splitlines()
+    assert [line.split()[2] for line in lines] == ["WARNING"] * 30 + ["ERROR"] * 5
+    assert "start again, and it is used" not in lines[0]
+    assert "start again, and it is used" in lines[-1]
+
+
+def test_a_ledger_in_the_kit_is_warned_of_and_the_file_that_is_made_names_another_place(kits, tmp_path):
+    for site in ("north", "south"):  # one as provisioned
+        text = SITE_FILE.format(name=site).replace("records.csv", str(tmp_path / "a.csv"))
+        (kits / site / "local" / "concilium.toml").write_text(text)
+    rows = "\n".join(f"{age},{age % 2}" for age in range(30, 60))
+    (tmp_path / "a.csv").write_text(f"age,death\n{rows}\n")
+    inside = text.replace("../../south-state/", "")
+    (kits / "south" / "local" / "concilium.toml").write_text(inside)
+    shutil.rmtree(kits / "north-state")
+    for site, warned in (("north", False), ("south", True)):
+        said = []
+        with pytest.raises(HouseNotThere):
+            prepare_site(Kit.open(kits / site, "site"), said.append, wait=False)
+        assert any("lies in the kit and must outlive it" in line for line in said) == warned
+    assert (kits / "north-state" / "north.ledger").exists()
+    assert (kits / "north-state").stat().st_mode & 0o077 == 0
 
 
 def test_a_hospital_s_own_map_and_dictionary_say_how_its_table_is_read(kits):

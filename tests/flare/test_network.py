@@ -24,6 +24,7 @@ pytest.importorskip("nvflare")
 # Everything is agreed to but naive Bayes, on which a person decides.
 POLICY = """
 [agree]
+releases = ["exact", "masked", "private", "local"]
 methods = ["tree", "voting-trees", "rulefit", "discovery", "experts"]
 """
 

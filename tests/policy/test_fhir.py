@@ -250,6 +250,19 @@ def test_every_way_of_writing_an_address_is_followed(reference: str) -> None:
     assert "p1" not in json.dumps(left)
 
 
+def test_a_reference_inside_an_extension_is_followed() -> None:
+    inside = {"extension": [{"url": "who", "valueReference": {"reference": "Patient/p1"}}]}
+    left = resources(
+        "graph S { node p substitute p.id =~ /p1/new/; }", bundle_of({**PATIENT, "_gender": inside})
+    )
+    assert left["Patient"]["_gender"]["extension"][0]["valueReference"] == {"reference": "Patient/new"}
+    gone = filtered(
+        "graph E { node p where p.resourceType = 'Patient' eliminate p.id; }",
+        bundle_of({**OBSERVATION, "performer": [], "_status": inside}, PATIENT),
+    )
+    assert "p1" not in json.dumps(gone)
+
+
 def test_what_a_reference_says_about_a_resource_goes_when_that_is_changed() -> None:
     left = resources("graph E { node p where p.resourceType = 'Patient' eliminate p.name; }")
     assert left["Observation"]["subject"] == {"reference": "Patient/p1"}

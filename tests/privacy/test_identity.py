@@ -12,8 +12,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concilium.errors import MaskError
-from concilium.privacy.identity import Identity, fingerprint, has_fingerprint, is_signed, statement
+from concilium.errors import MaskError, PolicyError
+from concilium.policy.policy import Policy
+from concilium.privacy.identity import (
+    Identity,
+    fingerprint,
+    has_fingerprint,
+    is_signed,
+    read_fingerprint,
+    statement,
+)
 
 posix = pytest.mark.skipif(os.name != "posix", reason="file modes are a matter of POSIX")
 
@@ -141,3 +149,24 @@ def test_a_statement_can_be_read_in_one_way_only(
 def test_parts_do_not_run_into_each_other() -> None:
     assert statement("p", b"ab", b"c") != statement("p", b"a", b"bc")
     assert statement("p", b"ab") != statement("p", b"ab", b"")
+
+
+@settings(max_examples=200)
+@given(key=st.binary(min_size=32, max_size=32), data=st.data())
+def test_a_fingerprint_is_read_however_it_is_spaced_and_nothing_else_is(
+    key: bytes, data: st.DataObject
+) -> None:
+    """A slip of the pen had been taken for a pin that no hospital fits, and said nothing."""
+    shown = fingerprint(key)
+    spaced = data.draw(
+        st.sampled_from([shown, shown.lower(), shown.replace("-", ""), shown.replace("-", " - ")])
+    )
+    assert read_fingerprint(spaced) == shown
+    place = data.draw(st.integers(0, len(shown) - 1).filter(lambda place: shown[place] != "-"))
+    slip = data.draw(st.sampled_from(["", "0", "1", "8", "9", "AB", "\u0410", "!"]))
+    wrong = shown[:place] + slip + shown[place + 1 :]
+    with pytest.raises(MaskError, match="is not a fingerprint"):
+        read_fingerprint(wrong)
+    section = data.draw(st.sampled_from(["peers", "houses", "revoked"]))
+    with pytest.raises(PolicyError, match=rf"\[{section}\] mercy: .* is not a fingerprint"):
+        Policy(**{section: {"mercy": wrong}})

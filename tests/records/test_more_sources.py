@@ -151,7 +151,6 @@ def test_what_is_no_such_file_is_a_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("module", "extra", "make"),
     [
-        ("pyarrow", "arrow", lambda folder: pl.DataFrame({"a": [1]})),
         ("python_calamine", "excel", lambda folder: write_sheet(folder / "p.xlsx", {"a": [["x"], [1]]})),
     ],
 )

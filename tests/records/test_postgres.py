@@ -11,9 +11,12 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import duckdb
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from concilium.errors import RecordsError
 from concilium.records.cells import read_as_labels
@@ -289,3 +292,96 @@ def test_one_patient_changes_no_reading_of_the_others(filled: Server, map, schem
             Records({name: read_as_labels(table[name])}).values(name) for table in (all_rows, fewer)
         )
         assert first[1:] == second, name
+
+
+HOSTILE = """
+    CREATE SCHEMA evil;
+    CREATE FUNCTION evil.trunc(numeric) RETURNS numeric LANGUAGE sql IMMUTABLE AS 'SELECT 666::numeric';
+    CREATE FUNCTION evil.abs(numeric) RETURNS numeric LANGUAGE sql IMMUTABLE AS 'SELECT 9e20::numeric';
+    CREATE FUNCTION evil.same(numeric, numeric) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true';
+    CREATE OPERATOR evil.= (LEFTARG = numeric, RIGHTARG = numeric, FUNCTION = evil.same);
+    CREATE FUNCTION evil.current_schema() RETURNS name LANGUAGE sql AS $$ SELECT 'evil'::name $$;
+    CREATE FUNCTION evil.leak() RETURNS text LANGUAGE sql AS $$ SELECT 'evil' $$;
+    CREATE VIEW evil.pg_matviews AS SELECT 'evil'::text AS schemaname, 'patients'::text AS matviewname;
+    CREATE DOMAIN evil.text AS varchar(1);
+    CREATE DOMAIN evil.float8 AS pg_catalog.float8 CHECK (false);
+    CREATE TABLE evil.heights AS SELECT 1 AS x;
+    CREATE TABLE heights AS SELECT 1.5::numeric AS x, 'long' AS note UNION ALL SELECT 2.5, 'longer';
+    CREATE USER misled PASSWORD 'read';
+    GRANT USAGE ON SCHEMA evil TO misled;
+    GRANT SELECT ON heights, evil.heights, evil.pg_matviews TO misled;
+    ALTER ROLE misled SET search_path = evil, public, pg_catalog;
+"""
+
+
+def test_no_schema_on_the_search_path_changes_what_is_read(filled: Server) -> None:
+    with psycopg.connect(filled.url()) as connection:
+        connection.execute(HOSTILE)
+    for table in ("public.heights", "heights"):
+        with psycopg.connect(filled.url("misled", "read")) as connection:
+            assert connection.execute("SELECT trunc(1.5)").fetchone() == (666,)  # the attack works by itself
+        records = Records.read(filled.url("misled", "read"), table=table)
+        if table == "public.heights":
+            assert records.values("x") == [1.5, 2.5]
+            assert records.values("note") == ["long", "longer"]
+    for path in ("", "nowhere", '"$user"'):
+        url = f"{filled.url()}?options=-csearch_path%3D{quote(path)}"
+        assert Records.read(url, table="clinic.seen").values("a") == [4]
+
+
+NAMES = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=15
+) | st.sampled_from(
+    [
+        'a"b',
+        "a; DROP TABLE heights; --",
+        "%s %(x)s",
+        "{}",
+        "{0}",
+        "a'b",
+        "\u202eevil",
+        "select",
+        "$$",
+        "a.b",
+        "A b",
+        "/*",
+    ]
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    schema=NAMES, table=NAMES, columns=st.lists(NAMES.filter(str.strip), min_size=1, max_size=3, unique=True)
+)
+def test_whatever_tables_and_columns_are_called_they_are_read(filled, schema, table, columns):
+    schema = f"s{schema}"
+    names = [psycopg.sql.Identifier(name) for name in (schema, table)]
+    whole = psycopg.sql.SQL(".").join(names)
+    cells = psycopg.sql.SQL(", ").join(
+        psycopg.sql.SQL("{} AS {}").format(psycopg.sql.Literal(place), psycopg.sql.Identifier(name))
+        for place, name in enumerate(columns)
+    )
+    with psycopg.connect(filled.url()) as connection:
+        connection.execute(psycopg.sql.SQL("CREATE SCHEMA {}").format(names[0]))
+        connection.execute(psycopg.sql.SQL("CREATE TABLE {} AS SELECT {}").format(whole, cells))
+    try:
+        records = Records.read(filled.url(), table=f"{schema}.{table}")
+        assert {name: records.values(name) for name in records.names} == {
+            name: [place] for place, name in enumerate(columns)
+        }
+    finally:
+        with psycopg.connect(filled.url()) as connection:
+            connection.execute(psycopg.sql.SQL("DROP SCHEMA {} CASCADE").format(names[0]))
+
+
+def test_a_table_cannot_pass_for_one_of_another_schema(filled: Server) -> None:
+    """Whoever may create tables in the usual schema does not thereby replace those of others."""
+    with psycopg.connect(filled.url()) as connection:
+        connection.execute('CREATE TABLE public."clinic.seen" AS SELECT 666 AS a')
+    try:
+        with pytest.raises(RecordsError, match=r"two tables are called 'clinic\.seen'; rename one of them"):
+            Records.read(filled.url(), table="clinic.seen")
+        assert Records.read(filled.url(), table="kept").values("a") == [5]
+    finally:
+        with psycopg.connect(filled.url()) as connection:
+            connection.execute('DROP TABLE public."clinic.seen"')

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from auditing import bound_epsilon, learn_epsilon, tails_and_points
-from concilium.federation.histograms import AskPureHistograms
 
 import concilium as cc
 from agreed import Asker
@@ -22,7 +21,9 @@ from concilium.experts.expert_answers import AskExpertLabels, AskExpertStep
 from concilium.experts.public_stays import PublicStays
 from concilium.federation.arrays import pack
 from concilium.federation.attributes import Attribute
+from concilium.federation.counts import AskCounts
 from concilium.federation.messages import Answer
+from concilium.federation.questions import Gaussian, Laplace
 from concilium.federation.releases import find_release
 from concilium.federation.releases import noised as noised_release
 from concilium.federation.sums import read_sum
@@ -89,7 +90,7 @@ def ask_histograms(values, epsilon, cells=1_000, times=15):
     rows = [{"a": value, "b": value} for value in values] or [{"a": None, "b": None}]
     table = cc.Records.from_rows(rows, schema={"a": "number", "b": "number"})
     attributes = tuple(Attribute(name, edges=edges) for name in ("a", "b"))
-    question = AskPureHistograms(query="", target="", attributes=attributes, epsilon=epsilon)
+    question = AskCounts(totals=False, query="", target="", attributes=attributes, noise=Laplace(epsilon))
     answers = [ask(cc.Site("north", table, RICH), question, "noised") for _ in range(times)]
     return np.concatenate([answer.reshape(2, -1).T[1:] for answer in answers])  # the first cell: missing
 
@@ -156,9 +157,11 @@ def test_one_step_of_private_experts_costs_what_it_claims():
 
 def test_labels_of_private_experts_cost_what_they_claim():
     steps, delta = 6, Fraction(1, 1000)
-    question = make_question(AskExpertLabels, steps, variance=str(8 * steps * find_sensitivity(4) ** 2))
+    question = make_question(
+        AskExpertLabels, steps, noise=Gaussian(str(8 * steps * find_sensitivity(4) ** 2))
+    )
     claim = epsilon_from_rho(
-        price_gaussian_shares(question.sensitivity_squared, question.noise, question.numbers, 3, 1), delta
+        price_gaussian_shares(question.sensitivity.squared, question.variance, question.numbers, 3, 1), delta
     )
     one, other = (
         draw_private(question, moved, 20_000) for moved in (0, find_sensitivity(question.task.bound))

@@ -153,8 +153,8 @@ WRONG_SECTIONS = [
     ("[house]\ntimeout = inf", "[house] timeout must be a number above 0; got inf"),
     ('[house]\non_loss = "wait"', '[house] on_loss must be one of "continue", "stop"; got "wait"'),
     ("[house]\ntime_out = 5", "[house] has no key 'time_out'; did you mean 'timeout'?"),
-    ("[tree]\nmax_depth = -1", "[tree] max_depth must be a whole number of at least 0; got -1"),
-    ("[tree]\nmax_depth = 2.5", "[tree] max_depth must be a whole number of at least 0; got 2.5"),
+    ("[tree]\nmax_depth = -1", "[tree] max_depth must be a whole number from 0 to 1000; got -1"),
+    ("[tree]\nmax_depth = 2.5", "[tree] max_depth must be a whole number from 0 to 1000; got 2.5"),
     ('[schema]\nrace = "text"', '[schema] race must be one of "code", "number"; got "text"'),
     ("[bins]\nage = 40", "[bins] age must be a list of numbers, each larger than the one before; got 40"),
     ("[bins]\nage = []", "[bins] age must be a list of numbers, each larger than the one before; got []"),
@@ -294,7 +294,7 @@ RARE = VOTING.replace("[sites]", 'positive = "yes"\n[sites]')
         ),
         (
             RARE + "[voting-trees]\nnegatives = 0",
-            "[voting-trees] negatives must be a whole number of at least 1; got 0",
+            "[voting-trees] negatives must be a whole number from 1 to 1000000; got 0",
         ),
         (
             RARE + "[voting-trees]\nimbalance = 2",

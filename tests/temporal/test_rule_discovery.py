@@ -172,8 +172,10 @@ def test_one_truth_and_one_judgement(trust):
 def test_too_few_patients_are_refused_before_anything_is_spent_where_their_number_is_public():
     for trust in ("secure-sum", "local", "rule"):
         with pytest.raises(StudyError, match=r"this study cannot work.*it would with \d+ clients"):
-            cc.RuleDiscovery(**{**STUDY, "threshold": 0.01, "epsilon": 0.1, "trust": trust}, clients=300)
-        cc.RuleDiscovery(**{**STUDY, "epsilon": 8, "trust": trust}, clients=10**6)
+            cc.RuleDiscovery(
+                **{**STUDY, "threshold": 0.01, "epsilon": 0.1, "trust": trust}, clients=300
+            ).draft()
+        cc.RuleDiscovery(**{**STUDY, "epsilon": 8, "trust": trust}, clients=10**6).draft()
 
 
 def test_where_their_number_is_not_public_a_thousandth_is_spent_to_find_out():

@@ -14,9 +14,18 @@ from concilium.cli.output import Tell, refuse_file, say, say_json, say_table, sh
 from concilium.cli.pending import say_pending
 from concilium.cli.results import tell_all
 from concilium.cli.study_options import MetricsJson, StudyFile, Wait
-from concilium.errors import CannotResume, HouseError, MissingExtra, RunStopped, StudyError, StudyPending
+from concilium.errors import (
+    CannotResume,
+    HouseError,
+    KitError,
+    MissingExtra,
+    RunStopped,
+    StudyError,
+    StudyPending,
+)
 
 if TYPE_CHECKING:
+    from concilium.flare.kit import Kit
     from concilium.study import Study
     from concilium.study.results import StudyResults
     from concilium.study.several import SeveralResults
@@ -61,29 +70,39 @@ def provision(
         Path, typer.Argument(metavar="PROJECT", help="The project file (TOML).", show_default=False)
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the kits go.", show_default=False)],
+    renew: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--renew", metavar="KIT", help="Give this kit a new certificate and key.", show_default=False
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make a kit for the house, for each hospital and for each person who submits studies.
 
-    Kits that are there already stay as they are: add a hospital to the file and run it again, or delete a kit to have
-    it made anew (its certificate holds for 360 days). Keep DIR/authority safe: who has it can let anybody connect,
-    though nobody can answer for a hospital.
+    Kits that are there already stay as they are: add a hospital to the file and run it again. A certificate holds for
+    360 days; --renew makes another, which replaces the folder `startup` of a kit and nothing else. Keep DIR/authority
+    safe: who has it can let anybody connect, though nobody can answer for a hospital.
 
     \b
     Example:
       concilium flare provision network.toml --out kits
+      concilium flare provision network.toml --out kits --renew north
     """
     require_flare()
     from concilium.flare.project import FlareProject
     from concilium.flare.provisioning import provision as make
 
-    made = make(FlareProject.read(project), out)
+    made = make(FlareProject.read(project), out, renew or ())
     if as_json:
         say_json({name: str(folder) for name, folder in made.items()})
         return
     for name, folder in made.items():
         say(f"{name}: {folder}")
-    say("send each its own kit and no other; each has a file local/concilium.toml to fill in")
+    if renew:
+        say("send each its new folder startup, to put in place of the old one; then they start again")
+    else:
+        say("send each its own kit and no other; each has a file local/concilium.toml to fill in")
 
 
 @app.command(short_help="Run a hospital's site, in the foreground.")
@@ -101,10 +120,12 @@ def site(
     """
     require_flare()
     from concilium.flare.kit import Kit
-    from concilium.flare.starting import become_site, prepare_site
+    from concilium.flare.starting import become_site, hold_kit, prepare_site
 
     own = Kit.open(kit, "site")
-    prepare_site(own, say)
+    if not check:
+        hold_kit(own)
+    prepare_site(own, say, wait=not check)
     if not check:
         become_site(own)
 
@@ -122,9 +143,11 @@ def house(
     """
     require_flare()
     from concilium.flare.kit import Kit
-    from concilium.flare.starting import become_house, prepare_house
+    from concilium.flare.starting import become_house, hold_kit, prepare_house
 
     own = Kit.open(kit, "house")
+    if not check:
+        hold_kit(own)
     prepare_house(own, say)
     if not check:
         become_house(own)
@@ -155,7 +178,7 @@ def submit(
     from concilium.flare.kit import Kit
     from concilium.study import Study
 
-    definition, own = Study.read(study, elsewhere=True), Kit.open(kit, "person")
+    definition, own = Study.read(study, elsewhere=True), open_own(Kit.open(kit, "person"))
     refuse_file(out.absolute())
     patience = definition.house.patience if wait is None else wait
     with show_progress(quiet=as_json) as tell:
@@ -178,7 +201,7 @@ def status(kit: PersonKit, as_json: Json = False) -> None:
     from concilium.flare.kit import Kit
     from concilium.flare.session import look_at_network
 
-    network = look_at_network(Kit.open(kit, "person"))
+    network = look_at_network(open_own(Kit.open(kit, "person")))
     jobs = [
         {
             "job": job.get("job_id"),
@@ -203,6 +226,55 @@ def status(kit: PersonKit, as_json: Json = False) -> None:
             ["study", "status", "submitted", "job"],
             [[str(one[key] or "–") for key in ("study", "status", "submitted", "job")] for one in jobs],
         )
+
+
+@app.command(short_help="End a job of your own.")
+def end(
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB", help="The job's id, or how it begins: `flare status` shows it.", show_default=False
+        ),
+    ],
+    kit: PersonKit,
+) -> None:
+    """End a job that you submitted, at the house and at all hospitals. What was answered stays charged, and
+    `flare submit --resume` to the same folder goes on from there. A job of somebody else stays as it is.
+
+    \b
+    Example:
+      concilium flare end d756befe --kit kits/ana@example.org
+    """
+    require_flare()
+    from concilium.flare.kit import Kit
+    from concilium.flare.session import end_job
+
+    say(f"ended: {end_job(open_own(Kit.open(kit, 'person')), job)}")
+
+
+@app.command(short_help="Print the systemd unit of a site or of the house.")
+def unit(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="Either site or house.", show_default=False)],
+) -> None:
+    """Print the unit by which systemd runs a hospital's site, or the house, with nothing writable but its own folders.
+
+    \b
+    Example:
+      concilium flare unit site > /etc/systemd/system/concilium-site@.service
+    """
+    from importlib.resources import files
+
+    units = {"site": "concilium-site@.service", "house": "concilium-house.service"}
+    if role not in units:
+        raise KitError(f"there is no unit {role!r}; there is one for a site and one for the house")
+    say(files("concilium.flare").joinpath("units", units[role]).read_text(encoding="utf-8").rstrip())
+
+
+def open_own(kit: Kit) -> Kit:
+    """A person's kit, with a warning where its certificate ends soon."""
+    if warning := kit.check_dates():
+        warn(f"warning: {warning}")
+    return kit
 
 
 def submit_until(

@@ -50,6 +50,15 @@ def gateway(
             "--hl7-charset", metavar="NAME", help="What HL7 v2 messages are in that do not say so in MSH-18."
         ),
     ] = "ASCII",
+    hl7_idle: Annotated[
+        int,
+        typer.Option(
+            "--hl7-idle",
+            metavar="SECONDS",
+            min=1,
+            help="How long an MLLP connection may be idle before it is closed.",
+        ),
+    ] = 300,
 ) -> None:
     """Filter messages on their way out: post a graph, a FHIR bundle or HL7 v2, get it back filtered, or refused.
 
@@ -63,7 +72,7 @@ def gateway(
       concilium gateway policy.toml --hl7-port 2575 --hl7-to 127.0.0.1:2576
     """
     from concilium.console.gateway import Gateway, listen, serve, write_address
-    from concilium.console.mllp import MllpChannel, running
+    from concilium.console.mllp import MllpChannel, Patience, running
     from concilium.policy.hl7v2 import require_parser
     from concilium.policy.policy import read_rules
     from concilium.policy.v2_text import find_character_set
@@ -94,7 +103,7 @@ def gateway(
             if receiver[0] not in LOOPBACK:
                 warn(f"HL7 v2 messages go on to {receiver[0]} unencrypted; put a tunnel (TLS, VPN) between")
             listener = stack.enter_context(listen(host, hl7_port, "--hl7-port"))
-            stack.enter_context(running(MllpChannel(gate, *receiver), listener))
+            stack.enter_context(running(MllpChannel(gate, *receiver, Patience(idle=hl7_idle)), listener))
             address = write_address(host, listener.getsockname()[1])
             say(f"filtering HL7 v2 sent to {address} (MLLP) on its way to {hl7_to}")
         serve(gate, host, port, lambda address: say(f"filtering messages posted to {address}/transactions"))

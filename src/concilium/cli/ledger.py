@@ -255,6 +255,41 @@ def forget_peer(
     say(f"{file}: goes on with {fingerprint}, from whatever its ledger shows next")
 
 
+@app.command(short_help="Copy the ledger, also while its site runs.")
+def backup(
+    file: File,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="COPY", help="A new file for the copy.", show_default=False)
+    ],
+) -> None:
+    """Copy a ledger with all that was entered by now, and the identity beside it; also while its site runs.
+
+    A plain copy of the file misses what is still in its log (FILE-wal). The head beside the ledger is not copied: by it
+    a copy that is put back is noticed, and `ledger accept-restored` goes on from there.
+
+    \b
+    Example:
+      concilium ledger backup north.ledger --out /backup/north-monday.ledger
+    """
+    from concilium.errors import LedgerError
+    from concilium.privacy.identity import Identity
+    from concilium.privacy.ledger import Ledger
+
+    identity, copy = Path(f"{file}.identity"), Path(f"{out}.identity")
+    if copy.exists():
+        raise LedgerError(f"{copy}: there is a file already, and a copy replaces none; name another")
+    with Ledger.open_readonly(existing(file)) as book:
+        head = book.back_up(out)
+    if identity.exists():
+        Identity.load(identity).save(copy)
+    say(f"{out}: {head.count} entries, unbroken; the last one is {head.hash}")
+    say(
+        f"{copy}: the hospital's key; keep it secret"
+        if identity.exists()
+        else "no identity lies beside the ledger"
+    )
+
+
 def existing(file: Path) -> Path:
     """The file, which must be there: changing a ledger never makes one."""
     from concilium.errors import LedgerError

@@ -57,7 +57,7 @@ app.command("consult", short_help="Predict for a patient, with reasons.")(consul
 app.command("adapt", short_help="Adapt a model to a hospital's own patients, at home.")(adapt.adapt)
 app.command("audit", short_help="Attack a model: whom does it give away?")(audit.audit)
 app.command("share", short_help="Hand on coded histories, sensitive codes randomised.")(share.share)
-app.command("identity", short_help="A hospital's fingerprint, for its peers.")(identity.identity)
+app.add_typer(identity.app, name="identity", short_help="A hospital's fingerprint, for its peers.")
 app.add_typer(studies.app, name="studies", short_help="What is proposed to a hospital; agree or refuse.")
 app.add_typer(ledger.app, name="ledger", short_help="What a hospital has released; what is left.")
 app.add_typer(policy.app, name="policy", short_help="What a policy says, and what it would do.")

@@ -57,6 +57,7 @@ def check(
     Example:
       concilium policy check policy.toml --records patients.csv
     """
+    from concilium.cli.agreement_words import describe_agree, find_idle_names
     from concilium.policy.explain import describe, describe_function, find_oddities
     from concilium.policy.policy import read_rules
 
@@ -69,7 +70,8 @@ def check(
         )
     acts = {graph.name: describe(graph) for graph in graphs.graphs} if graphs is not None else {}
     functions = {one.name: describe_function(one) for one in graphs.functions} if graphs is not None else {}
-    release = describe_release(rules)
+    release, agreeing = describe_release(rules), describe_agree(rules)
+    warnings += find_idle_names(rules)
     fit, idle = ([], []) if records is None else fit_to(rules, records)
     warnings += idle
     if as_json:
@@ -77,6 +79,7 @@ def check(
             {
                 "policy": str(file),
                 "release": release,
+                "agree": agreeing,
                 "graphs": acts,
                 "functions": functions,
                 "records": fit or None,
@@ -95,6 +98,9 @@ def check(
             say(f"  {sentence}")
     say("a site with this policy")
     for sentence in [*release, *fit]:
+        say(f"  {sentence}")
+    say("without asking a person it")
+    for sentence in agreeing:
         say(f"  {sentence}")
     for sentence in warnings:
         warn(f"warning: {sentence}")
@@ -170,7 +176,7 @@ def describe_budget(rules: Policy) -> list[str]:
     from concilium.privacy.accounting import shown
     from concilium.privacy.budgets import DEFAULT_BUDGETS
 
-    allowance, currency = rules.allowance, "rho" if rules.budget is None else rules.budget.currency
+    allowance, currency = rules.allowance, rules.currency
     if allowance.unlimited:
         sentences = ["has an unlimited budget: private answers can be averaged until nothing is private"]
     elif allowance.total is not None:

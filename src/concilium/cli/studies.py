@@ -12,10 +12,9 @@ from concilium.cli.ledger import ShowByDefault, existing
 from concilium.cli.output import escape_controls, say, say_json, say_table
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from concilium.federation.committee import StudyOverview
     from concilium.policy.policy import Policy
+    from concilium.privacy.budgets import Balance
 
 
 class ListByDefault(ShowByDefault):
@@ -70,7 +69,7 @@ def list_all(
 
     with Ledger.open_readonly(file) as book:
         proposed = list_studies(book, read_policy(policy), find_public(file, identity))
-        delta, site = book.delta, book.settings.site
+        balance, site = book.balance(), book.settings.site
     if as_json:
         say_json({"ledger": str(file), "site": site, "studies": [study.to_dict() for study in proposed]})
         return
@@ -79,7 +78,7 @@ def list_all(
         return
     say_table(
         ["study", "status", "asks", "of", "release", "house", "price", "cost so far", "until", "id"],
-        [list_study(study, delta) for study in proposed],
+        [list_study(study, balance) for study in proposed],
     )
     waiting = [study for study in proposed if study.status == "waiting"]
     for study in waiting:
@@ -181,10 +180,9 @@ def read_policy(path: Path | None) -> Policy | None:
     return None if path is None else Policy.read(path)
 
 
-def list_study(study: StudyOverview, delta: Fraction) -> list[str]:
+def list_study(study: StudyOverview, balance: Balance) -> list[str]:
     """A study as a line of the table: names first, its id last."""
-    from concilium.federation.committee import describe_cost
-    from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
+    from concilium.federation.committee import describe_cost, say_amount
 
     terms = study.opened
     price = study.record.price
@@ -195,8 +193,8 @@ def list_study(study: StudyOverview, delta: Fraction) -> list[str]:
         study.query,
         "–" if terms is None else terms.method.release,
         study.asked_by,
-        "–" if price is None else f"epsilon {say_epsilon(epsilon_from_rho(price, delta))}",
-        describe_cost(study, delta),
+        "–" if price is None else say_amount(price, balance).split(" (")[0],
+        describe_cost(study, balance),
         "–" if terms is None else terms.terms.ends,
         study.short_id,
     ]

@@ -18,12 +18,19 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from concilium.codes.code_design import KEPT, SINCE_FIRST, CodeDesign, open_design
+from concilium.codes.code_design import (
+    KEPT,
+    MOST_EVENTS,
+    MOST_IN_BLOCKS,
+    SINCE_FIRST,
+    CodeDesign,
+    check_design,
+)
 from concilium.codes.sensitive_codes import sensitive_codes
 from concilium.codes.shared_codes import AskSharedCodes, SharedCodes
 from concilium.errors import ConciliumError
 from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.method import QueryText, as_written, documented, read_epsilon
+from concilium.federation.method import AN_EPSILON, QueryText, as_written, documented, read_epsilon
 from concilium.federation.undertaking import Undertaking
 from concilium.parameters import Parameter, choice, flag, names, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure, say_epsilon
@@ -61,6 +68,7 @@ class AgreedSharing(Undertaking[SharedBody]):
     releases: ClassVar[tuple[str, ...]] = ("shared",)
     handed_on: ClassVar[str] = "codes"
     reads_columns: ClassVar[bool] = False
+    pure_releases: ClassVar[tuple[str, ...]] = ("shared",)
     answers_at_random: ClassVar[bool] = True
 
     sensitive: Annotated[
@@ -69,21 +77,21 @@ class AgreedSharing(Undertaking[SharedBody]):
     ]
     epsilon: Annotated[
         float | str | Fraction,
-        Parameter(
-            "a number above 0", read_epsilon, "what one event costs; everyone pays for max_events of them"
-        ),
+        Parameter(AN_EPSILON, read_epsilon, "what one event costs; everyone pays for max_events of them"),
     ]
     max_events: Annotated[
         int,
         Parameter(
-            "a whole number of at least 1", whole(1), "of a longer history the latest so many are handed on"
+            f"a whole number from 1 to {MOST_EVENTS}",
+            whole(1, MOST_EVENTS),
+            "of a longer history the latest so many are handed on",
         ),
     ]
     block_size: Annotated[
         int,
         Parameter(
-            "a whole number of at least 1",
-            whole(1),
+            f"a whole number from 1 to {MOST_IN_BLOCKS}",
+            whole(1, MOST_IN_BLOCKS),
             "a protected code mostly leaves as one of so many like it",
         ),
     ]
@@ -138,8 +146,7 @@ class AgreedSharing(Undertaking[SharedBody]):
         return "shared"
 
     def check(self) -> None:
-        self.design.check()
-        open_design(self.design)
+        check_design(self.design)
 
     @cached_property
     def design(self) -> CodeDesign:
@@ -182,7 +189,7 @@ class AgreedSharing(Undertaking[SharedBody]):
     def find_reservation(self, sensitive: Sequence[str] | None) -> str | None:
         """A house may name any codes as sensitive, and leave all others in the clear: what a policy agrees to by itself
         hides at least those that the policy names, or the law (sensitive_codes.py)."""
-        taxonomy, _ = open_design(self.design)
+        taxonomy = check_design(self.design)
         try:
             wanted = sensitive_codes(taxonomy) if sensitive is None else sensitive
             codes = {code for text in wanted for code in taxonomy.under(text)}

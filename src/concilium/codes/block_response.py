@@ -34,6 +34,7 @@ from concilium.privacy.bits import find_replacement_threshold, toss
 from concilium.privacy.mechanisms import warn_if_noiseless
 
 CODES_AT_ONCE = 1 << 18
+UNREADABLE = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,13 +118,18 @@ class BlockResponse:
         return self.protected[self.blocks]
 
     def randomize(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Each code randomised by itself, independent of all others."""
+        """Each code randomised by itself, independent of all others. What is no code (UNREADABLE) becomes any of Y_P:
+        its ratio to every other input is at most e^E, too, as p_S >= e^-E and n P(y | x) <= e^E."""
         warn_if_noiseless(self.epsilon, f"epsilon = {float(self.epsilon):g}")
         answers = np.array(codes, dtype=np.int32)
+        unreadable = np.flatnonzero(answers == UNREADABLE)
+        answers[unreadable] = self.protected[randomness.draw_below(len(self.protected), len(unreadable))]
         if randomness.noise_is_zero():
             return answers
+        drawn = answers[unreadable]
         for first in range(0, len(answers), CODES_AT_ONCE):
             self._randomize_some(answers[first : first + CODES_AT_ONCE])
+        answers[unreadable] = drawn
         return answers
 
     def _randomize_some(self, answers: NDArray[np.int32]) -> None:

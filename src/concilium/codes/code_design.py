@@ -30,6 +30,7 @@ SINCE_FIRST, KEPT = "since first", "kept"
 # Blocks look at the distances of all protected codes to each other.
 MOST_IN_BLOCKS = 2_000
 MOST_EVENTS = 100_000
+MOST_LEVELS = 32  # of a tree: classifications of diseases have seven
 
 
 class CodeDesign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,14 +115,20 @@ def open_design(design: CodeDesign) -> tuple[Taxonomy, BlockResponse]:
     return _open_again(msgspec.json.encode(design))
 
 
-@lru_cache(maxsize=8)
-def _open_again(encoded: bytes) -> tuple[Taxonomy, BlockResponse]:
-    design = msgspec.json.decode(encoded, type=CodeDesign)
+def check_design(design: CodeDesign) -> Taxonomy:
+    """The taxonomy; StudyError where the design cannot be. It takes no blocks, which take the square of the codes."""
     design.check()
     taxonomy = open_taxonomy(design)
     listed = (*design.sensitive, *design.hidden, *design.company)
     if unknown := [code for code in listed if code not in taxonomy]:
         raise StudyError(f"{unknown[0]!r} is not a code of {taxonomy!r}, which a design names in full")
+    return taxonomy
+
+
+@lru_cache(maxsize=8)
+def _open_again(encoded: bytes) -> tuple[Taxonomy, BlockResponse]:
+    design = msgspec.json.decode(encoded, type=CodeDesign)
+    taxonomy = check_design(design)
     response = make_response(
         taxonomy, design.outputs, design.never_shown, design.block_size, Fraction(design.epsilon)
     )
@@ -136,7 +143,12 @@ def open_taxonomy(design: CodeDesign) -> Taxonomy:
     if design.taxonomy == "icd10":
         return Taxonomy.icd10(design.digits, headings=headings)
     try:
-        return Taxonomy("tree", CodeTree(design.tree), {})
+        tree = CodeTree(design.tree)
+        if tree.depth > MOST_LEVELS:
+            raise StudyError(
+                f"the tree of a design has {MOST_LEVELS} levels at most; this one has {tree.depth}"
+            )
+        return Taxonomy("tree", tree, {})
     except RecordsError as error:
         raise StudyError(f"the tree of a design is none: {error}") from None
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.codes.block_response import UNREADABLE
 from concilium.codes.taxonomy import Taxonomy
 from concilium.privacy import randomness
 from concilium.records.sequence_lists import MILLISECONDS
@@ -63,6 +64,14 @@ def number_codes(taxonomy: Taxonomy, sequences: Sequences) -> NDArray[np.int32]:
         [known if text == blot else number_of[next(names)] for text in sequences.labels], dtype=np.int32
     )
     return numbers[sequences.codes] if len(numbers) else np.zeros(0, dtype=np.int32)
+
+
+def read_codes(taxonomy: Taxonomy, sequences: Sequences) -> NDArray[np.int32]:
+    """The number of each event's code, read by itself; UNREADABLE where it is none of the taxonomy, or suppressed."""
+    number_of = {code: number for number, code in enumerate(taxonomy.codes)}
+    read = taxonomy.read_each(sequences.labels)
+    numbers = [UNREADABLE if code is None else number_of[code] for code in read]
+    return np.array(numbers, dtype=np.int32)[sequences.codes] if numbers else np.zeros(0, dtype=np.int32)
 
 
 def start_at_zero(sequences: Sequences) -> Sequences:

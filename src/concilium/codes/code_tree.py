@@ -28,20 +28,23 @@ class CodeTree:
             children.setdefault(parent, []).append(node)
         self.parent_of = dict(parent_of)
         self.children = {parent: tuple(sorted(nodes)) for parent, nodes in children.items()}
-        nodes = list(self._walk())
+        levels = dict(self._walk())
+        nodes = list(levels)
         if len(nodes) <= len(parent_of):
             lost = min(set(parent_of).difference(nodes))
             raise RecordsError(f"{lost!r} is under itself or under something that has no parent of its own")
+        self.depth = max(levels.values())
         self.leaves: tuple[str, ...] = tuple(node for node in nodes if node not in self.children)
         """The leaves, in the order of the tree."""
         self.place_of: dict[str, int] = {leaf: place for place, leaf in enumerate(self.leaves)}
 
-    def _walk(self) -> Iterator[str]:
-        waiting = [ROOT]
+    def _walk(self) -> Iterator[tuple[str, int]]:
+        """The nodes in the order of the tree, each with its level."""
+        waiting = [(ROOT, 0)]
         while waiting:
-            node = waiting.pop()
-            yield node
-            waiting.extend(reversed(self.children.get(node, ())))
+            node, level = waiting.pop()
+            yield node, level
+            waiting.extend((child, level + 1) for child in reversed(self.children.get(node, ())))
 
     def __contains__(self, node: object) -> bool:
         return node in self.parent_of

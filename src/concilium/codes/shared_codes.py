@@ -2,9 +2,9 @@
 
 Claim: as federation/releases/shared.py and block_response.py say. Everyone is charged max_events * epsilon of the
 design, whoever has how many events. The order of a hospital's rows does not show: patients leave in an order that only
-the hospital can work out, and codes of one moment sorted by what they leave as (code_events.py). Not protected: that
-all codes can be read. Where codes at the hospital are no codes of the design's taxonomy, nothing leaves, and which
-these are is for the hospital's own log: a refusal that named them would tell of patients.
+the hospital can work out, and codes of one moment sorted by what they leave as (code_events.py). A text that is no code
+of the design's taxonomy leaves as any protected code: a refusal would tell that somebody has it. The hospital's own log
+names such texts.
 
 docs/methods.md, section 7.13.
 """
@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from concilium.codes.code_design import SINCE_FIRST, CodeDesign, open_design
-from concilium.codes.code_events import number_codes, replace_codes, start_at_zero, take_latest
-from concilium.errors import MessageError, RecordsError, StudyError, UnknownCode
+from concilium.codes.code_events import read_codes, replace_codes, start_at_zero, take_latest
+from concilium.codes.taxonomy import Taxonomy
+from concilium.errors import DoesNotFit, MessageError, StudyError, UnknownCode
 from concilium.federation.arrays import Array, pack, unpack
 from concilium.federation.cohort import Cohort
 from concilium.federation.patient_numbers import order_patients
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNREADABLE = (
-    "some codes of this hospital's patients are not in the classification that the study names, at its level, or not "
-    "written in one way; the hospital's own log names them"
-)
 MOST_LETTERS = 64
 # For each event, and for each patient: to cut, order, number and draw it. And to read the codes that there are.
 OF_AN_EVENT, OF_A_PATIENT, OF_ALL_CODES = 60, 1_500, 60_000_000
@@ -124,15 +121,6 @@ class AskSharedCodes(Randomised[SharedCodes], frozen=True, kw_only=True):
 
     def count(self, cohort: Cohort) -> int:
         held = find_codes(cohort)
-        taxonomy, _ = open_design(self.design)
-        try:
-            number_codes(taxonomy, held)
-        except UnknownCode as error:
-            log.warning("codes cannot be shared: %s", error)
-            raise RecordsError(UNREADABLE) from None
-        if taxonomy.root in held.labels:
-            log.warning("codes cannot be shared: some are suppressed (%s)", taxonomy.root)
-            raise RecordsError(UNREADABLE)
         return int(np.minimum(held.counts, self.design.max_events).sum())
 
     def compute(self, cohort: Cohort, order: bytes = b"") -> SharedCodes:
@@ -141,14 +129,26 @@ class AskSharedCodes(Randomised[SharedCodes], frozen=True, kw_only=True):
         latest = take_latest(held.take(order_patients(order, held.ids)), self.design.max_events)
         if self.design.dates == SINCE_FIRST:
             latest = start_at_zero(latest)
-        drawn = response.randomize(number_codes(taxonomy, latest))
+        warn_of_unreadable(taxonomy, held)
+        drawn = response.randomize(read_codes(taxonomy, latest))
         return write_codes(replace_codes(latest, drawn, taxonomy.codes))
+
+
+def warn_of_unreadable(taxonomy: Taxonomy, held: Sequences) -> None:
+    """Say in the hospital's own log which codes cannot be read: outside nobody is told, since one patient could decide
+    it."""
+    try:
+        taxonomy.normalise_all([text for text in held.labels if text != taxonomy.root])
+    except UnknownCode as error:
+        log.warning("codes that cannot be read leave as any protected code: %s", error)
+    if taxonomy.root in held.labels:
+        log.warning("codes that are suppressed (%s) leave as any protected code", taxonomy.root)
 
 
 def find_codes(cohort: Cohort) -> Sequences:
     part = cohort.take_part("codes")
     if not isinstance(part, Sequences):
-        raise RecordsError("this hospital holds its codes in a form that cannot be handed on")
+        raise DoesNotFit("this hospital holds its codes in a form that cannot be handed on")
     return part
 
 

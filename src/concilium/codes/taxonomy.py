@@ -142,6 +142,10 @@ class Taxonomy:
             raise UnknownCode(self._say_unknown(unknown, len(found)), tuple(unknown))
         return tuple(str(found[label][0]) for label in labels)
 
+    def read_each(self, labels: Iterable[str]) -> list[str | None]:
+        """The code of each text by itself, whatever the others are; None where it means none."""
+        return [self._find(label)[0] for label in labels]
+
     def distances(self, codes: Iterable[str], alpha: float = ALPHA) -> NDArray[np.float64]:
         """Eq. 4 for every pair of these codes, [k, k], read-only; `root` is 1 from everything."""
         if not 0 <= alpha <= 1:

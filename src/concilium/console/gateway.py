@@ -6,29 +6,38 @@ the people in a message, from its recipient, as far as rules name what identifie
 Nothing of a message is kept, and the log says what was decided and never about what: no value, no attribute, no
 address, no query string. Assumption: whoever can reach the port may send messages, and what is let out is read by who
 sent it, so it listens on this machine only unless told otherwise, and has neither accounts nor encryption of its own.
+What one message may take is bounded by its bytes (`MOST_BYTES`, `MOST_PARTS`), what one peer may by `connections.py`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import logging
+import re
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import Any
 
+from concilium.console.connections import Connection, Connections, Decisions, name_peer
 from concilium.errors import ConciliumError, MissingExtra, PolicyError
 from concilium.policy.actions import ConstraintGraphs
 from concilium.policy.fhir import decide_bundle, is_bundle
 from concilium.policy.hl7v2 import decide_v2, is_v2
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI, Request, Response
-
 log = logging.getLogger("concilium.gateway")
 
 MOST_BYTES = 8 * 1024 * 1024
 TOO_LARGE = f"a message may have at most {MOST_BYTES:,} bytes"
+MOST_PARTS = 500_000
+# Up to the next sign that begins a value; text is passed over, and no byte is looked at twice.
+_NEXT_PART = re.compile(rb'(?:[^"\[{,]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"?)*+(?:([\[{,])|\Z)', re.DOTALL)
+MOST_HEADER_BYTES = 16 * 1024
+REQUEST_SECONDS = 30.0
+"""How long a connection may take to send a request, or to read its answer, before it is closed."""
 MEDIA_TYPES = {"graph": "application/json", "bundle": "application/fhir+json", "hl7": "application/hl7-v2"}
 FAILED = "the gateway could not decide about this message, so nothing was let out"
 
@@ -86,14 +95,25 @@ def read_message(data: bytes) -> Any:
     """JSON without what other readers of JSON would not take; PolicyError that does not repeat it."""
     if len(data) > MOST_BYTES:
         raise PolicyError(TOO_LARGE)
+    if has_more_parts(data, MOST_PARTS):
+        raise PolicyError(f"a message may have at most {MOST_PARTS:,} values; send it in parts")
     try:
-        return json.loads(data, parse_constant=_refuse, parse_float=_finite)
+        return json.loads(data.decode("utf-8-sig"), parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise PolicyError("the message is nested too deeply") from None
     except ValueError:
         raise PolicyError(
             'the message is not JSON; send a graph {"nodes": [...]}, a FHIR bundle, or HL7 v2, which begins with MSH'
         ) from None
+
+
+def has_more_parts(data: bytes, most: int) -> bool:
+    """Whether a JSON document has more than so many values, before anything is made of it."""
+    if sum(map(data.count, (b"{", b"[", b","))) <= most:
+        return False
+    return (
+        next(itertools.islice(filter(itemgetter(1), _NEXT_PART.finditer(data)), most, None), None) is not None
+    )
 
 
 def _refuse(constant: str) -> None:
@@ -107,35 +127,138 @@ def _finite(text: str) -> float:
     return number
 
 
-def make_app(gateway: Gateway) -> FastAPI:
-    """The gateway as a web application: POST /transactions, and GET /health."""
+Message = MutableMapping[str, Any]
+Address = tuple[str, int]
+
+
+class WebApp:
+    """The gateway as a web application (ASGI): POST /transactions, and GET /health."""
+
+    def __init__(self, gateway: Gateway, seconds: float = REQUEST_SECONDS) -> None:
+        self.gateway, self.seconds = gateway, seconds
+        self.connections, self._decisions = Connections(), Decisions()
+        self._by_address: dict[Address, tuple[Connection, asyncio.TimerHandle]] = {}
+
+    async def __call__(
+        self,
+        scope: Message,
+        receive: Callable[[], Awaitable[Message]],
+        send: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        reply = await self._answer(scope, receive)
+        if reply is None:
+            return
+        body = reply.content if isinstance(reply.content, bytes) else json.dumps(reply.content).encode()
+        headers = [
+            (b"content-type", reply.media_type.encode()),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        # What still comes of the request is read away meanwhile: an answer to whom is still sending may get lost.
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+        self._wait(scope["client"])
+
+    async def _answer(self, scope: Message, receive: Callable[[], Awaitable[Message]]) -> GatewayReply | None:
+        """What is replied; None where the other side has gone."""
+        match scope["path"], scope["method"]:
+            case "/health", "GET":
+                return GatewayReply(200, {"graphs": [graph.name for graph in self.gateway.graphs.graphs]})
+            case "/transactions", "POST":
+                pass
+            case "/health" | "/transactions", _:
+                return GatewayReply(405, {"error": "messages are posted to /transactions"})
+            case _:
+                return GatewayReply(404, {"error": "there is nothing here; post messages to /transactions"})
+        if scope["client"] not in self._by_address:
+            return None
+        connection, _ = self._by_address[scope["client"]]
+        data = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            data += message["body"]
+            more = message["more_body"]
+            if len(data) > MOST_BYTES:
+                log.info("error message")
+                return GatewayReply(413, {"error": TOO_LARGE})
+            if not self.connections.keep(connection, len(data)):
+                log.info("error message")
+                return GatewayReply(503, {"error": "too much is being sent at once; send it again"})
+        connection.work()
+        return await self._decisions.run(connection.peer, lambda: self._decide(bytes(data)))
+
+    def _decide(self, data: bytes) -> GatewayReply:
+        reply = self.gateway.handle(data)
+        if isinstance(reply.content, bytes):
+            return reply
+        return GatewayReply(reply.status, json.dumps(reply.content).encode(), reply.media_type)
+
+    def admit(self, transport: asyncio.Transport) -> None:
+        """Take a connection, or end it where there is no place."""
+        connection = self.connections.admit(name_peer(transport), transport.abort)
+        if connection is None:
+            transport.abort()
+            return
+        timer = asyncio.get_running_loop().call_later(0, lambda: None)
+        address = transport.get_extra_info("peername")[:2]
+        self._by_address[address] = connection, timer
+        self._wait(address)
+
+    def release(self, transport: asyncio.Transport) -> None:
+        """Forget a connection that has ended."""
+        connection, timer = self._by_address.pop(transport.get_extra_info("peername")[:2], (None, None))
+        if connection is not None and timer is not None:
+            timer.cancel()
+            self.connections.release(connection)
+
+    def _wait(self, address: Address) -> None:
+        """Give the other side its time to read an answer and send a request."""
+        if address not in self._by_address:
+            return
+        connection, timer = self._by_address[address]
+        timer.cancel()
+        connection.wait()
+        loop = asyncio.get_running_loop()
+        self._by_address[address] = connection, loop.call_later(self.seconds, self._end, connection)
+
+    def _end(self, connection: Connection) -> None:
+        if connection.waiting_since is not None:
+            connection.close()
+
+
+def make_server(app: WebApp) -> Any:
+    """The web server, with limits: uvicorn waits for ever for what a connection does not send."""
     try:
-        from fastapi import FastAPI, Response
-        from fastapi.concurrency import run_in_threadpool
+        import uvicorn
+        from uvicorn.protocols.http.h11_impl import H11Protocol
     except ImportError:
         raise MissingExtra("web", "the gateway") from None
 
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    class LimitedProtocol(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            app.admit(transport)
 
-    def answer(reply: GatewayReply) -> Response:
-        content = reply.content if isinstance(reply.content, bytes) else json.dumps(reply.content)
-        return Response(content, reply.status, media_type=reply.media_type)
+        def connection_lost(self, exc: Exception | None) -> None:
+            app.release(self.transport)
+            super().connection_lost(exc)
 
-    async def post(request: Request) -> Response:
-        data = bytearray()
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > MOST_BYTES:
-                log.info("error message")
-                return answer(GatewayReply(413, {"error": TOO_LARGE}))
-        return answer(await run_in_threadpool(gateway.handle, bytes(data)))
-
-    async def health(request: Request) -> Response:
-        return answer(GatewayReply(200, {"graphs": [graph.name for graph in gateway.graphs.graphs]}))
-
-    app.add_route("/transactions", post, methods=["POST"])
-    app.add_route("/health", health, methods=["GET"])
-    return app
+    settings = uvicorn.Config(
+        app,
+        http=LimitedProtocol,
+        ws="none",
+        lifespan="off",
+        # Whoever sends it chooses what a forwarded header says; peers are told apart by where they connect from.
+        proxy_headers=False,
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        # The access log would hold addresses and query strings.
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )
+    return uvicorn.Server(settings)
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:
@@ -162,15 +285,7 @@ def write_address(host: str, port: int) -> str:
 
 def serve(gateway: Gateway, host: str, port: int, announce: Callable[[str], None]) -> None:
     """Listen until interrupted; `announce` gets the address once messages can be sent to it (port 0: a free one)."""
-    app = make_app(gateway)
-    try:
-        import uvicorn
-    except ImportError:
-        raise MissingExtra("web", "the gateway") from None
+    server = make_server(WebApp(gateway))
     with listen(host, port, "--port") as listener:
         announce(f"http://{write_address(host, listener.getsockname()[1])}")
-        # The access log would hold addresses and query strings.
-        settings = uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, limit_concurrency=100
-        )
-        uvicorn.Server(settings).run(sockets=[listener])
+        server.run(sockets=[listener])

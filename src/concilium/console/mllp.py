@@ -17,22 +17,24 @@ import logging
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from concilium.console.acknowledgement import V2Header, ask_always, make_acknowledgement, read_acknowledgement
+from concilium.console.connections import Connection, Connections, Decisions, name_peer
 from concilium.console.gateway import MOST_BYTES, TOO_LARGE, Gateway
 
 log = logging.getLogger("concilium.gateway")
 
 START, END = b"\x0b", b"\x1c\r"
-MOST_CONNECTIONS = 100
+CHUNK_BYTES = 64 * 1024
 
 
 class Patience(NamedTuple):
     """Seconds that are waited: for a next message, for one that has begun, for the receiver, and for its answer."""
 
-    idle: float = 3600.0
+    idle: float = 300.0
     message: float = 30.0
     connection: float = 10.0
     answer: float = 30.0
@@ -53,8 +55,16 @@ class Verdict(NamedTuple):
     said: str = ""
 
 
-async def read_frame(reader: asyncio.StreamReader, idle: float, patience: float) -> bytes | None:
-    """The next message; None where the other side has ended. BadFrame where it is none."""
+async def read_frame(
+    reader: asyncio.StreamReader,
+    idle: float,
+    patience: float,
+    keep: Callable[[int], bool] = lambda size: True,
+) -> bytes | None:
+    """The next message; None where the other side has ended. BadFrame where it is none.
+
+    `keep` is asked whether so many bytes of it can be kept.
+    """
     try:
         first = b"\r"
         while first in (b"\r", b"\n"):  # some put a line end between frames
@@ -66,17 +76,31 @@ async def read_frame(reader: asyncio.StreamReader, idle: float, patience: float)
     if first != START:
         raise BadFrame("a message begins with <VT>")
     try:
-        data = await asyncio.wait_for(reader.readuntil(END), patience)
+        data = await asyncio.wait_for(_read_until_end(reader, keep), patience)
     except TimeoutError:
         raise BadFrame(f"a message must be there within {patience:g} s of its beginning") from None
-    except asyncio.LimitOverrunError:
-        raise BadFrame(TOO_LARGE) from None
     except asyncio.IncompleteReadError:
         raise BadFrame("the connection ended within a message") from None
     message = data.removesuffix(END)
     if START in message or END[:1] in message:
         raise BadFrame("a message ends with <FS><CR>, and neither <VT> nor <FS> stands within it")
     return message
+
+
+async def _read_until_end(reader: asyncio.StreamReader, keep: Callable[[int], bool]) -> bytes:
+    data = bytearray()
+    while True:
+        try:
+            end = await reader.readuntil(END)
+        except asyncio.LimitOverrunError as more:
+            end = b""
+            data += await reader.readexactly(more.consumed)
+        if len(data) + len(end) > MOST_BYTES + len(END):
+            raise BadFrame(TOO_LARGE)
+        if not keep(len(data) + len(end)):
+            raise BadFrame("too much is being sent at once; send it again")
+        if end:
+            return bytes(data) + end
 
 
 async def write_frame(writer: asyncio.StreamWriter, message: bytes, patience: float) -> None:
@@ -135,7 +159,7 @@ class Receiver:
             await self.close()
         if self._streams is None:
             self._streams = await asyncio.wait_for(
-                asyncio.open_connection(self._host, self._port, limit=MOST_BYTES), self._patience.connection
+                asyncio.open_connection(self._host, self._port, limit=CHUNK_BYTES), self._patience.connection
             )
         return self._streams
 
@@ -147,43 +171,51 @@ class MllpChannel:
         self.gateway = gateway
         self._to = (host, port)
         self._patience = patience or Patience()
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections, self._decisions = Connections(), Decisions()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Take connections until told to stop; what is under way then is cut off, unanswered."""
-        server = await asyncio.start_server(self._welcome, sock=listener, limit=MOST_BYTES)
+        server = await asyncio.start_server(self._welcome, sock=listener, limit=CHUNK_BYTES)
         await stop.wait()
         server.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = asyncio.current_task()
-        if len(self._connections) >= MOST_CONNECTIONS or connection is None:
-            log.warning("turned away a connection: there are %s already", MOST_CONNECTIONS)
+        connection = self._connections.admit(name_peer(writer.transport), writer.transport.abort)
+        task = asyncio.current_task()
+        if connection is None or task is None:
             await close(writer)
             return
-        self._connections.add(connection)
+        self._tasks.add(task)
         receiver = Receiver(*self._to, self._patience)
         try:
-            await self._converse(reader, writer, receiver)
+            await self._converse(reader, writer, receiver, connection)
         except (OSError, TimeoutError, asyncio.CancelledError):
             pass  # the sender has gone, or we go; what it was not told it will send again
         except Exception as error:
             # By its name alone: the text of an unforeseen error may hold a value.
             log.error("failure hl7: %s", type(error).__name__)
         finally:
-            self._connections.discard(connection)
+            self._tasks.discard(task)
+            self._connections.release(connection)
             await receiver.close()
             await close(writer)
 
     async def _converse(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, receiver: Receiver
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        receiver: Receiver,
+        connection: Connection,
     ) -> None:
+        keep = partial(self._connections.keep, connection)
         while True:
+            connection.wait()
             try:
-                message = await read_frame(reader, self._patience.idle, self._patience.message)
+                message = await read_frame(reader, self._patience.idle, self._patience.message, keep)
             except BadFrame as error:
                 log.info("error hl7")
                 answer = make_acknowledgement(V2Header(), "E", str(error))
@@ -192,18 +224,19 @@ class MllpChannel:
                 return
             if message is None:
                 return
+            connection.work()
             header = V2Header.read(message)
-            code, said = await self._decide(message, header, receiver)
+            code, said = await self._decide(message, header, receiver, connection.peer)
             if header.wants(code):
                 answer = make_acknowledgement(header, code, said)
                 await write_frame(writer, answer, self._patience.answer)
 
-    async def _decide(self, message: bytes, header: V2Header, receiver: Receiver) -> Verdict:
+    async def _decide(self, message: bytes, header: V2Header, receiver: Receiver, peer: str) -> Verdict:
         if header.condition not in ("AL", "NE", "ER", "SU"):
             log.info("error hl7")
             field = "MSH-15" if header.is_commit else "MSH-16"
             return Verdict("E", f"{field} is none of AL, NE, ER and SU, so that nobody knows when to answer")
-        reply = await asyncio.to_thread(self.gateway.handle_v2, message)
+        reply = await self._decisions.run(peer, lambda: self.gateway.handle_v2(message))
         if reply.status == 403:
             return Verdict("E", f"refused by graph {reply.content['refused_by']}")
         if reply.status != 200:
@@ -243,7 +276,6 @@ def running(channel: MllpChannel, listener: socket.socket) -> Iterator[None]:
         asyncio.set_event_loop(loop)
         with contextlib.closing(loop):
             loop.run_until_complete(channel.serve(listener, stop))
-            loop.run_until_complete(loop.shutdown_default_executor())
 
     thread = threading.Thread(target=run, name="mllp", daemon=True)
     thread.start()

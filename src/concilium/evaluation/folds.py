@@ -149,7 +149,8 @@ class SharedAnswers:
         requests: dict[int, Request] = {}
         for number, one in folds.items():
             asked, learn = one.asked, one.fold.learn
-            assert asked is not None and not isinstance(asked, Among)
+            assert asked is not None
+            assert not isinstance(asked, Among)
             if isinstance(asked, AskCounts) and asked.classes is not None:
                 if asked.sample is None:
                     requests[number] = Request(asked, frozenset(learn))

@@ -132,7 +132,7 @@ def list_cells(attribute: Attribute) -> dict[Name, Value | None]:
     """What stands in each cell of an attribute, by its name, and the value itself."""
     cells: dict[Name, Value | None] = {None: None} if attribute.missing else {}
     if attribute.edges:
-        return {**cells, **{number: None for number in range(attribute.inner)}}
+        return {**cells, **dict.fromkeys(range(attribute.inner))}
     return {**cells, **{label(value): value for value in attribute.values}}
 
 

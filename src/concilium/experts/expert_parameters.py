@@ -10,7 +10,7 @@ from concilium.errors import RecordsError
 from concilium.experts.expert_answers import MOST_EXPERTS
 from concilium.experts.expert_task import MOST_BOUND, MOST_EPOCHS, MOST_LAYERS, MOST_UNITS
 from concilium.experts.network import NETWORKS
-from concilium.federation.method import read_edges, read_epsilon
+from concilium.federation.method import AN_EPSILON, read_edges, read_epsilon
 from concilium.parameters import Parameter, choice, name, number, whole
 from concilium.records.series import Series
 from concilium.records.time_grid import read_duration
@@ -58,15 +58,15 @@ Size = Annotated[
 Limit = Annotated[
     int | None,
     Parameter(
-        "a whole number of at least 1",
-        whole(1),
+        f"a whole number from 1 to {MOST_EXPERTS}",
+        whole(1, MOST_EXPERTS),
         "of a grown ensemble: its experts, at most; None: as many as lower its error",
     ),
 ]
 Conditional = Annotated[
     str | float | Fraction | None,
     Parameter(
-        "a number above 0",
+        AN_EPSILON,
         read_epsilon,
         "of a grown ensemble: each hospital adds noise of this epsilon to its average, which protects members on "
         "condition of the choice and is no differential privacy; None: no noise",
@@ -162,7 +162,7 @@ Answers = Annotated[
 Seed = Annotated[
     int,
     Parameter(
-        "a whole number of at least 0",
+        "a whole number from 0, below 2 to the power of 63",
         whole(0, 2**63 - 1),
         "public: where networks begin, and whose experts answer",
     ),

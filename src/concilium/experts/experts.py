@@ -95,6 +95,7 @@ class Experts(PrivateMethod[StudentBody]):
     body_type: ClassVar[type[StudentBody]] = StudentBody
     compares: ClassVar[bool] = False
     reads_courses: ClassVar[bool] = True
+    pure_releases: ClassVar[tuple[str, ...]] = ("private",)
     differs_from_pooled: ClassVar[str] = (
         "is not the model of the pooled patients: every hospital grows an ensemble of its own"
     )
@@ -217,6 +218,12 @@ class Experts(PrivateMethod[StudentBody]):
         if self.answers == "step":
             return rho_from_pure(exact_positive(as_written(self.epsilon), "epsilon"))
         return super().rho
+
+    @property
+    def pure_price(self) -> Fraction | None:
+        if self.release == "private" and self.answers == "step":
+            return exact_positive(as_written(self.epsilon), "epsilon")
+        return None
 
     def plan(self) -> Plan:
         if self.release != "private":

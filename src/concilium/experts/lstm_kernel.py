@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from concilium.compiling import compiled
 
 Reals = NDArray[np.float64]
 Inputs = NDArray[np.float32]
@@ -22,12 +23,12 @@ Lengths = NDArray[np.int64]
 DECAY_OF_MEAN, DECAY_OF_SQUARE, TINY = 0.9, 0.999, 1e-8
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def squash(x: float) -> float:
     return 1.0 / (1.0 + math.exp(-x))
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def find_places(inputs: int, units: int) -> tuple[int, int, int, int]:
     """Where the recurrent weights, the biases, the output weights and the output bias begin."""
     recurrent = inputs * 4 * units
@@ -36,7 +37,7 @@ def find_places(inputs: int, units: int) -> tuple[int, int, int, int]:
     return recurrent, biases, out, out + units
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def run_window(
     weights: Reals,
     window: Inputs,
@@ -80,7 +81,7 @@ def run_window(
         outputs[step] = total
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def turn_back(
     weights: Reals,
     window: Inputs,
@@ -131,7 +132,7 @@ def turn_back(
             dh[k] = total
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def find_gradient(
     weights: Reals, windows: Inputs, targets: Reals, lengths: Lengths, units: int, gradient: Reals
 ) -> float:
@@ -161,7 +162,7 @@ def find_gradient(
     return error / known
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def fit(
     weights: Reals,
     windows: Inputs,
@@ -217,7 +218,7 @@ def fit(
     return epochs
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def run_all(weights: Reals, windows: Inputs, lengths: Lengths, units: int) -> Reals:
     """The outputs of several networks [network, window, step] on the same windows; zero beyond each window."""
     longest = windows.shape[1]

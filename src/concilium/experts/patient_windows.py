@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import RecordsError
+from concilium.errors import DoesNotFit
 from concilium.experts.expert_task import ExpertTask
 from concilium.experts.severity import grade
 from concilium.records.series import Series
@@ -88,15 +88,15 @@ class LaidOut:
 
 
 def lay_out(series: Series, task: ExpertTask, *, labelled: bool = True) -> LaidOut:
-    """The stays of a series for a task; RecordsError where it has another step, no target, or none of the variables."""
+    """The stays of a series for a task; DoesNotFit where it has another step, no target, or none of the variables."""
     if series.step_hours != read_step(task.step):
-        raise RecordsError(
+        raise DoesNotFit(
             f"these series have a step of {series.step}, and experts were asked for with {task.step}: read them with "
             f'step="{task.step}"'
         )
     if (labelled and task.target not in series) or not any(name in series for name in task.names):
         lacking = f"no {task.target!r}, or none" if labelled else "none"
-        raise RecordsError(f"these series have {lacking} of the variables that experts learn from")
+        raise DoesNotFit(f"these series have {lacking} of the variables that experts learn from")
     size = int(series.starts[-1])
     known = [name for name in task.names if name in series]
     carried = series.choose(known).carry_forward(task.carry)

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import RecordsError
+from concilium.errors import DoesNotFit
 from concilium.experts.expert import Expert
 from concilium.experts.expert_ensemble import ExpertEnsemble
 from concilium.experts.expert_task import ExpertTask
@@ -53,7 +53,7 @@ def open_unselected(cohort: Cohort, task: ExpertTask, size: int) -> ExpertEnsemb
 
 
 def open_grown(cohort: Cohort, task: ExpertTask, size: int, limit: int | None) -> ExpertEnsemble:
-    """The ensemble grown from at most so many candidates, on other patients; RecordsError where there are too few."""
+    """The ensemble grown from at most so many candidates, on other patients; DoesNotFit where there are too few."""
 
     def make(laid: LaidOut) -> ExpertEnsemble:
         order = rank(laid)
@@ -64,7 +64,7 @@ def open_grown(cohort: Cohort, task: ExpertTask, size: int, limit: int | None) -
             [np.arange(laid.starts[one], laid.starts[one + 1]) for one in validation] or [np.zeros(0, int)]
         )
         if not len(candidates) or not known[cells].any():
-            raise RecordsError("this hospital has too few patients to grow an ensemble of experts")
+            raise DoesNotFit("this hospital has too few patients to grow an ensemble of experts")
         ensemble = ExpertEnsemble(task, train(cohort, laid, candidates.tolist()))
         told, truth = ensemble.tell(take_stays(laid, validation)), laid.severity[cells]
         growth = Growth(find_covariance(told, truth), ensemble.septic, limit).grow()

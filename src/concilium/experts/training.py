@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 import msgspec
 import numpy as np
 
-from concilium.errors import RecordsError
+from concilium.errors import DoesNotFit, RecordsError
 from concilium.experts.expert import Expert, read_expert, write_expert
 from concilium.experts.expert_task import ExpertTask, NetworkSettings
 from concilium.experts.network import open_network
@@ -138,12 +138,12 @@ def train_apart(task: ExpertTask, queue: SimpleQueue[tuple[int, str, Windows]], 
             process.stdin.flush()
             answer = read_frame(process.stdout.read)
             if answer is None:
-                raise RecordsError(
+                raise DoesNotFit(
                     "a process that trains experts has ended; those that are trained are kept: ask again to go on"
                 )
             keep(place, name, read_expert(answer))
     except BrokenPipeError:
-        raise RecordsError("a process that trains experts has ended before it began") from None
+        raise DoesNotFit("a process that trains experts has ended before it began") from None
     finally:
         process.stdin.close()
         process.stdout.close()

@@ -27,8 +27,8 @@ MOST_CHARACTERS = 1000
 class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """A number with its public edges, or a category with its values.
 
-    `missing` and `other` say which of these have a cell; what has none counts as `other`, or is left out. A site that is
-    told its own values only (`narrow`) gets these as `values`, their `places` among all, and how many there are (`of`).
+    `missing` and `other` say which of these have a cell; what has none counts as `other`, or is left out. A site that
+    is told its own values only (`narrow`) gets these as `values`, their `places` among all, and how many there are.
     """
 
     name: str

@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import PolicyError, RecordsError
+from concilium.errors import DoesNotFit, PolicyError
 from concilium.federation.disclosure import Guard, Population
 from concilium.federation.shelf import Shelf
 from concilium.policy.constrain import Constrained, constrain
@@ -131,7 +131,7 @@ class View:
             )
         stated = {name: c for name, c in visible.items() if by_itself is None or name in by_itself}
         if not stated:
-            raise RecordsError(NOTHING_STATED)
+            raise DoesNotFit(NOTHING_STATED)
         self.records = Records(stated)
         self.patients = left.rows
         self._branch_floor = policy.branch_floor
@@ -160,12 +160,12 @@ class View:
     def each_by_itself(self) -> View:
         """The same for private questions, where nothing but the noise may depend on a patient: which columns there are
         is what policy says, not what the columns hold, each cell is read by itself (cells.py), and a column that was
-        guessed from all of its cells is refused, by RecordsError."""
+        guessed from all of its cells is refused, by DoesNotFit."""
         left = self._constrained
         if not self._rows_are_patients:
-            raise RecordsError(ROWS_UNSTATED)
+            raise DoesNotFit(ROWS_UNSTATED)
         if not self._looked_at <= self._own_labels:
-            raise RecordsError(RULES_GUESS)
+            raise DoesNotFit(RULES_GUESS)
         return View(
             Records(left.columns),
             self._policy,
@@ -178,10 +178,10 @@ class View:
         )
 
     def find_part(self, name: str) -> PatientPart:
-        """Find what is held of all patients beside the table; RecordsError if a private question needs it stated."""
+        """Find what is held of all patients beside the table; DoesNotFit if a private question needs it stated."""
         part = self.parts[name]
         if self._by_itself and isinstance(part, Series) and not part.stated:
-            raise RecordsError(SERIES_UNSTATED)
+            raise DoesNotFit(SERIES_UNSTATED)
         return part
 
     def _constrain(self, records: Records, policy: Policy, secret: bytes | None) -> Constrained:
@@ -231,7 +231,7 @@ class View:
         return codes
 
     def measured(self, name: str) -> NDArray[np.float64]:
-        """A column as numbers, NaN where missing; RecordsError if it holds text, which is missing where each cell is
+        """A column as numbers, NaN where missing; DoesNotFit if it holds text, which is missing where each cell is
         read by itself."""
         self._refuse_guessed(name)
         return read_as_numbers(self.records[name]) if self._by_itself else numbers(self.records, name)
@@ -240,7 +240,7 @@ class View:
         """At a site a value is its own label, as the table was read, and nothing else."""
 
     def coded(self, name: str) -> Coded:
-        """A column of categories; RecordsError where it is one of numbers, which have labels where each cell is read by
+        """A column of categories; DoesNotFit where it is one of numbers, which have labels where each cell is read by
         itself."""
         self._refuse_guessed(name)
         column = self.records[name]
@@ -253,7 +253,7 @@ class View:
                         self._labelled[name] = labelled
                 return labelled
         if isinstance(column, Numbers):
-            raise RecordsError(
+            raise DoesNotFit(
                 f"{name!r} is a number here; a tree needs bins for it, and categories to predict"
             )
         return column
@@ -262,7 +262,7 @@ class View:
         """Refuse in the same words whether a column is guessed or not there: rows may decide even that."""
         for name in names:
             if self._by_itself and name and name not in self.records:
-                raise RecordsError(say_unstated(name))
+                raise DoesNotFit(say_unstated(name))
 
 
 NOTHING_STATED = (
@@ -330,14 +330,14 @@ def present(records: Records, name: str) -> NDArray[np.bool_]:
 
 
 def numbers(records: Records, name: str) -> NDArray[np.float64]:
-    """A column as numbers, NaN where missing; RecordsError if it holds text."""
+    """A column as numbers, NaN where missing; DoesNotFit if it holds text."""
     column = records[name]
     if isinstance(column, Numbers):
         return column.numbers
     if not isinstance(column, Coded) or not all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in column.values
     ):
-        raise RecordsError(
+        raise DoesNotFit(
             f"attribute {name!r} holds text, so bins do not apply to it; mend the column, or give no bins for it "
             "(where the text stands for missing, or has a decimal comma, the hospital's map says so)"
         )

@@ -20,6 +20,7 @@ from typing import Any
 from concilium.closed_lists import KINDS, load
 from concilium.errors import LedgerError, MessageError
 from concilium.federation.questions import Gathered, Randomised, Reported
+from concilium.federation.studies import find_reservation
 from concilium.federation.terms import OpenedTerms, name_study, open_terms, today
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import PlannedQuestion, epsilon_from_rho, float_above, say_epsilon, shown
@@ -183,11 +184,11 @@ def is_over(opened: OpenedTerms) -> bool:
     return date.fromisoformat(opened.terms.ends) < today()
 
 
-def describe_cost(study: StudyOverview, delta: Fraction) -> str:
+def describe_cost(study: StudyOverview, balance: Balance) -> str:
     """What a study has cost so far, in words."""
     parts = []
     if study.record.spent:
-        parts.append(say_price(study.record.spent, delta))
+        parts.append(say_amount(study.record.spent, balance))
     if study.numbers:
         parts.append(count(study.numbers, "unbounded number"))
     return ", ".join(parts) or "nothing"
@@ -195,6 +196,13 @@ def describe_cost(study: StudyOverview, delta: Fraction) -> str:
 
 def say_price(rho: Fraction, delta: Fraction) -> str:
     return f"epsilon {say_epsilon(epsilon_from_rho(rho, delta))} (rho {say_epsilon(float_above(rho))})"
+
+
+def say_amount(amount: Fraction, balance: Balance) -> str:
+    """An amount in the ledger's currency."""
+    if balance.currency == "rho":
+        return say_price(amount, balance.delta)
+    return f"{balance.currency} {say_epsilon(float_above(amount))}"
 
 
 def write_page(study: StudyOverview, ledger: Ledger, policy: Policy | None = None) -> str:
@@ -233,7 +241,9 @@ def describe_terms(
 
 
 def describe_house(study: StudyOverview, policy: Policy | None) -> list[str]:
-    if study.house_name is not None:
+    if policy is not None and study.opened is not None and policy.revokes(study.opened.terms.house):
+        who = "It is REVOKED in the policy: the site refuses whatever it asks."
+    elif study.house_name is not None:
         who = f"It is pinned in the policy as {quote(study.house_name)}."
     elif policy is None:
         who = "Whether the policy pins it is shown with --policy FILE."
@@ -335,7 +345,7 @@ def describe_worst_case(opened: OpenedTerms, ledger: Ledger) -> list[str]:
         return list(opened.method.worst_case)
     if release.by_site and release.bounded:
         return [
-            say_factor("the reports", opened.price or opened.method.plan().total, ledger.delta),
+            say_factor("the reports", opened, ledger),
             "That holds whoever sides with whom, for what is true of a patient; that the patient is there is seen.",
         ]
     if release.by_site:
@@ -345,7 +355,7 @@ def describe_worst_case(opened: OpenedTerms, ledger: Ledger) -> list[str]:
         )
         if opened.price is None:
             return [handed_over]
-        return [handed_over, say_factor("what is asked with noise", opened.price, ledger.delta)]
+        return [handed_over, say_factor("what is asked with noise", opened, ledger)]
     side = "sides" if colluders == 1 else "side"
     circle = f"at most {colluders} of the {count(others, 'other hospital')} {side} with the house"
     if not release.bounded:
@@ -356,18 +366,23 @@ def describe_worst_case(opened: OpenedTerms, ledger: Ledger) -> list[str]:
             f"This hospital's own sums stay hidden as long as {circle}; if more do, treat this as handing them over.",
         ]
         if opened.price is not None:
-            worst.append(say_factor("what is asked with noise", opened.price, ledger.delta))
+            worst.append(say_factor("what is asked with noise", opened, ledger))
         return worst
-    price = opened.price or opened.method.plan().total
     return [
-        say_factor("all that leaves", price, ledger.delta),
+        say_factor("all that leaves", opened, ledger),
         f"That holds as long as {circle}; if more do, less noise is left to protect this hospital's patients.",
     ]
 
 
-def say_factor(what: str, price: Fraction, delta: Fraction) -> str:
-    """What a price means for a patient."""
-    epsilon = epsilon_from_rho(price, delta)
+def say_factor(what: str, opened: OpenedTerms, ledger: Ledger) -> str:
+    """What the price of a study means for a patient."""
+    settings = ledger.settings
+    price, chance = opened.price_in(settings.currency), ""
+    if settings.currency == "rho" or price is None:
+        epsilon = epsilon_from_rho(opened.price or opened.method.plan().total, settings.delta)
+        chance = f"; with a chance of delta = {shown(settings.delta)} this may fail"
+    else:
+        epsilon = float_above(price)
     if epsilon > NO_BOUND:
         return f"No bound worth the name holds for {what} (epsilon = {say_epsilon(epsilon)})."
     factor = say_epsilon(math.exp(epsilon))
@@ -375,8 +390,7 @@ def say_factor(what: str, price: Fraction, delta: Fraction) -> str:
     hardly = "; that is hardly a bound" if epsilon > HARDLY_A_BOUND else ""
     return (
         f"Whatever anybody may conclude about a patient from {what}: the patient's record being there makes it at "
-        f"most {factor} times as likely as it would be without (epsilon = {say_epsilon(epsilon)}; with a chance of "
-        f"delta = {shown(delta)} this may fail){hardly}."
+        f"most {factor} times as likely as it would be without (epsilon = {say_epsilon(epsilon)}{chance}){hardly}."
     )
 
 
@@ -393,42 +407,40 @@ def describe_price(study: StudyOverview, opened: OpenedTerms, ledger: Ledger) ->
         )
     if opened.price is not None:
         what = "What is asked with noise costs" if unbounded else "It costs"
-        lines.append(
-            f"{what} every patient of this hospital at most {say_price(opened.price, ledger.delta)}."
-        )
-        planned = opened.method.plan().total * opened.terms.models
+        balance = ledger.balance()
+        price, planned = opened.price_in(balance.currency), opened.method.plan().total * opened.terms.models
+        shown_price = say_price(opened.price, balance.delta) if price is None else say_amount(price, balance)
+        lines.append(f"{what} every patient of this hospital at most {shown_price}.")
         if opened.price != planned:
             but = "only" if opened.price > planned else "and not all of them would be answered"
-            lines.append(f"The method's questions cost {say_price(planned, ledger.delta)} {but}.")
-        pure = None if study.record.spent else opened.method.pure_price
-        lines += describe_balance(ledger.balance(), opened.price - study.record.spent, pure)
+            lines.append(f"The method's questions cost {say_price(planned, balance.delta)} {but}.")
+        lines += describe_balance(balance, None if price is None else price - study.record.spent)
     if study.answers:
-        lines.append(
-            f"{count(study.answers, 'answer')} left in it so far: {describe_cost(study, ledger.delta)}."
-        )
+        cost = describe_cost(study, ledger.balance())
+        lines.append(f"{count(study.answers, 'answer')} left in it so far: {cost}.")
     return lines
 
 
-def describe_balance(balance: Balance, cost: Fraction, pure: Fraction | None = None) -> list[str]:
-    """What is left of the budget and of the month, before and after a cost in rho, or in pure epsilon."""
-    if balance.currency == "epsilon" and pure is not None and balance.left is not None:
-        return [f"{say_left(balance.left, pure, 'the budget', balance.currency)}."]
-    if balance.currency != "rho":
+def describe_balance(balance: Balance, cost: Fraction | None) -> list[str]:
+    """What is left of the budget and of the month, before and after a cost in the ledger's currency; None where it
+    cannot be charged to that."""
+    if cost is None:
         return [
             f"The budget is in {balance.currency}, to which such noise cannot be charged: nothing of it is answered."
         ]
-    after = f"all private answers together come to {say_price(balance.spent + cost, balance.delta)} after it"
+    after = f"all private answers together come to {say_amount(balance.spent + cost, balance)} after it"
     if balance.left is None:
         lines = [f"No budget limits private answers; {after}."]
     else:
         by_default = " (which holds by default)" if balance.source == BY_DEFAULT else ""
-        lines = [f"{say_left(balance.left, cost, f'the budget{by_default}')}; {after}."]
+        lines = [f"{say_left(balance.left, cost, f'the budget{by_default}', balance.currency)}; {after}."]
     if balance.month_left is not None:
-        lines.append(f"{say_left(balance.month_left, cost, f'what {balance.month} may cost')}.")
+        month = f"what {balance.month} may cost"
+        lines.append(f"{say_left(balance.month_left, cost, month, balance.currency)}.")
     return lines
 
 
-def say_left(left: Fraction, cost: Fraction, of: str, currency: str = "rho") -> str:
+def say_left(left: Fraction, cost: Fraction, of: str, currency: str) -> str:
     if cost > left:
         return (
             f"Of {of}, {currency} {shown(left)} is left: it does NOT fit, and what is beyond is not answered"
@@ -446,9 +458,7 @@ def describe_policy(study: StudyOverview, opened: OpenedTerms, ledger: Ledger, p
         return f"It answers no {closed[0]!r}: the site refuses this study whatever is decided."
     if policy.agree is None:
         return "It has no [agree]: a person decides on what a house of another process proposes."
-    of_month = ledger.studies.price_of_month()
-    reservation = policy.agree.find_reservation(method.release, method.method, opened.price, of_month)
-    reservation = reservation or method.find_reservation(policy.agree.sensitive)
+    reservation = find_reservation(opened, policy.agree, ledger)
     if reservation is None:
         return "[agree] covers it, if enough patients match."
     return f"A person decides: {reservation.replace('its policy', 'it')}."

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from concilium.compiling import compiled
 
 Codes = NDArray[np.unsignedinteger]
 Table = NDArray[np.uint32]
@@ -86,7 +87,7 @@ def _fill(
 
 
 # Without rows the compiler leaves the look-up of a row out.
-@numba.njit(nogil=True, cache=True, boundscheck=False)
+@compiled(boundscheck=False)
 def _add(codes: Codes, rows: NDArray[np.int32] | None, keys: Codes, width: int, table: Table) -> None:
     step = np.uint32(width)
     for index in range(len(keys)):
@@ -94,7 +95,7 @@ def _add(codes: Codes, rows: NDArray[np.int32] | None, keys: Codes, width: int, 
         table[np.uint32(codes[row]) * step + np.uint32(keys[index])] += 1
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False)
+@compiled(boundscheck=False)
 def _add_four(
     codes: tuple[Codes, ...], rows: NDArray[np.int32] | None, keys: Codes, width: int, into: tuple[Table, ...]
 ) -> None:

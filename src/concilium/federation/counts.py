@@ -1,4 +1,4 @@
-"""Counts of patients: by group, by the cells of attributes, and by class. Most of what methods ask is this one question.
+"""Counts of patients: by group, by the cells of attributes, and by class. Most of what methods ask is this.
 
 Groups are leaves of a partial tree that the question carries, so that a site needs no memory of earlier questions
 (docs/methods.md, 1.3); without a tree there is one group, everybody. An answer is one array [group, cell, class]: first
@@ -73,7 +73,7 @@ class AskCounts(Summed, frozen=True, kw_only=True):
 
     attributes: tuple[Attribute, ...] = ()
     classes: Attribute | None = None
-    tree: list[Split] = []
+    tree: list[Split] = msgspec.field(default_factory=list)
     nodes: list[int] = msgspec.field(default_factory=lambda: [0])
     counted: list[int] | None = None
     totals: bool = True

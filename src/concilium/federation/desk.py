@@ -87,9 +87,8 @@ class Desk:
         def seal(head: Head) -> bytes:
             keep()
             self.ledger.remember_masked(head)
-            return draw_bytes(
-                16
-            )  # nothing is told again from the ledger; what is stored makes the next link another
+            # Nothing is told again from the ledger; what is stored makes the next link another.
+            return draw_bytes(16)
 
         self._enter(envelope, name, envelope.content, Open.kind, numbers, cost, seal)
 
@@ -119,9 +118,13 @@ class Desk:
         cost: Cost,
         seal: Callable[[Head], bytes],
     ) -> bytes:
+        # The study is held to its own price in the ledger's currency: many small costs in epsilon add up to less rho
+        # than one, and would otherwise fit.
+        own = cost.rho if self.ledger.currency == "rho" else cost.amount
+
         def spend_and_seal(head: Head) -> bytes:
-            if cost.rho is not None:
-                self._spend(envelope.study, cost.rho)
+            if cost.rho is not None and own is not None:
+                self._spend(envelope.study, own)
             return seal(head)
 
         return self.ledger.charge(

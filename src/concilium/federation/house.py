@@ -69,6 +69,7 @@ class House:
         check_tables: bool = False,
         days: int = 30,
         patience: float = 0.0,
+        revoked: Sequence[str] = (),
     ) -> None:
         if transport is None:
             by_name: dict[str, Answering] = {}
@@ -99,6 +100,7 @@ class House:
         self.dictionary = Dictionary() if dictionary is None else dictionary
         self.purpose, self.days, self.patience = purpose, days, patience
         self.check_tables = check_tables
+        self.revoked = tuple(revoked)  # fingerprints of sites' identities that are never believed again
         self.transport = transport
         self.timeout = timeout
         self.on_loss = on_loss
@@ -136,7 +138,9 @@ class House:
         """Write down who the sites are and how far their ledgers have come."""
         if self._memory is None:
             return
-        known = {site: KnownSite(self.identities[site].hex(), head) for site, head in self.heads.items()}
+        known = {
+            site: KnownSite(self.identities.get(site, b"").hex(), head) for site, head in self.heads.items()
+        }
         partial = self._memory.with_name(f"{self._memory.name}.{os.getpid()}.part")
         try:
             # Another study of the same house may be writing, too: what it saw later stands.
@@ -163,7 +167,10 @@ class House:
         # Also those that are not its own sites: under masks it reaches hospitals through regions.
         known = self._read_memory()
         try:
-            self.identities = {site: bytes.fromhex(said.identity) for site, said in known.items()}
+            # Of a site that was given a new identity the head alone is known, until it answers (house_file.py).
+            self.identities = {
+                site: bytes.fromhex(said.identity) for site, said in known.items() if said.identity
+            }
         except ValueError as error:
             raise HouseError(
                 f"{self._memory}: this is not what a house remembers of its sites ({error})"

@@ -18,7 +18,7 @@ from concilium.errors import MaskError
 from concilium.federation.messages import Envelope, decode
 from concilium.federation.questions import Reply, Step
 from concilium.policy.policy import Policy
-from concilium.privacy.identity import Identity, statement
+from concilium.privacy.identity import Identity, fingerprint, statement
 from concilium.privacy.ledger import Head, Ledger
 from concilium.privacy.manifest import Manifest, accept
 from concilium.privacy.mask_store import MOST_STUDIES, SqliteMaskStore, say_names
@@ -157,6 +157,11 @@ class Memberships:
     def join(self, study: str, manifest: Manifest) -> Joined:
         """Become (or become again) a member of a study, of which everything is in its terms: nothing of the house's
         choosing may answer, by a refusal, whether a count of ours is above it."""
+        for name, identity in manifest.identities.items():
+            if self._policy.revokes(identity):
+                raise MaskError(
+                    f"{name} takes part under {fingerprint(identity)}, which is revoked at {self._site}"
+                )
         membership = Membership(
             manifest,
             self._site,
@@ -267,12 +272,19 @@ class Memberships:
         return seed
 
     def _check_circle(self, names: tuple[str, ...]) -> None:
+        """MaskError where sums were opened with other hospitals, with what can be done about it now.
+
+        Protects: each hospital that is in one circle and not in the other, from a house that subtracts the two sums.
+        """
         # Whatever the records were then: a table that changes by a patient a day hides no other hospital's answer.
         for before in self._ledger.circles():
             if before != names:
                 raise MaskError(
-                    f"{self._site} has opened masked sums with {say_names(before)}, and opens none with "
-                    "another circle of hospitals: the sums would differ by the answers of those who are in one only"
+                    f"this hospital has opened masked sums with {say_names(before)}, and opens none with another "
+                    "circle of hospitals: two sums would differ by the answers of those who are in one only. What "
+                    "works now: a masked study with those same hospitals, or release = 'private' with any. A steward "
+                    "who accepts that risk for all of them sets other_circles = true under [release] of the policy; "
+                    "a question that was opened before stays with its circle even then"
                 )
 
 

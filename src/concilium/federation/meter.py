@@ -6,6 +6,9 @@ above its rows, so that refusals tell the order of its size at most. Under `priv
 is an answer: a table counts as ASSUMED_PATIENTS whatever is in it, or as the policy's `patients`, and a larger one
 takes more than is counted.
 
+To read a proposal is work too: a known house's are counted by the bytes of their terms before they are read, with all
+other work and by house, so that one house leaves a day to the others. Who is no known house is refused before that.
+
 What was computed today (UTC) is counted for all houses and studies together, whether or not it was answered. It is
 written to the ledger's file by hundredths of a day's limit, not with every question: a site that is killed, and each
 process besides, forgets or oversees less than a hundredth.
@@ -45,6 +48,10 @@ NOISE, MASK, MASK_OF_EACH = 5_000, 60, 8
 MASKED_BYTES = 80
 # For each patient: to find who is held out, which hashes each row, and to choose them.
 HOLD_OUT, HELD_OUT_BYTES = 5_000, 160
+# For each proposal, and for each byte of its terms: to open the method that they name, and what it plans to ask.
+PROPOSAL, OF_EACH_BYTE = 1_000_000, 2_000
+# What all proposals of a house may take in a day: a hundredth of it, and this at least.
+LEAST_OF_A_HOUSE = 10**9
 
 
 class Meter:
@@ -73,6 +80,22 @@ class Meter:
         """The same for finding the patients of a query, where nothing else is computed."""
         patients = self._assume(release)
         self._spend(estimate_selection(query, patients, each_by_itself=release.bounded), patients)
+
+    def admit_proposal(self, house: str, size: int) -> None:
+        """Count the work of reading a proposal of so many bytes; Refused where its house proposed too much today."""
+        operations = PROPOSAL + OF_EACH_BYTE * size
+        limit = max(LEAST_OF_A_HOUSE, min(int(self._limits.operations_per_day), LARGEST) // CHUNKS)
+        self._count(operations)
+        taken = self._ledger.count_proposals(house, operations)
+        if taken > limit:
+            raise Refused(
+                "work",
+                f"the proposals of this house have taken the {limit:.3g} operations that this hospital reads of one "
+                "house in a day: propose again after midnight (UTC)",
+                asked=f"{operations} operations",
+                spent=f"{taken - operations} operations",
+                left=f"{max(0, limit - taken + operations)} operations",
+            )
 
     def _assume(self, release: Release) -> int:
         """How many patients the table counts as."""

@@ -64,8 +64,15 @@ def as_written(value: Any) -> str | int | Fraction:
     return exact
 
 
+LEAST_EPSILON, MOST_EPSILON = Fraction(1, 10**30), 10**6
+AN_EPSILON = "a number above 0 (at least 1e-30, at most 1e6)"
+
+
 def read_epsilon(value: Any) -> str | int | Fraction:
-    return read_exactly(value, lambda number: exact_positive(number, "epsilon"))
+    exact = read_exactly(value, lambda number: exact_positive(number, "epsilon"))
+    if not LEAST_EPSILON <= exact_positive(exact, "epsilon") <= MOST_EPSILON:
+        raise ValueError
+    return exact
 
 
 def read_delta(value: Any) -> str | int | Fraction:
@@ -138,7 +145,7 @@ ReleaseName = Annotated[
 ]
 Epsilon = Annotated[
     float | str | Fraction | None,
-    Parameter("a number above 0", read_epsilon, "what private releases may cost per patient", "privacy"),
+    Parameter(AN_EPSILON, read_epsilon, "what private releases may cost per patient", "privacy"),
 ]
 Delta = Annotated[
     float | str | Fraction,

@@ -57,7 +57,7 @@ from concilium.federation.terms import (
     sign_terms,
     today,
 )
-from concilium.privacy.identity import fingerprint, is_signed
+from concilium.privacy.identity import fingerprint, has_fingerprint, is_signed
 from concilium.privacy.randomness import draw_bytes
 from concilium.records.columns import label
 from concilium.records.dictionary import DictionaryEntry
@@ -327,8 +327,9 @@ class Run:
         release: str | None = None,
         among: Collection[str] | None = None,
     ) -> dict[str, bytes]:
-        """One round: the question to every participant (or to those `among` them); the bodies of answers by site. A step
-        of the protocol may tell each site something of its own (`templates`).
+        """One round: the question to every participant (or to those `among` them); the bodies of answers by site.
+
+        A step of the protocol may tell each site something of its own (`templates`).
 
         In the first round sites may refuse or be silent and the rest goes on; later that raises SitesChanged, or
         stops the run where participants are fixed. `live` rounds are not taken from the journal.
@@ -583,6 +584,8 @@ class Run:
             reply_is = "answer" if isinstance(opened, Answer) else "refusal"
             had = "names" if first is None else "had before"
             return f"its {reply_is} is not signed by the identity it {had}"
+        if any(has_fingerprint(identity, pin) for pin in self.house.revoked):
+            return f"its identity {fingerprint(identity)} is revoked at the house"
         self.house.identities[site] = identity
         return opened
 
@@ -629,7 +632,9 @@ class Run:
             raise HouseError(f"no site answered: {together(gone)}")
         if gone and self._stops:
             study = "a study of reports" if self.release.by_site else "a masked study"
-            why = f"; {study} cannot go on without it, so resume it when all are back" if self.fixed else ""
+            # Who is lost comes back; a refusal says itself what would do, and resuming is no part of that.
+            back = "" if refused else ", so resume it when all are back"
+            why = f"; {study} cannot go on without it{back}" if self.fixed else ""
             raise HouseError(f"stopped {self.where}: {together(gone)}{why}")
         self.sites = [site for site in self.sites if site in bodies]
         begun, self._begun = self._begun, True

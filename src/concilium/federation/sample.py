@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MessageError, RecordsError
+from concilium.errors import DoesNotFit, MessageError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
 from concilium.federation.work import Workload
@@ -112,7 +112,7 @@ def is_positive(cohort: Cohort, target: str, positive: Value) -> NDArray[np.bool
     """For each patient of the cohort whether the target, which must be a category, has the value."""
     column = cohort.view.records[target]
     if not isinstance(column, Coded):
-        raise RecordsError(f"the target {target!r} is a number; a tree predicts categories")
+        raise DoesNotFit(f"the target {target!r} is a number; a tree predicts categories")
     positives: NDArray[np.bool_] = positive_codes(column, positive)[column.codes[cohort.rows]]
     return positives
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 import numpy as np
 
-from concilium.errors import MessageError, RecordsError
+from concilium.errors import DoesNotFit, MessageError
 from concilium.federation.attributes import Attribute, AttributeSeen, present, unite
 from concilium.federation.cohort import Cohort, near_unique
 from concilium.federation.edges import check_edges
@@ -221,10 +221,10 @@ def set_against_rest(positive: Value, others: Sequence[Value]) -> tuple[Value, V
 
 
 def list_classes(cohort: Cohort, target: str) -> list[str | int | float | bool]:
-    """The values of the target that occur among the cohort's patients; RecordsError where it is a number."""
+    """The values of the target that occur among the cohort's patients; DoesNotFit where it is a number."""
     column = as_listed(cohort.view.records[target])
     if column is None:
-        raise RecordsError(f"the target {target!r} is a number; here categories are predicted")
+        raise DoesNotFit(f"the target {target!r} is a number; here categories are predicted")
     return [value for value in list_values(column, cohort) if value is not None]
 
 

@@ -8,7 +8,6 @@ traceback.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -20,6 +19,7 @@ from concilium.errors import (
     LedgerError,
     MaskError,
     MessageError,
+    PolicyError,
     QueryError,
     RecordsError,
     StudyError,
@@ -92,6 +92,11 @@ class Site:
         if note := self.ledger.settle(self.policy.allowance):
             log.warning("site %s has a ledger whose budget changed: %s", name, note)
         self.identity = identity if isinstance(identity, Identity) else self._find_identity(identity)
+        if self.policy.revokes(self.identity.public):
+            raise PolicyError(
+                f"the policy of {name!r} revokes {self.identity.fingerprint}, which is its own identity: rotate it "
+                "(concilium identity rotate), or put the newest identity file back"
+            )
         if not isinstance(ledger, Ledger):
             self.ledger.bind_site(f"{name} ({self.identity.fingerprint})")
         self._division_key = division_key or partial(derive_secret, self.identity, "concilium/division-key@1")
@@ -165,7 +170,10 @@ class Site:
             log.exception("site %s has a ledger that does not allow an answer", self.name)
             return self._refuse(envelope, "ledger", LEDGER_SAYS_NO)
         except (MessageError, MaskError, RecordsError, StudyError) as error:
-            return self._refuse(envelope, RULES[type(error)], str(error))
+            if not error.leaves:
+                log.error("site %s could not answer: %s", self.name, error)
+            rule = next(RULES[kind] for kind in type(error).__mro__ if kind in RULES)
+            return self._refuse(envelope, rule, error.outside)
         except Exception:
             log.exception("site %s could not answer a question", self.name)
             return self._refuse(envelope, "internal", "the site could not answer; its own log says why")
@@ -186,7 +194,7 @@ class Site:
 
     @property
     def division_key(self) -> bytes:
-        """What decides who is held out: the same for as long as the identity is, and never sent."""
+        """What decides who is held out: the same also after a rotation of the identity, and never sent."""
         return self._division_key if isinstance(self._division_key, bytes) else self._division_key()
 
     def introduce(self, peers: Mapping[str, str], house: str) -> bool:
@@ -339,12 +347,12 @@ class Site:
 
 
 def derive_secret(identity: Identity, purpose: str) -> bytes:
-    """A site's own secret for `hash` and `shift_dates` (where its policy names none), or for another purpose: a
-    signature that it never sends, which is the same as long as its identity is."""
-    return hashlib.sha256(identity.sign(statement(purpose))).digest()
+    """A site's own secret for `hash` and `shift_dates` (where its policy names none), or for another purpose. It is
+    never sent, and stays the same when the identity is rotated."""
+    return identity.derive(statement(purpose))
 
 
-RULES: dict[type[ConciliumError], str] = {
+RULES: dict[type, str] = {
     MessageError: "message",
     MaskError: "mask",
     RecordsError: "attribute",

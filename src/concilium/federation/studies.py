@@ -34,9 +34,10 @@ from concilium.federation.terms import (
     derive_proof_key,
     is_proven,
     open_terms,
+    read_terms,
     today,
 )
-from concilium.policy.policy import Policy
+from concilium.policy.policy import Agree, Policy
 from concilium.privacy.identity import Identity, fingerprint, has_fingerprint, statement
 from concilium.privacy.ledger import LASTING_RULE, Ledger
 from concilium.privacy.study_book import AGREED, ENDED, REFUSED, WAITING, StudyRecord
@@ -81,7 +82,7 @@ class Studies:
     ) -> None:
         self._site, self._identity, self._policy, self._ledger = site, identity, policy, ledger
         self._view, self._populations, self._meter = view, populations, meter
-        self._book = ledger.studies
+        self._book, self._currency = ledger.studies, ledger.currency  # which a ledger has for good
         self._introduced: frozenset[str] = frozenset()
         self._running: dict[str, RunningStudy] = {}
         # Also of studies that another process may just have ended: questions that are being answered need theirs.
@@ -96,13 +97,16 @@ class Studies:
     def consider(self, proposal: Propose) -> Agreed:
         """Agree to a study, now or as decided before; Refused where it is refused, ended, or waits for a person.
 
-        One study at a time: what is decided is on disk before the next is.
+        One study at a time: what is decided is on disk before the next is. Whoever is no known house is told so before
+        anything but the signature is looked at; what a known house proposes is counted as work before it is read.
         """
+        terms = read_terms(proposal.terms, proposal.signature)
+        house = fingerprint(terms.house)
+        self._check_house(terms.house, house)
+        self._meter.admit_proposal(house, len(proposal.terms))
         opened = open_terms(proposal.terms, proposal.signature)
         self._check_participant(opened)
         check_dates(opened.terms.ends)
-        house = fingerprint(opened.terms.house)
-        self._check_house(opened.terms.house, house)
         self._check_allowed(opened)
         self._look_again()
         with self._deciding:
@@ -195,6 +199,7 @@ class Studies:
             if record is None:
                 raise Refused("proposed", NOT_PROPOSED)
             opened = open_terms(record.terms, record.signature)
+            self._check_revoked(opened.terms.house)
             if self._policy.houses:  # which may have been taken out since
                 self._check_house(opened.terms.house, fingerprint(opened.terms.house))
             self._check_allowed(opened)
@@ -250,7 +255,15 @@ class Studies:
                 f"hospitals than the {self._policy.colluders} it asks for",
             )
 
+    def _check_revoked(self, public: bytes) -> None:
+        if self._policy.revokes(public):
+            raise Refused(
+                "house",
+                f"the house {fingerprint(public)} is revoked at this hospital: others may have its key",
+            )
+
     def _check_house(self, public: bytes, house: str) -> None:
+        self._check_revoked(public)
         pinned = self._policy.houses
         pins = any(has_fingerprint(public, fingerprint) for fingerprint in pinned.values())
         if not (pins if pinned else house in self._introduced):
@@ -282,7 +295,8 @@ class Studies:
             self._begin(opened, proposal)
         except Refused as refusal:
             if refusal.rule == "waiting":
-                self._book.wait(opened.id, opened.encoded, proposal.signature, opened.price)
+                price = opened.price_in(self._currency)
+                self._book.wait(opened.id, opened.encoded, proposal.signature, price)
             raise
 
     def _find_reservation(self, opened: OpenedTerms, house: str) -> str | None:
@@ -290,10 +304,7 @@ class Studies:
         agree = self._policy.agree
         if agree is None:
             return None if house in self._introduced else "its policy agrees to nothing by itself"
-        own = agree.find_reservation(
-            opened.method.release, opened.method.method, opened.price, self._book.price_of_month()
-        )
-        return own or opened.method.find_reservation(agree.sensitive)
+        return find_reservation(opened, agree, self._ledger)
 
     def _begin(self, opened: OpenedTerms, proposal: Propose | None = None) -> None:
         """Compare the population of a study with those before, and enter it with what the policy agreed to."""
@@ -313,7 +324,7 @@ class Studies:
                         opened.id,
                         opened.encoded,
                         proposal.signature,
-                        opened.price,
+                        opened.price_in(self._currency),
                         "as [agree] says" if self._policy.agree else "a house of this process",
                     )
         except Refused as refusal:
@@ -342,6 +353,22 @@ class Studies:
                 cohorts.append(part.choose(cohort, least))
         if not all(self._populations.admit(one.population) for one in cohorts):
             raise Refused(LASTING_RULE, TOO_FEW)
+
+
+def find_reservation(opened: OpenedTerms, agree: Agree, ledger: Ledger) -> str | None:
+    """Why [agree] leaves a study to a person, None where it covers it (if enough patients match)."""
+    balance, method = ledger.balance(), opened.method
+    price = opened.price_in(balance.currency)
+    if price is None and opened.price is not None:
+        return f"its budget is in {balance.currency}, to which the noise of this study cannot be charged"
+    own = agree.find_reservation(
+        method.release,
+        method.method,
+        price,
+        ledger.studies.price_of_month(),
+        has_budget=balance.budget is not None,
+    )
+    return own or method.find_reservation(agree.sensitive)
 
 
 def check_dates(ends: str) -> None:

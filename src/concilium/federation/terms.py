@@ -180,6 +180,17 @@ class OpenedTerms:
     def price(self) -> Fraction | None:
         return None if self.terms.price is None else Fraction(self.terms.price)
 
+    def price_in(self, currency: str) -> Fraction | None:
+        """The most that the study may cost a patient, in a ledger's currency. Terms state it in rho; this is the one
+        place where it becomes pure epsilon. None: it has no price, or one that no such ledger can be charged with,
+        and then nothing that has a price is answered.
+        """
+        if self.price is None or currency == "rho":
+            return self.price
+        pure, planned = self.method.pure_price, self.method.plan().total
+        # Terms may allow for several models, or for more or less than the method's own questions cost.
+        return None if pure is None or not planned else pure * self.price / planned
+
     @cached_property
     def kinds(self) -> dict[str, set[bool]]:
         """The kinds of question that the method asks, and whether some have a price, and some have none."""
@@ -255,9 +266,12 @@ def sign_terms(encoded: bytes, identity: Identity) -> bytes:
     return identity.sign(statement("concilium/terms@1", encoded))
 
 
-@lru_cache(maxsize=32)  # all sites of a process are proposed the same
-def open_terms(encoded: bytes, signature: bytes) -> OpenedTerms:
-    """Terms that arrived, in their one form and signed by the house that they name; MessageError otherwise."""
+def read_terms(encoded: bytes, signature: bytes) -> Terms:
+    """Terms that arrived, in their one form and signed by the house that they name; MessageError otherwise.
+
+    Protects: the hospital's machine, from whoever sends terms. What this takes is proportional to their bytes; the
+    method that they name is opened (`open_terms`) once it is known that the house may ask.
+    """
     if len(encoded) > MOST_BYTES:
         raise MessageError(
             f"the terms of a study may have at most {MOST_BYTES:,} bytes, so that a committee can read them; these "
@@ -273,6 +287,13 @@ def open_terms(encoded: bytes, signature: bytes) -> OpenedTerms:
         statement("concilium/terms@1", encoded), signature, terms.house
     ):
         raise MessageError("these terms are not signed by the house that they name")
+    return terms
+
+
+@lru_cache(maxsize=32)  # all sites of a process are proposed the same
+def open_terms(encoded: bytes, signature: bytes) -> OpenedTerms:
+    """The same with the method that they name, all of it checked; MessageError otherwise."""
+    terms = read_terms(encoded, signature)
     _check_form(terms)
     method = open_method(terms.method, terms.parameters)
     if len(terms.identities) != (0 if method.way_out.by_site else len(terms.participants)):

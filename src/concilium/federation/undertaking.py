@@ -31,6 +31,7 @@ class Undertaking(ABC, Generic[B]):
     description    what comes of it
     handed_on      the part of patients whose entries leave; empty where none do
     reads_columns  whether it asks about columns of a table, which a committee then reads
+    pure_releases  the releases under which it may cost pure epsilon alone (`pure_price`)
     answers_at_random  whether even what has no price is drawn at random, so that nothing comes out twice the same
     """
 
@@ -40,6 +41,7 @@ class Undertaking(ABC, Generic[B]):
     releases: ClassVar[tuple[str, ...]]
     handed_on: ClassVar[str] = ""
     reads_columns: ClassVar[bool] = True
+    pure_releases: ClassVar[tuple[str, ...]] = ()
     answers_at_random: ClassVar[bool] = False
 
     query: str
@@ -82,6 +84,10 @@ class Undertaking(ABC, Generic[B]):
     def check(self) -> None:
         """StudyError for parameters that need, exclude or contradict each other."""
 
+    def check_before_proposing(self) -> None:
+        """StudyError where it cannot work. The house's affair, before it proposes: it may take long, and a hospital
+        that reads the terms of a study does not compute it."""
+
     @abstractmethod
     def plan(self) -> Plan:
         """What it will ask, what each question costs, and all of it together."""
@@ -122,6 +128,7 @@ class Undertaking(ABC, Generic[B]):
 
     def draft(self, *, models: int = 1) -> Draft:
         """What hospitals are asked to agree to, for a house to propose: all of this, and its price at most."""
+        self.check_before_proposing()
         price = self.plan().total * models
         return Draft(self.method, self.release, self.get_params(), price or None, models)
 

@@ -1,4 +1,4 @@
-"""What a kit must be like so that no code travels with a job: three files, written and checked by the product.
+"""What a kit must be like so that no code travels with a job: four files, written and checked by the product.
 
 Who is protected, and from whom: the hospital, from whoever may submit jobs. A job that carries code is refused
 ("byoc"), one that names any class but ours is not built, nobody gets a shell, and no log leaves the hospital. The files
@@ -39,6 +39,12 @@ NOTHING = dict.fromkeys(
     "none",
 )
 
+# A parent and the processes of its jobs talk over a port of this machine. FLARE leaves it in clear text, open to every
+# user of the machine; so only who holds a certificate of the network is let in.
+LOCAL_CHANNEL: dict[str, Any] = {
+    "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}}
+}
+
 
 def write_rules(role: Role, folder: Path) -> dict[str, dict[str, Any]]:
     """The files of `local/`, by name; `folder` is where the kit is."""
@@ -60,6 +66,7 @@ def write_rules(role: Role, folder: Path) -> dict[str, dict[str, Any]]:
         "authorization.json": {"format_version": "1.0", "permissions": {**nobody, "lead": lead}},
         "resources.json": resources,
         "log_config.json": write_log_config(),
+        "comm_config.json": LOCAL_CHANNEL,
     }
 
 
@@ -139,6 +146,7 @@ def write_log_config() -> dict[str, Any]:
     rotated = {
         "class": "logging.handlers.RotatingFileHandler",
         "formatter": "plain",
+        "filters": ["polling"],
         "mode": "a",
         "maxBytes": 20971520,
         "backupCount": 5,
@@ -147,10 +155,12 @@ def write_log_config() -> dict[str, Any]:
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"plain": {"format": plain}},
+        "filters": {"polling": {"()": "concilium.flare.own_log.PollingFilter"}},
         "handlers": {
             "console": {
                 "class": "logging.StreamHandler",
                 "level": "ERROR",
+                "filters": ["polling"],
                 "formatter": "plain",
                 "stream": "ext://sys.stderr",
             },

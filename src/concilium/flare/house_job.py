@@ -113,7 +113,8 @@ class FlareHouse(Controller):  # type: ignore[misc]
             stops = study.house.on_loss == "stop" or not study.way_out.begins_anew
             return JobOutcome(ended="stopped" if stops and self._rounds else "failed", problem=str(error))
         except ConciliumError as error:
-            return JobOutcome(ended="failed", problem=str(error))
+            log.error("the study could not be run: %s", error)
+            return JobOutcome(ended="failed", problem=error.outside)
         except Exception:
             log.exception("the study could not be run")
             return JobOutcome(
@@ -147,6 +148,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 on_loss=study.house.on_loss,
                 journal=work.journal("model"),
                 memory=own.memory,
+                revoked=own.revoked,
                 on_round=self._tell,
                 identity=own.identity,
                 purpose=study.aim,

@@ -118,11 +118,20 @@ class Kit:
         if now > ends:
             raise KitError(
                 f"{self.name}: its certificate expired on {ends:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
-                f"{now:%Y-%m-%d %H:%M}: have a new kit made (concilium flare provision), or set a "
-                "clock that is wrong"
+                f"{now:%Y-%m-%d %H:%M}: have it renewed (concilium flare provision --renew), or "
+                "set a clock that is wrong"
             )
         if now > ends - SOON:
-            return f"{self.name}: its certificate expires on {ends:%Y-%m-%d}; have a new kit made before"
+            return (
+                f"{self.name}: its certificate expires on {ends:%Y-%m-%d}, in {(ends - now).days} days; have it "
+                "renewed (concilium flare provision --renew), replace the kit's folder startup, and start again"
+            )
+        last = self.authority.not_valid_after_utc
+        if now > last - SOON:
+            return (
+                f"{self.name}: the authority of this network ends on {last:%Y-%m-%d}, and with it every certificate; "
+                "have the whole network provisioned anew"
+            )
         return ""
 
     def check_house(self) -> None:

@@ -8,9 +8,22 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
+import re
 from pathlib import Path
 
 FILE = "concilium.log"
+# What FLARE says at the house when somebody who submitted a job asks how it goes, before its process is up or after.
+POLLING = re.compile(
+    r"no app command func for topic concilium\.|"
+    r"STP=app_command.*(no connection to child server\.|cannot send to 'server\.[^']*': target_unreachable)"
+)
+
+
+class PollingFilter(logging.Filter):
+    """Leave out FLARE's complaints about ordinary polling (named in log_config.json, hardening.py)."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return POLLING.search(record.getMessage()) is None
 
 
 def start_own_log(kit: Path, name: str, job: str = "") -> logging.Logger:

@@ -99,7 +99,8 @@ class FlareProject(msgspec.Struct, frozen=True, kw_only=True):
                 raise KitError(f"{self.path}: [project] people: {person!r} is not an e-mail address")
         seen: set[str] = set()
         for name in (*self.sites, *self.network.people):
-            if name.lower() in RESERVED or name == self.house.host:
+            is_taken = name.lower() in RESERVED or name.lower().endswith("-state")  # where ledgers lie
+            if is_taken or name == self.house.host:
                 raise KitError(
                     f"{self.path}: {name!r} is the name of something else; call the site otherwise"
                 )

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from concilium.errors import KitError
+from concilium.errors import KitError, nearest
 from concilium.flare.hardening import harden
 from concilium.flare.kit import read_json
 from concilium.flare.project import FlareProject
@@ -38,7 +38,7 @@ records = "records.csv"     # csv, csv.gz, parquet, DuckDB, or a database addres
 # patient = "id"            # the column of patients' ids, each once; or, where a row is a patient:
 # one_row_per_patient = true
 policy = "policy.toml"      # what may leave: docs/policies.md
-ledger = "{name}.ledger"    # what has left; keep it, and the identity that is made beside it
+ledger = "../../{name}-state/{name}.ledger"    # what has left, and beside it the identity: keep both, outside the kit
 
 # How columns are read, where that is not left to a guess: [schema] of docs/studies.md.
 # [schema]
@@ -54,40 +54,69 @@ POLICY_FILE = """\
 [peers]
 # south = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
 
-# Without [agree], every study waits for a person: concilium studies {name}.ledger
+# Fingerprints that are never believed again, wherever else they stand: docs/keys.md.
+# [revoked]
+# "house until May" = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
+
+# Without [agree], every study waits for a person: concilium studies {name}-state/{name}.ledger
 """
 
 HOUSE_FILE = """\
 # The house of this network. Paths are relative to this file.
 [house]
-folder = "../concilium"     # its identity, what it remembers of sites, and studies under way
+folder = "../../house-state"    # its identity, what it remembers of sites, and studies under way: outside the kit
 
 # Fingerprints of the sites' identities, where the house shall believe no others.
 # [sites]
 # north = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
+
+# Fingerprints that are never believed again: docs/keys.md.
+# [revoked]
+# "north until May" = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
 """
 
 
-def provision(project: FlareProject, out: Path) -> dict[str, Path]:
-    """Make the kits that are not there yet; what was made, by name. Those that are there stay as they are."""
+def provision(project: FlareProject, out: Path, renew: Iterable[str] = ()) -> dict[str, Path]:
+    """Make the kits that are not there yet, and new certificates for those to `renew`; what was made, by name.
+
+    Of a renewed kit the folder `startup` is replaced and nothing else: records, policies, ledgers and identities stay.
+    """
     names = {
         project.house.host: "house",
         **{name: name for name in (*project.sites, *project.network.people)},
     }
     new = {name: folder for name, folder in names.items() if not (out / folder).exists()}
-    if not new:
-        raise KitError(f"{out}: all kits of this project are there; delete one to have it made anew")
+    old = {name: folder for name, folder in names.items() if folder in set(renew) - set(new.values())}
+    for folder in set(renew) - set(old.values()):
+        raise KitError(f"{out}: there is no kit {folder!r} to renew{nearest(folder, names.values())}")
+    if not new and not old:
+        raise KitError(
+            f"{out}: all kits of this project are there; name one by --renew to give it a new certificate"
+        )
     try:
         out.mkdir(parents=True, exist_ok=True)
         out.chmod(0o700)
-        forget_certificates(out / AUTHORITY / project.network.name / "state" / "cert.json", new)
+        forget_certificates(out / AUTHORITY / project.network.name / "state" / "cert.json", {**new, **old})
         made = make_kits(project, out / AUTHORITY)
         for name, folder in new.items():
             finish(made / name, out / folder, folder, project)
+        for name, folder in old.items():
+            finish(made / name, made / f"{name} finished", folder, project)
+            replace_startup(out / folder, made / f"{name} finished" / "startup")
         shutil.rmtree(made)
     except OSError as error:
         raise KitError(f"{out}: cannot be written ({error.strerror})") from None
-    return {folder: out / folder for folder in new.values()}
+    return {folder: out / folder for folder in (*new.values(), *old.values())}
+
+
+def replace_startup(kit: Path, startup: Path) -> None:
+    """Put a new folder of certificates in place of that of a kit."""
+    before = kit / "startup.old"
+    if (kit / "startup").exists():
+        shutil.rmtree(before, ignore_errors=True)
+        (kit / "startup").rename(before)
+    startup.rename(kit / "startup")
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def forget_certificates(state: Path, names: Iterable[str]) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from concilium.errors import KitError, RunStopped
+from concilium.errors import HouseError, KitError, RunStopped
 from concilium.flare.kit import Kit
 
 LOGGED_IN_WITHIN = 20.0
@@ -37,6 +38,30 @@ def look_at_network(kit: Kit) -> NetworkStatus:
     now = time.time()
     sites = {one.name: max(0.0, now - float(one.last_connect_time)) for one in info.client_info}
     return NetworkStatus(str(info.server_info.status), float(info.server_info.start_time), sites, jobs)
+
+
+def end_job(kit: Kit, beginning: str) -> str:
+    """End the job whose id begins so, and return its id; HouseError where it has ended, or is another person's.
+
+    The house decides whose it is (`manage_job` of its rules): nobody can end the study of somebody else.
+    """
+    from nvflare.fuel.flare_api.api_spec import InternalError
+
+    if not re.fullmatch("[0-9a-f-]{4,36}", beginning):
+        raise HouseError(f"{beginning!r} is no job; concilium flare status lists them by their ids")
+    with open_session(kit) as session:
+        found = [str(job["job_id"]) for job in session.list_jobs(id_prefix=beginning)]
+        if len(found) != 1:
+            many = "no job has" if not found else f"{len(found)} jobs have"
+            raise HouseError(f"{many} an id that begins with {beginning}; concilium flare status lists them")
+        status = str(session.get_job_meta(found[0]).get("status", ""))
+        if status.startswith(("FINISHED", "ABANDONED")):
+            raise HouseError(f"job {found[0]} has ended already ({status})")
+        try:
+            session.abort_job(found[0])
+        except InternalError as error:
+            raise HouseError(f"job {found[0]} could not be ended ({error})") from None
+        return found[0]
 
 
 @contextlib.contextmanager

@@ -3,11 +3,15 @@ traceback of a network engine; then the process is FLARE's."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import logging
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from concilium.errors import ConciliumError, HouseError, KitError
 from concilium.flare.hardening import GUARDED, harden
@@ -20,10 +24,35 @@ from concilium.privacy.identity import Identity
 Tell = Callable[[str], None]
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+LOCK = "running.lock"
 
 
-def prepare_site(kit: Kit, tell: Tell) -> None:
-    """Check all that a site needs, and say who it is; an error stands in its log, too."""
+def hold_kit(kit: Kit) -> None:
+    """Lock a kit for as long as this process lives, also as FLARE's; KitError where another one has it.
+
+    Two processes of one site would answer in turns, and the house would take each for a restart of the other.
+    """
+    path = kit.folder / LOCK
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = path.read_text(encoding="ascii").strip()
+        raise KitError(
+            f"{kit.folder}: runs already, as process {holder}; end that one first, or leave it running"
+        ) from None
+    except OSError as error:
+        raise KitError(f"{path}: cannot be written ({error.strerror})") from None
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode("ascii"))
+    os.set_inheritable(lock, True)  # it stays open, and locked, when this process becomes FLARE's
+
+
+def prepare_site(kit: Kit, tell: Tell, *, wait: bool = True) -> None:
+    """Check all that a site needs, and say who it is; an error stands in its log, too.
+
+    Without `wait`, a house that does not answer is an error.
+    """
     log = start_own_log(kit.folder, kit.name)
     try:
         harden(kit.folder, "site")
@@ -31,6 +60,8 @@ def prepare_site(kit: Kit, tell: Tell) -> None:
             log.warning(warning)
             tell(f"warning: {warning}")
         own = SiteFile.read(kit.folder)
+        with contextlib.suppress(OSError):  # whoever writes there says what is wrong
+            own.ledger.parent.mkdir(mode=0o700, exist_ok=True)
         identity = Identity.at(own.identity)  # made here, and nowhere else
         tell(f"{kit.name}: {identity.fingerprint} (tell it to the house and your peers by telephone)")
         try:
@@ -39,11 +70,28 @@ def prepare_site(kit: Kit, tell: Tell) -> None:
             raise KitError(f"site {kit.name}: {error}") from None
         tell(f"{kit.name}: {site!r}, ledger {own.ledger}")
         site.ledger.close()
-        wait_for_house(kit, tell)
+        for place in (own.ledger, own.identity):
+            warn_of_place(kit, place, log, tell)
+        if wait:
+            wait_for_house(kit, tell)
+        else:
+            kit.check_house()
+            tell(f"{kit.name}: the house at {kit.host}:{kit.port} is there")
     except ConciliumError as error:
         log.error(str(error))
         raise
     log.info("starting, for the house at %s:%s", kit.host, kit.port)
+
+
+def warn_of_place(kit: Kit, path: Path, log: logging.Logger, tell: Tell) -> None:
+    """Warn where something that must last lies in the kit, which is replaced one day."""
+    if path.resolve().is_relative_to(kit.folder.resolve()):
+        warning = (
+            f"{path} lies in the kit and must outlive it: stop, move it out (a ledger with its .head and .identity), "
+            "and name the new place in local/concilium.toml"
+        )
+        log.warning(warning)
+        tell(f"warning: {warning}")
 
 
 def wait_for_house(kit: Kit, tell: Tell) -> None:
@@ -75,6 +123,7 @@ def prepare_house(kit: Kit, tell: Tell) -> None:
             tell(f"warning: {warning}")
         own = HouseFile.read(kit.folder)
         tell(f"house: {own.identity.fingerprint} (hospitals enter it under [houses] of their policies)")
+        warn_of_place(kit, own.folder, log, tell)
         check_port(kit)
     except ConciliumError as error:
         log.error(str(error))
@@ -120,4 +169,5 @@ def run_flare(kit: Kit, command: Sequence[str], settings: Sequence[str]) -> None
     environment = os.environ | {"MALLOC_ARENA_MAX": "4"}
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, "-u", "-m", GUARDED, *command, *settings], environment)
+    parent = [sys.executable, "-u", "-m", "concilium.flare.parent", kit.role, str(kit.folder)]
+    os.execve(sys.executable, [*parent, GUARDED, *command, *settings], environment)

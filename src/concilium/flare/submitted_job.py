@@ -19,7 +19,7 @@ import msgspec
 
 from concilium.errors import HouseError
 from concilium.flare.job import HOUSE_STUDY, META, SubmittedStudy, render_job
-from concilium.study.attached_files import MOST_BYTES, is_plain
+from concilium.study.attached_files import ENDINGS, MOST_BYTES, is_plain
 
 # Attached files in base64, and the study's text.
 MOST_JOB_BYTES = MOST_BYTES * 4 // 3 + (1 << 22)
@@ -135,5 +135,5 @@ def check_names(study: SubmittedStudy) -> None:
         raise HouseError("its list of sites")
     if not all(SITE_NAME.fullmatch(site) and site != "server" for site in study.sites):
         raise HouseError("the name of a site")
-    if not all(map(is_plain, study.files)):
+    if not all(is_plain(name, ENDINGS) for name in study.files):
         raise HouseError("the name of an attached file")

@@ -81,6 +81,11 @@ def learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, wa
         connected = list_connected(session)
         ticket = find_ticket(study, work, connected)
         warn_of_absent(study, ticket.sites, connected, warn)
+        if study.method_type.reads_courses:
+            # As the house will: what is wrong with a file is said here, where it lies, and not there.
+            from concilium.study.courses import open_learner
+
+            open_learner(study)
         job = write_job(
             work.folder / "job",
             study.name,

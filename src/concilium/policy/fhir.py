@@ -10,15 +10,20 @@ filter, not a guarantee. What rules take out must not come back by another way: 
 an id that changes and go with one that goes; a bundle that was changed loses its narratives, which repeat fields in
 prose, and references to a changed resource lose what they say about it. Of the bundle itself only its type goes
 on. What cannot be read in this way is an error that does not repeat the data, and nothing is let out.
+
+Memory and work grow with the bytes of a bundle, whatever its shape. Every value stands once, in a tree, and a path is
+looked up when a rule asks for it. Too deep, too long and too many is refused while the tree is built.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from concilium.errors import PolicyError
 from concilium.policy.actions import ConstraintGraphs, Decision, Deed
@@ -26,16 +31,23 @@ from concilium.policy.functions import Change
 from concilium.policy.judging import is_missing
 from concilium.policy.language import Eliminate
 from concilium.policy.matching import each
-from concilium.policy.transaction import Transaction
+from concilium.policy.transaction import MOST_NODES, MOST_RELATIONS, TOO_MANY, Transaction
+from concilium.records.columns import label
 
 DEEPEST = 50
+DEEPEST_RESOURCES = 5
+"""How many resources may lie in each other: a bundle in a bundle, parameters, a resource and what it contains."""
+LONGEST_PATH = 500
+LONGEST_ID = 64
+"""Of an id and of a resourceType, as FHIR has it."""
 
 _FIELD = re.compile(r"_?[A-Za-z][A-Za-z0-9]*")
 _ADDRESS = re.compile(r"(?:.*/)?(?P<local>[A-Z][A-Za-z]*/[^/#?]+?)(?:/_history/[^/]*)?", re.DOTALL)
+_KINDS = frozenset({dict, str, int, float, bool, type(None)})
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Leaf:
     """One value of a resource: what it was, what it has become, and the resource it is the address of, if any."""
 
@@ -55,7 +67,7 @@ class Leaf:
         return self.gone or self.now != self.before
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Branch:
     """An object, with its fields in order."""
 
@@ -68,35 +80,85 @@ Item = Leaf | Branch | list[Any]
 
 @dataclass(eq=False)
 class Resource:
-    """A node: the object it came as, its values by path (all beneath it, or its own alone), and its address."""
+    """A node: the object it came as, its id and its address."""
 
     branch: Branch
     kind: str
     position: int
     entry: int
     id: Leaf
-    leaves: dict[str, list[Leaf]] = field(default_factory=dict)
-    own: dict[str, list[Leaf]] = field(default_factory=dict)
-    values: list[Leaf] = field(default_factory=list)
     url: str | None = None
+    named_by_url: bool = False
 
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """Each path with its own values, or with all beneath it."""
-        by_path: dict[str, Any] = {}
-        for path, leaves in self.leaves.items():
-            values = [leaf.before for leaf in self.own.get(path, leaves) if leaf.before is not None]
-            by_path[path] = values[0] if len(values) == 1 else values
-        return by_path
+    def find(self, path: str) -> list[Item]:
+        """What stands at a path: the field itself in every object there, and its extensions."""
+        if self.named_by_url and path == "id":
+            return [self.id]
+        items: list[Item] = [self.branch]
+        for name in path.split("."):
+            items = [
+                branch.fields[key]
+                for branch in _objects(items)
+                for key in (name, f"_{name}")
+                if key in branch.fields and not name.startswith("_")
+            ]
+        return items
+
+    def leaves(self, path: str | None = None) -> Iterator[Leaf]:
+        """All values at a path and beneath it, or of the whole resource."""
+        if path is None and self.named_by_url:
+            yield self.id
+        yield from _all_leaves(self.find(path) if path is not None else self.branch)
+
+    @cached_property
+    def attributes(self) -> ResourceAttributes:
+        return ResourceAttributes(self)
 
     @property
     def changed(self) -> bool:
-        return self.id.changed or any(leaf.changed for leaf in self.values)
+        return any(leaf.changed for leaf in self.leaves())
 
     @property
     def local(self) -> str | None:
         """The address that needs no server."""
         return None if self.id.before is None else f"{self.kind}/{self.id.before}"
+
+
+class ResourceAttributes(Mapping[str, Any]):
+    """Each path of a resource with its own values, or with all beneath it; looked up once, when a rule asks for it."""
+
+    def __init__(self, resource: Resource) -> None:
+        self._resource = resource
+        self._looked_up: dict[str, Any] = {}
+
+    def __getitem__(self, path: str) -> Any:
+        value = self.get(path)
+        if value is None:
+            raise KeyError(path)
+        return value
+
+    def get(self, path: str, default: Any = None) -> Any:
+        if path not in self._looked_up:
+            self._looked_up[path] = self._look_up(path)
+        value = self._looked_up[path]
+        return default if value is None else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._resource.branch.fields)
+
+    def __len__(self) -> int:
+        return len(self._resource.branch.fields)
+
+    def values(self) -> Any:
+        """Every value once, however deep it lies."""
+        return (leaf.before for leaf in self._resource.leaves())
+
+    def _look_up(self, path: str) -> Any:
+        items = self._resource.find(path)
+        own = [leaf for leaf in _values(items) if not leaf.in_extension]
+        leaves = own or list(_all_leaves(items))
+        values = [leaf.before for leaf in leaves if leaf.before is not None]
+        return values[0] if len(values) == 1 else values if leaves else None
 
 
 def decide_bundle(graphs: ConstraintGraphs, bundle: Any) -> Decision:
@@ -123,6 +185,17 @@ def is_bundle(message: Any) -> bool:
     return isinstance(message, Mapping) and "resourceType" in message
 
 
+class _Place(NamedTuple):
+    """Where a value of a bundle stands: in which entry and resource, at which path of it, how deep."""
+
+    entry: int
+    owner: Resource | None = None
+    path: str = ""
+    depth: int = 0
+    resources: int = 0
+    in_extension: bool = False
+
+
 class _Exchange:
     """A bundle, taken apart so that rules can reach every value in it."""
 
@@ -132,6 +205,8 @@ class _Exchange:
         entries = bundle.get("entry", [])
         if not isinstance(entries, list):
             raise PolicyError("the entries of a bundle are a list")
+        if len(entries) > MOST_NODES:
+            raise PolicyError(TOO_MANY)
         self.kind = bundle.get("type")
         if self.kind is not None and not (
             isinstance(self.kind, str) and re.fullmatch("[a-z-]{1,40}", self.kind)
@@ -143,10 +218,13 @@ class _Exchange:
         self.addresses: list[Leaf | None] = []
         self.tops: list[Resource] = []
         self.requests: list[dict[str, Any] | None] = []
+        self.texts: list[Leaf] = []
+        self.reference_paths: dict[Leaf, str] = {}
         for number, entry in enumerate(entries, start=1):
             self._open_entry(number, entry)
         self._find_addresses()
         self.attributes = [resource.attributes for resource in self.resources]
+        self._originals: dict[int, Mapping[str, Any]] = {}
 
     def substitute(self, deed: Deed, nodes: int) -> None:
         """Change the values of an attribute, or of all of them; what cannot be changed is taken out."""
@@ -155,12 +233,9 @@ class _Exchange:
             resource = self.resources[index]
             change = deed.change_for(self._original(index))
             path = deed.action.attribute
-            if path is None:
-                leaves = [leaf for leaf in (*resource.values, resource.id) if not leaf.is_type]
-            else:
-                leaves = resource.leaves.get(path, [])
-            for leaf in dict.fromkeys(leaves):
-                _change(leaf, change)
+            for leaf in resource.leaves(path):
+                if path is not None or not leaf.is_type:
+                    _change(leaf, change)
 
     def eliminate(self, path: str | None, nodes: int) -> None:
         """Take out a path with everything beneath it, or the whole resource."""
@@ -169,19 +244,19 @@ class _Exchange:
             if path is None:
                 _take_out(resource.branch)
                 resource.id.gone = True
-            for leaf in () if path is None else resource.leaves.get(path, ()):
+            for leaf in () if path is None else resource.leaves(path):
                 leaf.gone = True
 
     def cut(self, edges: int) -> None:
         """Take out references; what is contained in another resource cannot be without it, and goes."""
-        cut = [self.addresses[index] for index in each(edges)]
+        cut = {self.addresses[index] for index in each(edges)}
         for index in each(edges):
             if self.addresses[index] is None:
                 self.eliminate(None, 1 << self.edges[index][1])
-        for top in self.tops if any(cut) else ():
+        for top in self.tops if cut - {None} else ():
             for branch in _all_branches(top.branch):
                 reference = branch.fields.get("reference")
-                if isinstance(reference, Leaf) and any(leaf is reference for leaf in cut):
+                if isinstance(reference, Leaf) and reference in cut:
                     _take_out(branch)
 
     def write(self) -> dict[str, Any]:
@@ -217,12 +292,12 @@ class _Exchange:
         url = entry.get("fullUrl")
         if url is not None and not isinstance(url, str):
             raise PolicyError(f"the fullUrl of entry {number} is not text")
-        branch = self._open_object(content, number, [], DEEPEST, False)
-        resource = next(candidate for candidate in self.resources if candidate.branch is branch)
+        place = len(self.resources)
+        self._open_object(content, _Place(number))
+        resource = self.resources[place]
         resource.url = url
         if resource.id.before is None and url is not None:
-            resource.id = Leaf(re.split("[:/]", url)[-1])
-            resource.leaves["id"] = resource.own["id"] = [resource.id]
+            resource.id, resource.named_by_url = Leaf(re.split("[:/]", url)[-1]), True
         self.tops.append(resource)
         self.requests.append(self._open_request(number, entry.get("request"), resource))
 
@@ -238,66 +313,89 @@ class _Exchange:
             )
         return dict(request)
 
-    def _open_object(
-        self,
-        content: dict[Any, Any],
-        number: int,
-        above: list[tuple[Resource, str]],
-        depth: int,
-        extension: bool,
-    ) -> Branch:
-        """An object and all in it; `above` are the resources it is part of, each with the path down to here."""
-        if depth == 0:
-            raise PolicyError(f"the resource of entry {number} is nested more than {DEEPEST} deep")
+    def _open_object(self, content: dict[Any, Any], place: _Place) -> Branch:
+        """An object and all in it."""
+        if place.depth == DEEPEST:
+            raise PolicyError(f"the resource of entry {place.entry} is nested more than {DEEPEST} deep")
+        if len(place.path) > LONGEST_PATH:
+            raise PolicyError(
+                f"the resource of entry {place.entry} has a path of more than {LONGEST_PATH} characters"
+            )
         branch = Branch()
         kind = content.get("resourceType")
         if isinstance(kind, str):
-            inner = Resource(branch, kind, len(self.resources), number, Leaf(None))
-            if above:
-                self._join(above[-1][0], inner, above[-1][1], None)
-            self.resources.append(inner)
-            above = [*above, (inner, "")]
+            place = self._open_resource(branch, kind, place)
         for name, value in content.items():
             if not isinstance(name, str) or not _FIELD.fullmatch(name):
                 raise PolicyError(
-                    f"the resource of entry {number} has a field whose name is not one of FHIR's"
+                    f"the resource of entry {place.entry} has a field whose name is not one of FHIR's"
                 )
-            below = [
-                (owner, f"{path}.{name.lstrip('_')}" if path else name.lstrip("_")) for owner, path in above
-            ]
-            inside = extension or name.startswith("_")
-            item = branch.fields[name] = self._open_value(value, number, below, depth - 1, inside)
+            item = branch.fields[name] = self._open_value(value, name, place)
             if name == "resourceType" and isinstance(item, Leaf):
                 item.is_type = True
+            if name == "id" and isinstance(kind, str) and not place.in_extension:
+                for leaf in _values([item]):
+                    self._name(place, leaf)
         return branch
 
-    def _open_value(
-        self, value: Any, number: int, above: list[tuple[Resource, str]], depth: int, extension: bool
-    ) -> Item:
-        if isinstance(value, dict):
-            return self._open_object(value, number, above, depth, extension)
-        if isinstance(value, list):
-            if any(isinstance(item, list) for item in value):
-                raise PolicyError(
-                    f"the resource of entry {number} has a list inside a list; no rule could see it"
-                )
-            return [self._open_value(item, number, above, depth, extension) for item in value]
-        if type(value) not in (str, int, float, bool, type(None)) or value != value:
-            raise PolicyError(f"the resource of entry {number} holds something that is not JSON")
-        leaf = Leaf(value, above[-1][0], extension)
-        for resource, path in above:
-            if path == "id" and not extension:
-                resource.id = leaf
-            resource.values.append(leaf)
-            if not extension:
-                resource.own.setdefault(path, []).append(leaf)
-            parts = path.split(".")
-            for end in range(1, len(parts) + 1):
-                resource.leaves.setdefault(".".join(parts[:end]), []).append(leaf)
+    def _open_resource(self, branch: Branch, kind: str, place: _Place) -> _Place:
+        """Make a node of a resource and join it to the one around it."""
+        if len(self.resources) == MOST_NODES:
+            raise PolicyError(TOO_MANY)
+        if len(kind) > LONGEST_ID:
+            raise PolicyError(f"a resourceType in entry {place.entry} has more than {LONGEST_ID} characters")
+        if place.resources == DEEPEST_RESOURCES:
+            raise PolicyError(
+                f"entry {place.entry} has more than {DEEPEST_RESOURCES} resources inside each other"
+            )
+        inner = Resource(branch, kind, len(self.resources), place.entry, Leaf(None))
+        if place.owner is not None:
+            self._join(place.owner, inner, place.path, None)
+        self.resources.append(inner)
+        return place._replace(owner=inner, path="", resources=place.resources + 1)
+
+    def _name(self, place: _Place, leaf: Leaf) -> None:
+        assert place.owner is not None
+        if leaf.before is not None and len(label(leaf.before)) > LONGEST_ID:
+            raise PolicyError(f"an id in entry {place.entry} has more than {LONGEST_ID} characters")
+        place.owner.id = leaf
+
+    def _open_value(self, value: Any, name: str, place: _Place) -> Item:
+        items = value if isinstance(value, list) else [value]
+        kinds = {*map(type, items)}
+        if not kinds <= _KINDS:
+            problem = "has a list inside a list; no rule could see it"
+            if list not in kinds:
+                problem = "holds something that is not JSON"
+            raise PolicyError(f"the resource of entry {place.entry} {problem}")
+        inside = place.in_extension or name.startswith("_")
+        below = place
+        if dict in kinds:
+            plain = name.removeprefix("_")
+            path = f"{place.path}.{plain}" if place.path else plain
+            below = place._replace(path=path, depth=place.depth + 1, in_extension=inside)
+        opened = [
+            self._open_object(item, below)
+            if type(item) is dict
+            else self._open_leaf(item, name, place, inside)
+            for item in items
+        ]
+        return opened if isinstance(value, list) else opened[0]
+
+    def _open_leaf(self, value: Any, name: str, place: _Place, inside: bool) -> Leaf:
+        if value != value:
+            raise PolicyError(f"the resource of entry {place.entry} holds something that is not JSON")
+        leaf = Leaf(value, place.owner, inside)
+        if type(value) is str:
+            self.texts.append(leaf)
+            if name == "reference":
+                self.reference_paths[leaf] = place.path
         return leaf
 
     def _join(self, resource: Resource, target: Resource, path: str, address: Leaf | None) -> None:
         """An edge: the reference at a path of a resource, or what is contained in it there."""
+        if len(self.edges) == MOST_RELATIONS:
+            raise PolicyError(TOO_MANY)
         self.edges.append((resource.position, target.position))
         self.paths.append(path)
         self.addresses.append(address)
@@ -316,42 +414,35 @@ class _Exchange:
         for resource in self.resources:
             if resource.id.before is not None:
                 inside[resource.entry, f"#{resource.id.before}"] = resource
-        for resource in self.resources:
-            for path, leaves in resource.own.items():
-                for leaf in leaves:
-                    if not isinstance(leaf.before, str) or leaf.owner is not resource:
-                        continue
-                    target = by_address.get(leaf.before) or inside.get((resource.entry, leaf.before))
-                    if target is None:
-                        target = _resolve(leaf.before, by_address)
-                    is_reference = path.rpartition(".")[2] == "reference"
-                    if target is None:
-                        if is_reference:
-                            raise PolicyError(
-                                f"the resource of entry {resource.entry} refers to a resource that is not in the bundle"
-                            )
-                        continue
-                    leaf.leads_to = target
-                    if is_reference and resource is not target:
-                        self._join(resource, target, path.rpartition(".")[0], leaf)
+        for leaf in self.texts:
+            owner = leaf.owner
+            assert owner is not None
+            leaf.leads_to = (
+                by_address.get(leaf.before)
+                or inside.get((owner.entry, leaf.before))
+                or _resolve(leaf.before, by_address)
+            )
+            path = self.reference_paths.get(leaf)
+            if path is None or leaf.leads_to is owner:
+                continue
+            if leaf.leads_to is None:
+                raise PolicyError(
+                    f"the resource of entry {owner.entry} refers to a resource that is not in the bundle"
+                )
+            self._join(owner, leaf.leads_to, path, leaf)
 
-    def _original(self, index: int) -> dict[str, Any]:
+    def _original(self, index: int) -> Mapping[str, Any]:
         """The attributes of a resource, with the patient it is about: dates of one patient move together."""
-        attributes = self.attributes[index]
-        resource = self.resources[index]
-        about = resource if resource.kind == "Patient" else None
-        if about is None:
-            patients = {
-                leaf.leads_to.position: leaf.leads_to
-                for leaf in resource.values
-                if leaf.leads_to is not None and leaf.leads_to.kind == "Patient"
-            }
-            about = next(iter(patients.values())) if len(patients) == 1 else None
-        return (
-            attributes
-            if about is None or about.id.before is None
-            else {**attributes, "patient": about.id.before}
-        )
+        if index not in self._originals:
+            resource = self.resources[index]
+            patients = {resource} if resource.kind == "Patient" else set()
+            if not patients:
+                targets = {leaf.leads_to for leaf in resource.leaves()}
+                patients = {target for target in targets if target is not None and target.kind == "Patient"}
+            number = next(iter(patients)).id.before if len(patients) == 1 else None
+            patient = {} if number is None else {"patient": number}
+            self._originals[index] = ChainMap(patient, self.attributes[index])  # type: ignore[arg-type]
+        return self._originals[index]
 
     def _follow(self, changed: set[int]) -> None:
         """Let addresses follow the ids they lead to, and references say nothing more about what was changed."""
@@ -366,7 +457,7 @@ class _Exchange:
                     for name, item in branch.fields.items():
                         if name not in ("reference", "type"):
                             _take_out(item)
-            for leaf in top.values:
+            for leaf in top.leaves():
                 if leaf.leads_to is None or leaf.gone:
                     continue
                 address = _rename(leaf.before, leaf.leads_to)
@@ -457,6 +548,32 @@ def _write(item: Item) -> Any:
 
 def _is_nothing(value: Any) -> bool:
     return value is None or (isinstance(value, dict | list) and not value)
+
+
+def _values(items: list[Item]) -> Iterator[Leaf]:
+    """The values among items, and in lists of them; not what lies in objects."""
+    for item in items:
+        for one in item if isinstance(item, list) else (item,):
+            if isinstance(one, Leaf):
+                yield one
+
+
+def _objects(items: list[Item]) -> Iterator[Branch]:
+    for item in items:
+        for one in item if isinstance(item, list) else (item,):
+            if isinstance(one, Branch):
+                yield one
+
+
+def _all_leaves(item: Item) -> Iterator[Leaf]:
+    """Every value of an item, in order, without recursion: it is asked of every value at every depth."""
+    left: list[Item] = [item]
+    while left:
+        one = left.pop()
+        if isinstance(one, Leaf):
+            yield one
+        else:
+            left += reversed(one if isinstance(one, list) else one.fields.values())
 
 
 def _all_branches(item: Item) -> Iterator[Branch]:

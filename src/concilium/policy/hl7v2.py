@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Z][A-Z0-9]{2}")
 _BATCH = ("FHS", "BHS", "BTS", "FTS")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class V2Value:
     """One value of a message: how it was written, what it says, and what it has become."""
 
@@ -196,8 +196,9 @@ class V2Message:
         patient = self.patients[index]
         if patient is None:
             return attributes
-        numbers = [value.before for value in self._values(patient, "PID.3") if value.before is not None]
-        return {**attributes, "patient": numbers[0]} if numbers else attributes
+        numbers = (value.before for value in self._values(patient, "PID.3") if value.before is not None)
+        number = next(numbers, None)
+        return attributes if number is None else {**attributes, "patient": number}
 
     def write(self) -> bytes:
         """The message as it may go out."""

@@ -8,7 +8,7 @@ order is that of numbers where both read as numbers, and of text where both are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from concilium.records.columns import label
@@ -123,34 +123,52 @@ def comparer(term: AttributeComparison) -> Callable[[Any, Any], int]:
             return UNKNOWN
         if term.operator == "=":
             return FALSE if canonical_labels(left).isdisjoint(canonical_labels(right)) else TRUE
-        holds = ORDERINGS[term.operator]
-        return (
-            TRUE
-            if any(
-                holds(*_comparable(one, other, term))
-                for one in (left if isinstance(left, list) else (left,))
-                for other in (right if isinstance(right, list) else (right,))
-                if not is_missing(one) and not is_missing(other)
-            )
-            else FALSE
-        )
+        return _order(left, right, term)
 
     return compare
+
+
+def _order(left: Any, right: Any, term: AttributeComparison) -> int:
+    """Whether one item of each side is in order: the least of one and the greatest of the other decide."""
+    holds = ORDERINGS[term.operator]
+    ends: tuple[Callable[..., Any], Callable[..., Any]] = (
+        (min, max) if term.operator in ("<", "<=") else (max, min)
+    )
+    one, other = _Comparables(left), _Comparables(right)
+    for lefts, rights in (
+        (one.numbers, other.numbers),
+        (one.words, other.texts),
+        (one.texts, other.words),
+    ):
+        if lefts and rights and holds(ends[0](lefts), ends[1](rights)):
+            return TRUE
+    if one.cannot_meet(other) or other.cannot_meet(one):
+        raise Unfit(term.left.attribute, str(term.right))
+    return FALSE
+
+
+class _Comparables:
+    """Values by how they can be compared: what reads as a number, text, and of that what does not read as one."""
+
+    def __init__(self, value: Any) -> None:
+        items = [item for item in (value if isinstance(value, list) else (value,)) if not is_missing(item)]
+        pairs = [(item, _read_number(item)) for item in items]
+        self.numbers = [number for _, number in pairs if number is not None]
+        self.texts = [item for item in items if isinstance(item, str)]
+        self.words = [item for item, number in pairs if number is None and isinstance(item, str)]
+        self._only_numbers = any(number is not None and not isinstance(item, str) for item, number in pairs)
+        self._nothing = any(number is None and not isinstance(item, str) for item, number in pairs)
+        self._any = bool(items)
+
+    def cannot_meet(self, other: _Comparables) -> bool:
+        """Whether one of these can be compared with none, or is a number where the other has words."""
+        return (self._nothing and other._any) or (self._only_numbers and bool(other.words))
 
 
 def canonical_labels(value: Any) -> frozenset[str]:
     """What values must share to be equal: 5, 5.0, '5' and '5.0' are one; of a list, those of its items."""
     items = value if isinstance(value, list) else (value,)
     return frozenset(canonical(item) for item in items if not is_missing(item))
-
-
-def _comparable(left: Any, right: Any, term: AttributeComparison) -> tuple[Any, Any]:
-    numbers = _read_number(left), _read_number(right)
-    if None not in numbers:
-        return numbers
-    if isinstance(left, str) and isinstance(right, str):
-        return left, right
-    raise Unfit(term.left.attribute, str(term.right))
 
 
 def _read_number(value: Any) -> float | None:
@@ -227,12 +245,15 @@ def _as_text(value: Any, attribute: str) -> str:
 def judge_listed(words: frozenset[str]) -> Judge:
     """`[a, b, c]`: the node has one of them, as its id, as a value, or as an attribute that is not denied."""
 
+    def items(value: Any) -> Iterator[Any]:
+        return (item for item in (value if isinstance(value, list) else (value,)) if not is_missing(item))
+
     def judge_value(node: Attributes) -> int:
-        for name, value in node.items():
-            for item in value if isinstance(value, list) else (value,):
-                if not is_missing(item) and is_listed(name, item, words):
-                    return TRUE
-        return FALSE
+        # Values and the names that are words apart: a path of a bundle stands for all that lies beneath it.
+        found = any(label(item) in words for value in node.values() for item in items(value)) or any(
+            is_listed(name, item, words) for name in words for item in items(node.get(name))
+        )
+        return TRUE if found else FALSE
 
     return judge_value
 

@@ -16,7 +16,7 @@ bit each: the same code decides about ten nodes of a message and a million patie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -31,10 +31,13 @@ from concilium.policy.judging import (
     judge_placed,
 )
 from concilium.policy.language import ConstraintGraph, MotifEdge, Node, conjuncts, tags_of
-from concilium.records.expression import TRUE, And, AttributeComparison, Expression
+from concilium.records.expression import TRUE, And, AttributeComparison, Expression, names
 from concilium.records.grammar import all_labels
 
 MOST_TRIES = 50_000
+VALUES_A_TRY = 10
+FEW = 64
+"""Up to so many nodes a list of them is smaller than a set."""
 
 
 class TooEntangled(Exception):
@@ -64,6 +67,7 @@ class Tie:
     mentioned: frozenset[int]
     nodes: frozenset[int]
     holds: Callable[[Any], int] = field(compare=False)
+    attributes: tuple[tuple[str, str], ...]
     equal: tuple[tuple[int, str], tuple[int, str]] | None = None
 
 
@@ -216,7 +220,8 @@ def _ties(statements: Sequence[Node | MotifEdge], ends: Sequence[tuple[int, int]
                 if max(sides[0][0], sides[1][0]) < first_edge:
                     equal = (sides[0], sides[1])
             nodes = frozenset(node for one in mentioned for node in nodes_of(one))
-            yield Tie(nodes_of(variable), mentioned, nodes, judge_placed(part), equal)
+            attributes = tuple((name.tag or "", name.attribute) for name in names(part))
+            yield Tie(nodes_of(variable), mentioned, nodes, judge_placed(part), attributes, equal)
 
 
 def scope(graph: ConstraintGraph, targets: frozenset[str]) -> frozenset[str]:
@@ -297,21 +302,22 @@ class _Search:
     def __init__(self, motif: Motif, candidates: Sequence[int], links: Links) -> None:
         self.motif, self.candidates, self.links = motif, candidates, links
         self.first_edge = len(motif.least)
-        self.joined: list[dict[tuple[int, int], int]] = []
+        self.joined: list[dict[tuple[int, int], list[int]]] = []
         self.near: list[dict[int, int]] = []
         for edges in candidates[self.first_edge :]:
             self._join(edges)
-        self.indexes: dict[tuple[int, str], dict[str, int]] = {}
+        self.indexes: dict[tuple[int, str], dict[str, list[int] | int]] = {}
+        self.equals: dict[tuple[tuple[int, str], str, int], int] = {}
         self.tries = 0
 
     def _join(self, edges: int) -> None:
         """For an edge's tag, which edges join which nodes, and which nodes they join each with, both ways round."""
-        joined: dict[tuple[int, int], int] = {}
+        joined: dict[tuple[int, int], list[int]] = {}
         near: dict[int, int] = {}
         for edge in each(edges):
             left, right = self.links.ends[edge]
             for one, other in {(left, right), (right, left)}:
-                joined[one, other] = joined.get((one, other), 0) | 1 << edge
+                joined.setdefault((one, other), []).append(edge)
                 near[one] = near.get(one, 0) | 1 << other
         self.joined.append(joined)
         self.near.append(near)
@@ -339,6 +345,7 @@ class _Search:
     def matches(self, fits: Sequence[int]) -> bool:
         motif = self.motif
         for placement in self._place(motif.core, {}, 0):
+            self._spend(1 << max(0, len(fits) - 4))  # as many sets of tags are looked at
             in_use = sum(1 << node for tag, node in placement.items() if tag < self.first_edge)
             least = [least - (tag in placement) for tag, least in enumerate(motif.least)]
             most = [
@@ -374,10 +381,8 @@ class _Search:
             return
         tag = order[len(placement)]
         ties = self.motif.ties_of[tag]
-        for item in each(self._choices(tag, order, placement, in_use)):
-            self.tries += 1
-            if self.tries > MOST_TRIES:
-                raise TooEntangled
+        for item in self._choices(tag, order, placement, in_use):
+            self._spend(1)
             further = {**placement, tag: item}
             if not ties or all(
                 self._is_true(tie, further) for tie in ties if tie.mentioned <= further.keys()
@@ -385,18 +390,25 @@ class _Search:
                 taken = in_use | 1 << item if tag < self.first_edge else in_use
                 yield from self._place(order, further, taken)
 
-    def _choices(self, tag: int, order: Sequence[int], placement: dict[int, int], in_use: int) -> int:
+    def _spend(self, tries: int) -> None:
+        self.tries += tries
+        if self.tries > MOST_TRIES:
+            raise TooEntangled
+
+    def _choices(
+        self, tag: int, order: Sequence[int], placement: dict[int, int], in_use: int
+    ) -> Iterable[int]:
         """What may be put at a tag, as far as edges and equalities with what is placed already tell."""
         motif = self.motif
         if tag >= self.first_edge:
             left, right = motif.ends[tag - self.first_edge]
-            return self.joined[tag - self.first_edge].get((placement[left], placement[right]), 0)
+            return self.joined[tag - self.first_edge].get((placement[left], placement[right]), ())
         nodes = self.candidates[tag] & ~in_use
         for end in motif.neighbours[tag]:
             if end in placement:
                 nodes &= self.links.neighbours[placement[end]]
         if not motif.ends and not motif.ties:
-            return nodes
+            return each(nodes)
         for number, other in motif.edges_of[tag]:
             if other in placement:
                 nodes &= self.near[number].get(placement[other], 0)
@@ -405,21 +417,34 @@ class _Search:
                 continue
             here, there = tie.equal if tie.equal[0][0] == tag else tie.equal[::-1]
             if there[0] in placement:
-                nodes &= self._equal_to(here, self.links.nodes[placement[there[0]]].get(there[1]))
-        return nodes
+                nodes &= self._equal_to(here, there[1], placement[there[0]])
+        return each(nodes)
 
-    def _equal_to(self, side: tuple[int, str], value: Any) -> int:
-        """The nodes whose attribute equals a value, by an index that is made once."""
+    def _equal_to(self, side: tuple[int, str], attribute: str, other: int) -> int:
+        """The nodes whose attribute equals that of another, by an index that is made once."""
+        key = (side, attribute, other)
+        if key not in self.equals:
+            index = self._index(side)
+            found = 0
+            for text in canonical_labels(self.links.nodes[other].get(attribute)):
+                nodes = index.get(text, ())
+                found |= nodes if isinstance(nodes, int) else sum(1 << node for node in nodes)
+            self.equals[key] = found
+        return self.equals[key]
+
+    def _index(self, side: tuple[int, str]) -> dict[str, list[int] | int]:
+        """The nodes that have each label: a list, or where they are many a set, which takes memory for every node."""
         index = self.indexes.get(side)
         if index is None:
-            index = self.indexes[side] = {}
+            nodes_of: dict[str, list[int]] = {}
             for node in each(self.candidates[side[0]]):
                 for text in canonical_labels(self.links.nodes[node].get(side[1])):
-                    index[text] = index.get(text, 0) | 1 << node
-        found = 0
-        for text in canonical_labels(value):
-            found |= index.get(text, 0)
-        return found
+                    nodes_of.setdefault(text, []).append(node)
+            index = self.indexes[side] = {
+                text: nodes if len(nodes) <= FEW else sum(1 << node for node in nodes)
+                for text, nodes in nodes_of.items()
+            }
+        return index
 
     def _is_true(self, tie: Tie, placement: dict[int, int]) -> bool:
         placed = {
@@ -428,6 +453,10 @@ class _Search:
             ]
             for tag in tie.mentioned
         }
+        for tag, attribute in tie.attributes:
+            value = placed[tag].get(attribute)
+            if isinstance(value, list):
+                self._spend(len(value) // VALUES_A_TRY)
         return tie.holds(placed) == TRUE
 
 

@@ -29,11 +29,14 @@
     [houses]                      # who may ask at all, by the fingerprints they told us; absent: houses of this process
     network = "ABCD-EFGH-..."
 
+    [revoked]                     # keys that are never believed again, wherever else they stand (docs/keys.md)
+    "network until May" = "ABCD-EFGH-..."
+
     [agree]                       # what is agreed to without asking a person; anything else waits for one
-    releases = ["private"]        # absent: all that [release] allows
-    methods = ["tree", "rulefit"]
-    price_per_study = "1/20"      # of private studies, in the budget's currency
-    price_per_month = "1/4"       # of all studies agreed so in a month, together
+    releases = ["private"]        # absent: those with a bound (private, local, noised); others only by name
+    methods = ["tree", "rulefit"] # absent: all that learn a model, of releases with a bound; of others none
+    price_per_study = "1/20"      # what a study may cost each patient, in the budget's currency
+    price_per_month = "1/4"       # what all studies agreed so in a month may cost together
     least_patients = 100          # exact, masked, shared: studies about fewer wait
     sensitive = ["042", "303"]    # shared: sharings that do not hide all of these wait (absent: 38 U.S.C. 7332)
 
@@ -68,10 +71,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from concilium.closed_lists import KINDS, METHODS, PROPOSED, RELEASES
-from concilium.errors import LedgerError, PolicyError, nearest
+from concilium.errors import LedgerError, MaskError, PolicyError, nearest
 from concilium.policy.functions import Secret
 from concilium.privacy.accounting import exact_delta, exact_positive
 from concilium.privacy.budgets import Allowance
+from concilium.privacy.identity import has_fingerprint, read_fingerprint
 
 if TYPE_CHECKING:
     from concilium.policy.actions import ConstraintGraphs
@@ -139,11 +143,20 @@ def read_bytes(text: str | int, name: str) -> int:
 UNITS = {None: 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
-class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a hospital agrees to without asking a person."""
+BOUNDED = tuple(name for name, release in RELEASES.items() if release.bounded)
 
-    releases: tuple[str, ...] = tuple(RELEASES)
-    methods: tuple[str, ...] = tuple(METHODS)
+
+class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a hospital agrees to without asking a person. A key that is left out never agrees to more.
+
+    Protects: patients, from a study without a bound that nobody at the hospital has read.
+    Rule: a release without a bound needs both its own name and that of the method. A release with a bound is held to
+    the limits on the price; without any, to what is left of the budget; without a budget, it waits.
+    Assumes: the ledger charges what the study's terms say at most (federation/desk.py).
+    """
+
+    releases: tuple[str, ...] = BOUNDED
+    methods: tuple[str, ...] | None = None
     price_per_study: str | int | None = None
     price_per_month: str | int | None = None
     least_patients: int = 0
@@ -152,7 +165,7 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         for names, options, what in (
             (self.releases, RELEASES, "release"),
-            (self.methods, PROPOSED, "method"),
+            (self.methods or (), PROPOSED, "method"),
         ):
             for name in names:
                 if name not in options:
@@ -165,21 +178,40 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             except LedgerError as error:
                 raise PolicyError(str(error)) from None
 
-    def find_reservation(
-        self, release: str, method: str, price: Fraction | None, of_month: Fraction
-    ) -> str | None:
-        """Why a study of this release, method and price waits for a person, given what others of the month cost."""
+    def list_methods(self, release: str) -> tuple[str, ...]:
+        """The methods that are agreed to where answers leave by this release."""
         if release not in self.releases:
-            return f"its policy agrees to no {release!r} study by itself"
-        if method not in self.methods:
-            return f"its policy agrees to no {method!r} by itself"
-        if price is not None:
-            alone = read_price(self.price_per_study, "price_per_study")
-            together = read_price(self.price_per_month, "price_per_month")
-            if alone is not None and price > alone:
-                return "its policy agrees to no study of that price by itself"
-            if together is not None and of_month + price > together:
-                return "its policy agrees to no further study of that price this month by itself"
+            return ()
+        if self.methods is not None:
+            return self.methods
+        return tuple(METHODS) if RELEASES[release].bounded else ()
+
+    @property
+    def most_per_study(self) -> Fraction | None:
+        """In the currency of the ledger; None: no limit of its own."""
+        return read_price(self.price_per_study, "price_per_study")
+
+    @property
+    def most_per_month(self) -> Fraction | None:
+        """In the currency of the ledger; None: no limit of its own."""
+        return read_price(self.price_per_month, "price_per_month")
+
+    def find_reservation(
+        self, release: str, method: str, price: Fraction | None, of_month: Fraction, *, has_budget: bool
+    ) -> str | None:
+        """Why a study of this release, method and price waits for a person. Prices are in the ledger's currency;
+        `of_month` is what other studies of the month cost, `has_budget` whether the ledger has a cap at all."""
+        if method not in self.list_methods(release):
+            return f"its policy agrees to no {method!r} released as {release!r} by itself"
+        if price is None:
+            return None
+        alone, together = self.most_per_study, self.most_per_month
+        if alone is None and together is None and not has_budget:
+            return "its policy limits neither the price of a study nor the budget"
+        if alone is not None and price > alone:
+            return "its policy agrees to no study of that price by itself"
+        if together is not None and of_month + price > together:
+            return "its policy agrees to no further study of that price this month by itself"
         return None
 
 
@@ -210,6 +242,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     secret: Secret | None = None
     peers: dict[str, str] = {}
     houses: dict[str, str] = {}
+    revoked: dict[str, str] = {}
     agree: Agree | None = None
     budget: Budget | None = None
     work: WorkLimits = WorkLimits()
@@ -234,6 +267,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise PolicyError(f"refusals_per_month must be 1 or more; got {self.refusals_per_month}")
         if self.dominance is not None and not 0 < self.dominance <= 1:
             raise PolicyError(f"dominance must be a share above 0 and at most 1; got {self.dominance}")
+        for section in ("peers", "houses", "revoked"):
+            for name, text in getattr(self, section).items():
+                try:
+                    read_fingerprint(text)
+                except MaskError as error:
+                    raise PolicyError(f"[{section}] {name}: {error}") from None
         if self.budget is not None:
             try:
                 self.budget.allowance  # noqa: B018
@@ -244,10 +283,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.constraints.strip():
             self.graphs()
 
+    def revokes(self, public: bytes) -> bool:
+        """Whether this key is never to be believed again, wherever else it is pinned."""
+        return any(has_fingerprint(public, pin) for pin in self.revoked.values())
+
     @property
     def allowance(self) -> Allowance:
         """What private answers may cost, as far as the policy says."""
         return Allowance() if self.budget is None else self.budget.allowance
+
+    @property
+    def currency(self) -> str:
+        """In which the budget, and the prices of [agree], are counted."""
+        return "rho" if self.budget is None else self.budget.currency
 
     def graphs(self, secret: bytes | None = None) -> ConstraintGraphs | None:
         """The constraint graphs, if there are any; `secret` stands in where the policy names none of its own."""
@@ -293,7 +341,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 )
             if name not in keys:
                 raise PolicyError(f"{path}: [release] has no key {name!r}{nearest(name, keys)}")
-        settings |= {n: document[n] for n in ("peers", "houses", "agree", "budget", "work") if n in document}
+        settings |= {n: document[n] for n in SECTIONS[2:] if n in document}
         try:
             policy = msgspec.convert(settings, cls)
         except (msgspec.ValidationError, PolicyError) as error:
@@ -336,7 +384,7 @@ def read_rules(path: str | Path) -> Policy:
         raise PolicyError(f"{path}: {error}") from None
 
 
-SECTIONS = ("release", "constraints", "peers", "houses", "agree", "budget", "work")
+SECTIONS = ("release", "constraints", "peers", "houses", "revoked", "agree", "budget", "work")
 CONSTRAINTS = ("text", "file", "secret")
 
 

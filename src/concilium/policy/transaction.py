@@ -18,6 +18,7 @@ TransactionNode = Mapping[str, Any]
 # Sets of nodes are integers with a bit for each: more would let one small message take minutes and gigabytes.
 MOST_NODES = 20_000
 MOST_RELATIONS = 100_000
+TOO_MANY = f"a message may have at most {MOST_NODES:,} nodes and {MOST_RELATIONS:,} edges; send it in parts"
 
 _PLAIN_KINDS = frozenset({str, int, float, bool, type(None)})
 _NOTHING: TransactionNode = {}
@@ -33,9 +34,7 @@ class Transaction:
 
     def __post_init__(self) -> None:
         if len(self.nodes) > MOST_NODES or len(self.edges) > MOST_RELATIONS:
-            raise PolicyError(
-                f"a message may have at most {MOST_NODES:,} nodes and {MOST_RELATIONS:,} edges; send it in parts"
-            )
+            raise PolicyError(TOO_MANY)
 
     @classmethod
     def read(cls, graph: Any) -> Transaction:

@@ -6,6 +6,10 @@ At what price: fingerprints are compared once, out of band, and pinned in each s
 did compare the fingerprints over a channel the house does not control. Reference: RFC 8032; the
 authenticated key exchange that Bonawitz et al. 2017 ("Practical Secure Aggregation for Privacy-Preserving
 Machine Learning", CCS, section 6) need against an active server.
+
+A key is rotated by `rotate` (rotation.py does it with a site's ledger). What must stay the same for as long as the
+hospital does (who is held out, shifted dates, patients' numbers) follows from its first key, which the new file holds
+too, and which signs nothing any more.
 """
 
 from __future__ import annotations
@@ -37,6 +41,8 @@ FINGERPRINT_BYTES = (
     20  # 160 bits: no second key can be found to fit, and 32 letters can be read out over a telephone
 )
 GROUP = 4
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+BEGIN = b"-----BEGIN"
 
 
 @dataclass(frozen=True)
@@ -44,25 +50,31 @@ class Identity:
     """What a site signs with. The key is never shown; `public` and `fingerprint` are for everyone."""
 
     _key: Ed25519PrivateKey = field(repr=False)
+    _first: Ed25519PrivateKey | None = field(default=None, repr=False)
 
     @classmethod
     def create(cls) -> Identity:
         """A new identity, drawn from the operating system's generator."""
         return cls(Ed25519PrivateKey.from_private_bytes(randomness.draw_bytes(32)))
 
+    def rotate(self) -> Identity:
+        """Another identity of the same hospital: a new key to sign with, the same lasting secrets."""
+        return Identity(Identity.create()._key, self._first or self._key)
+
     @classmethod
     def load(cls, path: str | Path) -> Identity:
         """The identity in a file that only its owner can read; MaskError otherwise."""
         content = read_own_file(path, "identity", MaskError)
+        blocks = [BEGIN + block for block in content.split(BEGIN)]
         try:
-            key = load_pem_private_key(content, password=None)
+            keys = [load_pem_private_key(block, password=None) for block in blocks[1:] or [content]]
         except (ValueError, TypeError, UnsupportedAlgorithm):
             raise MaskError(
-                f"{path}: this is not an identity file; it must hold one Ed25519 key as PEM"
+                f"{path}: this is not an identity file; it must hold an Ed25519 key as PEM (after a rotation two)"
             ) from None
-        if not isinstance(key, Ed25519PrivateKey):
+        if len(keys) > 2 or not all(isinstance(key, Ed25519PrivateKey) for key in keys):
             raise MaskError(f"{path}: this key is not Ed25519; make an identity of its own for the site")
-        return cls(key)
+        return cls(*(key for key in keys if isinstance(key, Ed25519PrivateKey)))
 
     @classmethod
     def at(cls, path: str | Path) -> Identity:
@@ -90,7 +102,8 @@ class Identity:
         except OSError as error:
             raise MaskError(f"{path}: the identity cannot be written ({error.strerror})") from None
         with os.fdopen(descriptor, "wb") as file:
-            file.write(self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+            for key in filter(None, (self._key, self._first)):
+                file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
             file.flush()
             os.fsync(file.fileno())
 
@@ -105,6 +118,10 @@ class Identity:
 
     def sign(self, message: bytes) -> bytes:
         return self._key.sign(message)
+
+    def derive(self, message: bytes) -> bytes:
+        """A lasting secret of the hospital for a purpose: the hash of a signature by its first key, never sent."""
+        return hashlib.sha256((self._first or self._key).sign(message)).digest()
 
     @cached_property
     def _exchange(self) -> X25519PrivateKey:
@@ -160,6 +177,10 @@ def _read_key(public: bytes) -> Ed25519PublicKey:
 def fingerprint(public: bytes) -> str:
     """A public key as people compare it: eight groups of four letters."""
     letters = base64.b32encode(hashlib.sha256(public).digest()[:FINGERPRINT_BYTES]).decode()
+    return _group(letters)
+
+
+def _group(letters: str) -> str:
     return "-".join(letters[start : start + GROUP] for start in range(0, len(letters), GROUP))
 
 
@@ -167,6 +188,19 @@ def has_fingerprint(public: bytes, pinned: str) -> bool:
     """Whether a pinned text is this key's fingerprint, however it was spaced or capitalised when copied."""
     letters = "".join(pinned.split()).replace("-", "").upper()
     return letters == fingerprint(public).replace("-", "")
+
+
+def read_fingerprint(text: str) -> str:
+    """A fingerprint as a person wrote it down, in its usual form; MaskError where it is none."""
+    letters = "".join(text.split()).replace("-", "").upper()
+    strange = sorted(set(letters) - set(LETTERS))
+    if len(letters) != FINGERPRINT_BYTES * 8 // 5 or strange:
+        why = f"it has {', '.join(map(repr, strange))}" if strange else f"it has {len(letters)}"
+        raise MaskError(
+            f"{text!r} is not a fingerprint, which has 32 letters from A to Z and digits from 2 to 7 ({why}): have it "
+            "read out again"
+        )
+    return _group(letters)
 
 
 def statement(purpose: str, *parts: bytes) -> bytes:

@@ -32,9 +32,9 @@ from concilium.privacy import accounting
 from concilium.privacy import ledger_chain as chain
 from concilium.privacy.accounting import Number
 from concilium.privacy.budgets import BY_STEWARD, Allowance, Balance, settle
-from concilium.privacy.identity import Identity
+from concilium.privacy.identity import Identity, statement
 from concilium.privacy.ledger_chain import SETTINGS, Entry, Head, LedgerSettings, Tail
-from concilium.privacy.ledger_file import LedgerFile, open_to_read, open_to_write, require_text
+from concilium.privacy.ledger_file import LedgerFile, open_to_read, open_to_write, require_text, write_copy
 from concilium.privacy.ledger_head import HeadFile, read_head
 from concilium.privacy.ledger_memory import PATIENT_TABLES, LedgerMemory
 from concilium.privacy.mask_store import SqliteMaskStore
@@ -78,6 +78,7 @@ class Ledger(LedgerMemory, RefusalLog):
     _entered: Head | None = None
     _absent: tuple[str, Head] | None = None
     _is_setting: bool = False
+    _site: str | None = None
 
     def __init__(
         self,
@@ -194,6 +195,10 @@ class Ledger(LedgerMemory, RefusalLog):
             settings = self._read_settings(tail.head)
             if self._records is not None and settings.records != self._records:
                 raise LedgerError(f"{self.path} was bound to other records while in use; open the site again")
+            if self._site is not None and settings.site != self._site:
+                raise LedgerError(
+                    f"{self.path} was bound to another identity while in use; start the site again"
+                )
             price, spent = _enterable(price, tail.spent)
             is_within = settings.budget is None or spent <= settings.budget
             if price is not None and not (is_within and settings.per_month is None):
@@ -382,6 +387,43 @@ class Ledger(LedgerMemory, RefusalLog):
         """Bind to this site (its name and identity), or LedgerError where it is bound to another."""
         requirements = {"site": require_text(site, "site")}
         self._bind(requirements if self._records is None else {**requirements, "records": self._records})
+        self._site = site
+
+    def replace_identity(self, old: Identity, new: Identity, reason: str) -> None:
+        """Bind to the same hospital under a new identity: the reason, both fingerprints and a signature by each are
+        entered, and what people decided is signed again. Nothing that is spent or remembered changes. Once it is bound
+        to the new identity, nothing more happens."""
+        if not require_text(reason, "reason").strip():
+            raise LedgerError(f"a new identity for {self.path} needs a reason, which is entered")
+        with self._writing() as tail:
+            settings = chain.read_settings(self._file)
+            name = "" if settings.site is None else name_site(settings.site)
+            if settings.site == f"{name} ({new.fingerprint})":
+                return
+            if settings.site != f"{name} ({old.fingerprint})":
+                raise LedgerError(
+                    f"{self.path} is the ledger of {settings.site or 'no hospital yet'}, and this is the identity "
+                    f"{old.fingerprint}: name the ledger that belongs to it"
+                )
+            self.studies.sign_again(old, new)
+            change = statement("concilium/rotation@1", name.encode(), old.public, new.public)
+            note = (
+                f"{old.fingerprint} became {new.fingerprint}: {reason} "
+                f"(signed {old.sign(change).hex()} and {new.sign(change).hex()})"
+            )
+            after = replace(settings, site=f"{name} ({new.fingerprint})")
+            self._enter_settings(tail, "identity", after, note)
+
+    def back_up(self, path: str | os.PathLike[str]) -> Head:
+        """Write a copy to a new file, whole also while others write here; how far the chain had come in it.
+
+        The head beside it (ledger_head.py) is not copied: a copy that is put back is noticed, and goes on only by
+        `accept_restored`.
+        """
+        write_copy(self._file, Path(path))
+        with Ledger.open_readonly(path) as copy:
+            copy.verify()
+            return copy.head()
 
     def set_budget(self, budget: Number | None, reason: str) -> None:
         """Set a new budget (None: no cap) and say why; it may go up or down, but not below what is spent."""
@@ -444,6 +486,19 @@ class Ledger(LedgerMemory, RefusalLog):
                 (day, operations),
             )
             return int(self._file.get("SELECT operations FROM work_done WHERE day = ?", (day,))[0])
+
+    def count_proposals(self, house: str, operations: int) -> int:
+        """Add to what reading the proposals of a house took today (UTC) and return the sum, which is on disk."""
+        with self._writing():
+            (latest,) = self._file.get("SELECT ifnull(max(day), '') FROM proposals_read")
+            day = max(chain.now()[:10], latest)
+            self._file.run("DELETE FROM proposals_read WHERE day < ?", (day,))
+            self._file.run(
+                "INSERT INTO proposals_read VALUES (?, ?, ?)"
+                " ON CONFLICT (house) DO UPDATE SET operations = operations + excluded.operations",
+                (house, day, operations),
+            )
+            return int(self._file.get("SELECT operations FROM proposals_read WHERE house = ?", (house,))[0])
 
     def mask_store(self) -> SqliteMaskStore:
         """Where the site keeps its masked studies: in this file, changed together with the charges they cause."""

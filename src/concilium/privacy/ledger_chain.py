@@ -64,6 +64,9 @@ _MEMORY = (
     # What was computed on one day (UTC), in operations.
     """CREATE TABLE IF NOT EXISTS work_done (
     day TEXT PRIMARY KEY, operations INTEGER NOT NULL) WITHOUT ROWID""",
+    # Of that, what reading the proposals of each house took on its last day.
+    """CREATE TABLE IF NOT EXISTS proposals_read (
+    house TEXT PRIMARY KEY, day TEXT NOT NULL, operations INTEGER NOT NULL) WITHOUT ROWID""",
     # The studies that were proposed, and which kinds they asked about what (study_book.py).
     """CREATE TABLE IF NOT EXISTS study (
     id TEXT PRIMARY KEY, terms BLOB NOT NULL, signature BLOB NOT NULL, proposed TEXT NOT NULL, status TEXT NOT NULL,

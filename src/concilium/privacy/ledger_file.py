@@ -340,6 +340,14 @@ def open_to_read(path: str | os.PathLike[str]) -> LedgerFile:
     return LedgerFile(str(place), _connect_named(real, "mode=ro&immutable=1"), readonly=True)
 
 
+def write_copy(file: LedgerFile, place: Path) -> None:
+    """Copy a file, with all that is in its log by now, to a new one that only its owner can read."""
+    if _exists(place):
+        raise LedgerError(f"{place}: there is a file already, and a copy replaces none; name another")
+    with file.reading():
+        _make(place, lambda other: other.copy(file))
+
+
 def _exists(place: Path) -> bool:
     try:
         exists = place.exists()

@@ -202,7 +202,8 @@ class SqliteMaskStore:
                 whose = say_names(difference) if difference else "a site with a new identity"
                 raise MaskError(
                     f"this question was opened here for {say_names(before)} and is not opened for "
-                    f"{say_names(names)}: the two sums would differ by the answer of {whose}"
+                    f"{say_names(names)}: the two sums would differ by the answer of {whose}. Ask it of the same "
+                    "hospitals, or with release = 'private'"
                 )
 
     def open(self, answer: MaskedAnswer, transcript: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 Claim: what a person decides (agree, refuse, end) is entered in the chain of the ledger, with who and why, and signed by
 the hospital's identity: a person's decision without that signature counts as none. What the policy agrees to is listed
-with the studies. What a study may cost, and that a kind is asked as often as it may be, is
+with the studies. What a study may cost, in the ledger's currency, and that a kind is asked as often as it may be, is
 kept here with the charges it bounds, in one transaction. Assumption: as for the ledger, nobody else writes the file.
 """
 
@@ -36,7 +36,8 @@ _INSERT_DECIDED = f"""{_INSERT} UPDATE SET status = excluded.status, who = exclu
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """One study: its terms as they came, how it stands, who decided that, when and why, and what it has cost."""
+    """One study: its terms as they came, how it stands, who decided that, when and why, and what it may cost and has
+    cost, in the ledger's currency."""
 
     id: str
     terms: bytes
@@ -158,6 +159,18 @@ class StudyBook:
             self._ledger._enter_settings(tail, "study", chain.read_settings(self._file), note)
         self._decisions += 1
 
+    def sign_again(self, old: Identity, new: Identity) -> None:
+        """Sign what people decided by another identity of the same hospital; inside a transaction. A refusal whose
+        signature no longer counted would be a study that nobody has decided on."""
+        with self._file.joining(to_write=True):
+            rows = list(self._file.rows(f"SELECT {_FIELDS} FROM study WHERE who != ?", (POLICY,)))
+            for record in map(self._read, rows):
+                if record.decided is not None and record.is_sealed(old.public):
+                    when = record.decided.isoformat(timespec="microseconds")
+                    decision = write_decision(record.id, record.status, record.who, record.why, when)
+                    self._file.run("UPDATE study SET seal = ? WHERE id = ?", (new.sign(decision), record.id))
+        self._decisions += 1
+
     def spend(self, study: str, price: Fraction) -> Fraction | None:
         """Add to what a study has cost; inside a charge. What is left of its price is returned where that is too
         little, and then the charge must not stand."""
@@ -212,7 +225,7 @@ class StudyBook:
             )
 
     def price_of_month(self) -> Fraction:
-        """The price of all studies that the policy agreed to this month (UTC)."""
+        """The price of all studies that the policy agreed to this month (UTC), in the ledger's currency."""
         with self._file.joining():
             rows = list(
                 self._file.rows(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from concilium.errors import MissingExtra, RecordsError
+from concilium.errors import RecordsError
 from concilium.records.coding import Schema
 from concilium.records.columns import Column
 from concilium.records.relation import Relation, in_one_sentence, scratch_database
@@ -14,7 +14,8 @@ from concilium.records.relation import Relation, in_one_sentence, scratch_databa
 
 def read_arrow(source: Any, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of a table that speaks Arrow."""
-    pyarrow = _import_pyarrow("reading polars and Arrow tables")
+    import pyarrow
+
     name = f"the {type(source).__module__.partition('.')[0]} {type(source).__name__}"
     try:
         table = pyarrow.table(source)
@@ -25,7 +26,7 @@ def read_arrow(source: Any, schema: Schema, missing: frozenset[str]) -> dict[str
 
 def read_arrow_file(path: Path, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of an Arrow file, in the file format (Feather) or as a stream."""
-    pyarrow = _import_pyarrow("reading Arrow files")
+    import pyarrow
     from pyarrow import ipc
 
     try:
@@ -42,16 +43,10 @@ def _scan(table: Any, source: str, schema: Schema, missing: frozenset[str]) -> d
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise RecordsError(f"{source}: two columns are named {twice!r}; rename one of them")
-    with scratch_database() as (connection, _), in_one_sentence(f"{source} cannot be read as a table"):
-        # Columns are read one by one, and must all come in the order of the rows.
-        connection.execute("SET threads = 1")
+    # Columns are read one by one, and must all come in the order of the rows: by one thread.
+    with (
+        in_one_sentence(f"{source} cannot be read as a table"),
+        scratch_database(threads=1) as (connection, _),
+    ):
         connection.register("patients", table)
         return Relation(connection, "patients", source, missing).columns(schema)
-
-
-def _import_pyarrow(purpose: str) -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise MissingExtra("arrow", purpose) from None
-    return pyarrow

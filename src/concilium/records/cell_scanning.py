@@ -21,6 +21,7 @@ import numpy as np
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from concilium.compiling import compiled
 from concilium.records.columns import narrowest
 
 FEW_TEXTS = 256  # with more distinct texts than this, a column may be one of measurements
@@ -264,7 +265,7 @@ def _double(array: NDArray[Item]) -> NDArray[Item]:
     return np.concatenate([array, np.zeros_like(array)])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _scan(
     data: Any, start: int, end: int, final: bool, delimiter: int, row: int, limit: int, column_of: Any, codes: Any,
     numbers_of: Any, numbers: Any, first_slot: Any, bits: Any, met: Any, keys: Any, slot_entry: Any, slot_code: Any,
@@ -371,7 +372,7 @@ def _scan(
     return DONE, min(position, end), row
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _hash(data: Any, begin: int, length: int) -> Any:
     """The key of a text of eight bytes or more, its last eight once more; two texts may have one."""
     key = _mix(np.uint64(length), _word(data, begin + length - 8))
@@ -380,13 +381,13 @@ def _hash(data: Any, begin: int, length: int) -> Any:
     return key | np.uint64(0xFF) << np.uint64(56)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _mix(key: Any, word: Any) -> Any:
     mixed = (key ^ word) * np.uint64(0x9E3779B97F4A7C15)
     return mixed ^ (mixed >> np.uint64(32))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _has_quote(word: Any) -> bool:
     """Whether one of eight bytes is a quotation mark: where one is, its difference from eight of them has a zero."""
     apart = word ^ np.uint64(0x2222222222222222)
@@ -394,7 +395,7 @@ def _has_quote(word: Any) -> bool:
     return bool(zeros != np.uint64(0))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _is_text(texts: Any, entry_end: Any, entry: int, data: Any, begin: int, length: int) -> bool:
     """Whether the text of an entry is this one, of eight bytes or more."""
     stored = entry_end[entry - 1] + 1 if entry > 0 else 0
@@ -408,7 +409,7 @@ def _is_text(texts: Any, entry_end: Any, entry: int, data: Any, begin: int, leng
     return place >= length - 8
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _add_text(
     data: Any, begin: int, length: int, key: Any, index: int, first_slot: Any, bits: Any, met: Any, keys: Any,
     slot_entry: Any, slot_code: Any, entry_column: Any, entry_end: Any, texts: Any, used: Any,
@@ -447,13 +448,13 @@ def _add_text(
     return DONE
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _find_slot(key: Any, first: int, bits: int) -> int:
     scattered = (key * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - bits)
     return first + int(scattered)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _find_free(keys: Any, key: Any, first: int, bits: int) -> int:
     slot = _find_slot(key, first, bits)
     while keys[slot] != EMPTY:
@@ -461,7 +462,7 @@ def _find_free(keys: Any, key: Any, first: int, bits: int) -> int:
     return slot
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _read_plain_decimal(data: Any, begin: int, powers: Any) -> tuple[int, float]:
     """Where a number as commonly written, without an exponent and of at most 15 digits, ends, and that number; where it
     begins, if there is none. The line feed behind the data ends it at the latest."""

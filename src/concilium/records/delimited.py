@@ -40,7 +40,7 @@ from concilium.records.coding import (
 )
 from concilium.records.columns import Column
 from concilium.records.grammar import BLANKS, DEFAULT_MISSING, is_losing, is_number, read_number
-from concilium.records.relation import Relation, in_one_sentence, literal, plain_path, scratch_database
+from concilium.records.relation import Relation, in_one_sentence, literal, scratch_database
 
 if TYPE_CHECKING:
     from concilium.records.cell_scanning import ScannedColumn
@@ -172,11 +172,11 @@ def read_in_database(
 
     cells = ", ".join(f"'cell{place}': 'VARCHAR'" for place in range(len(layout.names)))
     chosen = {name: f"cell{layout.names.index(name)}" for name in kinds}
-    with scratch_database() as (connection, folder):
+    with scratch_database(layout.path) as (connection, file):
         try:
             connection.execute(
                 f"CREATE TEMP TABLE cells AS SELECT {', '.join(chosen.values())} FROM read_csv("
-                f"{literal(str(plain_path(layout.path, folder)))}, auto_detect = false, header = true,"
+                f"{literal(str(file))}, auto_detect = false, header = true,"
                 f" delim = {literal(layout.delimiter)}, quote = '\"', escape = '\"', comment = '', nullstr = '',"
                 f" strict_mode = true, null_padding = false, ignore_errors = false, hive_partitioning = false,"
                 f" compression = {literal('gzip' if is_gzipped(layout.path) else 'none')}, columns = {{{cells}}})"

@@ -213,7 +213,7 @@ def _read_file(path: Path) -> Dictionary | dict[str, Any]:
         raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
     except msgspec.MsgspecError:
         raise StudyError(f"{path}: these are not the terms of a study") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise StudyError(f"{path}: is not a TOML file: {error}") from None
     if "dictionary" not in document:
         raise StudyError(

@@ -47,7 +47,7 @@ CASTS = {
 TABLES = """
     SELECT table_schema, table_name FROM information_schema.tables
     WHERE table_schema NOT IN ('pg_catalog', 'information_schema')
-    UNION SELECT schemaname, matviewname FROM pg_matviews ORDER BY 1, 2
+    UNION SELECT schemaname, matviewname FROM pg_catalog.pg_matviews ORDER BY 1, 2
 """
 
 
@@ -59,7 +59,8 @@ def read_postgres(url: str, table: str | None, schema: Schema, missing: frozense
         raise MissingExtra("postgres", "reading a PostgreSQL table") from None
 
     with connect_to(url) as (connection, server):
-        usual = connection.execute("SELECT coalesce(current_schema(), 'public')").fetchone()[0]
+        usual = connection.execute("SELECT coalesce(pg_catalog.current_schema(), 'public')").fetchone()[0]
+        _put_built_in_first(connection)
         full_name = find_table(table, connection.execute(TABLES).fetchall(), usual, server)
         source = f"{server}, table {full_name[1]!r}"
         try:
@@ -94,6 +95,17 @@ def connect_to(url: str) -> Iterator[tuple[Any, str]]:
         connection.execute("SET LOCAL timezone = 'UTC'")
         connection.execute("SET LOCAL datestyle = 'ISO'")
         yield connection, server
+
+
+def _put_built_in_first(connection: Any) -> None:
+    """Find PostgreSQL's own functions, operators and types before others of the same name.
+
+    Protects: what is read, from whoever may create a schema in the database. The rest of the path stays, since
+    functions in the hospital's views may need it.
+    """
+    path = connection.execute("SHOW search_path").fetchone()[0]
+    path = f"pg_catalog, {path}" if path else "pg_catalog"
+    connection.execute("SELECT pg_catalog.set_config('search_path', %s, true)", [path])
 
 
 def _why(fault: str) -> str:

@@ -1,14 +1,19 @@
 """A table that DuckDB can scan (a Parquet file, a table of a DuckDB file, the cells of a text file) as columns.
 
 Columns are read one at a time and coded inside DuckDB, so that a category costs one Python object and not
-one per patient. DuckDB never reaches for the network: extensions are neither installed nor loaded.
+one per patient.
+
+Every connection reads one file, or none, and is then locked. Protects: every other file of this machine, from whoever
+wrote the one that is read (a view of it may hold any SQL). Cost: a view that reads files is refused. Assumes: DuckDB
+keeps to `enable_external_access` and `lock_configuration`. Extensions are neither installed nor loaded.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,31 +54,60 @@ if TYPE_CHECKING:
 FEW_TEXTS = 4096  # with no more distinct texts than this, guessing looks at each of them
 MOST_ENUM = 65535  # beyond it DuckDB's enums are slower than Python's own dictionaries
 WILD = frozenset("*?[")
+WORKING_BYTES = (
+    16  # of one column while it is read, for each row; and at least one byte for each cell that is kept
+)
+MOST_TEXT = 1 << 34  # bytes of one column, with each cell counted
 
 FLOATS = frozenset({"FLOAT", "DOUBLE", "TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER"})
 WIDE = frozenset({"BIGINT", "UBIGINT", "HUGEINT", "UHUGEINT", "BIGNUM", "VARINT"})
 
 
 @contextmanager
-def scratch_database() -> Iterator[tuple[DuckDBPyConnection, Path]]:
-    """A DuckDB in memory that stays offline, and a private folder for what does not fit; both go at the end."""
+def scratch_database(
+    source: Path | None = None, *, attach: bool = False, threads: int | None = None
+) -> Iterator[tuple[DuckDBPyConnection, Path]]:
+    """A DuckDB in memory that reads this file and no other, and the path that it has there.
+
+    `attach` opens the file as the database `hospital`. Without a file the path is that of a private folder, where goes
+    what does not fit in memory; the folder is deleted at the end.
+    """
     import duckdb
 
     with tempfile.TemporaryDirectory(prefix="concilium-") as folder:
         settings: dict[str, str | bool | int | float | list[str]] = {
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
+            "python_enable_replacements": "false",
             "temp_directory": folder,
         }
+        if threads is not None:
+            settings["threads"] = threads
         connection = duckdb.connect(":memory:", config=settings)
         try:
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute("SET enable_progress_bar = false")
             # Five values in a list become a join, which returns rows in any order; columns are read one by one.
             connection.execute("SET disabled_optimizers = 'in_clause'")
-            yield connection, Path(folder)
+            place = Path(folder)
+            if source is not None:
+                place = plain_path(source, place)
+                file = literal(str(place))
+                connection.execute(
+                    f"ATTACH {file} AS hospital (READ_ONLY, TYPE duckdb)"
+                    if attach
+                    else f"SET allowed_paths = [{file}]"
+                )
+            connection.execute("SET enable_external_access = false")
+            connection.execute("SET lock_configuration = true")
+            yield connection, place
         finally:
             connection.close()
+
+
+def find_memory() -> int:
+    """The memory of this machine, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def literal(text: str) -> str:
@@ -129,11 +163,17 @@ class Relation:
     def columns(self, schema: Schema) -> dict[str, Column]:
         """All columns of a typed table: NULL is missing, the types say what is a number. They leave no guess: each cell
         has a label of its own, whatever the others hold."""
-        rows = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table}").fetchall()
-        types = {str(row[0]): str(row[1]) for row in rows}
-        kinds = plan_reading(schema, [str(row[0]) for row in rows], self.source)
-        if not self.ask("count(*)"):
+        described = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table}").fetchall()
+        types = {str(row[0]): str(row[1]) for row in described}
+        kinds = plan_reading(schema, [str(row[0]) for row in described], self.source)
+        rows = self.ask("count(*)")
+        if not rows:
             raise RecordsError(f"{self.source} holds no patients")
+        # A few bytes can stand for any number of equal cells.
+        if rows * (WORKING_BYTES + len(kinds)) > find_memory():
+            raise RecordsError(
+                f"{self.source} holds {rows:,} rows of {len(kinds)} columns, more than the memory of this machine"
+            )
         return {
             name: replace(
                 self._typed(identifier(name), types[name], kind, Place(self.source, name)),
@@ -157,6 +197,10 @@ class Relation:
             if kind == "number" or not (whole and self.ask(large)):
                 return code_numbers(self.fetch(f"coalesce({cell}::DOUBLE, 'nan'::DOUBLE)"), kind)
         text = f"{cell}::VARCHAR"
+        if (self.ask(f"sum(strlen({text}))") or 0) > MOST_TEXT:
+            raise RecordsError(
+                f"{self.source}: column {place.name!r} holds more than {MOST_TEXT >> 30} GiB of text; leave it out"
+            )
         codes, texts = self.code_in_database(text, self.ask(f"count(DISTINCT {text})"))
         if kind_of_cell.startswith("TIMESTAMP"):
             texts = [tidy_moment(text) for text in texts]
@@ -254,21 +298,20 @@ def _padded(pattern: str) -> str:
 def read_parquet(path: Path, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of a Parquet file."""
     with (
-        scratch_database() as (connection, folder),
         in_one_sentence(f"{path} cannot be read as a Parquet file"),
+        scratch_database(path) as (connection, file),
     ):
-        table = f"read_parquet({literal(str(plain_path(path, folder)))}, hive_partitioning = false)"
+        table = f"read_parquet({literal(str(file))}, hive_partitioning = false)"
         return Relation(connection, table, str(path), missing).columns(schema)
 
 
 def read_duckdb(path: Path, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
-    """All columns of a table or view of a DuckDB file, which is opened read-only."""
-    with scratch_database() as (connection, folder):
+    """All columns of a table or view of a DuckDB file, which is opened read-only. A view reads this file alone."""
+    with ExitStack() as stack:
         with in_one_sentence(
             f"{path} cannot be opened as a DuckDB file; it is damaged, of a newer DuckDB, or open for writing elsewhere"
         ):
-            file = literal(str(plain_path(path, folder)))
-            connection.execute(f"ATTACH {file} AS hospital (READ_ONLY, TYPE duckdb)")
+            connection, _ = stack.enter_context(scratch_database(path, attach=True))
             listed = connection.execute(
                 "SELECT table_schema, table_name, table_type FROM information_schema.tables"
                 " WHERE table_catalog = 'hospital' ORDER BY ALL"
@@ -276,9 +319,11 @@ def read_duckdb(path: Path, table: str | None, schema: Schema, missing: frozense
             tables = [(schema_name, name) for schema_name, name, _ in listed]
             views = {(schema_name, name) for schema_name, name, kind in listed if kind == "VIEW"}
         full_name = find_table(table, tables, "main", str(path))
-        with in_one_sentence(f"{path}: table {full_name[1]!r} cannot be read"):
+        view = full_name in views
+        remedy = "; a view reads tables of its own file, and no other file" if view else ""
+        with in_one_sentence(f"{path}: table {full_name[1]!r} cannot be read{remedy}"):
             reference = ".".join(identifier(part) for part in ("hospital", *full_name))
-            if full_name in views:
+            if view:
                 # A query may return its rows in another order each time, and columns are read one by one.
                 connection.execute(f"CREATE TEMP TABLE patients AS SELECT * FROM {reference}")
                 reference = "patients"

@@ -1,17 +1,26 @@
 """Tables in spreadsheets (xlsx, xls, ods), read by calamine: the first row that says something names the columns.
 
+A small file may unfold to more than any memory holds, so that calamine runs in a process of its own (confined.py).
+
 A cell of a spreadsheet has a type of its own, so that nothing is known of a column but what all its cells say: what
 should be read cell by cell is stated, by a schema or a dictionary.
 """
 
 from __future__ import annotations
 
+import importlib.util
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from concilium.errors import MissingExtra, RecordsError, nearest
 from concilium.records.coding import Place, Schema, code_values, plan_reading, stated_kind
 from concilium.records.columns import Column, label
+from concilium.records.confined import read_confined
+
+MOMENTS: dict[str, type[date] | type[time]] = {"date": date, "time": time, "datetime": datetime}
 
 
 def read_spreadsheet(
@@ -45,7 +54,7 @@ class SheetRow:
 
     def __init__(self, number: int, cells: list[Any]) -> None:
         self.number = number
-        self.cells = [None if cell == "" else cell for cell in cells]
+        self.cells = [_read_cell(cell) for cell in cells]
 
     def cell(self, place: int) -> Any:
         return self.cells[place] if place < len(self.cells) else None
@@ -55,26 +64,30 @@ class SheetRow:
 
 
 def _read_rows(path: Path, sheet: str | None) -> tuple[SheetRow, list[SheetRow]]:
-    try:
-        from python_calamine import CalamineError, CalamineWorkbook
-    except ImportError:
-        raise MissingExtra("excel", "reading spreadsheets") from None
-    try:
-        with CalamineWorkbook.from_path(str(path)) as book:
-            names = list(book.sheet_names)
-            if sheet is None and len(names) > 1:
-                raise RecordsError(
-                    f"{path}: say which sheet to read with table=...; there are: {', '.join(names[:10])}"
-                )
-            if sheet is not None and sheet not in names:
-                hint = nearest(sheet, names) or f"; there are: {', '.join(names[:10])}"
-                raise RecordsError(f"{path}: there is no sheet {sheet!r}{hint}")
-            cells = book.get_sheet_by_name(sheet or names[0]).to_python(skip_empty_area=False)
-    except (CalamineError, OSError, ValueError):
+    if importlib.util.find_spec("python_calamine") is None:
+        raise MissingExtra("excel", "reading spreadsheets")
+    content = read_confined(
+        "sheet", str(path.absolute()), sheet or "", problem=f"{path} cannot be read as a spreadsheet"
+    )
+    names, cells = msgspec.msgpack.decode(content, type=tuple[list[str], list[list[Any]] | None])
+    if sheet is None and len(names) > 1:
         raise RecordsError(
-            f"{path} cannot be read as a spreadsheet; save it again, without a password"
-        ) from None
+            f"{path}: say which sheet to read with table=...; there are: {', '.join(names[:10])}"
+        )
+    if cells is None:
+        hint = nearest(str(sheet), names) or f"; there are: {', '.join(names[:10])}"
+        raise RecordsError(f"{path}: there is no sheet {sheet!r}{hint}")
     rows = [row for row in (SheetRow(number, own) for number, own in enumerate(cells, start=1)) if row]
     if not rows:
         raise RecordsError(f"{path} is empty; a table of patients starts with a row of column names")
     return rows[0], rows[1:]
+
+
+def _read_cell(cell: Any) -> Any:
+    """A cell as calamine gives it, from how confined_process.py writes it."""
+    if cell == "":
+        return None
+    if not isinstance(cell, list):
+        return cell
+    kind, value = cell
+    return timedelta(microseconds=value) if kind == "timedelta" else MOMENTS[kind].fromisoformat(value)

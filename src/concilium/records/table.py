@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import RecordsError, nearest
+from concilium.errors import DoesNotFit, RecordsError, nearest
 from concilium.records.coding import Place, check_names, check_schema, code_values
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.grammar import DEFAULT_MISSING
@@ -114,7 +114,7 @@ class Records:
         try:
             return self._columns[name]
         except KeyError:
-            raise RecordsError(f"there is no column {name!r}{nearest(name, self._columns)}") from None
+            raise DoesNotFit(f"there is no column {name!r}{nearest(name, self._columns)}") from None
 
     def __repr__(self) -> str:
         return f"Records({self._length} patients, {len(self._columns)} columns)"

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.compiling import compiled
 from concilium.federation.attributes import MISSING
 
 # How an attribute is cut: at a number; at a number, with missing values on either side; one category from the others;
@@ -183,7 +183,7 @@ def _choose_kind(order: Integers, numeric: bool) -> int:
     return ONE if len(order) <= MOST_SINGLE else SOME
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _boost(
     bins: Codes,
     layout: Arrays,
@@ -328,7 +328,7 @@ def _boost(
                     score[row] += value
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _draw(generators: Integers, sample: float, patients: int, rows: Rows, rest: Rows) -> int:
     """The patients of the next sample, and the rest, each in their order; how many are in the sample."""
     if sample >= 1.0:
@@ -348,7 +348,7 @@ def _draw(generators: Integers, sample: float, patients: int, rows: Rows, rest: 
     return drawn
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _derive(
     outcome: Floats, score: Reals, binary: bool, rows: Rows, gradients: Floats, curves: Floats
 ) -> None:
@@ -364,7 +364,7 @@ def _derive(
             curves[row] = 1.0
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _add_up(
     bins: Codes, starts: Integers, rows: Rows, gradients: Floats, curves: Floats, histogram: Reals
 ) -> None:
@@ -378,7 +378,7 @@ def _add_up(
             cell[1] += curve
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _fill(layout: Arrays, gradient: float, curve: float, histogram: Reals) -> None:
     """What the frequent bin of an attribute has: all, less what the other bins have."""
     starts, _, frequent = layout
@@ -393,7 +393,7 @@ def _fill(layout: Arrays, gradient: float, curve: float, histogram: Reals) -> No
             histogram[place, 0], histogram[place, 1] = rest, bent
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _choose(best: Reals, chosen: Integers, leaves: int) -> int:
     """The leaf whose cut gains most; of equals the one that is cut at the attribute that comes first."""
     found = 0
@@ -405,7 +405,7 @@ def _choose(best: Reals, chosen: Integers, leaves: int) -> int:
     return found
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _search(
     layout: Arrays,
     histogram: Reals,
@@ -462,7 +462,7 @@ def _search(
                     together[place] = order[place] if size > 0 else order[len(order) - 1 - place]
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _search_number(
     cells: Reals,
     gapped: bool,
@@ -525,7 +525,7 @@ def _search_number(
     return gained, threshold, to_left, left_gradient, left_curve, can
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _order_categories(cells: Reals, factor: float) -> Integers:
     """The bins with patients, by their mean gradient, smoothed."""
     order, means = np.empty(len(cells), np.int64), np.empty(len(cells))
@@ -538,7 +538,7 @@ def _order_categories(cells: Reals, factor: float) -> Integers:
     return _sort(order[:count], means)
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _sort(order: Integers, means: Reals) -> Integers:
     """By rising means, equal ones as they stand: runs are merged, each time twice as long ones. (NumPy's own takes a
     second to compile.)"""
@@ -559,7 +559,7 @@ def _sort(order: Integers, means: Reals) -> Integers:
     return order
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _search_category(
     cells: Reals, single: bool, gradient: float, curve: float, patients: int, support: int, without: float
 ) -> tuple[float, int, int, float, float, bool]:
@@ -609,7 +609,7 @@ def _search_category(
     return found - without, threshold, size, left_gradient, left_curve, found > NOTHING
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _mark(
     layout: Arrays,
     attribute: int,
@@ -631,7 +631,7 @@ def _mark(
             inside[cell] = True
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@compiled(boundscheck=False, error_model="numpy")
 def _divide(bins: Codes, attribute: int, inside: NDArray[np.bool_], rows: Rows, spare: Rows) -> int:
     """Put the patients who go left before the others, each side in its order; how many go left."""
     gone, rest = 0, 0

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from concilium.compiling import compiled
 
 MOST_ROUNDS = 100
 SWEEPS = 100
@@ -103,7 +104,7 @@ class Problem:
         return 0.0, True
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _sweep(
     slope: NDArray[np.float64],
     hessian: NDArray[np.float64],

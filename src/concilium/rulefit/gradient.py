@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.compiling import compiled
 from concilium.errors import MessageError
 from concilium.federation.attributes import Attribute
 from concilium.federation.cohort import Cohort
@@ -113,7 +113,7 @@ def add_shares(
     return total
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _add_shares(
     bits: Bits,
     dense: NDArray[np.float64],

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MessageError, RecordsError
+from concilium.errors import DoesNotFit, MessageError
 from concilium.federation.chance_tally import probability
 from concilium.federation.cohort import Cohort
 from concilium.records.columns import Coded, label
@@ -46,7 +46,7 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def is_positive(self, column: Coded) -> NDArray[np.float64]:
         """For each code of a column 1 where it stands for the positive value (5 and '5' are one), otherwise 0."""
         if self.positive is None:
-            raise RecordsError("this outcome is a number")
+            raise DoesNotFit("this outcome is a number")
         name = label(self.positive)
         return np.array([0.0, *(float(label(value) == name) for value in column.values)])
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.compiling import compiled
 from concilium.rulefit.rules import Condition, Rule, share, tabulate
 
 Bits = NDArray[np.uint8]
@@ -101,7 +101,7 @@ def cross(bits: Bits, weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return total
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False)
+@compiled(boundscheck=False)
 def pick_upper(table: NDArray[np.float64], place: NDArray[np.intp]) -> NDArray[np.float64]:
     """Row after row the upper triangle of a symmetric table, of which the lower one may be empty, after putting its
     rows and columns into another order: `place` says where each is."""
@@ -116,7 +116,7 @@ def pick_upper(table: NDArray[np.float64], place: NDArray[np.intp]) -> NDArray[n
     return picked
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False)
+@compiled(boundscheck=False)
 def unfold(upper: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     """The symmetric table of which this is the upper triangle, row after row."""
     table = np.empty((size, size))
@@ -128,7 +128,7 @@ def unfold(upper: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     return table
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False)
+@compiled(boundscheck=False)
 def _conjoin(fulfilled: Bits, listed: NDArray[np.int64], ends: NDArray[np.int64], bits: Bits) -> None:
     groups = fulfilled.shape[1]
     start = 0
@@ -141,7 +141,7 @@ def _conjoin(fulfilled: Bits, listed: NDArray[np.int64], ends: NDArray[np.int64]
         start = ends[rule]
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False)
+@compiled(boundscheck=False)
 def _combine(bits: Bits, weights: NDArray[np.float64], total: NDArray[np.float64]) -> None:
     for group in range(bits.shape[0]):
         for column in range(bits.shape[1]):
@@ -153,7 +153,7 @@ def _combine(bits: Bits, weights: NDArray[np.float64], total: NDArray[np.float64
                             total[8 * group + bit, candidate] += weights[column, candidate]
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False)
+@compiled(boundscheck=False)
 def _cross(bits: Bits, weights: NDArray[np.float64], total: NDArray[np.float64]) -> None:
     table = np.zeros(256)
     for group in range(bits.shape[0]):
@@ -169,7 +169,7 @@ def _cross(bits: Bits, weights: NDArray[np.float64], total: NDArray[np.float64])
                     total[one, other] += table[byte & row[other]]
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False)
+@compiled(boundscheck=False)
 def _add_up(bits: Bits, weights: NDArray[np.float64], total: NDArray[np.float64]) -> None:
     table = np.zeros(256)
     for group in range(bits.shape[0]):

@@ -22,8 +22,10 @@ from concilium.federation.chance_tally import probability
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.counts import AskCounts
 from concilium.federation.decision import CallingRule, DecisionRule
+from concilium.federation.edges import MOST_EDGES
 from concilium.federation.explanation import Explanation
 from concilium.federation.method import (
+    AN_EPSILON,
     Attributes,
     Bins,
     Delta,
@@ -38,7 +40,7 @@ from concilium.federation.method import (
 )
 from concilium.federation.prediction import AnyPatients, NewPatients
 from concilium.federation.questions import Statistic
-from concilium.parameters import Parameter, choice, number, unwrap, whole
+from concilium.parameters import MOST_COUNTED, Parameter, choice, number, unwrap, whole
 from concilium.policy.policy import LEAST_SUPPORT
 from concilium.privacy.accounting import Plan
 from concilium.records.columns import label
@@ -75,7 +77,7 @@ def read_penalty(value: Any) -> float | list[float] | str:
 
 def read_cutoffs(value: Any) -> int | None:
     """A number of cutoffs; None for all."""
-    return None if value == "all" else whole(1)(value)
+    return None if value == "all" else whole(1, MOST_EDGES)(value)
 
 
 @documented
@@ -89,6 +91,7 @@ class RuleFit(PrivateMethod[RuleBody]):
     body_type: ClassVar[type[RuleBody]] = RuleBody
     against_rest: ClassVar[bool] = True
     predicts_numbers: ClassVar[bool] = True
+    pure_releases: ClassVar[tuple[str, ...]] = ("exact", "masked")
     differs_from_pooled: ClassVar[str] = (
         "is not the model of the pooled table: every site makes rules of its own patients, and one table would make "
         "others; the coefficients of these rules are those of the pooled patients"
@@ -142,7 +145,7 @@ class RuleFit(PrivateMethod[RuleBody]):
     cutoffs: Annotated[
         int | Literal["all"] | None,
         Parameter(
-            'a whole number of at least 1, or "all"',
+            f'a whole number from 1 to {MOST_EDGES}, or "all"',
             read_cutoffs,
             'rules cut at so many of the edges at most, at even quantiles of a histogram; None or "all": at all',
         ),
@@ -150,7 +153,7 @@ class RuleFit(PrivateMethod[RuleBody]):
     epsilon: Annotated[
         float | str | Fraction | None,
         Parameter(
-            "a number above 0",
+            AN_EPSILON,
             read_epsilon,
             "private: what the model may cost per patient; masked, or with noise = 'laplace': what choosing cutoffs "
             "may, None: exact histograms under masks",
@@ -173,8 +176,8 @@ class RuleFit(PrivateMethod[RuleBody]):
     support: Annotated[
         int,
         Parameter(
-            f"a whole number of at least {LEAST_SUPPORT}",
-            whole(LEAST_SUPPORT, 2**31),
+            f"a whole number from {LEAST_SUPPORT} to {MOST_COUNTED}",
+            whole(LEAST_SUPPORT, MOST_COUNTED),
             "exact: no rule about fewer patients of a site than this, nor one that leaves out fewer; masked: each "
             "hospital's policy says how many",
         ),
@@ -182,7 +185,7 @@ class RuleFit(PrivateMethod[RuleBody]):
     seed: Annotated[
         int,
         Parameter(
-            "a whole number of at least 0",
+            "a whole number from 0, below 2 to the power of 63",
             whole(0, 2**63 - 1),
             "of boosting, and of the rules of a private model",
         ),

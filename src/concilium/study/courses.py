@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from concilium.study.sections import CourseColumns, Hospital, SplitTable
     from concilium.study.study import Study
 
+# What public stays may take that came with a study: a few rows far apart in time would fill any memory.
+ATTACHED_GIGABYTES = 0.5
+
 Tell = Callable[[str], None]
 Populations = Mapping[str, Patients]
 
@@ -73,12 +76,17 @@ def read_population(study: Study, source: Hospital | SplitTable) -> Patients:
 
 
 def read_series(
-    place: str, step: str, columns: CourseColumns, variables: Sequence[str] | None = None
+    place: str,
+    step: str,
+    columns: CourseColumns,
+    variables: Sequence[str] | None = None,
+    gigabytes: float = 4.0,
 ) -> Series:
     """Series of a file on a grid of this step, its columns as a study names them, with these variables if stated."""
     return Series.read(
         place,
         step=step,
+        gigabytes=gigabytes,
         patient=columns.patient,
         time=columns.time,
         time_unit=columns.time_unit,
@@ -97,12 +105,9 @@ def open_learner(study: Study) -> RuleDiscovery | Experts:
             raise StudyError(
                 f"{study.path}: [experts] needs the key 'public', a file of public stays that teach the student"
             )
-        return Experts(
-            **{
-                **method.get_params(),
-                "public": read_series(study.locate(method.public), method.step, study.columns),
-            }
-        )
+        gigabytes = ATTACHED_GIGABYTES if study.elsewhere else 4.0
+        public = read_series(study.locate(method.public), method.step, study.columns, gigabytes=gigabytes)
+        return Experts(**{**method.get_params(), "public": public})
     assert isinstance(method, RuleDiscovery)
     return method
 

@@ -131,7 +131,9 @@ class StudyPlan:
 
 def plan_study(study: Study) -> StudyPlan:
     """The plan of one fit, how often it is charged, and what each hospital has left."""
-    questions, models = study.open_method().plan(), count_models(study)
+    method = study.open_method()
+    method.check_before_proposing()
+    questions, models = method.plan(), count_models(study)
     total = questions.total * models
     sites = [(hospital.name, hospital.policy, hospital.ledger) for hospital in study.hospitals]
     if study.split is not None:
@@ -141,7 +143,7 @@ def plan_study(study: Study) -> StudyPlan:
         policy = Policy.read(study.locate(file)) if file else Policy()
         balance = read_balance(policy, Path(study.locate(ledger)) if ledger else None)
         forbidden = find_forbidden(study, questions, policy)
-        pure = study.open_method().pure_price if balance.currency != questions.currency else None
+        pure = method.pure_price if balance.currency != questions.currency else None
         cost, payable = (
             (total, balance.currency == questions.currency) if pure is None else (pure * models, True)
         )
@@ -227,10 +229,12 @@ def find_withheld(study: Study, policy: Policy) -> tuple[str, ...]:
 
 
 def find_strange_house(study: Study, policy: Policy) -> tuple[str, ...]:
-    """Whether a policy pins the houses that may ask, and this study's is none of them."""
+    """Whether a policy pins the houses that may ask, and this study's is none of them, or revokes it."""
+    file = None if study.house.identity is None else Path(study.locate(study.house.identity))
+    if file is not None and file.exists() and policy.revokes(Identity.at(file).public):
+        return (f"its policy revokes the house of {file.name}",)
     if not policy.houses:
         return ()
-    file = None if study.house.identity is None else Path(study.locate(study.house.identity))
     if file is None:
         return ("its policy pins the houses that may ask, and [house] of the study names no identity",)
     if file.exists():

@@ -98,7 +98,7 @@ class Study(About, frozen=True, kw_only=True):
             document = tomllib.loads(content.decode("utf-8"))
         except OSError as error:
             raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise StudyError(f"{path}: is not a TOML file: {error}") from None
         for name in document:
             if name not in SECTIONS:

@@ -1,10 +1,15 @@
 """What a run keeps until its results are there: finished rounds (journals), finished folds, ledgers of hospitals that
-name none. A run that is interrupted goes on from it."""
+name none. A run that is interrupted goes on from it.
+
+Protects: the hospitals' budgets, from being charged twice for one study. The folder follows from the path of the
+results alone, whatever folders exist, and nothing is resumed where there is none.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,22 +33,26 @@ class WorkInProgress:
     """A folder of work that is not finished."""
 
     folder: Path
+    made: tuple[Path, ...] = ()
 
     @classmethod
     def beside(cls, out: Path, resume: bool) -> WorkInProgress:
-        """That of a run to a folder, hidden beside where the results will be; fresh unless resuming."""
-        out = out.absolute()
+        """Open the work of a run to `out`, hidden beside it: fresh, or what is there; CannotResume if nothing is."""
+        out = Path(os.path.abspath(out))  # noqa: PTH100, a link that is made meanwhile must change nothing
         if out.exists() and not out.is_dir():
             raise StudyError(f"{out}: is a file; results go to a folder")
-        ground = next(parent for parent in out.parents if parent.is_dir())
-        token = hashlib.sha256(str(out).encode()).hexdigest()[:8]
-        work = cls(ground / f".{out.name}.{token}.partial")
+        folder = out.with_name(f".{out.name}.partial")
+        if resume and not folder.is_dir():
+            raise CannotResume(
+                f"{out}: there is no work in progress for this folder, so there is nothing to go on with"
+            )
+        work = cls(folder, tuple(parent for parent in out.parents if not parent.exists()))
         try:
-            if not resume and work.folder.exists():
-                shutil.rmtree(work.folder)
-            work.folder.mkdir(exist_ok=True)
+            if not resume and folder.exists():
+                work.discard()
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StudyError(f"{ground}: cannot be written to ({error.strerror})") from None
+            raise StudyError(f"{out.parent}: cannot be written to ({error.strerror})") from None
         return work
 
     @contextlib.contextmanager
@@ -62,7 +71,16 @@ class WorkInProgress:
         self.discard()
 
     def discard(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Delete the work, renamed first so that a kill leaves no half of it, and folders made for it alone."""
+        rest = self.folder.with_name(f"{self.folder.name}.old")
+        if rest.exists():
+            shutil.rmtree(rest)
+        with contextlib.suppress(FileNotFoundError):
+            self.folder.rename(rest)
+        shutil.rmtree(rest, ignore_errors=True)
+        for folder in self.made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def bind(self, study: Study, tables: Iterable[Records | Patients]) -> None:
         """Tie the work to this study and these patients, so that only the same can resume it."""

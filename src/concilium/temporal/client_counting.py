@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.compiling import compiled
 
-@numba.njit(nogil=True, cache=True, boundscheck=False)
+
+@compiled(boundscheck=False)
 def mark_clients(
     rules: NDArray[np.bool_],
     starts: NDArray[np.int64],
@@ -21,7 +22,7 @@ def mark_clients(
                 marks[clients[place]] = True
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False)
+@compiled(boundscheck=False)
 def list_entries(
     starts: NDArray[np.int64],
     members: NDArray[np.int32],

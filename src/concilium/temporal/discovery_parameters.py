@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 from concilium.errors import RecordsError
 from concilium.federation.method import read_edges
-from concilium.parameters import Parameter, choice, name, number, share, whole
+from concilium.parameters import MOST_COUNTED, Parameter, choice, name, number, share, whole
 from concilium.records.time_grid import read_duration
 from concilium.temporal.rule_part import MOST_HORIZON, MOST_LIMITS
 
+MOST_TEMPLATES_ASKED = 1_000_000
 TRUST = {"secure-sum": "private", "local": "local", "rule": "exact"}
 """How answers leave the hospitals, by whom the patients trust."""
 
@@ -69,8 +70,8 @@ Limits = Annotated[
 Clients = Annotated[
     int | None,
     Parameter(
-        "a whole number of at least 1",
-        whole(1),
+        f"a whole number from 1 to {MOST_COUNTED}",
+        whole(1, MOST_COUNTED),
         "how many patients take part, if that is public: then a study that cannot work is refused before anything is "
         "spent; None: under secure-sum a thousandth of the budget goes to find out",
     ),
@@ -126,5 +127,10 @@ Theta = Annotated[
     ),
 ]
 MostQuestions = Annotated[
-    int, Parameter("a whole number of at least 1", whole(1), "of trust = rule: the questions, at most")
+    int,
+    Parameter(
+        f"a whole number from 1 to {MOST_TEMPLATES_ASKED}",
+        whole(1, MOST_TEMPLATES_ASKED),
+        "of trust = rule: the questions, at most",
+    ),
 ]

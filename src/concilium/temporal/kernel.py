@@ -9,10 +9,10 @@ interval is F in that interval together with the unbounded U (Donzé, Ferrère, 
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.compiling import compiled
 from concilium.temporal.plan import (
     ALWAYS,
     ALWAYS_ON,
@@ -40,7 +40,7 @@ TRUTH, ROBUSTNESS, BOUNDS = range(3)
 Values = NDArray[np.float32]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def load(
     stays: Values,
     begins: NDArray[np.int64],
@@ -62,7 +62,7 @@ def load(
     missing[rows] = count
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def run(
     code: NDArray[np.int32],
     numbers: Values,
@@ -189,7 +189,7 @@ def run(
                 )
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _hand_over(
     mode: int,
     exact: bool,
@@ -218,7 +218,7 @@ def _hand_over(
                 least[row, start + patient] = x if x == upper[at + patient] else np.nan
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _measure(operation: int, values: Values, number: float, out: Values) -> None:
     """The distance to a limit, positive where it is kept."""
     if operation in (MORE, AT_LEAST):
@@ -235,7 +235,7 @@ def _measure(operation: int, values: Values, number: float, out: Values) -> None
             out[i] = abs(values[i] - number)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _open(values: Values, low: Values, high: Values) -> None:
     """What is missing can be anything."""
     for i in range(len(low)):
@@ -244,7 +244,7 @@ def _open(values: Values, low: Values, high: Values) -> None:
         high[i] = x if x == x else np.inf
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _judge(operation: int, values: Values, number: float, out: Values) -> None:
     """Whether a limit is kept: 1, -1, or 0 where the value is missing."""
     if operation == LESS:
@@ -267,7 +267,7 @@ def _judge(operation: int, values: Values, number: float, out: Values) -> None:
             out[i] = sign * (equal - different)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _hold_constant(
     true: bool, first: int, last: int, lengths: NDArray[np.int32], ends: Values, low: Values, high: Values
 ) -> None:
@@ -281,39 +281,39 @@ def _hold_constant(
             high[row * width + patient] = value if inside else ends[1]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _put(value: float, out: Values) -> None:
     for i in range(len(out)):
         out[i] = value
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _copy(a: Values, out: Values) -> None:
     for i in range(len(out)):
         out[i] = a[i]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _mask(a: Values, row: int, lengths: NDArray[np.int32], otherwise: float, out: Values) -> None:
     """The values of a row during the stay."""
     for i in range(len(lengths)):
         out[i] = a[i] if row < lengths[i] else otherwise
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _deny(a: Values, out: Values) -> None:
     for i in range(len(out)):
         out[i] = -a[i]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _imply(premise: Values, b: Values, out: Values) -> None:
     for i in range(len(out)):
         x, y = -premise[i], b[i]
         out[i] = x if x > y else y
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _combine(minimum: bool, a: Values, b: Values, out: Values) -> None:
     if minimum:
         for i in range(len(out)):
@@ -325,7 +325,7 @@ def _combine(minimum: bool, a: Values, b: Values, out: Values) -> None:
             out[i] = x if x > y else y
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _join(minimum: bool, b: Values, out: Values) -> None:
     # In place, a comparison would be compiled to a branch around the store, and not to a vector instruction.
     if minimum:
@@ -336,7 +336,7 @@ def _join(minimum: bool, b: Values, out: Values) -> None:
             out[i] = np.maximum(out[i], b[i])
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _slide(
     minimum: bool,
     source: Values,
@@ -387,7 +387,7 @@ def _slide(
             cut[i] = np.minimum(cut[i], unknown) if minimum else np.maximum(cut[i], unknown)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _carry(
     minimum: bool,
     source: Values,
@@ -421,7 +421,7 @@ def _carry(
                 _mask(carried, row, lengths, unknown, into[at:])
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _hold(
     left: Values,
     left_first: int,
@@ -452,13 +452,13 @@ def _hold(
             _copy(here, into[at : at + width])
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _step_back(left: Values, right: Values, later: Values, out: Values) -> None:
     for i in range(len(out)):
         out[i] = np.maximum(right[i], np.minimum(left[i], later[i]))
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def _hold_on(
     left: Values,
     left_first: int,

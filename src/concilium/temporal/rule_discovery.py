@@ -87,6 +87,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
     releases: ClassVar[tuple[str, ...]] = tuple(TRUST.values())
     compares: ClassVar[bool] = False
     reads_courses: ClassVar[bool] = True
+    pure_releases: ClassVar[tuple[str, ...]] = ("local",)
     answers_at_random: ClassVar[bool] = True
     differs_from_pooled: ClassVar[str] = "has answers that are drawn at random"
     decides: ClassVar[str] = "the outcome is called where its rules speak for it, were it as frequent as not"
@@ -142,6 +143,8 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
             raise self.wrong("window", f"at least one step of {self.step} long", self.window)
         if self.outcome in self.task.names:
             raise StudyError(f"rules are not about the outcome {self.outcome!r} itself: take it out of bins")
+
+    def check_before_proposing(self) -> None:
         if self.clients is not None:
             self.check_feasible(self.clients)
 

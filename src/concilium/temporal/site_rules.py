@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from concilium.errors import RecordsError
+from concilium.errors import DoesNotFit
 from concilium.federation.cohort import Cohort
 from concilium.records.patients import PatientPart
 from concilium.records.series import Series
@@ -65,12 +65,12 @@ def prepare(part: PatientPart, task: RuleTask) -> Series:
     assert isinstance(part, Series)
     assert learning is not None
     if part.step_hours != read_step(learning.step):
-        raise RecordsError(
+        raise DoesNotFit(
             f"the series of this hospital have a step of {part.step}, and the study's is {learning.step}: read "
             f'them with step="{learning.step}"'
         )
     if learning.outcome not in part or not any(name in part for name in task.names):
-        raise RecordsError(
+        raise DoesNotFit(
             f"this hospital's series have no {learning.outcome!r}, or none of the variables that the study is about"
         )
     truth = part.stays[learning.outcome]

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.compiling import compiled
 from concilium.federation.attributes import MISSING, Attribute
 
 TIE = 1e-9
@@ -58,7 +58,7 @@ def group_values(table: NDArray[np.int64], attributes: Sequence[Attribute], min_
     return Grouped(merged, first)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def merge(
     counts: NDArray[np.int64], place: NDArray[np.int64], line: bool, min_leaf: int
 ) -> NDArray[np.int64]:
@@ -120,7 +120,7 @@ def merge(
     return leader
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def find_pair(
     loss: NDArray[np.float64],
     leader: NDArray[np.int64],
@@ -150,7 +150,7 @@ def find_pair(
     return -1, -1
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def price(sums: NDArray[np.int64], patients: NDArray[np.int64], one: int, other: int) -> tuple[float, float]:
     """By how much merging two groups lessens the bits of the split, and raises its entropy, times patients."""
     bits = xlog2x(patients[one] + patients[other]) - xlog2x(patients[one]) - xlog2x(patients[other])
@@ -161,12 +161,12 @@ def price(sums: NDArray[np.int64], patients: NDArray[np.int64], one: int, other:
     return bits, loss
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def xlog2x(count: int) -> float:
     return count * np.log2(count) if count > 0 else 0.0
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def divide(gain: float, width: float) -> float:
     """The gain ratio; one group alone tells nothing."""
     return gain / width if width > 0.5 else -1.0

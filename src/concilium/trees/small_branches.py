@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.compiling import compiled
 from concilium.federation.attributes import MISSING, Attribute
 from concilium.trees.grouping import Grouped, ungrouped
 
@@ -48,7 +48,7 @@ def join_small(table: NDArray[np.int64], attributes: Sequence[Attribute], min_le
     return Grouped(merged, first)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def join_values(patients: NDArray[np.int64], min_leaf: int) -> NDArray[np.int64]:
     """For each value that somebody has, the first value of its branch."""
     leaders = np.arange(len(patients))
@@ -68,7 +68,7 @@ def join_values(patients: NDArray[np.int64], min_leaf: int) -> NDArray[np.int64]
     return leaders
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled()
 def join_bins(patients: NDArray[np.int64], missing_last: bool, min_leaf: int) -> NDArray[np.int64]:
     """The same for bins in a row, and after them the missing ones where `missing_last`."""
     leaders = np.arange(len(patients))

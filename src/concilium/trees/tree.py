@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from concilium.errors import StudyError
 from concilium.federation.conversation import Conversation, Learned, Partners
 from concilium.federation.decision import PERCENT_LEFT_OUT
+from concilium.federation.edges import MOST_EDGES
 from concilium.federation.explanation import Explanation
 from concilium.federation.held_out import MOST_PERCENT, Part
 from concilium.federation.method import documented
 from concilium.federation.prediction import AnyPatients
-from concilium.parameters import Parameter, choice, flag, number, whole
+from concilium.parameters import MOST_COUNTED, Parameter, choice, flag, number, whole
 from concilium.privacy.accounting import Plan
 from concilium.trees import plain_tree, private_tree
 from concilium.trees.body import Told, TreeBody
@@ -39,6 +40,7 @@ Adapt = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.in
 PRIVATE_DEPTH = 5
 LEAVES_SHOWN = 24
 LEAVES_DRAWN = 1000
+MOST_DEPTH = 1000
 
 
 def read_percent(value: Any) -> float:
@@ -53,16 +55,16 @@ def read_percent(value: Any) -> float:
 MaxDepth = Annotated[
     int | None,
     Parameter(
-        "a whole number of at least 0",
-        whole(0),
+        f"a whole number from 0 to {MOST_DEPTH}",
+        whole(0, MOST_DEPTH),
         "how many questions a patient is asked at most; None: as many as help",
     ),
 ]
 MinLeaf = Annotated[
     int,
     Parameter(
-        "a whole number of at least 1",
-        whole(1),
+        f"a whole number from 1 to {MOST_COUNTED}",
+        whole(1, MOST_COUNTED),
         "no branch with fewer patients than this, over all sites (of an ensemble: over the samples of all sites): "
         "rarer values share a branch, or join the commonest",
     ),
@@ -85,8 +87,8 @@ class DecisionTree(TreeMethod[TreeBody]):
     cutoffs: Annotated[
         int | None,
         Parameter(
-            "a whole number of at least 1",
-            whole(1),
+            f"a whole number from 1 to {MOST_EDGES}",
+            whole(1, MOST_EDGES),
             "choose so many of the `bins`' edges, at even quantiles of a shared histogram; None: take all of them",
         ),
     ] = None

@@ -1,9 +1,9 @@
 """`VotingTrees`: a rare class told from the rest by an odd number of trees with one vote each.
 
 docs/methods.md, sections 1.11 to 1.13. Where the positive class is rare, one tree calls nearly everybody negative.
-Here every expert is a distributed tree over all positives and a few times as many negatives of each site (federation/sample.py),
-and experts are added two at a time until that no longer helps (stopping.py). What `exact` does and does not protect is
-said on the card; experts ask more than one tree does, so sites release more numbers.
+Here every expert is a distributed tree over all positives and a few times as many negatives of each site
+(federation/sample.py). Experts are added two at a time until that no longer helps (stopping.py). The card says what
+the release protects. Experts ask more than one tree does, so sites release more numbers.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from concilium.trees.stopping import experts_at
 from concilium.trees.tree import DecisionTree, MaxDepth, MinLeaf
 from concilium.trees.votes import AskVotes, Rule, find_lift, is_for_positive
 
+MOST_BANDS = 1000
 FINE = 10**12  # shares are compared as whole numbers
 
 
@@ -140,7 +141,7 @@ class VotingTrees(Method[VotingBody]):
     negatives: Annotated[
         int,
         Parameter(
-            "a whole number of at least 1",
+            f"a whole number from 1 to {MOST_NEGATIVES}",
             whole(1, MOST_NEGATIVES),
             "how many negatives an expert has for each positive of a site",
         ),
@@ -169,8 +170,8 @@ class VotingTrees(Method[VotingBody]):
     bands: Annotated[
         int | None,
         Parameter(
-            "a whole number of at least 2",
-            whole(2),
+            f"a whole number from 2 to {MOST_BANDS}",
+            whole(2, MOST_BANDS),
             "exact: how many experts vote is settled on so many bands of sites, each left out in turn (the thesis has "
             "10): as many ensembles are grown; None: on the patients learned from",
         ),

@@ -30,12 +30,15 @@ def pack(content):
     return base64.b64encode(zlib.compress(content)).decode()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.binary(max_size=2000))
-def test_what_arrives_is_what_was_sent(tmp_path, content):
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
+@given(text=st.text(st.characters(codec="utf-8"), max_size=200))
+def test_what_arrives_is_what_was_sent(tmp_path, text):
     sent, arrived = tmp_path / "sent", tmp_path / "arrived"
     sent.mkdir(exist_ok=True)
     arrived.mkdir(exist_ok=True)
+    (arrived / "words.toml").unlink(missing_ok=True)
+    text = "".join(character for character in text if character.isprintable())
+    content = f"# {text}\n[dictionary.age]\ntype = 'number'\n".encode()
     (sent / "study.toml").write_text(STUDY.format(name='"words.toml"'))
     (sent / "words.toml").write_bytes(content)
     unpack_attached(pack_attached(sent / "study.toml"), arrived)
@@ -79,13 +82,14 @@ def test_what_is_too_large_or_damaged_is_not_unpacked(tmp_path, monkeypatch):
         pack_attached(tmp_path / "study.toml")
     inner = tmp_path / "inner"
     inner.mkdir()
-    two = {"a": pack(bytes(600)), "b": pack(bytes(600))}
+    two = {"a.toml": pack(b"#" * 600), "b.toml": pack(b"#" * 600)}
     for sent in (
-        {"a": pack(bytes(10**6))},
+        {"a.toml": pack(bytes(10**6))},
         two,
-        {"a": pack(b"abcdef")[:8]},
-        {"a": "?"},
-        {"a": pack(b"")[:-4]},
+        {"a.toml": pack(b"abcdef")[:8]},
+        {"a.toml": "?"},
+        {"a.toml": pack(b"")[:-4]},
+        {"a.toml": "\u00e9"},
     ):
         with pytest.raises(StudyError, match="came with the study"):
             unpack_attached(sent, inner)
