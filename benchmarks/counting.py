@@ -13,12 +13,12 @@ import numba
 import numpy as np
 
 import concilium as cc
-from concilium.federation.attributes import Attribute, OwnValues
-from concilium.federation.cohort import View
-from concilium.federation.counts import AskCounts
-from concilium.federation.messages import encode
-from concilium.federation.schema import ConditionalSchema, name_classes
-from concilium.federation.splits import Split
+from concilium.protocol.attributes import Attribute, OwnValues
+from concilium.protocol.cohort import View
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.messages import encode
+from concilium.protocol.schema import ConditionalSchema, name_classes
+from concilium.protocol.splits import Split
 from concilium.records.table import Coded, Records
 
 ATTRIBUTES, NODES, REPEATS = 262, 16, 7

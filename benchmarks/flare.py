@@ -4,7 +4,7 @@ python benchmarks/flare.py [folder]      default: a temporary folder, deleted af
 
 One house, three hospitals of 2,000 patients and one who submits, each a process of its own, over mutual TLS. The peer
 is FLARE itself: the median of rounds in the same job, by FLARE's own requests, in which the sites answer at once with
-nothing; beside it ("ours") the same round by the way that questions take (flare/channel.py). Targets: an exact question
+nothing; beside it ("ours") the same round by the way that questions take. Targets: an exact question
 at most 1.2 x the engine's, a masked one 2.4 x (it is asked and opened), a tree of depth 8 under 2 s after its job has
 started, RuleFit's rounds under 5 s. Ledgers are on disk: what a question costs includes its entry.
 """

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 import concilium as cc
-from concilium.federation.attributes import Attribute, OwnValues
-from concilium.federation.counts import AskCounts
-from concilium.federation.messages import VERSION, Answer, Envelope, digest_question, encode, open_reply
-from concilium.federation.run import Run
-from concilium.federation.schema import ConditionalSchema, name_classes
-from concilium.federation.terms import prove
+from concilium.protocol.attributes import Attribute, OwnValues
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.messages import VERSION, Answer, Envelope, digest_question, encode, open_reply
+from concilium.protocol.run import Run
+from concilium.protocol.schema import ConditionalSchema, name_classes
+from concilium.protocol.terms import prove
 from concilium.records.table import Coded, Records
 
 PATIENTS, ATTRIBUTES = 10_000, 40

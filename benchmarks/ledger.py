@@ -16,7 +16,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-from concilium.privacy.ledger import Ledger
+from concilium.ledger.ledger import Ledger
 
 ANSWER_BYTES = 1000
 TURNS = 5

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 import concilium as cc
-from concilium.federation.region import Region
+from concilium.protocol.region import Region
 from concilium.records.table import Coded, Records
 
 PATIENTS, ATTRIBUTES, DEPTH = 100, 20, 6

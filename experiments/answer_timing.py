@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 import concilium as cc
 from concilium.experts.site_experts import open_unselected
-from concilium.federation.cohort import View
-from concilium.federation.messages import open_envelope
+from concilium.protocol.cohort import View
+from concilium.protocol.messages import open_envelope
 from concilium.records.table import Coded, Numbers, Records
 
 RICH = cc.Policy(budget=cc.Budget("unlimited"))

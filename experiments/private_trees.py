@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 import concilium as cc
 from concilium.evaluation.leave_out import hold_out
 from concilium.evaluation.metrics import auc
-from concilium.federation.attributes import NOWHERE, Attribute, recode
-from concilium.federation.prediction import NewPatients
+from concilium.models.prediction import NewPatients
+from concilium.protocol.attributes import NOWHERE, Attribute, recode
 from concilium.records.table import Coded, Column, Numbers
 from concilium.trees.private_growing import TreeBudget
 

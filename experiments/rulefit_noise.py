@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import concilium as cc
-from concilium.federation.edges import choose_cutoffs
 from concilium.privacy.mechanisms import add_laplace
+from concilium.protocol.edges import choose_cutoffs
 from rulefit_simulation import SEED, judge
 from simulation import COVARIATES, SHAPES, TARGET, Dealt, as_records, deal, list_cells
 

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 import concilium as cc
-from concilium.federation.prediction import NewPatients
+from concilium.models.prediction import NewPatients
 from concilium.trees.settling import settle
 from pooled_id3 import id3, rest
 

@@ -17,15 +17,21 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from concilium.closed_lists import KINDS, PROPOSED, RELEASES, load
 from concilium.errors import MessageError
-from concilium.federation import terms as agreed_terms
-from concilium.federation.masking import Join, Joined, Meet
-from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, decode, encode, open_reply
-from concilium.federation.method import Method, QueryText, ReleaseName
-from concilium.federation.questions import Question, Statistic, open_question, read_question
-from concilium.federation.releases import find_release
-from concilium.federation.terms import (
+from concilium.models.method import Method, QueryText, ReleaseName
+from concilium.parameters import Parameter
+from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.privacy.identity import Identity
+from concilium.privacy.manifest import Manifest
+from concilium.privacy.masks import Commitment
+from concilium.privacy.study_keys import call_roll
+from concilium.privacy.unmasking import MaskedRound
+from concilium.protocol import terms as agreed_terms
+from concilium.protocol.masking import Join, Joined, Meet
+from concilium.protocol.messages import VERSION, Answer, Envelope, Refusal, decode, encode, open_reply
+from concilium.protocol.questions import Question, Statistic, open_question, read_question
+from concilium.protocol.releases import find_release
+from concilium.protocol.terms import (
     Agreed,
     Draft,
     Propose,
@@ -36,13 +42,7 @@ from concilium.federation.terms import (
     prove,
     sign_terms,
 )
-from concilium.parameters import Parameter
-from concilium.privacy.accounting import Plan, PlannedQuestion
-from concilium.privacy.identity import Identity
-from concilium.privacy.manifest import Manifest
-from concilium.privacy.masks import Commitment
-from concilium.privacy.study_keys import call_roll
-from concilium.privacy.unmasking import MaskedRound
+from concilium.registry import KINDS, PROPOSED, RELEASES, load
 
 HOUSE = Identity.create()
 PRICE = Fraction(10**6)

@@ -14,8 +14,8 @@ import msgspec
 
 import concilium as cc
 from concilium.errors import ConciliumError
-from concilium.federation.messages import Answer, open_envelope, open_reply
 from concilium.privacy.randomness import zero_noise
+from concilium.protocol.messages import Answer, open_envelope, open_reply
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -57,7 +57,7 @@ with listen("127.0.0.1", 0, "--port") as listener:
     server.should_exit = server.force_exit = True
     thread.join()
 """,
-    "FLARE site": "import concilium.flare.starting, concilium.flare.launcher, concilium.flare.site_job",
+    "FLARE site": "from concilium.transports.flare import launcher, site_job, starting",
 }
 
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from concilium.codes.sharing import CodeSharing as CodeSharing
     from concilium.codes.taxonomy import Taxonomy as Taxonomy
     from concilium.experts.experts import Experts as Experts
-    from concilium.federation.adapted import adapt as adapt
-    from concilium.federation.house import House as House
-    from concilium.federation.model_file import load as load
-    from concilium.federation.region import Region as Region
-    from concilium.federation.site import Site as Site
+    from concilium.ledger.ledger import Ledger as Ledger
+    from concilium.models.model_file import load as load
+    from concilium.models.recalibrated import adapt as adapt
     from concilium.policy.policy import Budget as Budget
     from concilium.policy.policy import Policy as Policy
-    from concilium.privacy.ledger import Ledger as Ledger
+    from concilium.protocol.house import House as House
+    from concilium.protocol.region import Region as Region
+    from concilium.protocol.site import Site as Site
     from concilium.records.dictionary import Dictionary as Dictionary
     from concilium.records.patients import Patients as Patients
     from concilium.records.query import Query as Query
@@ -47,26 +47,26 @@ _PLACES = {
     "DecisionTree": "concilium.trees.tree",
     "Dictionary": "concilium.records.dictionary",
     "Experts": "concilium.experts.experts",
-    "House": "concilium.federation.house",
-    "Ledger": "concilium.privacy.ledger",
+    "House": "concilium.protocol.house",
+    "Ledger": "concilium.ledger.ledger",
     "NaiveBayes": "concilium.trees.naive_bayes",
     "Patients": "concilium.records.patients",
     "Policy": "concilium.policy.policy",
     "Query": "concilium.records.query",
     "Records": "concilium.records.table",
-    "Region": "concilium.federation.region",
+    "Region": "concilium.protocol.region",
     "RuleDiscovery": "concilium.temporal.rule_discovery",
     "RuleFit": "concilium.rulefit.rulefit",
     "RuleSets": "concilium.temporal.rule_sets",
     "Sequences": "concilium.records.sequences",
     "Series": "concilium.records.series",
-    "Site": "concilium.federation.site",
+    "Site": "concilium.protocol.site",
     "Study": "concilium.study.study",
     "TableMap": "concilium.records.table_map",
     "Taxonomy": "concilium.codes.taxonomy",
     "VotingTrees": "concilium.trees.voting",
-    "adapt": "concilium.federation.adapted",
-    "load": "concilium.federation.model_file",
+    "adapt": "concilium.models.recalibrated",
+    "load": "concilium.models.model_file",
 }
 _MODULES = {
     "errors": "concilium.errors",

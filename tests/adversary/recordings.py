@@ -9,9 +9,9 @@ from typing import Any
 from unittest import mock
 
 import concilium as cc
-from concilium.closed_lists import PROPOSED
-from concilium.federation.messages import Answer, Envelope, Refusal, open_envelope, open_reply
-from concilium.federation.questions import Question, open_question
+from concilium.protocol.messages import Answer, Envelope, Refusal, open_envelope, open_reply
+from concilium.protocol.questions import Question, open_question
+from concilium.registry import PROPOSED
 from concilium.rulefit import fedda
 from contract.patients import SITES, VARIANTS, make, make_rows, method_types, open_sites, proposed_types
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 import concilium as cc
 from agreed import Asker
 from concilium.cli.agreement_words import ExampleStudy, describe_agree, is_agreed, list_examples
-from concilium.closed_lists import PROPOSED, load
-from concilium.federation.attributes import Attribute
-from concilium.federation.committee import find_study, write_page
-from concilium.federation.counts import AskCounts
-from concilium.federation.messages import Answer, Refusal, open_reply
-from concilium.federation.terms import open_method
+from concilium.consult.consent import find_study, write_page
 from concilium.policy.policy import Agree
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.messages import Answer, Refusal, open_reply
+from concilium.protocol.terms import open_method
+from concilium.registry import PROPOSED, load
 
 DELTA = 1e-6
 ROWS = [{"age": 20 + i % 60, "sex": "fm"[i % 2], "y": "ny"[i % 3 == 0]} for i in range(40)]

@@ -68,7 +68,7 @@ def pack(content):
 
 def conduct(text, files, folder, name=None):
     """What the house of a job says of it; its private key lies in its kit."""
-    from concilium.flare.house_job import FlareHouse
+    from concilium.transports.flare.house_job import FlareHouse
 
     (folder / "kit").mkdir(exist_ok=True)
     (folder / "kit" / "house.identity").write_text(KEY)

@@ -12,9 +12,9 @@ import concilium as cc
 from agreed import deliver
 from concilium import errors
 from concilium.errors import ConciliumError
-from concilium.federation import site as gate
-from concilium.federation.messages import VERSION, Envelope, Refusal, encode, open_reply
-from concilium.federation.schema import AskSchema
+from concilium.protocol import site as gate
+from concilium.protocol.messages import VERSION, Envelope, Refusal, encode, open_reply
+from concilium.protocol.schema import AskSchema
 
 MARKER = "MARKER-" + "51cc0d"
 ROWS = [{"note": f"{MARKER} {i}", "sex": f"{MARKER}-{i % 2}", "age": 20.5 + i, "y": i % 2} for i in range(60)]

@@ -13,14 +13,14 @@ import pytest
 from msgspec import inspect
 
 import concilium as cc
-from concilium.closed_lists import KINDS, load
 from concilium.errors import MessageError
-from concilium.federation import message_memory
-from concilium.federation.message_memory import LIST, MOST_MEMORY, measure_memory
-from concilium.federation.messages import VERSION, Refusal, decode, open_reply
-from concilium.federation.schema import ConditionalSchema
 from concilium.privacy.masks import Shown
 from concilium.privacy.study_keys import Roll
+from concilium.protocol import message_memory
+from concilium.protocol.message_memory import LIST, MOST_MEMORY, measure_memory
+from concilium.protocol.messages import VERSION, Refusal, decode, open_reply
+from concilium.protocol.schema import ConditionalSchema
+from concilium.registry import KINDS, load
 from concilium.rulefit.terms import SentTerms
 
 # The limit is lowered for the test, which is then as sharp and much faster.

@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import ConciliumError, RecordsError
-from concilium.federation.attributes import Attribute
-from concilium.federation.cohort import View
-from concilium.federation.counts import AskCounts
-from concilium.federation.questions import Gaussian
-from concilium.federation.releases import find_release
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import View
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.questions import Gaussian
+from concilium.protocol.releases import find_release
 from concilium.records.dictionary import Dictionary
 from concilium.records.table_map import TableMap
 

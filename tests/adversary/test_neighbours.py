@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from adversary.recordings import GENEROUS, NAMES, PLACES, STUDIES, Exchange, Relay, make_small, run
-from concilium.closed_lists import KINDS, RELEASES, load
 from concilium.errors import ConciliumError, RecordsError
-from concilium.federation.messages import Answer
-from concilium.federation.questions import Summed
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.protocol.messages import Answer
+from concilium.protocol.questions import Summed
 from concilium.records.columns import label
+from concilium.registry import KINDS, RELEASES, load
 from contract.patients import make_series
 
 # As people and programs write cells: alike, odd, quoted, with blanks, in other alphabets.

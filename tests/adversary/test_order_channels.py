@@ -20,9 +20,9 @@ from agreed import Asker
 from concilium.codes.block_response import BlockResponse
 from concilium.codes.code_events import start_at_zero
 from concilium.codes.shared_codes import AskSharedCodes
-from concilium.federation.messages import Answer, open_reply
-from concilium.federation.questions import Summed
 from concilium.privacy.identity import Identity
+from concilium.protocol.messages import Answer, open_reply
+from concilium.protocol.questions import Summed
 from concilium.study.code_sharing import SharingFiles, set_apart
 from contract.patients import make_rows, open_sites
 from statistical.auditing import learn_epsilon

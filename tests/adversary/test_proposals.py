@@ -14,14 +14,14 @@ import pytest
 
 import concilium as cc
 from agreed import Asker
-from concilium.closed_lists import PROPOSED, load
+from concilium.consult.consent import find_study, write_page
 from concilium.errors import StudyError
-from concilium.federation import meter, terms
-from concilium.federation.committee import find_study, write_page
-from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, encode, open_reply
-from concilium.federation.terms import Propose, name_study, sign_terms
 from concilium.policy.policy import Agree, WorkLimits
 from concilium.privacy.identity import Identity
+from concilium.protocol import meter, terms
+from concilium.protocol.messages import VERSION, Answer, Envelope, Refusal, encode, open_reply
+from concilium.protocol.terms import Propose, name_study, sign_terms
+from concilium.registry import PROPOSED, load
 
 ROWS = [{"age": 20 + i % 60, "sex": "fm"[i % 2], "y": "ny"[i % 3 == 0]} for i in range(40)]
 TABLE = cc.Records.from_rows(ROWS, schema={"age": "number", "sex": "code", "y": "code"})

@@ -29,10 +29,12 @@ from adversary.recordings import (
     run,
 )
 from agreed import Asker
-from concilium.closed_lists import KINDS, load
 from concilium.errors import ConciliumError
-from concilium.federation.masking import Greeting
-from concilium.federation.messages import (
+from concilium.ledger.study_book import ENDED
+from concilium.privacy.identity import Identity
+from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.protocol.masking import Greeting
+from concilium.protocol.messages import (
     VERSION,
     Answer,
     LedgerHead,
@@ -43,14 +45,12 @@ from concilium.federation.messages import (
     open_reply,
     write_signed,
 )
-from concilium.federation.questions import Step
-from concilium.federation.region import Region
-from concilium.federation.relay import Relay as PassedOn
-from concilium.federation.relay import Relayed, pass_on
-from concilium.federation.terms import Propose, Terms, name_study, sign_terms
-from concilium.privacy.identity import Identity
-from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
-from concilium.privacy.study_book import ENDED
+from concilium.protocol.questions import Step
+from concilium.protocol.region import Region
+from concilium.protocol.relay import Relay as PassedOn
+from concilium.protocol.relay import Relayed, pass_on
+from concilium.protocol.terms import Propose, Terms, name_study, sign_terms
+from concilium.registry import KINDS, load
 from contract.patients import cases, make_rows, open_site, open_sites
 
 BEFORE_STUDY = {
@@ -88,7 +88,7 @@ def find(recording: Recording, name: str) -> cc.Site:
 
 def test_every_kind_is_relayed():
     seen = {exchange.envelope.kind for place in PLACES for exchange in record(place).exchanges}
-    # What a region is given to pass on is one of these already (tests/federation/test_relay.py).
+    # What a region is given to pass on is one of these already (tests/protocol/test_relay.py).
     assert seen == set(KINDS) - {"region.relay"}
 
 

@@ -22,17 +22,17 @@ import pytest
 import concilium as cc
 from agreed import Asker
 from concilium.errors import BudgetError, LedgerError, MaskError
-from concilium.federation.attributes import Attribute
-from concilium.federation.counts import AskCounts
-from concilium.federation.masking import Covered, Join, Joined, Meet, Open, Opened
-from concilium.federation.messages import Answer, LedgerHead, Refusal, decode, encode, open_reply
-from concilium.federation.questions import Gaussian
-from concilium.privacy import ledger_chain
-from concilium.privacy.budgets import Allowance
-from concilium.privacy.ledger import Ledger
+from concilium.ledger import chain as ledger_chain
+from concilium.ledger.budgets import Allowance
+from concilium.ledger.ledger import Ledger
 from concilium.privacy.masks import Seed
 from concilium.privacy.study_keys import StudyKey, call_roll
 from concilium.privacy.unmasking import MaskedRound
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.masking import Covered, Join, Joined, Meet, Open, Opened
+from concilium.protocol.messages import Answer, LedgerHead, Refusal, decode, encode, open_reply
+from concilium.protocol.questions import Gaussian
 from side_door import state
 
 NAMES = ("s0", "s1", "s2")

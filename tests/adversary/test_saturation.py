@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from agreed import Asker, set_up_masks
-from concilium.federation.attributes import Attribute
-from concilium.federation.counts import AskCounts
-from concilium.federation.masking import Join
-from concilium.federation.messages import Refusal
-from concilium.federation.questions import Gaussian, Laplace
-from concilium.federation.releases import find_release
-from concilium.federation.sums import read_sum
 from concilium.privacy.identity import Identity
 from concilium.privacy.mechanisms import LARGEST_SCALE
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.masking import Join
+from concilium.protocol.messages import Refusal
+from concilium.protocol.questions import Gaussian, Laplace
+from concilium.protocol.releases import find_release
+from concilium.protocol.sums import read_sum
 from side_door import state
 from statistical.auditing import fits, gaussian
 

@@ -17,16 +17,16 @@ from msgspec.structs import replace
 import concilium as cc
 from adversary.recordings import NAMES, PLACES, STUDIES, Exchange, Relay, few_rounds, make_small
 from agreed import Asker
-from concilium.closed_lists import KINDS, RELEASES, load
-from concilium.federation.attributes import Attribute
-from concilium.federation.messages import VERSION, Answer, Envelope, Refusal, decode, encode, open_reply
-from concilium.federation.questions import Gathered, Statistic
-from concilium.federation.studies import NO_MORE, TOO_FEW
-from concilium.privacy.ledger import LASTING_RULE
+from concilium.ledger.ledger import LASTING_RULE
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.messages import VERSION, Answer, Envelope, Refusal, decode, encode, open_reply
+from concilium.protocol.questions import Gathered, Statistic
+from concilium.protocol.studies import NO_MORE, TOO_FEW
+from concilium.registry import KINDS, RELEASES, load
 from concilium.rulefit.generation import AskRules, Rules
 from concilium.rulefit.outcome import Outcome
 from contract.patients import SCHEMA, hold
-from federation.test_hostile_numbers import find_numbers, look, put
+from protocol.test_hostile_numbers import find_numbers, look, put
 
 MOST_REFUSED = 4
 POLICY = cc.Policy(budget=cc.Budget("unlimited"), refusals_per_month=MOST_REFUSED)

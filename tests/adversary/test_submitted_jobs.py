@@ -1,5 +1,5 @@
 """Whoever submits jobs, runs the house, or is another member, against what FLARE would do for them: generated jobs,
-archives and messages, driven through FLARE's own functions as our processes have changed them (flare/process.py)."""
+archives and messages, driven through FLARE's own functions as our processes have changed them."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ from nvflare.private.fed.server.job_meta_validator import JobMetaValidator
 from nvflare.private.fed.server.server_commands import ServerCommands
 
 from concilium.errors import HouseError
-from concilium.federation.flare import Ended
-from concilium.flare import process
-from concilium.flare.channel import FlareLine, listen
-from concilium.flare.job import SITE_CONFIG, STUDY, render_job, render_site_config, write_job
-from concilium.flare.origins import MANAGEMENT, may_speak
-from concilium.flare.submitted_job import check_submitted_job
+from concilium.transports.flare import process
+from concilium.transports.flare.channel import FlareLine, listen
+from concilium.transports.flare.job import SITE_CONFIG, STUDY, render_job, render_site_config, write_job
+from concilium.transports.flare.origins import MANAGEMENT, may_speak
+from concilium.transports.flare.submitted_job import check_submitted_job
+from concilium.transports.flare.transport import Ended
 
 SECRET = "hunter2-of-the-house"
 TEXT = '[study]\nname = "burns"\npurpose = "{$DB_PASSWORD} ${DB_PASSWORD}"\n'
@@ -363,7 +363,7 @@ def test_an_archive_that_differs_in_anything_is_refused_and_writes_nothing(signe
 )
 def test_a_study_of_another_form_is_refused_even_where_the_rest_follows_from_it(tmp_path, field, value):
     """The attacker writes the study, and has our own code make the files around it."""
-    from concilium.flare.job import SubmittedStudy
+    from concilium.transports.flare.job import SubmittedStudy
 
     good = {"name": "b", "study": "x", "method": "tree", "ticket": "0" * 32, "sites": ("north",), "files": {}}
     try:

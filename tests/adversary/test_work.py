@@ -14,30 +14,30 @@ import pytest
 
 import concilium as cc
 from agreed import deliver
-from concilium.closed_lists import KINDS, load
 from concilium.errors import HouseError, MessageError, PolicyError
 from concilium.experts.site_experts import LAST_ENSEMBLES
-from concilium.federation import meter
-from concilium.federation.arrays import pack
-from concilium.federation.attributes import Attribute
-from concilium.federation.counts import AskCounts
-from concilium.federation.messages import Answer, Refusal, encode, open_reply
-from concilium.federation.questions import Gaussian, Statistic, Summed
-from concilium.federation.refused import Refused
-from concilium.federation.releases import find_release
-from concilium.federation.schema import AskSchema
-from concilium.federation.site_columns import LAST_ASKED
-from concilium.federation.work import SLOWEST_OPERATION
+from concilium.ledger import chain as ledger_chain
 from concilium.policy.policy import WorkLimits
-from concilium.privacy import ledger_chain
+from concilium.protocol import meter
+from concilium.protocol.arrays import pack
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.messages import Answer, Refusal, encode, open_reply
+from concilium.protocol.questions import Gaussian, Statistic, Summed
+from concilium.protocol.refused import Refused
+from concilium.protocol.releases import find_release
+from concilium.protocol.schema import AskSchema
+from concilium.protocol.site_columns import LAST_ASKED
+from concilium.protocol.work import SLOWEST_OPERATION
+from concilium.registry import KINDS, load
 from concilium.rulefit.design import LAST
 from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import RuleTerms, write_terms
 from concilium.temporal.template_index import find_places
 from contract.patients import SCHEMA, look_at, make, make_rows, open_sites, proposed_types
-from federation.conversation import wrap
-from federation.test_hostile_numbers import VARIANTS
+from protocol.conversation import wrap
+from protocol.test_hostile_numbers import VARIANTS
 
 STATISTICS = {kind: load(place) for kind, place in KINDS.items() if issubclass(load(place), Statistic)}
 PATIENTS, COLUMNS = 20_000, 5

@@ -12,8 +12,8 @@ from typing import Any
 from typer.testing import CliRunner
 
 from concilium.cli.main import app
+from concilium.ledger.ledger import Ledger
 from concilium.privacy.identity import Identity
-from concilium.privacy.ledger import Ledger
 from small_study import HOSPITALS, lay_out
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agreeing.md").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import concilium as cc
 from concilium.cli.main import app
-from concilium.closed_lists import METHODS
+from concilium.registry import METHODS
 from concilium.study import Study
 from concilium.study.study import SECTIONS
 

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from concilium.cli.main import app
+from concilium.ledger.ledger import Ledger
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
-from concilium.privacy.ledger import Ledger
 
 
 def ask(*arguments: str) -> Any:

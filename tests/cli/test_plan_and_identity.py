@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from concilium.cli.main import app
+from concilium.ledger.ledger import Ledger
 from concilium.privacy.accounting import rho_for_epsilon
 from concilium.privacy.identity import Identity
-from concilium.privacy.ledger import Ledger
 
 STUDY = """
 [study]
@@ -91,7 +91,7 @@ def test_a_plan_that_does_not_fit_is_said_and_the_run_refused_with_a_receipt(fol
 
 
 def test_a_plan_shows_the_month_beside_the_total(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concilium.privacy.ledger_chain.now", lambda: "2026-11-30T12:00:00.000000+00:00")
+    monkeypatch.setattr("concilium.ledger.chain.now", lambda: "2026-11-30T12:00:00.000000+00:00")
     (folder / "south.toml").write_text('[budget]\ntotal = "1/10"\nper_month = "1/30"\n')
     planned = ask("run", str(folder / "private.toml"), "--plan")
     assert planned.exit_code == 0, planned.output

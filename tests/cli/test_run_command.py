@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import concilium as cc
 from concilium.cli.main import app
 from concilium.evaluation.leave_out import hold_out
-from concilium.federation.site import Site
+from concilium.protocol.site import Site
 from concilium.records.table import Coded
 from concilium.study import running
 from concilium.study.sources import read_tables
@@ -449,7 +449,7 @@ def test_a_killed_run_leaves_no_folder_and_can_go_on(tmp_path: Path) -> None:
     script = """
 import os, signal, sys
 from concilium.cli.main import main
-from concilium.federation.site import Site
+from concilium.protocol.site import Site
 from concilium.records.table import Coded
 answer, left = Site.answer, int(sys.argv.pop(1))
 def killed(site, message):

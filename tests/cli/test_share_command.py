@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import concilium as cc
 from concilium.cli.main import app
-from concilium.closed_lists import RELEASES
 from concilium.privacy.accounting import rho_from_pure
+from concilium.registry import RELEASES
 
 CHEAP = ["--epsilon", "0.1", "--max-events", "5", "--sensitive", "042,303", "--sensitive", "304"]
 # More codes than can be hidden at once.

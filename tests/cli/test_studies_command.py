@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 import concilium as cc
 from concilium.cli.main import app
 from concilium.errors import HouseError, StudyPending
-from concilium.federation.site import Site
-from concilium.federation.terms import name_study
+from concilium.ledger.ledger import Ledger
 from concilium.privacy.identity import Identity
-from concilium.privacy.ledger import Ledger
+from concilium.protocol.site import Site
+from concilium.protocol.terms import name_study
 from small_study import HOSPITALS, SEVERAL, SPLIT, lay_out
 
 PURPOSE = "Who dies of a burn, so that beds can be planned."
@@ -381,7 +381,7 @@ def test_terms_that_are_over_are_agreed_to_by_nobody(
     folder: Path, waiting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("committee", "studies"):
-        monkeypatch.setattr(f"concilium.federation.{module}.today", lambda: date(2999, 1, 1))
+        monkeypatch.setattr(f"concilium.protocol.{module}.today", lambda: date(2999, 1, 1))
     assert studies(folder, "north")[0]["status"] == "ended"
     assert (
         "None was made before its last day."

@@ -17,11 +17,11 @@ from scipy.stats import chisquare
 
 import concilium as cc
 from agreed import Asker
-from concilium.closed_lists import KINDS, METHODS, load
 from concilium.codes.agreed_sharing import NOT_FOR_CARE, AgreedSharing
 from concilium.codes.block_response import UNREADABLE, BlockResponse
 from concilium.codes.code_design import CodeDesign, open_design
 from concilium.codes.shared_codes import AskSharedCodes, SharedCodes, write_codes
+from concilium.consult.consent import decide_on_study, find_study, write_page
 from concilium.errors import (
     HouseError,
     LedgerError,
@@ -29,14 +29,14 @@ from concilium.errors import (
     StudyError,
     StudyPending,
 )
-from concilium.federation.arrays import pack
-from concilium.federation.committee import decide_on_study, find_study, write_page
-from concilium.federation.messages import Answer, decode, open_reply
-from concilium.federation.questions import Randomised
 from concilium.policy.policy import Agree
 from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.identity import Identity
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.protocol.arrays import pack
+from concilium.protocol.messages import Answer, decode, open_reply
+from concilium.protocol.questions import Randomised
+from concilium.registry import KINDS, METHODS, load
 
 SENSITIVE = ["042", "303", "304", "305"]
 CLEAR = ["250.00", "401.9", "428", "486", "427.31"]

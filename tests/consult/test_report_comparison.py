@@ -6,8 +6,8 @@ from typing import Any
 
 from test_report import Outline, card, metrics
 
-from concilium.closed_lists import METHODS, load
 from concilium.consult.report import render_report
+from concilium.registry import METHODS, load
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
 from concilium.trees.svg import to_svg
 

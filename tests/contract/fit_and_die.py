@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import concilium as cc
-from concilium.closed_lists import METHODS, load
+from concilium.registry import METHODS, load
 from contract.patients import ROWS, make, open_site
 
 

@@ -7,8 +7,8 @@ import random
 import numpy as np
 
 import concilium as cc
-from concilium.closed_lists import METHODS, PROPOSED, load
-from concilium.federation.cohort import View
+from concilium.protocol.cohort import View
+from concilium.registry import METHODS, PROPOSED, load
 from concilium.temporal.discovery_parameters import TRUST
 
 SITES = ("north", "south", "east", "west")

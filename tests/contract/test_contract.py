@@ -19,10 +19,10 @@ import pytest
 import sklearn.base
 
 import concilium as cc
-from concilium.closed_lists import RELEASES
 from concilium.errors import HouseError, ModelError, StudyError
-from concilium.federation.explanation import Explanation, Reason
-from concilium.federation.method import Method
+from concilium.models.explanation import Explanation, Reason
+from concilium.models.method import Method
+from concilium.registry import RELEASES
 from contract.fit_and_die import fit
 from contract.patients import (
     BINS,

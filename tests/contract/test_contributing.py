@@ -9,12 +9,19 @@ import types
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import concilium as cc
-from concilium.closed_lists import KINDS, METHODS
+from agreed import Asker
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.messages import Refusal
+from concilium.protocol.questions import read_again
+from concilium.registry import KINDS, METHODS
 from contract.patients import EVERYONE, open_sites
 
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 NEEDED = """
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,13 +29,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute, recode
-from concilium.federation.cohort import Cohort
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.method import Method, QueryText, ReleaseName, Target, documented
-from concilium.federation.questions import PLAIN, Summed
-from concilium.federation.schema import AskSchema, name_classes
-from concilium.federation.work import Workload, estimate_columns
+from concilium.protocol.attributes import Attribute, recode
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.models.method import Method, QueryText, ReleaseName, Target, documented
+from concilium.protocol.questions import PLAIN, PRIVATE, Gaussian, Sensitivity, Summed
+from concilium.protocol.schema import AskSchema, name_classes
 from concilium.privacy.accounting import Plan, PlannedQuestion
 
 
@@ -45,7 +51,7 @@ def test_the_worked_example_learns(monkeypatch):
     module = types.ModuleType("majority_example")
     monkeypatch.setitem(sys.modules, "majority_example", module)
     exec(NEEDED + "\n".join(map(textwrap.dedent, blocks)), vars(module))
-    monkeypatch.setitem(KINDS, "majority.counts", "majority_example:AskCounts")
+    monkeypatch.setitem(KINDS, "majority.present", "majority_example:AskPresent")
     policy = cc.Policy(kinds=tuple(KINDS))
     missing = dict.fromkeys(module.Majority.__abstractmethods__)
     complete = type("Complete", (module.Majority,), missing)
@@ -57,3 +63,27 @@ def test_the_worked_example_learns(monkeypatch):
         assert counted == Counter(row["y"] for row in EVERYONE)
     tiers = cc.House([cc.Region("all", cc.House(open_sites(policy=policy)))])
     assert complete(target="y").fit(tiers).body.counts == model.body.counts
+
+
+def test_a_statistic_without_a_check_of_its_own_is_safe(monkeypatch):
+    """A hostile class list is refused before the kind's own code runs."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    module = types.ModuleType("majority_example")
+    monkeypatch.setitem(sys.modules, "majority_example", module)
+    exec(NEEDED + "\n".join(map(textwrap.dedent, blocks)), vars(module))
+    monkeypatch.setitem(KINDS, "majority.present", "majority_example:AskPresent")
+    monkeypatch.setattr(module.AskPresent, "compute", lambda *_: pytest.fail("its code ran"))
+    read_again.cache_clear()
+    site = open_sites(policy=cc.Policy(kinds=tuple(KINDS)))[0]
+    asker = Asker([site])
+    for classes in (
+        Attribute("y", of=1 << 40),
+        Attribute("y", of=1 << 21, other=False),
+        Attribute("y", (), tuple(range(1000)), places=(1,) * 1000, of=2000),
+        Attribute("y", tuple(map(float, range(5000)))),
+        Attribute("y" * 10_000, (), ("a",)),
+    ):
+        question = module.AskPresent(query="", target="y", classes=classes)
+        reply = asker.put(site, question)
+        assert isinstance(reply, Refusal), classes
+        assert reply.rule in ("message", "work")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from concilium.evaluation.advantage_bound import bound_advantage, bound_by, find_bound
-from concilium.federation.card import Card, ReleaseCard
 from concilium.privacy.accounting import rho_for_epsilon
+from concilium.protocol.card import Card, ReleaseCard
 
 
 @given(st.floats(0, 30), st.floats(0, 0.4))

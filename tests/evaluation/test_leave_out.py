@@ -28,7 +28,7 @@ from concilium.evaluation.leave_out import (
     set_apart,
 )
 from concilium.evaluation.summary import summarise
-from concilium.federation.card import Card
+from concilium.protocol.card import Card
 from concilium.records.table import Records, Value
 from concilium.trees.voting import VotingTrees
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import concilium as cc
-from concilium.closed_lists import METHODS
 from concilium.consult.audit_report import render_audit
 from concilium.errors import ModelError
 from concilium.evaluation.attack_figures import Estimate
@@ -16,6 +15,7 @@ from concilium.evaluation.attribute_attack import AttributeFigures, Guess
 from concilium.evaluation.audit import GUESSES, audit_model, say_guesses, say_meaning
 from concilium.evaluation.audited_patients import NUMBER, AuditedPatients, join_parts
 from concilium.evaluation.responses import observe, share_of_truth
+from concilium.registry import METHODS
 from contract.patients import ROWS, VARIANTS, hold, make, make_rows, method_types, open_sites
 
 OTHERS = {"elsewhere": hold(make_rows(120, 9))}

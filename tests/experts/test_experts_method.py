@@ -14,11 +14,11 @@ from concilium.experts.averaging import GRID, find_sensitivity
 from concilium.experts.expert_answers import AskExpertLabels, AskGrownExperts
 from concilium.experts.patient_windows import lay_out
 from concilium.experts.site_experts import open_unselected, rank
-from concilium.federation.cohort import View
-from concilium.federation.questions import Gaussian
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.protocol.cohort import View
+from concilium.protocol.questions import Gaussian
 from experts.expert_patients import make_series
 
 BINS = {"HR": [60.0, 80.0, 100.0, 120.0], "Temp": [36.0, 37.0, 38.0]}

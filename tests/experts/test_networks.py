@@ -15,7 +15,7 @@ from concilium.experts.network import open_network
 from concilium.experts.patient_windows import lay_out
 from concilium.experts.public_chance import draw_public
 from concilium.experts.training import train_experts
-from concilium.federation.shelf import Shelf
+from concilium.protocol.shelf import Shelf
 from experts.expert_patients import make_series, make_task
 
 

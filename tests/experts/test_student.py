@@ -14,7 +14,7 @@ from concilium.experts.public_stays import PublicStays, lay_course, lay_public
 from concilium.experts.smoothing import regress, smooth
 from concilium.experts.student import Lesson, judge, read_features, teach
 from concilium.experts.window_features import find_features, in_units, name_features
-from concilium.federation.arrays import pack
+from concilium.protocol.arrays import pack
 from experts.expert_patients import RANGES, make_series, make_task
 
 CUTOFFS = {"HR": (60.0, 80.0, 100.0, 120.0), "Temp": (36.0, 37.0, 38.0)}

@@ -21,10 +21,11 @@ from pathlib import Path
 import msgspec
 
 import concilium as cc
-from concilium.federation.counts import AskCounts
-from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
-from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
-from concilium.federation.terms import (
+from concilium.privacy.identity import Identity
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.messages import VERSION, Answer, Envelope, decode, encode, open_reply
+from concilium.protocol.schema import AskSchema, SchemaSeen, share_schema
+from concilium.protocol.terms import (
     Agreed,
     Propose,
     Terms,
@@ -34,7 +35,6 @@ from concilium.federation.terms import (
     sign_terms,
     today,
 )
-from concilium.privacy.identity import Identity
 
 ROWS = [{"a": i % 3, "b": "xyz"[i * 7 % 3], "y": i * i % 5 % 2} for i in range(300)]
 HOUSE = Identity.create()

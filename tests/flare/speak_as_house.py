@@ -9,8 +9,8 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.private.admin_defs import Message
 from nvflare.private.defs import CellChannel, RequestHeader, SysCommandTopic, TrainingTopic, new_cell_message
 
-from concilium.flare.kit import Kit
-from concilium.flare.session import open_session
+from concilium.transports.flare.kit import Kit
+from concilium.transports.flare.session import open_session
 
 PATIENCE = 2.0
 

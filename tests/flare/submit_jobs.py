@@ -7,8 +7,8 @@ import json
 import sys
 import time
 
-from concilium.flare.kit import Kit
-from concilium.flare.session import open_session
+from concilium.transports.flare.kit import Kit
+from concilium.transports.flare.session import open_session
 
 PATIENCE = 120.0
 

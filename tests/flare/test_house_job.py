@@ -11,7 +11,7 @@ pytest.importorskip("nvflare")
 
 ENDING = """
 import sys
-import concilium.flare.house_job
+import concilium.transports.flare.house_job
 from nvflare.apis.impl.wf_comm_server import WFCommServer
 WFCommServer()._cleanup_inflight_tensor_downloads(None)
 print([name for name in ("torch", "concilium.experts.experts") if name in sys.modules])

@@ -22,14 +22,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import ConciliumError, KitError, MissingExtra, StudyError
-from concilium.flare.kit import HouseNotThere, Kit
-from concilium.flare.own_log import start_own_log
-from concilium.flare.parent import watch_dates
-from concilium.flare.project import FlareProject
-from concilium.flare.provisioning import SITE_FILE
-from concilium.flare.site_file import SiteFile
-from concilium.flare.starting import prepare_site
 from concilium.study.study import Study
+from concilium.transports.flare.kit import HouseNotThere, Kit
+from concilium.transports.flare.own_log import start_own_log
+from concilium.transports.flare.parent import watch_dates
+from concilium.transports.flare.project import FlareProject
+from concilium.transports.flare.provisioning import SITE_FILE
+from concilium.transports.flare.site_file import SiteFile
+from concilium.transports.flare.starting import prepare_site
 from flare_network import PERSON, FlareNetwork, run_command
 
 pytest.importorskip("nvflare")
@@ -100,7 +100,7 @@ def test_kits_hold_what_each_needs_and_keys_are_their_owner_s(network):
     assert {rights["shell_commands"] for rights in rules.values()} == {"none"}
     resources = json.loads((network.kits / "north" / "local" / "resources.json").read_text())
     assert resources["class_list_enforcement_mode"] == "enforce"
-    assert resources["class_allow_list"] == ["concilium.flare.site_job.FlareSite"]
+    assert resources["class_allow_list"] == ["concilium.transports.flare.site_job.FlareSite"]
     assert resources["allow_log_streaming"] is False
     assert not any("log" in component["id"] for component in resources["components"])
 
@@ -318,8 +318,10 @@ def test_a_site_knows_its_house_from_others_and_from_nobody(network, tmp_path):
 @pytest.mark.parametrize("house", ["nobody", "silent"])
 def test_a_check_ends_where_the_house_cannot_be_reached(kits, network, house, monkeypatch):
     """It had tried again for ever; a site that is started still does."""
-    monkeypatch.setattr("concilium.flare.kit.CONNECTED_WITHIN", 0.3)
-    monkeypatch.setattr("concilium.flare.starting.time.sleep", lambda pause: pytest.fail("it waits"))
+    monkeypatch.setattr("concilium.transports.flare.kit.CONNECTED_WITHIN", 0.3)
+    monkeypatch.setattr(
+        "concilium.transports.flare.starting.time.sleep", lambda pause: pytest.fail("it waits")
+    )
     with contextlib.ExitStack() as stack:
         if house == "silent":  # takes the connection and never says a word
             other = stack.enter_context(socket.create_server(("127.0.0.1", network.port)))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import concilium as cc
-from concilium.privacy.ledger_head import read_head
+from concilium.ledger.head import read_head
 from flare_network import PATIENCE, PERSON, SITES, FlareNetwork, run_command
 
 pytest.importorskip("nvflare")
@@ -241,7 +241,7 @@ def test_a_site_whose_installation_is_broken_is_lost_by_its_name_and_jobs_of_oth
 ):
     """The first is waited for while the others are submitted, with code, with another class, as HOCON. Meanwhile a
     person with a kit tells a hospital, in the house's name, to delete the folder of its ledger."""
-    from concilium.flare.job import write_job
+    from concilium.transports.flare.job import write_job
 
     broken = network.folder / "south-python" / "sitecustomize.py"
     broken.write_text(BROKEN)

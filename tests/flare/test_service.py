@@ -23,7 +23,7 @@ from flare_network import CONCILIUM, PATIENCE, PERSON, FlareNetwork, run_command
 
 pytest.importorskip("nvflare")
 
-UNITS = Path(str(files("concilium.flare") / "units"))
+UNITS = Path(str(files("concilium.transports.flare") / "units"))
 VIEW = [
     "unshare",
     "--map-root-user",

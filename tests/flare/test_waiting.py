@@ -15,7 +15,7 @@ pytest.importorskip("nvflare")
 
 @pytest.mark.parametrize("patience", [0.0, 60.0])
 def test_a_person_waits_for_stewards_as_long_as_asked(monkeypatch, patience, tmp_path, capsys):
-    from concilium.flare import submitting
+    from concilium.transports.flare import submitting
 
     asked, slept = [], []
 
@@ -46,7 +46,7 @@ def test_a_person_waits_for_stewards_as_long_as_asked(monkeypatch, patience, tmp
 
 def test_resuming_a_study_that_was_never_submitted_asks_nobody(monkeypatch, tmp_path):
     """It had been submitted as a new study, and charged again."""
-    from concilium.flare import submitting
+    from concilium.transports.flare import submitting
 
     monkeypatch.setattr(submitting, "open_session", lambda kit: pytest.fail("a session was opened"))
     study = SimpleNamespace(path=tmp_path / "study.toml", name="a", several=(), hospitals=())
@@ -72,7 +72,7 @@ JOBS = {"d756befe-1": "FINISHED:COMPLETED", "d756aaaa-2": "RUNNING", "0123": "SU
     ],
 )
 def test_one_job_is_ended_and_one_that_has_ended_is_said_so(monkeypatch, beginning, said):
-    from concilium.flare import session
+    from concilium.transports.flare import session
 
     ended = []
     house = SimpleNamespace(

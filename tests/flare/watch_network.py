@@ -6,8 +6,8 @@ import sys
 import time
 
 from concilium.errors import ConciliumError
-from concilium.flare.kit import Kit
-from concilium.flare.session import open_session
+from concilium.transports.flare.kit import Kit
+from concilium.transports.flare.session import open_session
 
 
 def main(kit, moments):

@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 import concilium as cc
 from concilium.errors import HouseError, LedgerError
-from concilium.privacy.ledger import Head
+from concilium.ledger.ledger import Head
 
 HERE = Path(__file__).parent
 CONTENT = json.loads((HERE / "north.json").read_text())

@@ -11,14 +11,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.ledger.mask_store import SqliteMaskStore
 from concilium.privacy.hash_tree import HashTree, hash_leaf
 from concilium.privacy.identity import Identity
 from concilium.privacy.manifest import Manifest, Participant, compose
-from concilium.privacy.mask_store import SqliteMaskStore
 from concilium.privacy.masks import Commitment, MaskedVector, Seed, Shown
-from concilium.privacy.membership import Membership
 from concilium.privacy.study_keys import Roll, StudyKey
 from concilium.privacy.unmasking import MaskedRound
+from concilium.protocol.membership import Membership
 
 NAMES = ("ashford", "brook", "cedar", "dale", "elm", "fern", "glen", "heath", "isle", "juniper")
 Vector = NDArray[np.uint64]

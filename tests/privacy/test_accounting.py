@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import BudgetError, LedgerError
+from concilium.ledger.ledger import Ledger
 from concilium.privacy.accounting import (
     Plan,
     PlannedQuestion,
@@ -24,7 +25,6 @@ from concilium.privacy.accounting import (
     sigma_squared_for,
     warn_of_delta,
 )
-from concilium.privacy.ledger import Ledger
 
 positive = st.fractions(min_value=Fraction(1, 10**12), max_value=10**4)
 deltas = st.integers(1, 30).map(lambda power: Fraction(1, 10**power))

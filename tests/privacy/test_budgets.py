@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import BudgetError, HouseError, LedgerError, PolicyError
-from concilium.privacy import ledger_chain
+from concilium.ledger import chain as ledger_chain
+from concilium.ledger.budgets import DEFAULT_BUDGETS, Allowance, find_end
 from concilium.privacy.accounting import epsilon_from_rho
-from concilium.privacy.budgets import DEFAULT_BUDGETS, Allowance, find_end
 
 ROWS = [{"a": "xy"[row % 2], "y": "ny"[row % 3 == 0]} for row in range(30)]
 TABLE = cc.Records.from_rows(ROWS, schema={"a": "code", "y": "code"})

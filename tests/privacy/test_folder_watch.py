@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from concilium.errors import LedgerError
-from concilium.privacy import folder_watch
-from concilium.privacy.folder_watch import FolderWatch
-from concilium.privacy.ledger import Ledger
+from concilium.ledger import folder_watch
+from concilium.ledger.folder_watch import FolderWatch
+from concilium.ledger.ledger import Ledger
 
 SETTLED = 2 * folder_watch.TICK / 1e9
 

@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import BudgetError, LedgerError
-from concilium.privacy import ledger_chain
-from concilium.privacy import refusals as refusals_module
+from concilium.ledger import chain as ledger_chain
+from concilium.ledger import refusals as refusals_module
+from concilium.ledger.ledger import Entry, Head, Ledger, LedgerSettings
 from concilium.privacy.accounting import epsilon_from_rho, rho_from_pure
-from concilium.privacy.ledger import Entry, Head, Ledger, LedgerSettings
 
 
 def release(ledger, question="q", digest="d", cost=None, study="burns", seal=None, **more):
@@ -900,7 +900,7 @@ LOOK = textwrap.dedent(
     """
     import os, sys
     from concilium.errors import LedgerError
-    from concilium.privacy.ledger import Ledger
+    from concilium.ledger.ledger import Ledger
     if os.getuid() == 0:
         os.setgid(65534), os.setuid(65534)
     for path in sys.argv[1:]:
@@ -965,7 +965,7 @@ def test_a_ledger_is_not_used_across_a_fork(path):
         """
         import os, sys
         from concilium.errors import LedgerError
-        from concilium.privacy.ledger import Ledger
+        from concilium.ledger.ledger import Ledger
         ledger = Ledger(sys.argv[1])
         if os.fork() == 0:
             try:

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from concilium.cli.main import app
 from concilium.errors import LedgerError
+from concilium.ledger.ledger import Ledger
 from concilium.privacy.identity import Identity
-from concilium.privacy.ledger import Ledger
 
 WRITER = """
 import sys
-from concilium.privacy.ledger import Ledger
+from concilium.ledger.ledger import Ledger
 book = Ledger(sys.argv[1])
 number = 0
 while True:

@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 from concilium.cli.main import app
 from concilium.errors import LedgerError
-from concilium.privacy import ledger_file
-from concilium.privacy.ledger import Head, Ledger
-from concilium.privacy.ledger_head import HeadFile, read_head
-from concilium.privacy.ledger_memory import MOST_PAST
+from concilium.ledger import file as ledger_file
+from concilium.ledger.head import HeadFile, read_head
+from concilium.ledger.ledger import Head, Ledger
+from concilium.ledger.memory import MOST_PAST
 from concilium.privacy.masks import LINK_BYTES, Standing
 
 
@@ -159,7 +159,7 @@ SITE = textwrap.dedent(
     """
     import sys
     import concilium as cc
-    from concilium.federation.messages import Answer, open_reply
+    from concilium.protocol.messages import Answer, open_reply
     sys.path[:0] = [sys.argv[2], sys.argv[2] + "/.."]
     from agreed import deliver
     from conversation import ROWS, schema_message

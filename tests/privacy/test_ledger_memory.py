@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mask_circle import hospitals, some_vectors, words
 
-from concilium.closed_lists import RELEASES
 from concilium.errors import LedgerError, MaskError
-from concilium.privacy.ledger import Ledger
-from concilium.privacy.mask_store import MaskedAnswer
-from concilium.privacy.membership import hash_content
+from concilium.ledger.ledger import Ledger
+from concilium.ledger.mask_store import MaskedAnswer
+from concilium.protocol.membership import hash_content
+from concilium.registry import RELEASES
 
 ASKED = b"how many died?"
 ANSWER = MaskedAnswer(b"study", b"content", b"label", b"participants", ("a", "b"), b"seed", b"vector")

@@ -13,14 +13,14 @@ from fractions import Fraction
 
 import pytest
 
-from concilium.privacy.ledger import Head, Ledger
+from concilium.ledger.ledger import Head, Ledger
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked here")
 
 COMMON = """
 import hashlib, json, os, random, signal, sys, time
 from concilium.errors import BudgetError
-from concilium.privacy.ledger import Ledger
+from concilium.ledger.ledger import Ledger
 
 def charge(ledger, question, cost="1/1000"):
     def seal(head):

@@ -13,8 +13,8 @@ import pytest
 from mask_circle import new_store
 
 from concilium.errors import MaskError
-from concilium.privacy import mask_store
-from concilium.privacy.mask_store import MaskedAnswer, SqliteMaskStore
+from concilium.ledger import mask_store
+from concilium.ledger.mask_store import MaskedAnswer, SqliteMaskStore
 
 FIRST = MaskedAnswer(b"study", b"content", b"label", b"participants", ("a", "b", "c"), b"seed", b"vector")
 
@@ -198,7 +198,7 @@ def test_a_killed_process_has_stored_all_or_nothing(tmp_path: Path) -> None:
     """Killed inside a transaction the answer never was; killed right after it, it is there."""
     program = """
 import os, signal, sqlite3, sys
-from concilium.privacy.mask_store import MaskedAnswer, SqliteMaskStore
+from concilium.ledger.mask_store import MaskedAnswer, SqliteMaskStore
 store = SqliteMaskStore(sqlite3.connect(sys.argv[1]))
 with store.transaction():
     names = ("a", "b", "c")

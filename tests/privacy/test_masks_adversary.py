@@ -25,12 +25,13 @@ from mask_circle import (
 from scipy import stats
 
 from concilium.errors import MaskError
-from concilium.privacy import mask_store, masks, randomness
+from concilium.ledger import mask_store
+from concilium.privacy import masks, randomness
 from concilium.privacy.identity import Identity
 from concilium.privacy.manifest import Manifest, Participant, compose
 from concilium.privacy.masks import Commitment, MaskedVector, Seed, derive_pair_key, stream
-from concilium.privacy.membership import Membership, hash_content
 from concilium.privacy.study_keys import StudyKey, agree, sign_study_key
+from concilium.protocol.membership import Membership, hash_content
 
 ASKED = b"how many died?"
 OTHER = b"how many lived?"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mask_circle import hospitals, meet, show, some_vectors, words
 
 from concilium.errors import MaskError
+from concilium.ledger.mask_store import SqliteMaskStore
 from concilium.privacy.manifest import compose
-from concilium.privacy.mask_store import SqliteMaskStore
-from concilium.privacy.membership import Membership, hash_content
+from concilium.protocol.membership import Membership, hash_content
 
 ASKED = b"how many died?"
 

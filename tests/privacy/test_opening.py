@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from mask_circle import new_store
 
 from concilium.errors import MaskError
-from concilium.privacy.mask_store import MaskedAnswer, SqliteMaskStore
+from concilium.ledger.mask_store import MaskedAnswer, SqliteMaskStore
 
 NAMES = {b"all": ("a", "b", "c", "d"), b"fewer": ("a", "b", "c")}
 ANSWER = MaskedAnswer(b"study", b"content", b"label", b"all", NAMES[b"all"], b"seed", b"vector")

@@ -15,13 +15,13 @@ import pytest
 
 import concilium as cc
 from concilium.cli.main import main
+from concilium.consult.consent import decide_on_study
 from concilium.errors import HouseError, KitError, LedgerError, MaskError, PolicyError, StudyPending
-from concilium.federation.committee import decide_on_study
-from concilium.federation.house import KnownSite
+from concilium.ledger.rotation import rotate_identity
+from concilium.ledger.study_book import REFUSED
 from concilium.policy.policy import Agree
 from concilium.privacy.identity import Identity
-from concilium.privacy.rotation import rotate_identity
-from concilium.privacy.study_book import REFUSED
+from concilium.protocol.house import KnownSite
 
 GRAPH = "graph E { node x + substitute x.ward =~ /hash()/; }"
 AGREES = Agree(releases=("exact",))
@@ -101,7 +101,7 @@ def test_rotations_follow_each_other_and_old_files_are_kept_for_their_owner(tmp_
 KILLED = """
 import os, sys
 from pathlib import Path
-from concilium.privacy import rotation
+from concilium.ledger import rotation
 at = int(sys.argv[2])
 folder = Path(sys.argv[1])
 calls = 0
@@ -284,7 +284,7 @@ def test_a_house_that_pins_the_new_identity_goes_on_and_still_knows_how_far_the_
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("nvflare")
-    from concilium.flare.house_file import FILE, HouseFile
+    from concilium.transports.flare.house_file import FILE, HouseFile
 
     kit = tmp_path / "kit"
     (kit / FILE).parent.mkdir(parents=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import StudyError
-from concilium.federation.schema import state_values
+from concilium.protocol.schema import state_values
 from concilium.records.dictionary import MOST_ATTRIBUTES, Dictionary, cut_evenly
 from concilium.records.table import label
 

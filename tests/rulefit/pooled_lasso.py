@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, xlogy
 
-from concilium.federation.sums import read_reals, write_reals
+from concilium.protocol.sums import read_reals, write_reals
 from concilium.rulefit.fitting import Sums
 from concilium.rulefit.newton import Columns
 

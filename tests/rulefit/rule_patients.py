@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 
 import concilium as cc
-from concilium.federation.messages import Answer, encode, open_envelope, open_reply
-from concilium.federation.prediction import NewPatients
+from concilium.models.prediction import NewPatients
+from concilium.protocol.messages import Answer, encode, open_envelope, open_reply
 from concilium.records.table import Coded, Numbers, Records
 from concilium.rulefit.design import build
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from concilium.federation.attributes import Attribute
+from concilium.protocol.attributes import Attribute
 from concilium.rulefit import boosting
 from concilium.rulefit.boosted_trees import GAPPED
 from concilium.rulefit.boosting import boost, count_leaves

@@ -13,9 +13,9 @@ from rule_patients import design_of
 
 import concilium as cc
 from concilium.errors import MessageError
-from concilium.federation.attributes import Attribute
-from concilium.federation.cohort import View
-from concilium.federation.messages import encode
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import View
+from concilium.protocol.messages import encode
 from concilium.records.table import Coded, Numbers, Records, label
 from concilium.rulefit.design import build_at_site, recall_at_site
 from concilium.rulefit.rules import write_rule

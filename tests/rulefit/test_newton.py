@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pooled_lasso import Pooled, answer, end, find_optimum, is_optimal, objective, unlike
 
 from concilium.errors import HouseError
-from concilium.federation.attributes import Attribute
-from concilium.federation.sums import write_reals
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.sums import write_reals
 from concilium.rulefit import newton, path
 from concilium.rulefit.fitting import Sums, read_sums
 from concilium.rulefit.newton import Columns

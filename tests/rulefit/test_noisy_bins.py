@@ -11,12 +11,12 @@ from scipy import stats
 import concilium as cc
 from agreed import Asker
 from concilium.errors import HouseError, StudyError
-from concilium.federation.attributes import Attribute
-from concilium.federation.counts import AskCounts
-from concilium.federation.messages import Refusal
 from concilium.privacy.mechanisms import add_gaussian, add_laplace
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.privacy.shares import draw_laplace_share
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.messages import Refusal
 from concilium.rulefit.cutoffs import WIDE_EDGES
 from concilium.rulefit.noisy_bins import (
     LEFT_OUT_WRONGLY,

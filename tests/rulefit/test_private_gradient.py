@@ -14,12 +14,12 @@ from scipy import stats
 import concilium as cc
 from agreed import check, draft
 from concilium.errors import HouseError, MessageError
-from concilium.federation.attributes import Attribute
-from concilium.federation.cohort import View
-from concilium.federation.questions import Gaussian
 from concilium.policy.policy import Policy
 from concilium.privacy.fixed_point import widen_sensitivity
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import View
+from concilium.protocol.questions import Gaussian
 from concilium.rulefit.design import LAST, build_at_site
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient

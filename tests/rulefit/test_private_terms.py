@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concilium.federation.attributes import Attribute
+from concilium.protocol.attributes import Attribute
 from concilium.records.columns import Coded
 from concilium.rulefit.design import build
 from concilium.rulefit.drawing import LEAST_SHARE, LEAST_SUPPORT, draw_rules, hash_uniform, list_conditions

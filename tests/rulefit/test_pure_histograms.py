@@ -15,14 +15,14 @@ from scipy import stats
 import concilium as cc
 from agreed import Asker
 from concilium.errors import StudyError
-from concilium.federation.attributes import Attribute
-from concilium.federation.cohort import View
-from concilium.federation.counts import AskCounts
-from concilium.federation.messages import Answer, Refusal, encode, open_reply
-from concilium.federation.questions import Gaussian, Laplace
-from concilium.federation.sums import read_sum
 from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import View
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.messages import Answer, Refusal, encode, open_reply
+from concilium.protocol.questions import Gaussian, Laplace
+from concilium.protocol.sums import read_sum
 from concilium.records.table import Numbers, Records
 
 NUMBERS = tuple(Attribute(name, tuple(BINS[name])) for name in COLUMNS)

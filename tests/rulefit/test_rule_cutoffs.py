@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concilium.federation.attributes import Attribute, AttributeSeen
-from concilium.federation.schema import SchemaSeen
+from concilium.protocol.attributes import Attribute, AttributeSeen
+from concilium.protocol.schema import SchemaSeen
 from concilium.rulefit.cutoffs import (
     RULE_DEVIATION,
     TAIL,

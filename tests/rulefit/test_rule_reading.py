@@ -15,7 +15,7 @@ from rule_patients import BINS, draw, open_house, records_of, rows_of, site_of, 
 
 import concilium as cc
 from concilium.errors import ModelError
-from concilium.federation.chance_tally import probability
+from concilium.models.risk_counts import probability
 from concilium.records.table import Coded, Numbers, Records
 from concilium.rulefit.body import RuleBody, TakenTerm
 from concilium.rulefit.charts import NAMES, WIDTH, draw_rates

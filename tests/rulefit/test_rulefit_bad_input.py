@@ -22,10 +22,10 @@ from rule_patients import (
 
 import concilium as cc
 from concilium.errors import HouseError, MaskError, ModelError, QueryError, StudyError
-from concilium.federation.cohort import View
-from concilium.federation.held_out import Part
-from concilium.federation.messages import encode
 from concilium.privacy.identity import Identity
+from concilium.protocol.cohort import View
+from concilium.protocol.held_out import Part
+from concilium.protocol.messages import encode
 from concilium.records.table import Coded, Records
 from concilium.rulefit import path
 from concilium.rulefit.generation import Rules

@@ -11,10 +11,10 @@ from rule_patients import BINS, Forging, draw, records_of, small_rulefit
 import concilium as cc
 from agreed import draft
 from concilium.errors import HouseError
-from concilium.federation.arrays import pack
-from concilium.federation.attributes import Attribute
-from concilium.federation.messages import encode
-from concilium.federation.sums import choose_places
+from concilium.protocol.arrays import pack
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.messages import encode
+from concilium.protocol.sums import choose_places
 from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.fitting import AskFit, Coefficients
 from concilium.rulefit.generation import Rules

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import MessageError
-from concilium.federation.attributes import MOST_VALUES, Attribute
+from concilium.protocol.attributes import MOST_VALUES, Attribute
 from concilium.rulefit.rules import (
     check_rules,
     read_codes,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from concilium.federation.attributes import Attribute
+from concilium.protocol.attributes import Attribute
 from concilium.rulefit.shapes import (
     SPREADS,
     NoisyPatients,

@@ -19,17 +19,17 @@ from agreed import Asker
 from concilium.experts.averaging import find_sensitivity, sum_on_grid
 from concilium.experts.expert_answers import AskExpertLabels, AskExpertStep
 from concilium.experts.public_stays import PublicStays
-from concilium.federation.arrays import pack
-from concilium.federation.attributes import Attribute
-from concilium.federation.counts import AskCounts
-from concilium.federation.messages import Answer
-from concilium.federation.questions import Gaussian, Laplace
-from concilium.federation.releases import find_release
-from concilium.federation.releases import noised as noised_release
-from concilium.federation.sums import read_sum
 from concilium.privacy import local_reports
 from concilium.privacy.accounting import epsilon_from_rho
 from concilium.privacy.shares import price_gaussian_shares
+from concilium.protocol.arrays import pack
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.messages import Answer
+from concilium.protocol.questions import Gaussian, Laplace
+from concilium.protocol.releases import find_release
+from concilium.protocol.releases import noised as noised_release
+from concilium.protocol.sums import read_sum
 from concilium.temporal.rule_part import RulePart
 from concilium.temporal.rule_reports import AskRuleReports
 from experts.expert_patients import make_task

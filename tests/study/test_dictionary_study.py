@@ -109,8 +109,8 @@ def test_a_private_study_needs_nothing_but_the_dictionary(tmp_path, method, para
 
 
 def test_the_committee_reads_it(tmp_path):
-    from concilium.federation.committee import find_study, list_studies, write_page
-    from concilium.privacy.ledger import Ledger
+    from concilium.consult.consent import find_study, list_studies, write_page
+    from concilium.ledger.ledger import Ledger
 
     path = lay_out(tmp_path)
     path.write_text(

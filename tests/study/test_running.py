@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import concilium as cc
 from concilium.cli.main import app
 from concilium.errors import CannotResume, HouseError, RunStopped, StudyError
-from concilium.federation.site import Site
+from concilium.protocol.site import Site
 from small_study import HOSPITALS, SEVERAL, SPLIT, lay_out
 
 HOLDOUT = "[evaluate]\nholdout = 0.3\n"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concilium.closed_lists import METHODS, load
 from concilium.errors import StudyError
 from concilium.records.table import Records
+from concilium.registry import METHODS, load
 from concilium.study import Study
 from concilium.study.study import SECTIONS
 from concilium.trees.voting import VotingTrees

@@ -21,13 +21,13 @@ import concilium as cc
 from agreed import Asker
 from concilium.errors import HouseError, ModelError, StudyError
 from concilium.evaluation.rule_judgement import judge_discovery
-from concilium.federation.cohort import View
-from concilium.federation.counts import AskCounts
-from concilium.federation.messages import Answer, Refusal
-from concilium.federation.questions import Gaussian
-from concilium.federation.sums import read_sum
 from concilium.privacy.accounting import rho_for_epsilon, rho_from_pure
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.protocol.cohort import View
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.messages import Answer, Refusal
+from concilium.protocol.questions import Gaussian
+from concilium.protocol.sums import read_sum
 from concilium.records.series_outcomes import find_windows
 from concilium.temporal.discovery_body import FoundRule
 from concilium.temporal.discovery_by_sums import ask_counts, weigh

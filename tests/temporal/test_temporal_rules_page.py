@@ -54,7 +54,7 @@ def test_what_learns_is_loaded_when_it_is_used():
     assert set(dir(cc.stl)) == set(cc.stl.__all__)
     for name in cc.stl.__all__:
         assert getattr(cc.stl, name) is not None
-    later = ["numba", "concilium.temporal.learning", "concilium.federation"]
+    later = ["numba", "concilium.temporal.learning", "concilium.protocol"]
     code = (
         "import concilium as cc, sys; cc.stl.parse('HR > 90'); "
         f"print([name for name in {later} if name in sys.modules])"

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import concilium as cc
 from agreed import check, deliver
 from concilium.errors import MessageError
-from concilium.federation.counts import AskCounts
-from concilium.federation.messages import VERSION, Answer, Envelope, decode, encode, open_reply
-from concilium.federation.questions import Gaussian
-from concilium.federation.schema import AskSchema, SchemaSeen, share_schema
-from concilium.federation.splits import Split
-from concilium.federation.sums import read_sum
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.messages import VERSION, Answer, Envelope, decode, encode, open_reply
+from concilium.protocol.questions import Gaussian
+from concilium.protocol.schema import AskSchema, SchemaSeen, share_schema
+from concilium.protocol.splits import Split
+from concilium.protocol.sums import read_sum
 from strategies import tables
 
 
@@ -119,7 +119,7 @@ def test_a_site_that_looks_for_small_cells_is_asked_about_one_tree():
 
 
 def test_more_than_many_trees_at_once_is_refused(monkeypatch):
-    monkeypatch.setattr("concilium.federation.counts.MOST_TREES", 8)
+    monkeypatch.setattr("concilium.protocol.counts.MOST_TREES", 8)
     site = cc.Site("a", cc.Records.from_rows(ROWS))
     schema = schema_of(site)
 

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concilium.federation.attributes import Attribute
-from concilium.federation.routing import STAYS
-from concilium.federation.site_columns import AskedColumns
-from concilium.federation.splits import Split
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.routing import STAYS
+from concilium.protocol.site_columns import AskedColumns
+from concilium.protocol.splits import Split
 
 
 @st.composite

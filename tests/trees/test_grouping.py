@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from test_tree_equals_pooled import house_of, shared
 
 import concilium as cc
-from concilium.federation.attributes import Attribute
-from concilium.federation.splits import Split, check_tree
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.splits import Split, check_tree
 from concilium.trees.conditions import condition
 from concilium.trees.grouping import group_values
 from pooled_id3 import c45, id3, merge_values

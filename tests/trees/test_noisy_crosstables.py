@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 import concilium as cc
 from agreed import check, deliver
 from concilium.errors import MessageError
-from concilium.federation.attributes import Attribute
-from concilium.federation.cohort import View
-from concilium.federation.counts import AskCounts
-from concilium.federation.held_out import Part
-from concilium.federation.messages import Refusal, encode, open_reply
-from concilium.federation.questions import MOST_NOISY_NUMBERS, Gaussian
-from concilium.federation.routing import STAYS
-from concilium.federation.splits import Split
-from federation.conversation import wrap
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import View
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.held_out import Part
+from concilium.protocol.messages import Refusal, encode, open_reply
+from concilium.protocol.questions import MOST_NOISY_NUMBERS, Gaussian
+from concilium.protocol.routing import STAYS
+from concilium.protocol.splits import Split
+from protocol.conversation import wrap
 
 A = Attribute("a", (), ("u", "v"), missing=False)
 B = Attribute("b", (), ("1", "2", "x"))

@@ -9,7 +9,7 @@ from score_pmml import NS, Scorer, check
 from tree_bodies import bodies, patients
 
 import concilium as cc
-from concilium.federation.card import Card
+from concilium.protocol.card import Card
 from concilium.records.table import label
 from concilium.trees.body import TreeBody, TreeNode
 from concilium.trees.pmml import printable, to_pmml

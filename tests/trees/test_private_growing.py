@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
-from concilium.federation.schema import state_schema
+from concilium.protocol.schema import state_schema
 from concilium.trees import private_growing
 from concilium.trees.growing import finish
 from concilium.trees.private_estimates import ExpectedCounts

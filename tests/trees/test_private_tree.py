@@ -56,9 +56,9 @@ def test_the_harness_finds_the_side_doors_of_exact_trees(fixed_noise):
 
 
 def test_the_harness_finds_a_refusal_that_depends_on_patients(fixed_noise, monkeypatch):
-    from concilium.federation.cohort import View
-    from concilium.federation.refused import Refused
-    from concilium.federation.studies import TOO_FEW
+    from concilium.protocol.cohort import View
+    from concilium.protocol.refused import Refused
+    from concilium.protocol.studies import TOO_FEW
 
     select = View.select
 
@@ -73,8 +73,8 @@ def test_the_harness_finds_a_refusal_that_depends_on_patients(fixed_noise, monke
 
 
 def test_the_harness_finds_a_charge_that_depends_on_patients(fixed_noise, monkeypatch):
-    from concilium.federation.desk import Cost, Desk
-    from concilium.federation.releases.private import Private
+    from concilium.protocol.desk import Cost, Desk
+    from concilium.protocol.releases.private import Private
 
     price = Private.price
     monkeypatch.setattr(

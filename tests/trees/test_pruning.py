@@ -15,11 +15,11 @@ from test_tree_equals_pooled import house_of, key_of, shared
 
 import concilium as cc
 from concilium.errors import StudyError
-from concilium.federation.cohort import View
-from concilium.federation.decision import ErrorCosts
-from concilium.federation.held_out import Part
+from concilium.models.threshold import ErrorCosts
 from concilium.privacy.accounting import rho_for_epsilon
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.protocol.cohort import View
+from concilium.protocol.held_out import Part
 from concilium.trees.growing import GrowingNode
 from concilium.trees.pruning import prune
 from pooled_id3 import c45, errors, id3, name_group

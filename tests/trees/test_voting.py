@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 import concilium as cc
 from agreed import deliver
 from concilium.errors import ConciliumError, HouseError, ModelError, QueryError, StudyError
-from concilium.federation.attributes import Attribute
-from concilium.federation.counts import AskCounts
-from concilium.federation.explanation import Explanation
-from concilium.federation.messages import Answer, Refusal, decode, encode, open_reply
-from concilium.federation.sample import Sample
-from concilium.federation.splits import Split
+from concilium.models.explanation import Explanation
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.messages import Answer, Refusal, decode, encode, open_reply
+from concilium.protocol.sample import Sample
+from concilium.protocol.splits import Split
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
 from concilium.trees.ensemble import Ensemble, name_positive
 from concilium.trees.explanation import explain_votes
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees
-from federation.conversation import wrap
+from protocol.conversation import wrap
 
 
 def category(name, *values):

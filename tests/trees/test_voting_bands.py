@@ -12,7 +12,7 @@ from test_voting_ensemble import binary, laid_out, majority, nested, taking_part
 import concilium as cc
 from concilium.errors import HouseError, StudyError
 from concilium.evaluation.leave_out import leave_bands_out
-from concilium.federation.messages import open_envelope
+from concilium.protocol.messages import open_envelope
 from concilium.trees.bands import deal_bands
 from concilium.trees.stopping import find_final
 from concilium.trees.voting import VotingTrees

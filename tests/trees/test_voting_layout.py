@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import MessageError, RecordsError
-from concilium.federation.cohort import View
-from concilium.federation.sample import Sample, in_circle, order_key, take_turn
+from concilium.protocol.cohort import View
+from concilium.protocol.sample import Sample, in_circle, order_key, take_turn
 
 
 def cohort_of(rows, query="", target="y"):

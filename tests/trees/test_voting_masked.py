@@ -11,10 +11,10 @@ from test_voting import ROWS, fitted, sites_of
 import concilium as cc
 from agreed import set_up_masks
 from concilium.errors import HouseError
-from concilium.federation.attributes import Attribute
-from concilium.federation.counts import AskCounts
-from concilium.federation.messages import Refusal
-from concilium.federation.sample import MOST_EXPERTS, Sample
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.messages import Refusal
+from concilium.protocol.sample import MOST_EXPERTS, Sample
 from concilium.trees.ensemble import name_positive
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 import concilium as cc
 from agreed import deliver
 from concilium.errors import HouseError
-from concilium.federation.messages import Refusal, decode, encode, open_reply
-from concilium.federation.sample import Sample
+from concilium.protocol.messages import Refusal, decode, encode, open_reply
+from concilium.protocol.sample import Sample
 from concilium.trees.class_counts import AskClassCounts, ClassCounts
 from concilium.trees.voting import VotingTrees
-from federation.conversation import wrap
+from protocol.conversation import wrap
 from strategies import deal_tiers, rare_houses
 
 

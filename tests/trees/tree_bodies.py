@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from concilium.federation.decision import Decided
+from concilium.models.threshold import Decided
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
 
 EDGES = {"age": [40.0, 60.5], "dose <mg>": [0.125], "lab\"'s": [-3.0, 0.0, 7.25]}

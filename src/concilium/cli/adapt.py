@@ -111,7 +111,7 @@ def adapt(
 
 def tell(home: AdaptedAtHome) -> None:
     """What was changed, why, and what that is worth."""
-    from concilium.federation.adapted import say_adapted
+    from concilium.models.recalibrated import say_adapted
 
     for sentence in say_adapted(home.model.adaptation, home.model.origin):
         say(sentence)

@@ -10,10 +10,10 @@ from fractions import Fraction
 from functools import cache
 from typing import Any, NamedTuple
 
-from concilium.closed_lists import PROPOSED, RELEASES, load
+from concilium.ledger.ledger import DEFAULT_DELTA
 from concilium.policy.policy import BOUNDED, Agree, Policy
 from concilium.privacy.accounting import epsilon_from_rho, exact_delta, say_epsilon
-from concilium.privacy.ledger import DEFAULT_DELTA
+from concilium.registry import PROPOSED, RELEASES, load
 
 
 class ExampleStudy(NamedTuple):

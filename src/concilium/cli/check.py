@@ -11,7 +11,7 @@ from concilium.cli.output import escape_controls, say, say_json, say_table
 from concilium.errors import StudyError
 
 if TYPE_CHECKING:
-    from concilium.federation.table_check import TableCheck
+    from concilium.consult.table_check import TableCheck
 
 WORDS = {"fault": "mend", "odd": "look"}
 
@@ -95,7 +95,7 @@ def check_table(
     target: str,
     table: str | None,
 ) -> TableCheck:
-    from concilium.federation.table_check import TableUnderStudy
+    from concilium.consult.table_check import TableUnderStudy
     from concilium.policy.policy import Policy
     from concilium.records.dictionary import Dictionary
     from concilium.records.table_map import TableMap, read_mapped

@@ -45,7 +45,7 @@ def consult(
     """
     import msgspec
 
-    from concilium.federation.model_file import load
+    from concilium.models.model_file import load
 
     method = load(model)
     patients = read_patients(patient, courses=method.reads_courses)

@@ -25,10 +25,10 @@ from concilium.errors import (
 )
 
 if TYPE_CHECKING:
-    from concilium.flare.kit import Kit
     from concilium.study import Study
     from concilium.study.results import StudyResults
     from concilium.study.several import SeveralResults
+    from concilium.transports.flare.kit import Kit
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -90,8 +90,8 @@ def provision(
       concilium flare provision network.toml --out kits --renew north
     """
     require_flare()
-    from concilium.flare.project import FlareProject
-    from concilium.flare.provisioning import provision as make
+    from concilium.transports.flare.project import FlareProject
+    from concilium.transports.flare.provisioning import provision as make
 
     made = make(FlareProject.read(project), out, renew or ())
     if as_json:
@@ -119,8 +119,8 @@ def site(
       concilium flare site kits/north
     """
     require_flare()
-    from concilium.flare.kit import Kit
-    from concilium.flare.starting import become_site, hold_kit, prepare_site
+    from concilium.transports.flare.kit import Kit
+    from concilium.transports.flare.starting import become_site, hold_kit, prepare_site
 
     own = Kit.open(kit, "site")
     if not check:
@@ -142,8 +142,8 @@ def house(
       concilium flare house kits/house
     """
     require_flare()
-    from concilium.flare.kit import Kit
-    from concilium.flare.starting import become_house, hold_kit, prepare_house
+    from concilium.transports.flare.kit import Kit
+    from concilium.transports.flare.starting import become_house, hold_kit, prepare_house
 
     own = Kit.open(kit, "house")
     if not check:
@@ -175,8 +175,8 @@ def submit(
       concilium flare submit study.toml --kit kits/ana@example.org --out results
     """
     require_flare()
-    from concilium.flare.kit import Kit
     from concilium.study import Study
+    from concilium.transports.flare.kit import Kit
 
     definition, own = Study.read(study, elsewhere=True), open_own(Kit.open(kit, "person"))
     refuse_file(out.absolute())
@@ -198,8 +198,8 @@ def status(kit: PersonKit, as_json: Json = False) -> None:
       concilium flare status --kit kits/ana@example.org
     """
     require_flare()
-    from concilium.flare.kit import Kit
-    from concilium.flare.session import look_at_network
+    from concilium.transports.flare.kit import Kit
+    from concilium.transports.flare.session import look_at_network
 
     network = look_at_network(open_own(Kit.open(kit, "person")))
     jobs = [
@@ -246,8 +246,8 @@ def end(
       concilium flare end d756befe --kit kits/ana@example.org
     """
     require_flare()
-    from concilium.flare.kit import Kit
-    from concilium.flare.session import end_job
+    from concilium.transports.flare.kit import Kit
+    from concilium.transports.flare.session import end_job
 
     say(f"ended: {end_job(open_own(Kit.open(kit, 'person')), job)}")
 
@@ -267,7 +267,12 @@ def unit(
     units = {"site": "concilium-site@.service", "house": "concilium-house.service"}
     if role not in units:
         raise KitError(f"there is no unit {role!r}; there is one for a site and one for the house")
-    say(files("concilium.flare").joinpath("units", units[role]).read_text(encoding="utf-8").rstrip())
+    say(
+        files("concilium.transports.flare")
+        .joinpath("units", units[role])
+        .read_text(encoding="utf-8")
+        .rstrip()
+    )
 
 
 def open_own(kit: Kit) -> Kit:
@@ -281,7 +286,7 @@ def submit_until(
     study: Study, kit: Any, out: Path, resume: bool, patience: float, tell: Tell
 ) -> StudyResults | SeveralResults:
     """Submit a study, again where stewards have to decide first, as long as patience lasts."""
-    from concilium.flare.submitting import submit_study
+    from concilium.transports.flare.submitting import submit_study
 
     until, pause, said = time.monotonic() + patience, FIRST_PAUSE, False
     hint = shlex.join(

@@ -78,7 +78,7 @@ def rotate(
       concilium identity rotate house-state/house.identity --house --reason "yearly"
     """
     from concilium.errors import LedgerError
-    from concilium.privacy.rotation import rotate_identity
+    from concilium.ledger.rotation import rotate_identity
 
     beside = file.with_suffix("") if file.suffix == ".identity" else None
     if ledger is None and not house and beside is not None and beside.exists():

@@ -14,9 +14,9 @@ from concilium.cli.output import escape_controls, say, say_json, say_table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from concilium.federation.committee import StudyOverview
-    from concilium.privacy.budgets import Balance
-    from concilium.privacy.ledger import Entry, Ledger
+    from concilium.consult.consent import StudyOverview
+    from concilium.ledger.budgets import Balance
+    from concilium.ledger.ledger import Entry, Ledger
 
 
 IDS = 64  # characters of a study's id: what is shorter is a name
@@ -56,7 +56,7 @@ def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="For m
     Example:
       concilium ledger show north.ledger --json
     """
-    from concilium.privacy.ledger import Ledger, name_site
+    from concilium.ledger.ledger import Ledger, name_site
 
     with Ledger.open_readonly(file) as book:
         if as_json:
@@ -91,7 +91,7 @@ def verify(
     Example:
       concilium ledger verify north.ledger
     """
-    from concilium.privacy.ledger import Ledger
+    from concilium.ledger.ledger import Ledger
 
     with Ledger.open_readonly(file) as book:
         count, head = book.verify(), book.head()
@@ -115,7 +115,7 @@ def budget(
     Example:
       concilium ledger budget north.ledger 3/2 --reason "approved by the data committee"
     """
-    from concilium.privacy.ledger import Ledger
+    from concilium.ledger.ledger import Ledger
 
     with Ledger(existing(file)) as book:
         book.set_budget(None if amount in ("unlimited", "none") else amount, reason)
@@ -156,8 +156,8 @@ def rebind(
       concilium ledger rebind north.ledger north.csv
     """
     from concilium.errors import LedgerError
-    from concilium.federation.disclosure import Populations
-    from concilium.privacy.ledger import Ledger
+    from concilium.ledger.ledger import Ledger
+    from concilium.protocol.disclosure import Populations
     from concilium.records.patients import Patients
     from concilium.records.table import Records
 
@@ -187,7 +187,7 @@ def refuse_strange_table(book: Ledger, records: str, before: int, still: int, si
     """LedgerError where a table looks like another hospital's than that of the ledger, and nobody says that it is not:
     what that hospital releases would be entered in this one's book."""
     from concilium.errors import LedgerError
-    from concilium.privacy.ledger import name_site
+    from concilium.ledger.ledger import name_site
 
     if swapped := book.find_swap():
         raise LedgerError(swapped)
@@ -226,7 +226,7 @@ def accept_restored(
     Example:
       concilium ledger accept-restored north.ledger --reason "the disk failed on 3 May"
     """
-    from concilium.privacy.ledger import Ledger
+    from concilium.ledger.ledger import Ledger
 
     head = Ledger.accept_restored(existing(file), reason)
     say(
@@ -248,7 +248,7 @@ def forget_peer(
     Example:
       concilium ledger forget-peer north.ledger "$SOUTH" --reason "south lost a disk on 3 May"
     """
-    from concilium.privacy.ledger import Ledger
+    from concilium.ledger.ledger import Ledger
 
     with Ledger(existing(file)) as book:
         book.forget_peer(fingerprint, reason)
@@ -272,8 +272,8 @@ def backup(
       concilium ledger backup north.ledger --out /backup/north-monday.ledger
     """
     from concilium.errors import LedgerError
+    from concilium.ledger.ledger import Ledger
     from concilium.privacy.identity import Identity
-    from concilium.privacy.ledger import Ledger
 
     identity, copy = Path(f"{file}.identity"), Path(f"{out}.identity")
     if copy.exists():
@@ -301,7 +301,7 @@ def existing(file: Path) -> Path:
 
 def know_studies(book: Ledger) -> dict[str, StudyOverview]:
     """The studies that were proposed to the hospital, by id."""
-    from concilium.federation.committee import list_studies
+    from concilium.consult.consent import list_studies
 
     return {study.id: study for study in list_studies(book)}
 
@@ -357,8 +357,8 @@ def summarise(book: Ledger) -> str:
 
 def say_what_is_left(balance: Balance) -> str:
     """What is left of the budget, and who set it where the hospital did not say a number."""
+    from concilium.ledger.budgets import BY_DEFAULT, DEFAULT_BUDGETS
     from concilium.privacy.accounting import shown
-    from concilium.privacy.budgets import BY_DEFAULT, DEFAULT_BUDGETS
 
     if balance.left is None and balance.source:
         return f"the budget is unlimited, as the {balance.source} says"

@@ -10,7 +10,7 @@ from concilium.cli.output import say, say_json, say_table
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from concilium.privacy.budgets import Balance
+    from concilium.ledger.budgets import Balance
     from concilium.study import Study
     from concilium.study.planning import SiteBalance, StudyPlan
 

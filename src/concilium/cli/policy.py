@@ -173,8 +173,8 @@ def describe_release(rules: Policy) -> list[str]:
 
 def describe_budget(rules: Policy) -> list[str]:
     """What private answers may cost."""
+    from concilium.ledger.budgets import DEFAULT_BUDGETS
     from concilium.privacy.accounting import shown
-    from concilium.privacy.budgets import DEFAULT_BUDGETS
 
     allowance, currency = rules.allowance, rules.currency
     if allowance.unlimited:
@@ -205,8 +205,8 @@ def describe_work(rules: Policy) -> list[str]:
 def fit_to(rules: Policy, path: Path) -> tuple[list[str], list[str]]:
     """What the policy leaves of a table, and which of its rules concern nobody, in sentences; PolicyError where it does
     not fit."""
-    from concilium.federation.cohort import View
     from concilium.policy.constrain import explain_idle
+    from concilium.protocol.cohort import View
     from concilium.records.table import Records
 
     table = Records.read(path)
@@ -264,7 +264,7 @@ def try_v2(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
 
 def try_table(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
     """What a site with this policy knows of the first patients of a table."""
-    from concilium.federation.cohort import View
+    from concilium.protocol.cohort import View
     from concilium.records.table import Records
 
     table = Records.read(path)

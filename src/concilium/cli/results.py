@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from concilium.cli.output import figure, say, say_table, size, warn
 
 if TYPE_CHECKING:
-    from concilium.federation.card import Card
+    from concilium.protocol.card import Card
     from concilium.study import Study
     from concilium.study.results import StudyResults
     from concilium.study.several import SeveralResults

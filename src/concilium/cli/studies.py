@@ -12,9 +12,9 @@ from concilium.cli.ledger import ShowByDefault, existing
 from concilium.cli.output import escape_controls, say, say_json, say_table
 
 if TYPE_CHECKING:
-    from concilium.federation.committee import StudyOverview
+    from concilium.consult.consent import StudyOverview
+    from concilium.ledger.budgets import Balance
     from concilium.policy.policy import Policy
-    from concilium.privacy.budgets import Balance
 
 
 class ListByDefault(ShowByDefault):
@@ -64,8 +64,8 @@ def list_all(
     Example:
       concilium studies list north.ledger --policy north.toml
     """
-    from concilium.federation.committee import list_studies
-    from concilium.privacy.ledger import Ledger
+    from concilium.consult.consent import list_studies
+    from concilium.ledger.ledger import Ledger
 
     with Ledger.open_readonly(file) as book:
         proposed = list_studies(book, read_policy(policy), find_public(file, identity))
@@ -99,8 +99,8 @@ def show(
     Example:
       concilium studies show north.ledger 3f2a9c --policy north.toml
     """
-    from concilium.federation.committee import find_study, write_page
-    from concilium.privacy.ledger import Ledger
+    from concilium.consult.consent import find_study, write_page
+    from concilium.ledger.ledger import Ledger
 
     rules = read_policy(policy)
     with Ledger.open_readonly(file) as book:
@@ -150,9 +150,9 @@ def end(file: File, study: Study, who: Who, why: Why, identity: IdentityFile = N
 
 
 def decide(file: Path, study: str, status: str, who: str, why: str, identity: Path | None) -> None:
-    from concilium.federation.committee import decide_on_study
+    from concilium.consult.consent import decide_on_study
+    from concilium.ledger.ledger import Ledger
     from concilium.privacy.identity import Identity
-    from concilium.privacy.ledger import Ledger
 
     path = existing(file)
     own = Identity.load(identity if identity is not None else f"{path}.identity")
@@ -182,7 +182,7 @@ def read_policy(path: Path | None) -> Policy | None:
 
 def list_study(study: StudyOverview, balance: Balance) -> list[str]:
     """A study as a line of the table: names first, its id last."""
-    from concilium.federation.committee import describe_cost, say_amount
+    from concilium.consult.consent import describe_cost, say_amount
 
     terms = study.opened
     price = study.record.price

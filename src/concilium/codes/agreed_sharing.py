@@ -29,11 +29,11 @@ from concilium.codes.code_design import (
 from concilium.codes.sensitive_codes import sensitive_codes
 from concilium.codes.shared_codes import AskSharedCodes, SharedCodes
 from concilium.errors import ConciliumError
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.method import AN_EPSILON, QueryText, as_written, documented, read_epsilon
-from concilium.federation.undertaking import Undertaking
+from concilium.models.method import AN_EPSILON, QueryText, as_written, documented, read_epsilon
 from concilium.parameters import Parameter, choice, flag, names, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure, say_epsilon
+from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.undertaking import Undertaking
 from concilium.records.sequences import Sequences
 
 NOT_FOR_CARE = "Not for care: codes in this file are randomised, and many are false."

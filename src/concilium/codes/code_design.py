@@ -24,7 +24,7 @@ from concilium.codes.code_grammar import Zeros
 from concilium.codes.code_tree import CodeTree
 from concilium.codes.taxonomy import Headings, Taxonomy
 from concilium.errors import RecordsError, StudyError
-from concilium.federation.questions import is_positive
+from concilium.protocol.questions import is_positive
 
 SINCE_FIRST, KEPT = "since first", "kept"
 # Blocks look at the distances of all protected codes to each other.

@@ -1,6 +1,6 @@
 """The one question of a sharing of codes, and what a hospital answers: its patients' codes, each randomised by itself.
 
-Claim: as federation/releases/shared.py and block_response.py say. Everyone is charged max_events * epsilon of the
+Claim: as protocol/releases/shared.py and block_response.py say. Everyone is charged max_events * epsilon of the
 design, whoever has how many events. The order of a hospital's rows does not show: patients leave in an order that only
 the hospital can work out, and codes of one moment sorted by what they leave as (code_events.py). A text that is no code
 of the design's taxonomy leaves as any protected code: a refusal would tell that somebody has it. The hospital's own log
@@ -22,16 +22,16 @@ from concilium.codes.code_design import SINCE_FIRST, CodeDesign, open_design
 from concilium.codes.code_events import read_codes, replace_codes, start_at_zero, take_latest
 from concilium.codes.taxonomy import Taxonomy
 from concilium.errors import DoesNotFit, MessageError, StudyError, UnknownCode
-from concilium.federation.arrays import Array, pack, unpack
-from concilium.federation.cohort import Cohort
-from concilium.federation.patient_numbers import order_patients
-from concilium.federation.questions import Randomised, Reply
-from concilium.federation.sums import find_narrowest
-from concilium.federation.work import CALL, Workload
+from concilium.protocol.arrays import Array, pack, unpack
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.patient_numbers import order_patients
+from concilium.protocol.questions import Randomised, Reply
+from concilium.protocol.sums import find_narrowest
+from concilium.protocol.work import CALL, Workload
 from concilium.records.sequences import Clock, Sequences
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 log = logging.getLogger(__name__)
 

@@ -36,9 +36,9 @@ from concilium.records.sequences import Sequences
 
 if TYPE_CHECKING:
     from concilium.codes.agreed_sharing import AgreedSharing
-    from concilium.federation.card import Card
-    from concilium.federation.house import House
-    from concilium.federation.site import Site
+    from concilium.protocol.card import Card
+    from concilium.protocol.house import House
+    from concilium.protocol.site import Site
 
 MechanismName: TypeAlias = Literal["blocks", "umaxrr", "k-rr", "suppression"]
 MECHANISMS: tuple[MechanismName, ...] = get_args(MechanismName)
@@ -177,8 +177,8 @@ class CodeSharing:
         anything leaves, patients under numbers; `card_` says what it cost. Of histories at hand, with the same
         patients and times, and then NO ledger is charged: whoever hands that on accounts for `price` themselves.
         """
-        from concilium.federation.house import House
-        from concilium.federation.site import Site
+        from concilium.protocol.house import House
+        from concilium.protocol.site import Site
 
         if isinstance(source, Site | House):
             house = source if isinstance(source, House) else House([source])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from concilium.codes.sharing_report import CurvePoint
-from concilium.federation.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
+from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 
 WIDTH, HEIGHT, LEFT, BELOW, ABOVE, LEGEND = 640, 360, 52, 40, 14, 18
 TICKS = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from concilium.evaluation.attack_figures import Estimate
-from concilium.federation.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
+from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 640, 190, 30, 14, 34
 GRID = "#e6eaee"

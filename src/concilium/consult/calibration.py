@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from concilium.federation.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
+from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 from concilium.rulefit.outcome import say_number
 
 WIDTH, HEIGHT, LEFT, TOP, SIDE = 480, 400, 92, 10, 330

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import markupsafe
 
 from concilium.consult.report import make_environment
-from concilium.federation.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
-from concilium.federation.table_check import ColumnCheck, TableCheck
+from concilium.consult.table_check import ColumnCheck, TableCheck
+from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 
 WIDTH, TALL, BAR = 320, 60, 16
 NAMES = 120

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from concilium.consult.calibration import GRID, find_ticks
-from concilium.federation.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
+from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 
 WIDTH, HEIGHT, LEFT, TOP, SIDE = 400, 360, 58, 26, 280
 LEAST_BENEFIT = -0.05

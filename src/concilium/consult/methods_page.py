@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from concilium.closed_lists import METHODS, load
 from concilium.consult.report import FIGURES, NUMBER_FIGURES, make_environment
+from concilium.registry import METHODS, load
 
 
 def render_methods(metrics: Mapping[str, Any], query: str) -> str:

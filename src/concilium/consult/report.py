@@ -11,12 +11,12 @@ import jinja2
 import markupsafe
 import msgspec
 
-from concilium.closed_lists import METHODS, load
 from concilium.consult.calibration import draw_calibration
 from concilium.consult.curves import draw_risks
 from concilium.evaluation.number_metrics import IN_UNITS
 from concilium.privacy.accounting import shown
 from concilium.records.dictionary import DictionaryEntry, describe_entry
+from concilium.registry import METHODS, load
 from concilium.rulefit.outcome import say_number
 
 FIGURES = {

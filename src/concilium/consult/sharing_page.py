@@ -20,8 +20,8 @@ from concilium.codes.block_response import BlockResponse
 from concilium.codes.sharing_charts import draw_curves
 from concilium.codes.sharing_report import BLOT, PLAIN, CurvePoint, SharingReport
 from concilium.consult.report import make_environment
+from concilium.ledger.budgets import Balance
 from concilium.privacy.accounting import shown
-from concilium.privacy.budgets import Balance
 
 FOLDED = 12
 """A longer list of codes is folded."""

@@ -15,9 +15,9 @@ from fractions import Fraction
 
 import msgspec
 
-from concilium.closed_lists import RELEASES
-from concilium.federation.card import Card
 from concilium.privacy.accounting import epsilon_from_rho
+from concilium.protocol.card import Card
+from concilium.registry import RELEASES
 
 
 class AdvantageBound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,12 +22,12 @@ from concilium.evaluation.leave_out import (
     predict_at,
     select_patients,
 )
-from concilium.federation.adaptation import adapt_shares, fit_classes, fit_numbers, move_decision
-from concilium.federation.decision import choose
-from concilium.federation.held_out import SIMULATION_KEY
-from concilium.federation.house import House
-from concilium.federation.site import Site
+from concilium.models.recalibration import adapt_shares, fit_classes, fit_numbers, move_decision
+from concilium.models.threshold import choose
 from concilium.policy.policy import Policy
+from concilium.protocol.held_out import SIMULATION_KEY
+from concilium.protocol.house import House
+from concilium.protocol.site import Site
 from concilium.records.table import Coded, Records, Value, label
 
 FOLDS = 10

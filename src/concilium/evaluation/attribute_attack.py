@@ -32,7 +32,7 @@ from concilium.evaluation.alone import fit_alone
 from concilium.evaluation.attack_figures import RESAMPLES, TAILS, Estimate, Floats
 from concilium.evaluation.audited_patients import AuditedPatients
 from concilium.evaluation.responses import LEAST_SHARE, share_of_truth
-from concilium.federation.method import Method
+from concilium.models.method import Method
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.table import Records
 from concilium.trees.naive_bayes import NaiveBayes

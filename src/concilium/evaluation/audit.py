@@ -24,8 +24,8 @@ from concilium.evaluation.attribute_attack import AttributeFigures, attack_attri
 from concilium.evaluation.audited_patients import AuditedPatients
 from concilium.evaluation.responses import observe
 from concilium.evaluation.shadow_attack import LEAST_SHADOWS, Make, attack_with_shadows
-from concilium.federation.method import Method
-from concilium.federation.releases import find_release
+from concilium.models.method import Method
+from concilium.protocol.releases import find_release
 
 DELTA = "1e-6"
 FEW = 300

@@ -15,16 +15,16 @@ from typing import Any, Generic, TypeVar
 from concilium.errors import HouseError, MessageError
 from concilium.evaluation.leave_out import Fold
 from concilium.evaluation.shared_tables import Request, SharedTables, add_up
-from concilium.federation.card import Card
-from concilium.federation.conversation import Among, Asked, Learned
-from concilium.federation.counts import AskCounts
-from concilium.federation.house import House
-from concilium.federation.messages import encode
-from concilium.federation.method import Method
-from concilium.federation.questions import Gathered, Summed
-from concilium.federation.run import Run, SitesChanged
-from concilium.federation.schema import SchemaSeen
-from concilium.federation.sums import read_sum
+from concilium.models.method import Method
+from concilium.protocol.card import Card
+from concilium.protocol.conversation import Among, Asked, Learned
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.house import House
+from concilium.protocol.messages import encode
+from concilium.protocol.questions import Gathered, Summed
+from concilium.protocol.run import Run, SitesChanged
+from concilium.protocol.schema import SchemaSeen
+from concilium.protocol.sums import read_sum
 
 # So many folds are learned side by side; more would hold too many tables at once.
 AT_ONCE = 64

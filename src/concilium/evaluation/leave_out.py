@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from concilium.errors import StudyError
 from concilium.evaluation.metrics import Figures, measure
 from concilium.evaluation.number_metrics import measure_numbers
-from concilium.federation.cohort import numbers
-from concilium.federation.decision import Decided
-from concilium.federation.method import Method
-from concilium.federation.schema import name_rest
+from concilium.models.method import Method
+from concilium.models.threshold import Decided
+from concilium.protocol.cohort import numbers
+from concilium.protocol.schema import name_rest
 from concilium.records.query import Query
 from concilium.records.table import Coded, Records, Value, label
 from concilium.trees.bands import deal_bands

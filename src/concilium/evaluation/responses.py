@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import ModelError
 from concilium.evaluation.leave_out import is_set_apart
-from concilium.federation.method import Method
+from concilium.models.method import Method
 from concilium.records.columns import label
 from concilium.records.patients import Patients
 

@@ -23,11 +23,11 @@ from concilium.errors import ConciliumError, ModelError
 from concilium.evaluation.attack_figures import RESAMPLES, AttackFigures, Floats, measure_attack
 from concilium.evaluation.audited_patients import AuditedPatients
 from concilium.evaluation.responses import observe
-from concilium.federation.held_out import SIMULATION_KEY
-from concilium.federation.house import House
-from concilium.federation.method import Method
-from concilium.federation.site import Site
+from concilium.models.method import Method
 from concilium.policy.policy import Budget, Policy
+from concilium.protocol.held_out import SIMULATION_KEY
+from concilium.protocol.house import House
+from concilium.protocol.site import Site
 from concilium.records.patients import Patients
 
 LEAST_SHADOWS = 4

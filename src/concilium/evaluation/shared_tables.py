@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, MessageError
-from concilium.federation.attributes import Attribute
-from concilium.federation.counts import AskCounts, Counts
-from concilium.federation.questions import MOST_NUMBERS
-from concilium.federation.routing import STAYS
-from concilium.federation.run import Run
-from concilium.federation.splits import Split, distinct
-from concilium.federation.sums import read_sum
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.counts import AskCounts, Counts
+from concilium.protocol.questions import MOST_NUMBERS
+from concilium.protocol.routing import STAYS
+from concilium.protocol.run import Run
+from concilium.protocol.splits import Split, distinct
+from concilium.protocol.sums import read_sum
 from concilium.records.columns import Value, label
 
 # An attribute and its edges (trees may have chosen different ones); a value's label, a bin's number, None: missing.

@@ -31,14 +31,14 @@ from concilium.experts.expert_task import ExpertTask, check_task
 from concilium.experts.network import open_network
 from concilium.experts.public_stays import PublicStays
 from concilium.experts.site_experts import open_grown, open_unselected
-from concilium.federation.cohort import Cohort
-from concilium.federation.questions import PLAIN, PRIVATE, Sensitivity, Summed, is_positive
-from concilium.federation.work import CALL, SLOWEST_OPERATION, Workload
 from concilium.privacy.accounting import rho_for_epsilon, sigma_squared_for
 from concilium.privacy.mechanisms import add_gaussian
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.questions import PLAIN, PRIVATE, Sensitivity, Summed, is_positive
+from concilium.protocol.work import CALL, SLOWEST_OPERATION, Workload
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 MOST_EXPERTS = 10_000
 TRAINING_TAKES = 7200.0  # seconds, at most

@@ -10,7 +10,7 @@ from concilium.errors import RecordsError
 from concilium.experts.expert_answers import MOST_EXPERTS
 from concilium.experts.expert_task import MOST_BOUND, MOST_EPOCHS, MOST_LAYERS, MOST_UNITS
 from concilium.experts.network import NETWORKS
-from concilium.federation.method import AN_EPSILON, read_edges, read_epsilon
+from concilium.models.method import AN_EPSILON, read_edges, read_epsilon
 from concilium.parameters import Parameter, choice, name, number, whole
 from concilium.records.series import Series
 from concilium.records.time_grid import read_duration

@@ -49,13 +49,8 @@ from concilium.experts.patient_windows import lay_out
 from concilium.experts.public_stays import DIGEST, PublicStays, lay_course, lay_public
 from concilium.experts.student import Lesson, judge, open_rules, read_features, teach, tell
 from concilium.experts.student_body import StoredStudent, StudentBody, write_student
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.course_reading import AnySeries, lay_out_courses
-from concilium.federation.decision import Decided
-from concilium.federation.embedded import Answering
-from concilium.federation.explanation import Explanation, Reason
-from concilium.federation.house import House
-from concilium.federation.method import (
+from concilium.models.explanation import Explanation, Reason
+from concilium.models.method import (
     Delta,
     Epsilon,
     PrivateMethod,
@@ -64,8 +59,9 @@ from concilium.federation.method import (
     as_written,
     documented,
 )
-from concilium.federation.prediction import KnownOutcomes
-from concilium.federation.questions import Gaussian, Laplace, Noise
+from concilium.models.prediction import KnownOutcomes
+from concilium.models.series_reading import AnySeries, lay_out_courses
+from concilium.models.threshold import Decided
 from concilium.privacy.accounting import (
     Plan,
     PlannedQuestion,
@@ -73,6 +69,10 @@ from concilium.privacy.accounting import (
     rho_for_epsilon,
     rho_from_pure,
 )
+from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.house import House
+from concilium.protocol.questions import Gaussian, Laplace, Noise
+from concilium.protocol.transport import Answering
 from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
 from concilium.records.patients import Patients
 from concilium.records.query import Query

@@ -13,10 +13,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.closed_lists import load
 from concilium.errors import MessageError, nearest
 from concilium.experts.expert_task import NetworkSettings
 from concilium.experts.patient_windows import Windows
+from concilium.registry import load
 
 Weights: TypeAlias = Mapping[str, NDArray[np.float64]]
 

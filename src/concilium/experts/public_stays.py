@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError
 from concilium.experts.expert_task import ExpertTask
 from concilium.experts.patient_windows import FARTHEST, LaidOut, lay_out
-from concilium.federation.arrays import Array, pack, unpack
+from concilium.protocol.arrays import Array, pack, unpack
 from concilium.records.series import Series
 from concilium.records.time_grid import count_steps
 

@@ -25,7 +25,7 @@ from concilium.experts.expert_task import ExpertTask
 from concilium.experts.growing import Growth, find_covariance
 from concilium.experts.patient_windows import LaidOut, lay_out
 from concilium.experts.training import train_experts
-from concilium.federation.cohort import Cohort
+from concilium.protocol.cohort import Cohort
 from concilium.records.patients import PatientPart
 from concilium.records.series import Series
 

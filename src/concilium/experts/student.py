@@ -15,22 +15,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.closed_lists import METHODS, load
 from concilium.experts.expert_task import NetworkSettings
 from concilium.experts.network import open_network
 from concilium.experts.patient_windows import LaidOut, lay_out
 from concilium.experts.smoothing import smooth
 from concilium.experts.student_body import StoredStudent, store
 from concilium.experts.window_features import find_features, in_units, name_features
-from concilium.federation.card import Card
-from concilium.federation.house import House
-from concilium.federation.site import Site
 from concilium.policy.policy import Policy
+from concilium.protocol.card import Card
+from concilium.protocol.house import House
+from concilium.protocol.site import Site
 from concilium.records.series import Series
 from concilium.records.table import Numbers, Records
+from concilium.registry import METHODS, load
 
 if TYPE_CHECKING:
-    from concilium.federation.method import Method
+    from concilium.models.method import Method
 
 Reals = NDArray[np.float64]
 

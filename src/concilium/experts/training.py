@@ -23,7 +23,7 @@ from concilium.experts.expert import Expert, read_expert, write_expert
 from concilium.experts.expert_task import ExpertTask, NetworkSettings
 from concilium.experts.network import open_network
 from concilium.experts.patient_windows import LaidOut, Windows
-from concilium.federation.shelf import Shelf
+from concilium.protocol.shelf import Shelf
 
 WORKERS = 2
 WORTH_A_PROCESS = 8.0  # seconds

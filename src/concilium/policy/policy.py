@@ -70,12 +70,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from concilium.closed_lists import KINDS, METHODS, PROPOSED, RELEASES
 from concilium.errors import LedgerError, MaskError, PolicyError, nearest
+from concilium.ledger.budgets import Allowance
 from concilium.policy.functions import Secret
 from concilium.privacy.accounting import exact_delta, exact_positive
-from concilium.privacy.budgets import Allowance
 from concilium.privacy.identity import has_fingerprint, read_fingerprint
+from concilium.registry import KINDS, METHODS, PROPOSED, RELEASES
 
 if TYPE_CHECKING:
     from concilium.policy.actions import ConstraintGraphs
@@ -88,7 +88,7 @@ UNLIMITED = "unlimited"
 
 
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The hospital's privacy budget: exact numbers, one currency; without a total, the default (privacy/budgets.py)."""
+    """The hospital's privacy budget: exact numbers, one currency; without a total, the default (ledger/budgets.py)."""
 
     total: str | int | None = None
     currency: Literal["rho", "epsilon"] = "rho"
@@ -111,7 +111,7 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WorkLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What computing may take at a site (federation/meter.py)."""
+    """What computing may take at a site (protocol/meter.py)."""
 
     operations_per_question: int | float | None = None
     operations_per_day: int | float = 10**14
@@ -152,7 +152,7 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Protects: patients, from a study without a bound that nobody at the hospital has read.
     Rule: a release without a bound needs both its own name and that of the method. A release with a bound is held to
     the limits on the price; without any, to what is left of the budget; without a budget, it waits.
-    Assumes: the ledger charges what the study's terms say at most (federation/desk.py).
+    Assumes: the ledger charges what the study's terms say at most (protocol/desk.py).
     """
 
     releases: tuple[str, ...] = BOUNDED

@@ -4,7 +4,7 @@
 A sum over sites, read back as a signed number, is the true sum as long as its size stays below HALF_RING: what one
 site may enter is bounded by the study (manifest.py), never by the data, since under `private` a refusal that depends
 on patients would itself be a release. A question whose public bounds do not fit is refused before it is computed;
-noise is never cut off (federation/releases/private.py).
+noise is never cut off (protocol/releases/private.py).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from concilium.errors import StudyError, nearest
 from concilium.records.columns import Value, label
 from concilium.records.grammar import canonical, read_number, read_text
 
-# What no committee could read is agreed to by none (federation/terms.py bounds the terms as a whole).
+# What no committee could read is agreed to by none (protocol/terms.py bounds the terms as a whole).
 MOST_ATTRIBUTES = 2000
 MOST_VALUES = 1000
 MOST_TEXT = 200

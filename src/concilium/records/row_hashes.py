@@ -4,7 +4,7 @@ Claim. Rows that hold other cells have other hashes, and tables of other rows ot
 of about 2^-64 for each pair of rows. The mix is made for speed and is no cryptographic one, so whoever writes a
 hospital's table could build rows that collide; a ledger takes the hospital's word for its table anyway. A hash tells
 nobody outside anything, since none leaves: a digest goes into the hospital's own ledger, and hashes of single patients
-only under that ledger's key (privacy/ledger_memory.py).
+only under that ledger's key (ledger/memory.py).
 
 A cell is hashed as it reads by itself (grammar.py), so that `1`, `1.0` and a number 1 are one cell, whether the schema
 calls the column a number, a code or nothing. Where the reading lost something of a cell (`007` in a column of numbers,

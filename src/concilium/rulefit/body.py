@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from concilium.errors import MessageError
-from concilium.federation.decision import Decided
+from concilium.models.threshold import Decided
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rules import say_rule
 from concilium.rulefit.terms import Line, RuleTerms, list_attributes

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.compiling import compiled
-from concilium.federation.attributes import MISSING
+from concilium.protocol.attributes import MISSING
 
 # How an attribute is cut: at a number; at a number, with missing values on either side; one category from the others;
 # some categories from the others.

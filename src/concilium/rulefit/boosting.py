@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute
-from concilium.federation.work import CALL, Workload
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.work import CALL, Workload
 from concilium.rulefit.boosted_trees import grow_trees
 from concilium.rulefit.nodes import list_rules
 from concilium.rulefit.packed import BLOCK, list_conditions, pack_rules

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from concilium.federation.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
+from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 from concilium.rulefit.outcome import say_number
 from concilium.rulefit.table import Row
 

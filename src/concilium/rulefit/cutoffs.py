@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute
-from concilium.federation.edges import choose_cutoffs
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.edges import choose_cutoffs
 from concilium.rulefit.terms import WIDEST, Line
 
 # Friedman and Popescu (2008): values beyond the 2.5 % quantiles are held there; 0.4 is the deviation of a rule.

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute, Source, recode
-from concilium.federation.cohort import Cohort, View
-from concilium.federation.work import CALL, Workload, estimate_columns
+from concilium.protocol.attributes import Attribute, Source, recode
+from concilium.protocol.cohort import Cohort, View
+from concilium.protocol.work import CALL, Workload, estimate_columns
 from concilium.rulefit.packed import BLOCK, Bits, add_up, combine, cross, pack_rules, pick_upper, unpack
 from concilium.rulefit.terms import RuleTerms, read_terms
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from concilium.federation.attributes import MISSING
+from concilium.protocol.attributes import MISSING
 from concilium.rulefit.rules import Rule, write_rule
 from concilium.rulefit.shapes import Shape
 

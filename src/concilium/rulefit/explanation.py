@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.chance_tally import probability
-from concilium.federation.decision import choose_one
-from concilium.federation.explanation import Explanation, Reason
+from concilium.models.explanation import Explanation, Reason
+from concilium.models.risk_counts import probability
+from concilium.models.threshold import choose_one
 from concilium.records.columns import Value, label
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.outcome import say_number

@@ -16,18 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.arrays import Array, unpack
-from concilium.federation.attributes import Attribute
-from concilium.federation.cohort import Cohort
-from concilium.federation.conversation import Conversation
-from concilium.federation.sums import write_reals
-from concilium.federation.work import CALL, Workload
+from concilium.protocol.arrays import Array, unpack
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.conversation import Conversation
+from concilium.protocol.sums import write_reals
+from concilium.protocol.work import CALL, Workload
 from concilium.rulefit.design import estimate_design, recall_at_site
 from concilium.rulefit.fitting import AskReals, Coefficients, predict, refuse_floored
 from concilium.rulefit.terms import read_terms
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 MOST_LOCAL = 1000
 LARGEST = 1e12

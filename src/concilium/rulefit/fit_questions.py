@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError
-from concilium.federation.arrays import pack
-from concilium.federation.conversation import Conversation
-from concilium.federation.decision import PERCENT_LEFT_OUT, Tally
-from concilium.federation.held_out import Part
-from concilium.federation.sums import read_reals
+from concilium.models.threshold import PERCENT_LEFT_OUT, Tally
+from concilium.protocol.arrays import pack
+from concilium.protocol.conversation import Conversation
+from concilium.protocol.held_out import Part
+from concilium.protocol.sums import read_reals
 from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.fitting import AskFit, Coefficients, Sums, read_sums
 from concilium.rulefit.outcome import Outcome

@@ -19,19 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.attributes import Attribute
-from concilium.federation.cohort import Cohort
-from concilium.federation.held_out import Part
-from concilium.federation.questions import PLAIN, Summed
-from concilium.federation.sums import MOST_PLACES, bound_reals, read_reals, write_reals
-from concilium.federation.work import CALL, Workload
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.held_out import Part
+from concilium.protocol.questions import PLAIN, Summed
+from concilium.protocol.sums import MOST_PLACES, bound_reals, read_reals, write_reals
+from concilium.protocol.work import CALL, Workload
 from concilium.rulefit.design import Design, estimate_design, recall_at_site
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.packed import unfold
 from concilium.rulefit.terms import RuleTerms, find_ends, read_terms
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 MOST_CANDIDATES = 100
 MOST_WORKING = 2000

@@ -13,18 +13,18 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from concilium.errors import MessageError
-from concilium.federation.attributes import Attribute
-from concilium.federation.cohort import Cohort
-from concilium.federation.questions import PLAIN, Gathered, Reply
-from concilium.federation.work import Workload, estimate_columns
 from concilium.policy.policy import LEAST_SUPPORT
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.questions import PLAIN, Gathered, Reply
+from concilium.protocol.work import Workload, estimate_columns
 from concilium.rulefit.boosting import boost, estimate_boosting
 from concilium.rulefit.design import find_codes
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rules import Rule, check_coded, check_rules
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 MOST_TREES = 10_000
 MOST_LEAVES = 100

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from concilium.compiling import compiled
 from concilium.errors import MessageError
-from concilium.federation.attributes import Attribute
-from concilium.federation.cohort import Cohort
-from concilium.federation.questions import PRIVATE, Sensitivity, Summed
-from concilium.federation.work import LABELLING, READ_LABEL, Workload
 from concilium.privacy.fixed_point import widen_sensitivity
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.questions import PRIVATE, Sensitivity, Summed
+from concilium.protocol.work import LABELLING, READ_LABEL, Workload
 from concilium.rulefit.design import Design, build_at_site, estimate_design
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.outcome import Outcome
@@ -31,7 +31,7 @@ from concilium.rulefit.packed import Bits
 from concilium.rulefit.terms import RuleTerms, read_terms
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 # With the widest norm and so many patients in each of seven hospitals, a sum fits 63 bits.
 MOST_PLACES = 24

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError
-from concilium.federation.conversation import Conversation
+from concilium.protocol.conversation import Conversation
 from concilium.rulefit.descent import minimise
 from concilium.rulefit.fitting import MOST_WORKING, Coefficients, Sums
 from concilium.rulefit.terms import RuleTerms

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from concilium.federation.attributes import MISSING
+from concilium.protocol.attributes import MISSING
 from concilium.rulefit.boosted_trees import GAPPED, NUMBER, BoostedTrees
 from concilium.rulefit.rules import Condition, Rule
 

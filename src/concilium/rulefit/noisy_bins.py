@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute
+from concilium.protocol.attributes import Attribute
 
 # An attribute whose patients are all in one bin stays nevertheless, because noise elsewhere looks like patients, with
 # at most this chance.

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.conversation import Conversation
+from concilium.protocol.conversation import Conversation
 
 Vector = NDArray[np.float64]
 # The mean gradient over patients, with noise, at these coefficients.

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import DoesNotFit, MessageError
-from concilium.federation.chance_tally import probability
-from concilium.federation.cohort import Cohort
+from concilium.models.risk_counts import probability
+from concilium.protocol.cohort import Cohort
 from concilium.records.columns import Coded, label
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.conversation import Conversation
+from concilium.protocol.conversation import Conversation
 from concilium.rulefit import newton
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.newton import AskSums, Columns

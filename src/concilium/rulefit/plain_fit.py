@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError
-from concilium.federation.attributes import Attribute, present
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.counts import AskCounts, split_counts
-from concilium.federation.decision import PERCENT_LEFT_OUT, Tally, decide
-from concilium.federation.method import as_written
-from concilium.federation.questions import Gaussian, Laplace
-from concilium.federation.schema import SchemaSeen, find_foreign_codings, set_against_rest
-from concilium.federation.sums import choose_places
+from concilium.models.method import as_written
+from concilium.models.threshold import PERCENT_LEFT_OUT, Tally, decide
 from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure, say_epsilon
 from concilium.privacy.mechanisms import LARGEST_SCALE
 from concilium.privacy.shares import LARGEST_POLYA_SCALE, is_unpayable
+from concilium.protocol.attributes import Attribute, present
+from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.counts import AskCounts, split_counts
+from concilium.protocol.questions import Gaussian, Laplace
+from concilium.protocol.schema import SchemaSeen, find_foreign_codings, set_against_rest
+from concilium.protocol.sums import choose_places
 from concilium.records.columns import Value, label
 from concilium.rulefit import fedda, newton, path
 from concilium.rulefit.body import RuleBody, TakenTerm

@@ -23,17 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError
-from concilium.federation.attributes import Attribute
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.counts import AskCounts, split_counts
-from concilium.federation.decision import decide
-from concilium.federation.edges import choose_cutoffs
-from concilium.federation.questions import Gaussian
-from concilium.federation.schema import set_against_rest, state_values
-from concilium.federation.sums import read_reals
+from concilium.models.threshold import decide
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.privacy.fixed_point import widen_sensitivity
 from concilium.privacy.shares import is_too_small
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.counts import AskCounts, split_counts
+from concilium.protocol.edges import choose_cutoffs
+from concilium.protocol.questions import Gaussian
+from concilium.protocol.schema import set_against_rest, state_values
+from concilium.protocol.sums import read_reals
 from concilium.records.columns import Value, label
 from concilium.rulefit.body import RuleBody, TakenTerm
 from concilium.rulefit.cutoffs import RULE_DEVIATION, measure

@@ -5,7 +5,7 @@ so that the house can work out support, subgroup rates and the pooled standard d
 sum (N - 1) s^2 / sum (N - 1), of which importances are made (docs/methods.md, section 2.10).
 
 Where the study decides by a sensitivity or by Youden, and only there (RuleFit.find_objection), the question also has
-coefficients, and asks for patients by class and chance (federation/chance_tally.py): 514 numbers more, once of those
+coefficients, and asks for patients by class and chance (models/risk_counts.py): 514 numbers more, once of those
 whom a first fit left out, and once of everybody; at no price, since neither release that it may have has a bound.
 """
 
@@ -19,19 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.attributes import Attribute
-from concilium.federation.chance_tally import BINS, count_chances, find_edges, read_chances
-from concilium.federation.cohort import Cohort
-from concilium.federation.decision import LEARNED_FROM, LEFT_OUT_FIRST, Tally
-from concilium.federation.held_out import Part
-from concilium.federation.sums import read_reals, write_reals
-from concilium.federation.work import CALL, Workload
+from concilium.models.risk_counts import BINS, count_chances, find_edges, read_chances
+from concilium.models.threshold import LEARNED_FROM, LEFT_OUT_FIRST, Tally
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.held_out import Part
+from concilium.protocol.sums import read_reals, write_reals
+from concilium.protocol.work import CALL, Workload
 from concilium.rulefit.design import build_at_site, estimate_design
 from concilium.rulefit.fitting import AskReals, Coefficients, predict, refuse_floored
 from concilium.rulefit.terms import RuleTerms
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 # So many columns at a time are held as numbers: bits take a sixty-fourth of the memory.
 BLOCK = 64

@@ -18,13 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import ModelError
-from concilium.federation.chance_tally import probability
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.counts import AskCounts
-from concilium.federation.decision import CallingRule, DecisionRule
-from concilium.federation.edges import MOST_EDGES
-from concilium.federation.explanation import Explanation
-from concilium.federation.method import (
+from concilium.models.explanation import Explanation
+from concilium.models.method import (
     AN_EPSILON,
     Attributes,
     Bins,
@@ -38,11 +33,16 @@ from concilium.federation.method import (
     read_epsilon,
     read_value,
 )
-from concilium.federation.prediction import AnyPatients, NewPatients
-from concilium.federation.questions import Statistic
+from concilium.models.prediction import AnyPatients, NewPatients
+from concilium.models.risk_counts import probability
+from concilium.models.threshold import CallingRule, DecisionRule
 from concilium.parameters import MOST_COUNTED, Parameter, choice, number, unwrap, whole
 from concilium.policy.policy import LEAST_SUPPORT
 from concilium.privacy.accounting import Plan
+from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.edges import MOST_EDGES
+from concilium.protocol.questions import Statistic
 from concilium.records.columns import label
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.charts import draw_importances, draw_rates

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.attributes import MISSING, Attribute, check_attributes, find_runs
+from concilium.protocol.attributes import MISSING, Attribute, check_attributes, find_runs
 from concilium.records.columns import Value, label
 
 Condition = tuple[int, ...]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar
 
-from concilium.federation.attributes import Attribute, present, unite
-from concilium.federation.edges import MOST_EDGES
-from concilium.federation.schema import AskSchema, SchemaSeen, find_unbinned, say_lacking
+from concilium.protocol.attributes import Attribute, present, unite
+from concilium.protocol.edges import MOST_EDGES
+from concilium.protocol.schema import AskSchema, SchemaSeen, find_unbinned, say_lacking
 from concilium.records.columns import Value
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute
-from concilium.federation.chance_tally import probability
+from concilium.models.risk_counts import probability
+from concilium.protocol.attributes import Attribute
 
 Vector = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from concilium.federation.decision import say_decided
+from concilium.models.threshold import say_decided
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.outcome import say_number
 

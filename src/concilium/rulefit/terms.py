@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from concilium.errors import MessageError
-from concilium.federation.attributes import Attribute
-from concilium.federation.messages import decode, encode
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.messages import decode, encode
 from concilium.rulefit.packed import Conditions, list_conditions
 from concilium.rulefit.rules import Condition, Rule, check_coded, check_rules, share
 

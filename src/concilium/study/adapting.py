@@ -12,8 +12,8 @@ from concilium.errors import ModelError
 from concilium.evaluation.alone import FOLDS, adapt_in_folds
 from concilium.evaluation.leave_out import FoldResult, predict_at
 from concilium.evaluation.summary import calibrate_all, summarise
-from concilium.federation.adapted import AdaptedModel, adapt
-from concilium.federation.model_file import load
+from concilium.models.model_file import load
+from concilium.models.recalibrated import AdaptedModel, adapt
 from concilium.records.dictionary import Dictionary
 from concilium.records.patients import Patients
 from concilium.records.table import Records
@@ -22,7 +22,7 @@ from concilium.study.courses import predict_outcomes, read_series
 from concilium.study.sections import CourseColumns
 
 if TYPE_CHECKING:
-    from concilium.federation.method import Method
+    from concilium.models.method import Method
     from concilium.study.study import Study
 
 

@@ -12,7 +12,7 @@ from concilium.errors import ModelError, StudyError
 from concilium.evaluation.audit import DELTA, Audit, audit_model
 from concilium.evaluation.audited_patients import AuditedPatients
 from concilium.evaluation.shadow_attack import Make
-from concilium.federation.model_file import load
+from concilium.models.model_file import load
 from concilium.records.patients import Patients
 from concilium.records.query import Query
 from concilium.records.table import Records
@@ -23,7 +23,7 @@ from concilium.study.sections import CourseColumns
 from concilium.study.sources import read_as_stated, read_tables, read_test_file
 
 if TYPE_CHECKING:
-    from concilium.federation.method import Method
+    from concilium.models.method import Method
     from concilium.study.study import Study
 
 Groups = tuple[Mapping[str, Patients], Mapping[str, Patients]]

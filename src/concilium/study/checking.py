@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from concilium.consult.table_check import TableCheck, TableUnderStudy
 from concilium.errors import StudyError, nearest
-from concilium.federation.table_check import TableCheck, TableUnderStudy
 from concilium.policy.policy import Policy
 from concilium.records.cells import read_as_numbers
 from concilium.records.table import Records

@@ -1,6 +1,6 @@
 """A sharing of codes from file to files: `share_codes(SharingFiles(...), out)` is what `concilium share` runs.
 
-The codes of a file pass the gate of the hospital that holds them (federation/site.py): its policy, its ledger. Who
+The codes of a file pass the gate of the hospital that holds them (protocol/site.py): its policy, its ledger. Who
 decides which codes are hidden with the sensitive ones are auxiliary patients, and those are never shared: patients of
 another file, or a part of the hospital's own who are held back. Three files come of it: the codes and what is known of
 how they were drawn, for whoever gets them, and a page for the hospital alone.
@@ -28,16 +28,16 @@ from concilium.codes.sharing_report import SharingReport, find_expected_loss, re
 from concilium.codes.taxonomy import Taxonomy
 from concilium.consult.sharing_page import SharingOccasion, render_sharing_page
 from concilium.errors import BudgetError, HouseError, RecordsError, StudyError
-from concilium.federation.card import Card
-from concilium.federation.house import House
-from concilium.federation.journal import open_for_owner
-from concilium.federation.patient_numbers import derive_order, order_patients
-from concilium.federation.site import Site
+from concilium.ledger.budgets import Balance
+from concilium.ledger.ledger import Ledger
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import rho_from_pure
-from concilium.privacy.budgets import Balance
 from concilium.privacy.identity import Identity
-from concilium.privacy.ledger import Ledger
+from concilium.protocol.card import Card
+from concilium.protocol.house import House
+from concilium.protocol.journal import open_for_owner
+from concilium.protocol.patient_numbers import derive_order, order_patients
+from concilium.protocol.site import Site
 from concilium.records.columns import label
 from concilium.records.patients import Patients
 from concilium.records.sequence_writing import FORMS

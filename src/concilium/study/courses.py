@@ -18,7 +18,7 @@ from concilium.evaluation.leave_out import FoldResult, Predictions, hold_out
 from concilium.evaluation.rule_judgement import DiscoveryFigures, judge_discovery
 from concilium.evaluation.summary import summarise
 from concilium.experts.experts import Experts
-from concilium.federation.decision import choose
+from concilium.models.threshold import choose
 from concilium.privacy.accounting import warn_of_delta
 from concilium.records.patients import Patients
 from concilium.records.series import Series
@@ -31,7 +31,7 @@ from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.site_rules import learn_rules
 
 if TYPE_CHECKING:
-    from concilium.federation.method import Method
+    from concilium.models.method import Method
     from concilium.study.sections import CourseColumns, Hospital, SplitTable
     from concilium.study.study import Study
 

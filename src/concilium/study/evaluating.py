@@ -15,15 +15,15 @@ from concilium.errors import StudyError
 from concilium.evaluation.comparison import compare, learn_alone_and_pooled, learn_in_every_way, tally
 from concilium.evaluation.folds import learn_folds
 from concilium.evaluation.leave_out import Fold, FoldResult, complete, deal_folds, hold_out
-from concilium.federation.card import Card
-from concilium.federation.house import House
-from concilium.federation.site import Site
+from concilium.protocol.card import Card
+from concilium.protocol.house import House
+from concilium.protocol.site import Site
 from concilium.records.table import Records, Value
 from concilium.study.sources import open_house, open_sites
 from concilium.study.work_in_progress import WorkInProgress
 
 if TYPE_CHECKING:
-    from concilium.federation.method import Method
+    from concilium.models.method import Method
     from concilium.study.study import Study
 
 Tables = Mapping[str, Records]

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from concilium.closed_lists import METHODS, load
 from concilium.errors import StudyError, nearest
+from concilium.registry import METHODS, load
 from concilium.study.sections import require_section, shown
 
 if TYPE_CHECKING:
-    from concilium.federation.method import Method
+    from concilium.models.method import Method
 
 
 def split_by_method(path: Path, document: Mapping[str, Any]) -> list[dict[str, Any]]:

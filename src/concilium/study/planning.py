@@ -9,14 +9,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from concilium.closed_lists import KINDS
 from concilium.errors import BudgetError
+from concilium.ledger.budgets import Balance
+from concilium.ledger.ledger import Ledger
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import Plan
-from concilium.privacy.budgets import Balance
 from concilium.privacy.identity import Identity, has_fingerprint
-from concilium.privacy.ledger import Ledger
 from concilium.records.sources import TEXT_FILES
+from concilium.registry import KINDS
 from concilium.study.sources import read_tables
 
 if TYPE_CHECKING:

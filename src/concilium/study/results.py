@@ -14,16 +14,16 @@ from concilium.consult.report import render_report
 from concilium.errors import StudyError
 from concilium.evaluation.metrics import FIGURES
 from concilium.evaluation.number_metrics import NUMBER_FIGURES
-from concilium.federation.decision import Decided
-from concilium.federation.journal import Journal
-from concilium.federation.terms import name_study
+from concilium.models.threshold import Decided
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
+from concilium.protocol.journal import Journal
+from concilium.protocol.terms import name_study
 from concilium.study.planning import count_models
 from concilium.study.work_in_progress import write_whole
 
 if TYPE_CHECKING:
-    from concilium.federation.card import Card
-    from concilium.federation.method import Method
+    from concilium.models.method import Method
+    from concilium.protocol.card import Card
     from concilium.records.table import Value
     from concilium.study.sections import Evaluate
     from concilium.study.study import Study

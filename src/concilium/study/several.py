@@ -25,7 +25,7 @@ from concilium.errors import (
     StudyError,
     StudyPending,
 )
-from concilium.federation.model_file import load
+from concilium.models.model_file import load
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, shown
 from concilium.study.planning import plan_several
 from concilium.study.results import (
@@ -41,8 +41,8 @@ from concilium.study.sources import read_tables, read_test_file
 from concilium.study.work_in_progress import WorkInProgress, write_whole
 
 if TYPE_CHECKING:
-    from concilium.federation.card import Card
-    from concilium.federation.method import Method
+    from concilium.models.method import Method
+    from concilium.protocol.card import Card
     from concilium.study.study import Study
 
 Tell = Callable[[str], None]

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from concilium.errors import RecordsError, StudyError, nearest
-from concilium.federation.cohort import identifies
-from concilium.federation.held_out import SIMULATION_KEY
-from concilium.federation.house import House
-from concilium.federation.schema import state_values
-from concilium.federation.site import Site
 from concilium.policy.constrain import say_held
 from concilium.policy.policy import Policy
+from concilium.protocol.cohort import identifies
+from concilium.protocol.held_out import SIMULATION_KEY
+from concilium.protocol.house import House
+from concilium.protocol.schema import state_values
+from concilium.protocol.site import Site
 from concilium.records.cells import read_as_labels
 from concilium.records.coding import Place, code_values, reads_as_number
 from concilium.records.grammar import measure, read_text

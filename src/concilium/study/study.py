@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from concilium.closed_lists import METHODS, RELEASES, load
 from concilium.errors import ConciliumError, QueryError, StudyError, nearest
+from concilium.registry import METHODS, RELEASES, load
 from concilium.study.attached_files import find_attached
 from concilium.study.methods import find_method, read_parameters, split_by_method
 from concilium.study.sections import (
@@ -38,8 +38,8 @@ from concilium.study.sections import (
 )
 
 if TYPE_CHECKING:
-    from concilium.federation.method import Method
-    from concilium.federation.releases.release import Release
+    from concilium.models.method import Method
+    from concilium.protocol.releases.release import Release
     from concilium.records.dictionary import Dictionary
     from concilium.records.table import Records
     from concilium.records.table_map import TableMap
@@ -353,7 +353,7 @@ class Study(About, frozen=True, kw_only=True):
     @property
     def way_out(self) -> Release:
         """The release, as an object."""
-        from concilium.federation.releases import find_release
+        from concilium.protocol.releases import find_release
 
         return find_release(self.release)
 

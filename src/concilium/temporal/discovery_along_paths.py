@@ -9,8 +9,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from concilium.federation.conversation import Conversation, Learned
-from concilium.federation.counts import AskCounts
+from concilium.protocol.conversation import Conversation, Learned
+from concilium.protocol.counts import AskCounts
 from concilium.temporal.discovery_body import DiscoveryBody, write_rules
 from concilium.temporal.discovery_search import DiscoveredRule, check_answer, estimate_parameter
 from concilium.temporal.path_search import PATH_LENGTH, PathDiscovery

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import msgspec
 
-from concilium.federation.decision import Decided
+from concilium.models.threshold import Decided
 from concilium.temporal.discovery_search import DiscoveredRule, ParameterEstimate
 from concilium.temporal.formula import Formula
 from concilium.temporal.parsing import parse

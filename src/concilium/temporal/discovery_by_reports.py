@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from concilium.federation.conversation import Conversation, Learned
-from concilium.federation.counts import AskCounts
+from concilium.protocol.conversation import Conversation, Learned
+from concilium.protocol.counts import AskCounts
 from concilium.temporal.discovery_body import DiscoveryBody, write_rules
 from concilium.temporal.local_search import BinQuestion, LocalDiscovery
 from concilium.temporal.rule_part import RulePart, Stage

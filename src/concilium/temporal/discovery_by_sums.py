@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.questions import Gaussian
+from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.questions import Gaussian
 from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, is_complete, write_rules
 from concilium.temporal.discovery_search import Discovery, LevelQuestion
 from concilium.temporal.rule_counts import AskRuleCounts

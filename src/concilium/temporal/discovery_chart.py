@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from concilium.federation.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
+from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
 from concilium.temporal.discovery_body import FoundRule
 
 WIDTH, NAMES, BAR, LINE = 780, 330, 12, 24

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Annotated, Any
 
 from concilium.errors import RecordsError
-from concilium.federation.method import read_edges
+from concilium.models.method import read_edges
 from concilium.parameters import MOST_COUNTED, Parameter, choice, name, number, share, whole
 from concilium.records.time_grid import read_duration
 from concilium.temporal.rule_part import MOST_HORIZON, MOST_LIMITS

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.cohort import Cohort
-from concilium.federation.questions import EXACT, Summed, is_positive
-from concilium.federation.work import Workload
 from concilium.privacy.bits import randomize_bits
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.questions import EXACT, Summed, is_positive
+from concilium.protocol.work import Workload
 from concilium.temporal.path_search import PATH_LENGTH
 from concilium.temporal.rule_codes import PARAMETER_SHARE
 from concilium.temporal.rule_counts import estimate_rules, find_parts, find_patience
@@ -32,7 +32,7 @@ from concilium.temporal.rule_task import RuleTask
 from concilium.temporal.site_rules import open_index
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 ASSUMED_RULES = 100
 

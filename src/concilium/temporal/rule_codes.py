@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.cohort import Cohort
-from concilium.federation.questions import EXACT, Summed, is_positive
-from concilium.federation.work import Workload
 from concilium.privacy.bits import find_replacement_threshold, randomize_codes
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.questions import EXACT, Summed, is_positive
+from concilium.protocol.work import Workload
 from concilium.temporal.rule_counts import estimate_rules, find_parts, find_patience
 from concilium.temporal.rule_grammar import Bins
 from concilium.temporal.rule_part import RulePart, open_part, read_template
@@ -30,7 +30,7 @@ from concilium.temporal.rule_task import RuleTask
 from concilium.temporal.site_rules import open_index
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 ASSUMED_RULES = 100
 PARAMETER_SHARE = Fraction(1, 4)

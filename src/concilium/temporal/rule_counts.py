@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.cohort import Cohort
-from concilium.federation.questions import PRIVATE, Sensitivity, Summed
-from concilium.federation.work import CALL, Workload
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.questions import PRIVATE, Sensitivity, Summed
+from concilium.protocol.work import CALL, Workload
 from concilium.temporal.rule_part import RulePart, open_part
 from concilium.temporal.rule_task import RuleTask
 from concilium.temporal.site_rules import open_index
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 MOST_ENTRIES = 1_000
 # For each template to be made; for each rule of a patient to be indexed and counted, and learned.

@@ -24,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import ModelError, StudyError
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.course_reading import AnySeries
-from concilium.federation.decision import TALLIED, CallingRule, Decided, DecisionRule, decide
-from concilium.federation.explanation import Explanation
-from concilium.federation.method import Delta, Epsilon, PrivateMethod, QueryText, as_written, documented
-from concilium.federation.prediction import KnownOutcomes
+from concilium.models.explanation import Explanation
+from concilium.models.method import Delta, Epsilon, PrivateMethod, QueryText, as_written, documented
+from concilium.models.prediction import KnownOutcomes
+from concilium.models.series_reading import AnySeries
+from concilium.models.threshold import TALLIED, CallingRule, Decided, DecisionRule, decide
 from concilium.parameters import share
 from concilium.privacy.accounting import Plan, exact_delta, exact_positive
+from concilium.protocol.conversation import Conversation, Learned, Partners
 from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
 from concilium.records.patients import Patients
 from concilium.records.query import Query

@@ -14,8 +14,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.decision import choose_one
-from concilium.federation.explanation import Explanation, Reason
+from concilium.models.explanation import Explanation, Reason
+from concilium.models.threshold import choose_one
 from concilium.records.series import Series
 from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, is_complete
 from concilium.temporal.rule_vote import cast_votes

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import FormulaError, MessageError
-from concilium.federation.cohort import Cohort
-from concilium.federation.questions import PRIVATE, Sensitivity, Summed
-from concilium.federation.work import CALL, Workload
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.questions import PRIVATE, Sensitivity, Summed
+from concilium.protocol.work import CALL, Workload
 from concilium.records.series_outcomes import find_windows
 from concilium.records.time_grid import read_step
 from concilium.temporal.evaluation import satisfied_all
@@ -31,7 +31,7 @@ from concilium.temporal.rule_task import RuleTask
 from concilium.temporal.site_rules import prepare
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 MOST_CHARACTERS = 1_000
 # For each patient and rule; for each patient, whose window is found.

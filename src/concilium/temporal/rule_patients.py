@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from concilium.errors import ModelError
-from concilium.federation.course_reading import AnySeries, lay_out_courses
+from concilium.models.series_reading import AnySeries, lay_out_courses
 from concilium.records.series import Series
 from concilium.records.time_grid import count_steps
 from concilium.temporal.formula import Formula

@@ -1,6 +1,6 @@
 """One randomised report of each client, for a discovery that trusts nobody (docs/methods.md, 6.9 and 6.11).
 
-Claim: as federation/releases/local.py says. What a client reports is drawn from the entries of the question that are
+Claim: as protocol/releases/local.py says. What a client reports is drawn from the entries of the question that are
 true of its own rules, padded and randomised (privacy/local_reports.py).
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from concilium.federation.cohort import Cohort
-from concilium.federation.questions import Reported
-from concilium.federation.work import Workload
 from concilium.privacy.local_reports import ListedAnswers, ReportChannel
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.questions import Reported
+from concilium.protocol.work import Workload
 from concilium.records.columns import Value
 from concilium.temporal.local_search import GROUPS
 from concilium.temporal.rule_counts import check_most, estimate_rules, find_parts, find_patience
@@ -21,7 +21,7 @@ from concilium.temporal.rule_part import RulePart, open_part
 from concilium.temporal.site_rules import open_index
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 # For each patient: to find its group, and to draw its report.
 REPORT = 2_000

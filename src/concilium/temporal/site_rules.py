@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from concilium.errors import DoesNotFit
-from concilium.federation.cohort import Cohort
+from concilium.protocol.cohort import Cohort
 from concilium.records.patients import PatientPart
 from concilium.records.series import Series
 from concilium.records.series_outcomes import find_windows

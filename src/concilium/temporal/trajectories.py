@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import ModelError
-from concilium.federation.pictures import COLOURS, INK, SOFT, draw_frame, element_text
+from concilium.models.pictures import COLOURS, INK, SOFT, draw_frame, element_text
 from concilium.records.series import Series
 from concilium.temporal.evaluation import robustness_all, satisfied_all
 from concilium.temporal.formula import Always, Eventually, Formula, Limit, Until

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.decision import Decided, choose_one
+from concilium.models.threshold import Decided, choose_one
 from concilium.records.columns import Value, label
 from concilium.trees.conditions import condition
 from concilium.trees.shares import class_shares

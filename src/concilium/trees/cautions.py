@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute
-from concilium.federation.schema import SchemaSeen, SharedSchema, find_foreign_codings
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.schema import SchemaSeen, SharedSchema, find_foreign_codings
 from concilium.records.columns import Value, label
 from concilium.trees.schemas import TreeStudy
 

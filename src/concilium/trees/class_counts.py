@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from concilium.federation.attributes import present
-from concilium.federation.cohort import Cohort
-from concilium.federation.questions import EXACT, Gathered, Reply
-from concilium.federation.sample import LEAST_PATIENTS, Sample, is_positive
-from concilium.federation.schema import MOST_LISTED, list_classes
-from concilium.federation.work import READ_CATEGORY, READING, Workload
+from concilium.protocol.attributes import present
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.questions import EXACT, Gathered, Reply
+from concilium.protocol.sample import LEAST_PATIENTS, Sample, is_positive
+from concilium.protocol.schema import MOST_LISTED, list_classes
+from concilium.protocol.work import READ_CATEGORY, READING, Workload
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 TOO_FEW = f"fewer than {LEAST_PATIENTS} patients to learn from"
 NO_POSITIVE = "no positive patient"

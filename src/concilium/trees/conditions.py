@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from concilium.federation.attributes import find_runs
+from concilium.protocol.attributes import find_runs
 from concilium.records.columns import Value, label
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concilium.federation.decision import say_decided
+from concilium.models.threshold import say_decided
 from concilium.records.columns import label
 from concilium.trees.body import TreeBody
 

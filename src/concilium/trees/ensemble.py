@@ -16,14 +16,14 @@ import msgspec
 import numpy as np
 
 from concilium.errors import HouseError, nearest
-from concilium.federation.attributes import Attribute, present
-from concilium.federation.conversation import Among, Conversation
-from concilium.federation.counts import AskCounts, Counts
-from concilium.federation.decision import HELD_OUT, LEARNED_FROM, Tally
-from concilium.federation.run import together
-from concilium.federation.sample import Sample
-from concilium.federation.schema import SchemaSeen, SharedSchema, set_against_rest, share_schema
-from concilium.federation.splits import Split
+from concilium.models.threshold import HELD_OUT, LEARNED_FROM, Tally
+from concilium.protocol.attributes import Attribute, present
+from concilium.protocol.conversation import Among, Conversation
+from concilium.protocol.counts import AskCounts, Counts
+from concilium.protocol.run import together
+from concilium.protocol.sample import Sample
+from concilium.protocol.schema import SchemaSeen, SharedSchema, set_against_rest, share_schema
+from concilium.protocol.splits import Split
 from concilium.records.columns import Value, label
 from concilium.trees.bands import deal_bands
 from concilium.trees.class_counts import AskClassCounts, ClassCounts

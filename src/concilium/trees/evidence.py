@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.decision import choose_one
-from concilium.federation.explanation import Explanation, Reason
+from concilium.models.explanation import Explanation, Reason
+from concilium.models.threshold import choose_one
 from concilium.records.columns import label
 from concilium.trees.explanation import say_reasons
 

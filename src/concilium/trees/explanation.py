@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from concilium.federation.decision import Decided, choose_one
-from concilium.federation.explanation import Explanation, Reason
-from concilium.federation.prediction import NO_ENTRIES, Entries
+from concilium.models.explanation import Explanation, Reason
+from concilium.models.prediction import NO_ENTRIES, Entries
+from concilium.models.threshold import Decided, choose_one
 from concilium.records.columns import Value, label
 from concilium.trees.body import TreeBody
 from concilium.trees.settling import mix_shares, spread

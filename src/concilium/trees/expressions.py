@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from concilium.federation.attributes import find_runs
+from concilium.protocol.attributes import find_runs
 from concilium.records.columns import Value
 from concilium.trees.body import Told, TreeBody, TreeNode
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.compiling import compiled
-from concilium.federation.attributes import MISSING, Attribute
+from concilium.protocol.attributes import MISSING, Attribute
 
 TIE = 1e-9
 ANYWHERE = -1  # the place in line of a value that may join any group

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import MISSING, Attribute
-from concilium.federation.conversation import Conversation
-from concilium.federation.counts import Counts
-from concilium.federation.questions import MOST_NUMBERS
-from concilium.federation.routing import STAYS
-from concilium.federation.schema import SharedSchema
-from concilium.federation.splits import Split, distinct
+from concilium.protocol.attributes import MISSING, Attribute
+from concilium.protocol.conversation import Conversation
+from concilium.protocol.counts import Counts
+from concilium.protocol.questions import MOST_NUMBERS
+from concilium.protocol.routing import STAYS
+from concilium.protocol.schema import SharedSchema
+from concilium.protocol.splits import Split, distinct
 from concilium.records.columns import Value
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
 from concilium.trees.grouping import Grouped, group_values

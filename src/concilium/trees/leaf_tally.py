@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from concilium.federation.counts import Counts
-from concilium.federation.decision import LEARNED_FROM, LEFT_OUT_FIRST, Tally, decide
+from concilium.models.threshold import LEARNED_FROM, LEFT_OUT_FIRST, Tally, decide
+from concilium.protocol.counts import Counts
 from concilium.trees.body import TreeBody, TreeNode
 from concilium.trees.shares import class_shares
 

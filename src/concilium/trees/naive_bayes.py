@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute
-from concilium.federation.chance_tally import read_chances
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.counts import AskCounts, Counts
-from concilium.federation.decision import (
+from concilium.models.explanation import Explanation
+from concilium.models.method import documented
+from concilium.models.prediction import AnyPatients
+from concilium.models.risk_counts import read_chances
+from concilium.models.threshold import (
     LEFT_OUT_FIRST,
     PERCENT_LEFT_OUT,
     CallingRule,
@@ -29,15 +29,15 @@ from concilium.federation.decision import (
     decide,
     say_decided,
 )
-from concilium.federation.explanation import Explanation
-from concilium.federation.held_out import Part
-from concilium.federation.method import documented
-from concilium.federation.prediction import AnyPatients
-from concilium.federation.questions import Gaussian, Statistic
-from concilium.federation.routing import STAYS
-from concilium.federation.schema import SharedSchema, share_schema, state_schema
-from concilium.federation.splits import Split
 from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.counts import AskCounts, Counts
+from concilium.protocol.held_out import Part
+from concilium.protocol.questions import Gaussian, Statistic
+from concilium.protocol.routing import STAYS
+from concilium.protocol.schema import SharedSchema, share_schema, state_schema
+from concilium.protocol.splits import Split
 from concilium.records.columns import label
 from concilium.trees.body import BEFOREHAND, BodyOfTrees, TreeBody, TreeNode
 from concilium.trees.cautions import find_oddities

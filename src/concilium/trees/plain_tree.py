@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from concilium.federation.attributes import Attribute
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.counts import AskCounts, Counts, split_counts
-from concilium.federation.decision import HELD_OUT, LEFT_OUT_FIRST, PERCENT_LEFT_OUT, weigh_errors
-from concilium.federation.edges import choose_cutoffs
-from concilium.federation.held_out import Part
-from concilium.federation.messages import encode
-from concilium.federation.schema import SchemaSeen, SharedSchema, share_schema
-from concilium.federation.splits import Split
-from concilium.federation.sums import write_sum
+from concilium.models.threshold import HELD_OUT, LEFT_OUT_FIRST, PERCENT_LEFT_OUT, weigh_errors
 from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.counts import AskCounts, Counts, split_counts
+from concilium.protocol.edges import choose_cutoffs
+from concilium.protocol.held_out import Part
+from concilium.protocol.messages import encode
+from concilium.protocol.schema import SchemaSeen, SharedSchema, share_schema
+from concilium.protocol.splits import Split
+from concilium.protocol.sums import write_sum
 from concilium.trees.body import TreeBody
 from concilium.trees.cautions import find_constant, find_lonely_classes, find_oddities, say_constant
 from concilium.trees.growing import GrowingNode, finish, grow

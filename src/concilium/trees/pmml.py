@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from xml.sax.saxutils import quoteattr
 
 import concilium
-from concilium.federation.attributes import find_runs
-from concilium.federation.pictures import printable
+from concilium.models.pictures import printable
+from concilium.protocol.attributes import find_runs
 from concilium.records.columns import Value, label
 from concilium.trees.body import Told, TreeBody
 

@@ -20,14 +20,14 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute
-from concilium.federation.conversation import Conversation
-from concilium.federation.counts import Counts
-from concilium.federation.questions import MOST_NOISY_NUMBERS
-from concilium.federation.routing import STAYS
-from concilium.federation.schema import SharedSchema
-from concilium.federation.splits import Split
 from concilium.privacy.shares import RESERVE, variance_within
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.conversation import Conversation
+from concilium.protocol.counts import Counts
+from concilium.protocol.questions import MOST_NOISY_NUMBERS
+from concilium.protocol.routing import STAYS
+from concilium.protocol.schema import SharedSchema
+from concilium.protocol.splits import Split
 from concilium.trees.grouping import Grouped, group_values, ungrouped
 from concilium.trees.growing import GrowingNode, cells_of, choose, xlog2x
 from concilium.trees.private_estimates import ExpectedCounts, NodeEstimate, estimate, estimate_leaf

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from concilium.federation.attributes import Attribute
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.counts import AskCounts, Counts
-from concilium.federation.decision import HELD_OUT, weigh_errors
-from concilium.federation.questions import Gaussian
-from concilium.federation.schema import SharedSchema, state_schema
-from concilium.federation.splits import Split
+from concilium.models.threshold import HELD_OUT, weigh_errors
 from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.counts import AskCounts, Counts
+from concilium.protocol.questions import Gaussian
+from concilium.protocol.schema import SharedSchema, state_schema
+from concilium.protocol.splits import Split
 from concilium.trees.body import TreeBody
 from concilium.trees.growing import finish
 from concilium.trees.leaf_tally import decide_tree, tally_held_out

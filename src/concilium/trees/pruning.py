@@ -1,11 +1,11 @@
 """Reduced-error pruning from held-out counts (docs/methods.md, section 1.8; Quinlan 1987).
 
-Every site holds out some of its patients (federation/held_out.py); the tree is grown from the others. One further
+Every site holds out some of its patients (protocol/held_out.py); the tree is grown from the others. One further
 question then counts the classes of the held-out patients wherever they come to rest, and from the bottom up a split is
 taken back where its node alone, as a leaf, makes no more errors on them than all that hangs on it. What a node says,
 and the counts that it keeps, are those of the patients that the tree was grown from.
 
-Errors weigh as the study's decision has it (federation/decision.py): each the same under `majority`; by prevalence as
+Errors weigh as the study's decision has it (models/threshold.py): each the same under `majority`; by prevalence as
 balanced accuracy weighs them, so that a rare class does not have all splits taken back.
 
 All of it is a function of sums over sites: under `exact` and `masked` the tree is the one that pooling the two parts
@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from concilium.federation.conversation import Conversation
-from concilium.federation.counts import Counts
-from concilium.federation.decision import ErrorCosts
-from concilium.federation.questions import MOST_NUMBERS
-from concilium.federation.routing import STAYS
-from concilium.federation.splits import Split, distinct
+from concilium.models.threshold import ErrorCosts
+from concilium.protocol.conversation import Conversation
+from concilium.protocol.counts import Counts
+from concilium.protocol.questions import MOST_NUMBERS
+from concilium.protocol.routing import STAYS
+from concilium.protocol.splits import Split, distinct
 from concilium.trees.growing import GrowingNode
 
 # Given splits and leaves: the class counts of held-out patients there, [node, 1, class].

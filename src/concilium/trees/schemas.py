@@ -8,10 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from concilium.errors import StudyError
-from concilium.federation.conversation import B, Conversation
-from concilium.federation.counts import AskCounts
-from concilium.federation.decision import DecisionRule, find_positive
-from concilium.federation.method import (
+from concilium.models.method import (
     Attributes,
     Bins,
     Delta,
@@ -23,11 +20,14 @@ from concilium.federation.method import (
     Target,
     Values,
 )
-from concilium.federation.questions import Statistic
-from concilium.federation.releases.release import Release
-from concilium.federation.schema import AskSchema, SchemaSeen, state_values
+from concilium.models.threshold import DecisionRule, find_positive
 from concilium.privacy.accounting import PlannedQuestion
 from concilium.privacy.shares import is_too_small
+from concilium.protocol.conversation import B, Conversation
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.questions import Statistic
+from concilium.protocol.releases.release import Release
+from concilium.protocol.schema import AskSchema, SchemaSeen, state_values
 from concilium.records.columns import Value
 from concilium.trees.private_growing import TreeBudget
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.federation.attributes import Attribute, present, recode
-from concilium.federation.prediction import NO_ENTRIES, Entries, NewPatients
-from concilium.federation.routing import STAYS, Branching, route
+from concilium.models.prediction import NO_ENTRIES, Entries, NewPatients
+from concilium.protocol.attributes import Attribute, present, recode
+from concilium.protocol.routing import STAYS, Branching, route
 from concilium.records.columns import label
 from concilium.trees.body import TreeBody
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.compiling import compiled
-from concilium.federation.attributes import MISSING, Attribute
+from concilium.protocol.attributes import MISSING, Attribute
 from concilium.trees.grouping import Grouped, ungrouped
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass, field
 
-from concilium.federation.pictures import COLOURS, INK, RULE, SMALL, SOFT, draw_frame, element_text
+from concilium.models.pictures import COLOURS, INK, RULE, SMALL, SOFT, draw_frame, element_text
 from concilium.records.columns import label
 from concilium.trees.body import TreeBody
 from concilium.trees.shares import class_shares

@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.decision import PERCENT_LEFT_OUT
-from concilium.federation.edges import MOST_EDGES
-from concilium.federation.explanation import Explanation
-from concilium.federation.held_out import MOST_PERCENT, Part
-from concilium.federation.method import documented
-from concilium.federation.prediction import AnyPatients
+from concilium.models.explanation import Explanation
+from concilium.models.method import documented
+from concilium.models.prediction import AnyPatients
+from concilium.models.threshold import PERCENT_LEFT_OUT
 from concilium.parameters import MOST_COUNTED, Parameter, choice, flag, number, whole
 from concilium.privacy.accounting import Plan
+from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.edges import MOST_EDGES
+from concilium.protocol.held_out import MOST_PERCENT, Part
 from concilium.trees import plain_tree, private_tree
 from concilium.trees.body import Told, TreeBody
 from concilium.trees.drawing import draw

@@ -25,20 +25,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.federation.attributes import Attribute
-from concilium.federation.chance_tally import BINS, count_chances, find_edges
-from concilium.federation.cohort import Cohort
-from concilium.federation.decision import CallingRule
-from concilium.federation.held_out import Part
-from concilium.federation.questions import PLAIN, Summed
-from concilium.federation.routing import route
-from concilium.federation.sample import MOST_EXPERTS, Sample, is_positive
-from concilium.federation.site_columns import find_columns
-from concilium.federation.splits import Split, check_tree, estimate_routing, find_branchings
-from concilium.federation.work import CALL, READ_CATEGORY, Workload, estimate_columns
+from concilium.models.risk_counts import BINS, count_chances, find_edges
+from concilium.models.threshold import CallingRule
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.held_out import Part
+from concilium.protocol.questions import PLAIN, Summed
+from concilium.protocol.routing import route
+from concilium.protocol.sample import MOST_EXPERTS, Sample, is_positive
+from concilium.protocol.site_columns import find_columns
+from concilium.protocol.splits import Split, check_tree, estimate_routing, find_branchings
+from concilium.protocol.work import CALL, READ_CATEGORY, Workload, estimate_columns
 
 if TYPE_CHECKING:
-    from concilium.federation.releases.release import Release
+    from concilium.protocol.releases.release import Release
 
 Rule = Literal["balanced", "majority"]
 # Patients by class, negative first.

@@ -2,7 +2,7 @@
 
 docs/methods.md, sections 1.11 to 1.13. Where the positive class is rare, one tree calls nearly everybody negative.
 Here every expert is a distributed tree over all positives and a few times as many negatives of each site
-(federation/sample.py). Experts are added two at a time until that no longer helps (stopping.py). The card says what
+(protocol/sample.py). Experts are added two at a time until that no longer helps (stopping.py). The card says what
 the release protects. Experts ask more than one tree does, so sites release more numbers.
 """
 
@@ -18,18 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
-from concilium.federation.conversation import Conversation, Learned, Partners
-from concilium.federation.decision import (
-    CallingRule,
-    Decided,
-    DecisionRule,
-    Tally,
-    decide,
-    parse,
-    say_decided,
-)
-from concilium.federation.explanation import Explanation
-from concilium.federation.method import (
+from concilium.models.explanation import Explanation
+from concilium.models.method import (
     Attributes,
     Bins,
     Method,
@@ -39,11 +29,21 @@ from concilium.federation.method import (
     Target,
     documented,
 )
-from concilium.federation.prediction import AnyPatients
-from concilium.federation.questions import Statistic
-from concilium.federation.sample import MOST_NEGATIVES, Sample
+from concilium.models.prediction import AnyPatients
+from concilium.models.threshold import (
+    CallingRule,
+    Decided,
+    DecisionRule,
+    Tally,
+    decide,
+    parse,
+    say_decided,
+)
 from concilium.parameters import Parameter, choice, share, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.questions import Statistic
+from concilium.protocol.sample import MOST_NEGATIVES, Sample
 from concilium.records.columns import label
 from concilium.trees.body import BodyOfTrees, TreeBody, TreeNode
 from concilium.trees.cautions import find_oddities

@@ -1,0 +1,1 @@
+"""What a hospital has released: one store, one hash chain, budgets, agreed studies."""

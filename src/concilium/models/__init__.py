@@ -1,0 +1,1 @@
+"""What methods have in common: the estimator contract, thresholds, predictions, explanations, model files."""

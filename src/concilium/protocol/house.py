@@ -1,0 +1,201 @@
+"""The clearing house: which sites it reaches, how long it waits, what it remembers of them; never a record.
+
+A method opens a `Run` (run.py) and asks its questions through that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from concilium.errors import HouseError, MaskError, StudyError
+from concilium.privacy.identity import Identity
+from concilium.protocol.card import Card
+from concilium.protocol.conversation import B, Conversation, Learned, Partners
+from concilium.protocol.journal import open_for_owner
+from concilium.protocol.messages import LedgerHead
+from concilium.protocol.run import Run, SitesChanged
+from concilium.protocol.terms import MOST_DAYS, MOST_PURPOSE, Draft
+from concilium.protocol.transport import Answering, Transport
+from concilium.records.dictionary import Dictionary
+from concilium.registry import load
+
+# Where the transport of sites of this process is: what reaches sites elsewhere builds on the protocol.
+EMBEDDED = "concilium.transports.embedded:Embedded"
+
+
+class KnownSite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a house remembers of a site."""
+
+    identity: str
+    head: LedgerHead
+
+
+class House:
+    """`House([site, ...])` is embedded: no server, no network. `transport` reaches sites elsewhere.
+
+    timeout   seconds to wait for the answers of one round
+    on_loss   "continue": go on with the sites that stayed; "stop": stop, naming the lost site. A masked study
+              always stops: its sum with a site and without it would differ by that site's whole answer
+    journal   a file for finished rounds, so that an interrupted run can be resumed; it and the memory are made
+              readable by their owner only
+    memory    a file where the house keeps, for every site, the identity it signs with and the last head of its ledger,
+              from one run to the next: a ledger that was put back to an older copy is noticed by that
+    on_round  called with a line of text at each round
+    identity  a file with the key by which hospitals know this house, made on first use; without one it is made for this
+              process, or kept beside the journal
+    purpose   what its studies are for, in words: hospitals read it before they agree
+    dictionary  what the attributes of its studies are: public, it stands in their terms and on their cards
+    check_tables  its studies ask hospitals whether their tables fit it: those whose policy tells that (`tell_fit`) say
+              so, or which columns do not, and the cards name them
+    days      its studies end after so many days
+    patience  seconds to wait where a person of a hospital must agree first
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[Answering] = (),
+        *,
+        transport: Transport | None = None,
+        timeout: float = 60.0,
+        on_loss: Literal["continue", "stop"] = "continue",
+        journal: str | Path | None = None,
+        memory: str | Path | None = None,
+        on_round: Callable[[str], None] | None = None,
+        identity: str | Path | Identity | None = None,
+        purpose: str = "",
+        dictionary: Dictionary | None = None,
+        check_tables: bool = False,
+        days: int = 30,
+        patience: float = 0.0,
+        revoked: Sequence[str] = (),
+    ) -> None:
+        if transport is None:
+            by_name: dict[str, Answering] = {}
+            for site in sites:
+                if not callable(getattr(site, "answer", None)):
+                    raise HouseError(f"a house takes a list of sites; got {type(site).__name__} among them")
+                if site.name in by_name:
+                    raise HouseError(f"two sites are named {site.name!r}; give each site a name of its own")
+                by_name[site.name] = site
+            transport = load(EMBEDDED)(by_name)
+        if not transport.names:
+            raise HouseError("a house needs at least one site")
+        if on_loss not in ("continue", "stop"):
+            raise StudyError(f"on_loss must be 'continue' or 'stop'; got {on_loss!r}")
+        if not isinstance(timeout, int | float) or not timeout > 0:
+            raise StudyError(f"timeout must be a number of seconds above 0; got {timeout!r}")
+        if not isinstance(days, int) or not 1 <= days <= MOST_DAYS:
+            raise StudyError(f"days must be a whole number from 1 to {MOST_DAYS}; got {days!r}")
+        if not isinstance(patience, int | float) or not patience >= 0:
+            raise StudyError(f"patience must be a number of seconds from 0; got {patience!r}")
+        if not isinstance(purpose, str) or len(purpose) > MOST_PURPOSE or not purpose.isprintable():
+            raise StudyError(f"purpose must be a text of at most {MOST_PURPOSE} characters; got {purpose!r}")
+        if dictionary is not None and not isinstance(dictionary, Dictionary):
+            raise StudyError(
+                f"dictionary must be a Dictionary, such as Dictionary.read(...); got {dictionary!r}"
+            )
+        self._identity = identity
+        self.dictionary = Dictionary() if dictionary is None else dictionary
+        self.purpose, self.days, self.patience = purpose, days, patience
+        self.check_tables = check_tables
+        self.revoked = tuple(revoked)  # fingerprints of sites' identities that are never believed again
+        self.transport = transport
+        self.timeout = timeout
+        self.on_loss = on_loss
+        self.journal = journal
+        self.on_round = on_round
+        # The last ledger head each site told (echoed to it, so that a rolled-back ledger is noticed), and the
+        # identity it first signed with (no other is believed later).
+        self.heads: dict[str, LedgerHead] = {}
+        self.identities: dict[str, bytes] = {}
+        self._memory = None if memory is None else Path(memory)
+        self._recall()
+
+    @classmethod
+    def of(cls, sites: House | Iterable[Answering]) -> House:
+        """A house as it is, or one of these sites."""
+        if isinstance(sites, House):
+            return sites
+        if not isinstance(sites, Iterable):
+            raise HouseError(f"fit takes a House, or a list of sites; got {type(sites).__name__}")
+        return cls(list(sites))
+
+    @cached_property
+    def identity(self) -> Identity:
+        """The key of this house: the one it was given, or one that lasts as long as its journal, or as this process."""
+        if isinstance(self._identity, Identity):
+            return self._identity
+        if self._identity is None and self.journal is None:
+            return Identity.create()
+        try:
+            return Identity.at(self._identity if self._identity is not None else f"{self.journal}.identity")
+        except MaskError as error:
+            raise HouseError(str(error)) from None
+
+    def remember(self) -> None:
+        """Write down who the sites are and how far their ledgers have come."""
+        if self._memory is None:
+            return
+        known = {
+            site: KnownSite(self.identities.get(site, b"").hex(), head) for site, head in self.heads.items()
+        }
+        partial = self._memory.with_name(f"{self._memory.name}.{os.getpid()}.part")
+        try:
+            # Another study of the same house may be writing, too: what it saw later stands.
+            for site, said in self._read_memory().items():
+                if site not in known or said.head.count > known[site].head.count:
+                    known[site] = said
+            with os.fdopen(open_for_owner(partial, os.O_TRUNC), "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(known), indent=1))
+            partial.replace(self._memory)
+        except OSError as error:
+            raise HouseError(f"{self._memory}: cannot be written ({error.strerror})") from None
+
+    def _read_memory(self) -> dict[str, KnownSite]:
+        if self._memory is None or not self._memory.exists():
+            return {}
+        try:
+            return msgspec.json.decode(self._memory.read_bytes(), type=dict[str, KnownSite])
+        except (OSError, ValueError) as error:
+            raise HouseError(
+                f"{self._memory}: this is not what a house remembers of its sites ({error})"
+            ) from None
+
+    def _recall(self) -> None:
+        # Also those that are not its own sites: under masks it reaches hospitals through regions.
+        known = self._read_memory()
+        try:
+            # Of a site that was given a new identity the head alone is known, until it answers (house_file.py).
+            self.identities = {
+                site: bytes.fromhex(said.identity) for site, said in known.items() if said.identity
+            }
+        except ValueError as error:
+            raise HouseError(
+                f"{self._memory}: this is not what a house remembers of its sites ({error})"
+            ) from None
+        self.heads = {site: said.head for site, said in known.items()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.transport.names
+
+    def open(self, draft: Draft) -> Run:
+        """A run of a study over all sites of this house."""
+        return Run(self, draft)
+
+    def learn(self, draft: Draft, begin: Callable[[Partners], Conversation[Learned[B]]]) -> tuple[B, Card]:
+        """What comes of a method's conversation with all sites, begun anew with the rest whenever some are lost."""
+        with self.open(draft) as run:
+            while True:
+                try:
+                    learned = run.converse(begin(run))
+                except SitesChanged:
+                    continue  # sites only ever get fewer, so this ends
+                run.begin()  # a study that asked nothing was agreed to all the same
+                return learned.body, run.finish(learned.patients, learned.warnings, learned.decision)

@@ -1,0 +1,293 @@
+"""The steps that set up and open masked rounds, and a site's memberships in masked studies.
+
+The masked release (releases/masked.py) says when they are taken, protocol/membership.py what a site checks on the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MaskError
+from concilium.ledger.ledger import Head, Ledger
+from concilium.ledger.mask_store import MOST_STUDIES, SqliteMaskStore, say_names
+from concilium.policy.policy import Policy
+from concilium.privacy.identity import Identity, fingerprint, statement
+from concilium.privacy.manifest import Manifest, accept
+from concilium.privacy.masks import LINK_BYTES, WIRE, MaskedVector, Seed, Shown
+from concilium.privacy.study_keys import Roll, StudyKey, Witness
+from concilium.protocol.membership import Membership
+from concilium.protocol.messages import Envelope, decode
+from concilium.protocol.questions import Reply, Step
+
+FORGET = (
+    "Nothing is added up with it until it puts its newest ledger back, or accepts this one and each of the others "
+    "takes note (concilium ledger forget-peer)"
+)
+
+UNDER_MASKS = frozenset({"masked", "private"})
+
+
+class Joined(Reply, frozen=True):
+    """The site takes part; this is its key for the study."""
+
+    key: StudyKey
+
+
+class Done(Reply, frozen=True):
+    """Nothing but that it was done."""
+
+
+class Covered(Reply, frozen=True):
+    """A vector under masks."""
+
+    masked: MaskedVector
+
+
+class Opened(Reply, frozen=True):
+    """The seed of the site's own mask for one vector."""
+
+    seed: Seed
+
+
+class Greeting(Reply, frozen=True):
+    """What a manifest must say of this site; its identity is in the answer around it. A region names those whom it
+    passes messages on to, and takes no part itself."""
+
+    colluders: int
+    below: tuple[str, ...] = ()
+
+
+class Hello(Step, frozen=True, kw_only=True):
+    """Who are you, and how many colluding sites do you want tolerated?"""
+
+    kind: ClassVar[str] = "mask.hello"
+    before_study: ClassVar[bool] = True
+    releases: ClassVar[frozenset[str]] = UNDER_MASKS
+
+
+class Join(Step, frozen=True, kw_only=True):
+    """Take part in the study: its manifest follows from its terms."""
+
+    kind: ClassVar[str] = "mask.join"
+    releases: ClassVar[frozenset[str]] = UNDER_MASKS
+
+
+class Meet(Step, frozen=True, kw_only=True):
+    """All participants have joined (the template holds the keys of your neighbours): agree on masks with them."""
+
+    kind: ClassVar[str] = "mask.meet"
+    releases: ClassVar[frozenset[str]] = UNDER_MASKS
+
+
+class Open(Step, frozen=True, kw_only=True, dict=True):
+    """All participants have answered the question of this content (the template holds hashes of it): open yours."""
+
+    kind: ClassVar[str] = "mask.open"
+    releases: ClassVar[frozenset[str]] = UNDER_MASKS
+
+    kind_asked: str
+    body: bytes
+
+    @cached_property
+    def content(self) -> bytes:
+        return write_content(self.kind_asked, hashlib.sha256(self.body).digest())
+
+
+class End(Step, frozen=True, kw_only=True):
+    """The study is over: forget its keys."""
+
+    kind: ClassVar[str] = "mask.end"
+    releases: ClassVar[frozenset[str]] = UNDER_MASKS
+
+
+class Memberships:
+    """The masked studies a site takes part in. `introduced` are peers that an embedded house vouched for."""
+
+    def __init__(self, site: str, identity: Identity, policy: Policy, ledger: Ledger, records: str) -> None:
+        self._site, self._identity, self._policy = site, identity, policy
+        self._ledger, self._records = ledger, records
+        self._store: SqliteMaskStore | None = None
+        self._introduced: Mapping[str, str] = {}
+        self._memberships: dict[str, Membership] = {}
+        self._shown: dict[str, bytes] = {}  # which entry of our ledger each neighbour was shown last
+        self._lock = threading.Lock()
+
+    def introduce(self, peers: Mapping[str, str]) -> bool:
+        """Pin these peers for want of own ones; False where the policy pins its own, which then stand."""
+        if self._policy.peers:
+            return False
+        self._introduced = peers
+        return True
+
+    def set_up(self, study: str, step: Step, template: bytes) -> Reply:
+        """The steps of a masked study that tell nothing about patients."""
+        match step:
+            case Hello():
+                return Greeting(self._policy.colluders)
+            case Meet():
+                membership = self.at(study)
+                membership.meet(
+                    decode(template, Roll), partial(self._compare_ledgers, membership.manifest.fingerprints)
+                )
+            case End():
+                self.at(study).forget()
+                with self._lock:
+                    self._memberships.pop(study, None)
+            case _:
+                raise MaskError(f"{step.kind!r} sets nothing up")
+        return Done()
+
+    def check(self, manifest: Manifest) -> None:
+        """MaskError unless we would take part with these participants: pinned all, and enough of them."""
+        accept(
+            manifest,
+            self._site,
+            self._identity.public,
+            self._policy.peers or self._introduced,
+            colluders=self._policy.colluders,
+        )
+
+    def join(self, study: str, manifest: Manifest) -> Joined:
+        """Become (or become again) a member of a study, of which everything is in its terms: nothing of the house's
+        choosing may answer, by a refusal, whether a count of ours is above it."""
+        for name, identity in manifest.identities.items():
+            if self._policy.revokes(identity):
+                raise MaskError(
+                    f"{name} takes part under {fingerprint(identity)}, which is revoked at {self._site}"
+                )
+        membership = Membership(
+            manifest,
+            self._site,
+            self._identity,
+            self._policy.peers or self._introduced,
+            self._open_store(),
+            colluders=self._policy.colluders,
+            witness=self._bear_witness(manifest),
+            standing=self._ledger.standing,
+            shown=lambda name: self._shown.get(manifest.fingerprints[name], b""),
+        )
+        with self._lock:
+            self._memberships[study] = membership
+            if len(self._memberships) > MOST_STUDIES:  # who comes back joins again, as after a restart
+                del self._memberships[next(iter(self._memberships))]
+        return Joined(membership.key)
+
+    def _bear_witness(self, manifest: Manifest) -> Witness:
+        """How far the ledgers of our neighbours had come when we last opened a sum with them: who shares masks with
+        whom changes from study to study, so that in time each hospital is known to many."""
+        remembered = self._ledger.peer_heads()
+        others = [manifest.fingerprints[name] for name in manifest.graph.neighbours(self._site)]
+        peers = {
+            one: f"{remembered[one].count} {remembered[one].hash}" for one in others if one in remembered
+        }
+        return Witness(peers)
+
+    def _compare_ledgers(self, names: Mapping[str, str], keys: Sequence[StudyKey]) -> dict[str, bytes]:
+        """Which entry of our ledger each neighbour remembers; MaskError where one of them remembers what ours does not
+        hold. The keys are those that their owners signed; `names` are the fingerprints of all."""
+        own, held = names[self._site], {}
+        for key in keys:
+            entries, _, link = key.witness.peers.get(own, "").partition(" ")
+            if key.name == self._site or not entries:
+                continue
+            if not (entries.isdecimal() and self._ledger.holds(Head(int(entries[:19]), link))):
+                raise MaskError(
+                    f"{key.name} remembers entry {entries[:19]} of this hospital's ledger, which does not hold it: an "
+                    f"older copy was put in its place, or another ledger. {FORGET}"
+                )
+            held[key.name] = bytes.fromhex(link)[:LINK_BYTES]
+        return held
+
+    def _open_store(self) -> SqliteMaskStore:
+        """Where masked studies are kept, made for the first of them: no other step comes before a site has joined."""
+        with self._lock:
+            if self._store is None:
+                self._store = self._ledger.mask_store()
+            return self._store
+
+    def at(self, study: str) -> Membership:
+        with self._lock:
+            membership = self._memberships.get(study)
+        if membership is None:
+            raise MaskError(f"{self._site} has not joined this study (or was restarted since): join first")
+        return membership
+
+    def recall(self, envelope: Envelope, comparable: bool) -> MaskedVector | None:
+        """The stored answer to a statistic, if it was answered before.
+
+        MaskError where opening it would let sums over two circles of hospitals be compared: their difference is
+        the answer of whoever is in one and not in the other. Where sums are `comparable` the noise covers that.
+        """
+        membership = self.at(envelope.study)
+        if not comparable and not self._policy.other_circles:
+            self._check_circle(membership.manifest.names)
+        return membership.recall(write_content(envelope.kind, envelope.body_digest), comparable=comparable)
+
+    def cover(self, envelope: Envelope, words: NDArray[np.int64], comparable: bool) -> None:
+        """Store a statistic under masks; called inside the transaction that enters the charge."""
+        content = write_content(envelope.kind, envelope.body_digest)
+        self.at(envelope.study).keep(content, words.view(np.uint64), comparable=comparable)
+
+    def name_charge(self, envelope: Envelope) -> str:
+        """By what the charge for a statistic is known: its label, which is that of one vector."""
+        label = self.at(envelope.study).label(write_content(envelope.kind, envelope.body_digest))
+        return f"mask {label.hex()}"
+
+    def count_numbers(self, study: str, step: Open) -> int:
+        """How many numbers opening this answer adds to the sum."""
+        size = self.at(study).measure(step.content)
+        if size is None:
+            raise MaskError(f"{self._site} has not answered this question yet: ask it first")
+        return size // WIRE.itemsize
+
+    def open(self, study: str, step: Open, template: bytes, comparable: bool) -> Seed:
+        """Take the site's own mask off, for what was charged when it was covered, and remember how far the ledgers of
+        all neighbours have come; called inside a transaction.
+
+        MaskError where one of them does not go on from what we remember: then there is no sum.
+        """
+        membership = self.at(study)
+        if not comparable and not self._policy.other_circles:
+            self._check_circle(membership.manifest.names)
+            self._ledger.remember_circle(self._records, membership.manifest.names)
+        shown = decode(template, Shown)
+        seed = membership.reveal(step.content, shown, charge_on_disk=True, comparable=comparable)
+        by_name = {one.name: one for one in shown.commitments}  # checked: neighbours, and ourselves
+        own = by_name.pop(self._site).standing
+        is_ours = self._ledger.stood_at(own)  # the house may say anything of ourselves
+        for name, one in by_name.items():
+            known = membership.manifest.fingerprints[name]
+            problem = self._ledger.follow_peer(known, one.standing, one.held.get(self._site, b""))
+            if problem is not None:
+                raise MaskError(f"{self._site} opens nothing with {name}: {problem}. {FORGET}")
+            if is_ours:
+                self._shown[known] = own.head[:LINK_BYTES]
+        return seed
+
+    def _check_circle(self, names: tuple[str, ...]) -> None:
+        """MaskError where sums were opened with other hospitals, with what can be done about it now.
+
+        Protects: each hospital that is in one circle and not in the other, from a house that subtracts the two sums.
+        """
+        # Whatever the records were then: a table that changes by a patient a day hides no other hospital's answer.
+        for before in self._ledger.circles():
+            if before != names:
+                raise MaskError(
+                    f"this hospital has opened masked sums with {say_names(before)}, and opens none with another "
+                    "circle of hospitals: two sums would differ by the answers of those who are in one only. What "
+                    "works now: a masked study with those same hospitals, or release = 'private' with any. A steward "
+                    "who accepts that risk for all of them sets other_circles = true under [release] of the policy; "
+                    "a question that was opened before stays with its circle even then"
+                )
+
+
+def write_content(kind: str, body_digest: bytes) -> bytes:
+    """Everything that changes what a site computes: the same for all sites, or they would add up other things."""
+    return statement("concilium/question@2", kind.encode(), body_digest)

@@ -1,0 +1,80 @@
+"""`exact`: the house sees each site's numbers. Protects no patient: small cells single people out.
+
+What a hospital's policy may still do is a guard and never a guarantee: minimum counts, tables left out, differencing,
+a cap on numbers (docs/policies.md). Every release is entered in the ledger as unlimited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import HouseError, MessageError
+from concilium.protocol.card import ReleaseCard
+from concilium.protocol.desk import Desk
+from concilium.protocol.messages import Envelope
+from concilium.protocol.questions import Gathered, Statistic, Summed
+from concilium.protocol.releases.release import Release, tell_plainly
+from concilium.protocol.sums import add_sum, write_sum
+
+if TYPE_CHECKING:
+    from concilium.protocol.run import Run
+
+
+class Exact(Release):
+    name: ClassVar[str] = "exact"
+    meaning: ClassVar[str] = (
+        "exact: the house saw each site's numbers; epsilon is unlimited. This hides no patient: a small count can "
+        "single a person out."
+    )
+    by_site: ClassVar[bool] = True
+    comparable: ClassVar[bool] = True
+    begins_anew: ClassVar[bool] = True
+    added_below: ClassVar[bool] = True
+
+    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+        cohort = desk.view.select(question.query, question.target)
+        if question.division is not None:
+            cohort = question.division.choose(cohort, desk.policy.minimum_patients)
+        if isinstance(question, Gathered):
+            reply = question.compute(cohort)
+            return tell_plainly(desk, envelope, question, reply.numbers, reply, tell_cap=True)
+        if not isinstance(question, Summed):
+            raise MessageError(f"a question of kind {question.kind!r} has no exact answer")
+        words = question.compute(cohort)
+        question.suppress(words, cohort)
+        body = write_sum(words, question.binary_places)
+        return tell_plainly(desk, envelope, question, words.size, body, tell_cap=True)
+
+    def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
+        return add_answers(run, question)
+
+    def warn(self, releases: Sequence[ReleaseCard], patients: Mapping[str, int | None]) -> list[str]:
+        """A warning if sites released more than one exact number for every two patients."""
+        numbers: dict[str, int] = {}
+        for release in releases:
+            numbers[release.site] = numbers.get(release.site, 0) + release.numbers
+        many = [site for site, count in numbers.items() if count > (patients.get(site) or count) / 2]
+        if not many:
+            return []
+        most = max(many, key=lambda site: numbers[site] / (patients.get(site) or 1))
+        about = "" if patients.get(most) is None else f" about {patients[most]} patients"
+        who = most if len(many) == 1 else f"{len(many)} sites, {most} above all,"
+        return [
+            f"{who} released more than one exact number for every two patients ({most}: {numbers[most]} "
+            f"numbers{about}): single patients can often be worked out from them"
+        ]
+
+
+def add_answers(run: Run, question: Summed, among: Collection[str] | None = None) -> NDArray[np.int64]:
+    """The sum of what the sites (or those among them) answer, each seen by itself."""
+    total = np.zeros(question.shape, dtype=np.int64)
+    for site, data in run.gather(question, among=among).items():
+        try:
+            add_sum(total, data, question)
+        except MessageError as error:
+            raise HouseError(f"{site} answered with what cannot be added up: {error}") from None
+    return total

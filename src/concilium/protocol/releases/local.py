@@ -1,0 +1,63 @@
+"""`local`: each patient's report is randomised by itself before anything is added up; no one need be trusted.
+
+Who is protected: every patient, from everybody who sees what leaves the hospital, the house and all other hospitals
+included, at pure epsilon for the one report that a patient gives in a study: the same report is almost as likely
+whatever is true of the patient (privacy/local_reports.py). What is not hidden is that there is a patient: how many
+reports there are is seen, so that there is no query. A study asks groups of patients one after the other, whom their
+ids and the study divide; each patient is in one group, and each group reports once, so that what a patient pays is the
+price of one report: the first group's question pays it for all, the others are entered at no further cost.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MessageError
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.desk import Desk
+from concilium.protocol.messages import Envelope
+from concilium.protocol.questions import Reported, Statistic, Summed
+from concilium.protocol.releases.exact import add_answers
+from concilium.protocol.releases.release import Release
+from concilium.protocol.sums import Sum, write_sum
+
+if TYPE_CHECKING:
+    from concilium.protocol.run import Run
+
+
+class Local(Release):
+    name: ClassVar[str] = "local"
+    meaning: ClassVar[str] = (
+        "local: the house saw one report of each patient, randomised by itself before it left. What is true of any one "
+        "patient changes what it saw only as much as the cost below says, whoever sides with whom; how many patients "
+        "there are is seen."
+    )
+    by_site: ClassVar[bool] = True
+    comparable: ClassVar[bool] = True
+
+    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+        if isinstance(question, AskCounts) and question.is_bare:
+            everyone = desk.view.each_by_itself.select("", "")
+            count = write_sum(question.compute(everyone), 0)
+            return desk.charge_epsilon(envelope, 1, Fraction(0), lambda: count)  # seen in the reports anyway
+        if not isinstance(question, Reported):
+            raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'local'")
+        paid = desk.studies.have_reported(envelope.study, question.epsilon)
+        price = Fraction(0) if paid else question.price
+        if price:
+            desk.ledger.check_room(price, "epsilon")
+        cohort = desk.view.each_by_itself.select("", "").telling_all()
+
+        def let_out() -> Sum:
+            desk.studies.report(envelope, question.group, question.epsilon, paid=paid)
+            group = question.choose(cohort, envelope.study)
+            return write_sum(question.compute(group), 0)
+
+        return desk.charge_epsilon(envelope, question.numbers, price, let_out)
+
+    def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
+        return add_answers(run, question)

@@ -1,0 +1,142 @@
+"""`masked`: the house sees sums over all sites, and of what is gathered (values, rules) each site's own.
+
+Who is protected: a hospital's own numbers, from the house and up to `policy.colluders` other sites; no patient. A
+statistic leaves in two steps: covered (its vector under masks, which is charged and tells nothing) and opened (the seed
+of the site's own mask, once all participants have committed to their vectors). It is charged when it is covered, so
+that the neighbours are shown a ledger that holds the charge before there is a sum, and notice an older copy of it
+(ledger/memory.py, `follow_peer`). Whether there are enough patients is decided when the study begins
+(studies.py), and by nothing after. The protocol is in protocol/membership.py.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MaskError, MessageError
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.desk import Cost, Desk
+from concilium.protocol.masking import Covered, Join, Open, Opened
+from concilium.protocol.messages import Envelope
+from concilium.protocol.questions import Gathered, Statistic, Step, Summed, open_question
+from concilium.protocol.releases.release import Release, check_cap, tell_plainly
+
+if TYPE_CHECKING:
+    from concilium.protocol.run import Run
+
+
+class Masked(Release):
+    name: ClassVar[str] = "masked"
+    meaning: ClassVar[str] = (
+        "masked: the house saw sums over all sites, and which values occur at which site; epsilon is unlimited. This "
+        "hides which hospital a number came from, not which patient: a small sum can single a person out."
+    )
+    by_site: ClassVar[bool] = False
+    comparable: ClassVar[bool] = False
+    sendings: ClassVar[int] = 2  # to be answered, and to be opened
+    word: ClassVar[int | None] = 8
+
+    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+        if isinstance(question, Summed):
+            return self._cover(desk, envelope, question)
+        if not isinstance(question, Gathered):
+            raise MessageError(f"a question of kind {question.kind!r} has no answer under masks")
+        desk.memberships.check(desk.studies.at(envelope.study).manifest)
+        # A number of the house's choosing here would be felt along until it told the count behind it.
+        cohort = desk.view.select(question.query, question.target).telling_all(
+            desk.policy.branch_floor, desk.policy.support
+        )
+        reply = question.compute(cohort)
+        return tell_plainly(desk, envelope, question, reply.numbers, reply, tell_cap=False)
+
+    def step(self, desk: Desk, envelope: Envelope, question: Step) -> bytes:
+        if isinstance(question, Open):
+            return self._open(desk, envelope, question)
+        study = envelope.study
+        if isinstance(question, Join):
+            return desk.reply(envelope, desk.memberships.join(study, desk.studies.at(study).manifest))
+        return desk.reply(envelope, desk.memberships.set_up(study, question, envelope.template))
+
+    def select(self, desk: Desk, question: Summed) -> Cohort:
+        """The patients asked about, whether or not there are enough."""
+        cohort = desk.view.select(question.query, question.target).telling_all(desk.policy.branch_floor)
+        if question.division is None:
+            return cohort
+        return question.division.choose(cohort, desk.policy.minimum_patients)
+
+    def price(self, desk: Desk, study: str, question: Summed) -> Fraction | None:
+        """What opening costs: None has no bound."""
+        return None
+
+    def protect(
+        self, desk: Desk, study: str, question: Summed, words: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The numbers as they go under the masks."""
+        return words
+
+    def bound(self, question: Summed) -> int:
+        """No number of one site is beyond this under the masks, whoever the patients are."""
+        return question.largest
+
+    def check_bound(self, desk: Desk, study: str, question: Summed) -> None:
+        """MaskError where a sum could wrap round: from public bounds alone, before anything is computed. A refusal of
+        the numbers themselves would tell how large they are."""
+        bound, largest = self.bound(question), desk.memberships.at(study).manifest.largest
+        if bound > largest:
+            raise MaskError(
+                f"this question may have numbers of up to {bound}, and sums over so many sites hold {largest} of each: "
+                "ask with fewer binary places, or with less noise"
+            )
+
+    def work_out(self, desk: Desk, study: str, question: Summed) -> Cost:
+        """What covering costs; refused where the ledger has no room for it."""
+        return Cost(None, None, "rho")
+
+    def _cover(self, desk: Desk, envelope: Envelope, question: Summed) -> bytes:
+        """The statistic under masks, charged and stored before it is sent; one that was asked for before is not
+        computed again."""
+        memberships, study = desk.memberships, envelope.study
+        self.check_bound(desk, study, question)
+        cohort = self.select(desk, question)
+        covered = memberships.recall(envelope, self.comparable)
+        if covered is None:
+            cost = self.work_out(desk, study, question)
+            computed = question.compute(cohort)
+            question.suppress(computed, cohort)
+            words = computed.astype(np.int64).reshape(-1)
+
+            def keep() -> None:
+                if cost.rho is None:
+                    check_cap(desk, words.size, tell_cap=False)
+                memberships.cover(envelope, self.protect(desk, study, question, words), self.comparable)
+
+            desk.enter(envelope, memberships.name_charge(envelope), words.size, cost, keep)
+            covered = memberships.recall(envelope, self.comparable)
+            if covered is None:  # charged before and dropped, unopened: another vector then tells nothing
+                keep()
+                covered = memberships.recall(envelope, self.comparable)
+                assert covered is not None
+        return desk.reply(envelope, Covered(covered))
+
+    def _open(self, desk: Desk, envelope: Envelope, step: Open) -> bytes:
+        """Everybody has answered, and was charged: take our own mask off."""
+        # What is opened must be a question of this very release: noise goes with its price, and only with that.
+        asked = msgspec.structs.replace(envelope, kind=step.kind_asked, body=step.body, template=b"")
+        question = open_question(asked)
+        if not isinstance(question, Summed):
+            raise MessageError("only sums are opened")
+        memberships, study = desk.memberships, envelope.study
+        desk.studies.check(study, question, envelope.release)
+        charge = desk.describe(
+            envelope, memberships.count_numbers(study, step), self.price(desk, study, question)
+        )
+        with desk.ledger.remembering():
+            opened = Opened(memberships.open(study, step, envelope.template, self.comparable))
+        return desk.reply(envelope, opened, charge)
+
+    def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
+        return run.masked_study.add_up(question, self.name)

@@ -1,0 +1,110 @@
+"""`private`: sums over all sites with noise that the sites add in shares, under the masks of `masked`.
+
+Who is protected: every patient of every site, from the house and up to t colluding sites (as many as the manifest
+tolerates), at the price that is charged: rho = D^2 / (2 sigma^2) and a trifle for shares (privacy/shares.py), where the
+site itself works out D, the most that one patient can change, from the question alone; or pure epsilon where a question
+asks for Laplace noise. The charge is made before the covered answer leaves; what cannot be paid is not computed. No
+patient decides whether there is an answer: there is no floor, no least number of patients, and each cell is read by
+itself, whatever the others hold (cells.py).
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MessageError
+from concilium.privacy.accounting import rho_from_pure
+from concilium.privacy.shares import draw_gaussian_share, draw_laplace_share, price_gaussian_shares
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.desk import Cost, Desk, price_epsilon
+from concilium.protocol.messages import Envelope
+from concilium.protocol.questions import Gaussian, Laplace, Noise, Statistic, Summed
+from concilium.protocol.refused import Refused
+from concilium.protocol.releases.masked import Masked
+
+# A number under Laplace noise is further away than this many standard deviations once in e^70, under Gaussian noise
+# once in e^1250.
+NOISE_DEVIATIONS = 50
+
+
+class Private(Masked):
+    name: ClassVar[str] = "private"
+    meaning: ClassVar[str] = (
+        "private: the house saw sums over all sites with noise that the sites added in shares. Whether any one "
+        "patient is in the data changes what it saw only as much as the cost below says, as long as no more sites "
+        "collude than the manifest tolerates."
+    )
+    comparable: ClassVar[bool] = True  # noise covers the difference of two sums, and both are charged
+    noise: ClassVar[tuple[type[Noise], ...]] = (Gaussian, Laplace)
+
+    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+        if not isinstance(question, Summed):
+            raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'private'")
+        return super().answer(desk, envelope, question)
+
+    def select(self, desk: Desk, question: Summed) -> Cohort:
+        cohort = desk.view.each_by_itself.select(question.query, question.target).telling_all()
+        if question.division is None:
+            return cohort
+        return question.division.choose(cohort, 0)
+
+    def price(self, desk: Desk, study: str, question: Summed) -> Fraction:
+        """rho, from the question and the manifest alone."""
+        if isinstance(question.noise, Laplace):
+            return rho_from_pure(question.noise.price)
+        manifest, sensitivity = desk.memberships.at(study).manifest, question.sensitivity
+        assert sensitivity is not None  # `check_sum`
+        return price_gaussian_shares(
+            sensitivity.squared,
+            question.variance,
+            question.numbers,
+            len(manifest.participants),
+            manifest.colluders,
+        )
+
+    def work_out(self, desk: Desk, study: str, question: Summed) -> Cost:
+        if isinstance(question.noise, Laplace):
+            desk.ledger.check_room(question.noise.price, "epsilon")
+            return price_epsilon(question.noise.price)
+        price = self.price(desk, study, question)
+        check_budget(desk, price)
+        return Cost(price, price, "rho")
+
+    def protect(
+        self, desk: Desk, study: str, question: Summed, words: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """With this site's share of the noise, drawn once: a repeated question gets the stored vector.
+
+        The numbers are held to their public bound first, which moves no patient's part further. The noise is never
+        clipped: a share that is cut at one site would be missing from the sum. It is added in the ring, so that what
+        might wrap round (once in e^50, `bound`) wraps in the sum, whatever the patients are.
+        """
+        manifest = desk.memberships.at(study).manifest
+        circle = len(manifest.participants), manifest.colluders
+        if isinstance(question.noise, Laplace):
+            noise = draw_laplace_share(words.size, question.noise.price, question.l1, *circle)
+        else:
+            noise = draw_gaussian_share(words.size, question.variance, *circle)
+        noised: NDArray[np.int64] = np.clip(words, -question.largest, question.largest) + noise
+        return noised
+
+    def bound(self, question: Summed) -> int:
+        """With noise of NOISE_DEVIATIONS, beyond which it is once in e^50."""
+        return question.largest + NOISE_DEVIATIONS * (math.isqrt(math.ceil(question.variance)) + 1)
+
+
+def check_budget(desk: Desk, price: Fraction) -> None:
+    """Refuse before computing what could not be paid."""
+    ledger = desk.ledger
+    if ledger.currency != "rho":
+        raise Refused(
+            "currency",
+            f"this hospital's budget is in {ledger.currency}, for pure mechanisms; the noise of this question "
+            "is Gaussian and costs rho",
+        )
+    ledger.check_room(price, "rho")

@@ -1,0 +1,84 @@
+"""The closed lists: what a house may ask, how an answer may leave a hospital, what can be learned or handed on.
+
+Whoever adds a kind of question, a release or a method writes one file (a method: a package) and one line here. A name
+that is not listed is refused, wherever it comes from: a message, a policy, a study file, a model file. Places are
+`module:name` and are loaded when they are first needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import ChainMap
+from typing import Any, NamedTuple
+
+
+class ListedRelease(NamedTuple):
+    """Where a release is; whether what it lets out has a price; whether that bounds all of it (differential privacy:
+    of patients' own entries some are in the clear, whatever is paid for the others); and whether models are learned
+    by it."""
+
+    place: str
+    priced: bool
+    bounded: bool
+    of_models: bool = True
+
+
+KINDS = {
+    "codes.shared": "concilium.codes.shared_codes:AskSharedCodes",
+    "counts": "concilium.protocol.counts:AskCounts",
+    "experts.grown": "concilium.experts.expert_answers:AskGrownExperts",
+    "experts.labels": "concilium.experts.expert_answers:AskExpertLabels",
+    "mask.hello": "concilium.protocol.masking:Hello",
+    "mask.join": "concilium.protocol.masking:Join",
+    "mask.meet": "concilium.protocol.masking:Meet",
+    "mask.open": "concilium.protocol.masking:Open",
+    "mask.end": "concilium.protocol.masking:End",
+    "region.relay": "concilium.protocol.relay:Relay",
+    "rulefit.schema": "concilium.rulefit.schema:AskRuleSchema",
+    "rulefit.rules": "concilium.rulefit.generation:AskRules",
+    "rulefit.fit": "concilium.rulefit.fitting:AskFit",
+    "rulefit.gradient": "concilium.rulefit.gradient:AskGradient",
+    "rulefit.dual": "concilium.rulefit.fedda:AskDual",
+    "rulefit.rates": "concilium.rulefit.rates:AskRates",
+    "rules.bits": "concilium.temporal.rule_bits:AskRuleBits",
+    "rules.codes": "concilium.temporal.rule_codes:AskRuleCodes",
+    "rules.counts": "concilium.temporal.rule_counts:AskRuleCounts",
+    "rules.outcomes": "concilium.temporal.rule_outcomes:AskRuleOutcomes",
+    "rules.reports": "concilium.temporal.rule_reports:AskRuleReports",
+    "study.propose": "concilium.protocol.terms:Propose",
+    "tree.schema": "concilium.protocol.schema:AskSchema",
+    "tree.classes": "concilium.trees.class_counts:AskClassCounts",
+    "tree.votes": "concilium.trees.votes:AskVotes",
+}
+
+RELEASES = {
+    "exact": ListedRelease("concilium.protocol.releases.exact:Exact", priced=False, bounded=False),
+    "masked": ListedRelease("concilium.protocol.releases.masked:Masked", priced=False, bounded=False),
+    "private": ListedRelease("concilium.protocol.releases.private:Private", priced=True, bounded=True),
+    "local": ListedRelease("concilium.protocol.releases.local:Local", priced=True, bounded=True),
+    "noised": ListedRelease("concilium.protocol.releases.noised:Noised", True, True, of_models=False),
+    "shared": ListedRelease("concilium.protocol.releases.shared:Shared", True, False, of_models=False),
+}
+
+METHODS = {
+    "tree": "concilium.trees.tree:DecisionTree",
+    "voting-trees": "concilium.trees.voting:VotingTrees",
+    "rulefit": "concilium.rulefit.rulefit:RuleFit",
+    "naive-bayes": "concilium.trees.naive_bayes:NaiveBayes",
+    "discovery": "concilium.temporal.rule_discovery:RuleDiscovery",
+    "experts": "concilium.experts.experts:Experts",
+}
+
+SHARINGS = {
+    "code-sharing": "concilium.codes.agreed_sharing:AgreedSharing",
+}
+"""What hands on patients' own entries, randomised, and learns nothing: no policy agrees to it that does not name it."""
+
+PROPOSED = ChainMap(METHODS, SHARINGS)
+"""All that can stand in the terms of a study."""
+
+
+def load(place: str) -> Any:
+    """What stands at a place."""
+    module, name = place.split(":")
+    return getattr(importlib.import_module(module), name)

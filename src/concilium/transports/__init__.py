@@ -1,0 +1,1 @@
+"""How a house reaches its sites: in one process, or across machines."""

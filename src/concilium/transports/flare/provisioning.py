@@ -1,0 +1,202 @@
+"""Kits for a network: certificates of one authority, made by FLARE, and nothing that says who a hospital is.
+
+Whoever makes kits holds the authority, and can let anybody connect. That is all: a hospital's identity, which signs its
+answers and which its peers pin, is made at the hospital when its site first starts, and so is the house's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from concilium.errors import KitError, nearest
+from concilium.study.work_in_progress import write_whole
+from concilium.transports.flare.hardening import harden
+from concilium.transports.flare.kit import read_json
+from concilium.transports.flare.project import FlareProject
+
+AUTHORITY = "authority"
+LEFT_OUT = (
+    "start.sh",
+    "sub_start.sh",
+    "stop_fl.sh",
+    "fl_admin.sh",
+    "readme.txt",
+    "system_info.ipynb",
+)
+
+SITE_FILE = """\
+# What this hospital brings to studies. Paths are relative to this file.
+[site]
+records = "records.csv"     # csv, csv.gz, parquet, DuckDB, or a database address (with table = "...")
+# patient = "id"            # the column of patients' ids, each once; or, where a row is a patient:
+# one_row_per_patient = true
+policy = "policy.toml"      # what may leave: docs/policies.md
+ledger = "../../{name}-state/{name}.ledger"    # what has left, and beside it the identity: keep both, outside the kit
+
+# How columns are read, where that is not left to a guess: [schema] of docs/studies.md.
+# [schema]
+# age = "number"
+# ward = "code"
+"""
+
+POLICY_FILE = """\
+# What this hospital lets out: docs/policies.md. Fingerprints are told by telephone or on paper, never by this network.
+[houses]
+# house = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
+
+[peers]
+# south = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
+
+# Fingerprints that are never believed again, wherever else they stand: docs/keys.md.
+# [revoked]
+# "house until May" = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
+
+# Without [agree], every study waits for a person: concilium studies {name}-state/{name}.ledger
+"""
+
+HOUSE_FILE = """\
+# The house of this network. Paths are relative to this file.
+[house]
+folder = "../../house-state"    # its identity, what it remembers of sites, and studies under way: outside the kit
+
+# Fingerprints of the sites' identities, where the house shall believe no others.
+# [sites]
+# north = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
+
+# Fingerprints that are never believed again: docs/keys.md.
+# [revoked]
+# "north until May" = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
+"""
+
+
+def provision(project: FlareProject, out: Path, renew: Iterable[str] = ()) -> dict[str, Path]:
+    """Make the kits that are not there yet, and new certificates for those to `renew`; what was made, by name.
+
+    Of a renewed kit the folder `startup` is replaced and nothing else: records, policies, ledgers and identities stay.
+    """
+    names = {
+        project.house.host: "house",
+        **{name: name for name in (*project.sites, *project.network.people)},
+    }
+    new = {name: folder for name, folder in names.items() if not (out / folder).exists()}
+    old = {name: folder for name, folder in names.items() if folder in set(renew) - set(new.values())}
+    for folder in set(renew) - set(old.values()):
+        raise KitError(f"{out}: there is no kit {folder!r} to renew{nearest(folder, names.values())}")
+    if not new and not old:
+        raise KitError(
+            f"{out}: all kits of this project are there; name one by --renew to give it a new certificate"
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        out.chmod(0o700)
+        forget_certificates(out / AUTHORITY / project.network.name / "state" / "cert.json", {**new, **old})
+        made = make_kits(project, out / AUTHORITY)
+        for name, folder in new.items():
+            finish(made / name, out / folder, folder, project)
+        for name, folder in old.items():
+            finish(made / name, made / f"{name} finished", folder, project)
+            replace_startup(out / folder, made / f"{name} finished" / "startup")
+        shutil.rmtree(made)
+    except OSError as error:
+        raise KitError(f"{out}: cannot be written ({error.strerror})") from None
+    return {folder: out / folder for folder in (*new.values(), *old.values())}
+
+
+def replace_startup(kit: Path, startup: Path) -> None:
+    """Put a new folder of certificates in place of that of a kit."""
+    before = kit / "startup.old"
+    if (kit / "startup").exists():
+        shutil.rmtree(before, ignore_errors=True)
+        (kit / "startup").rename(before)
+    startup.rename(kit / "startup")
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def forget_certificates(state: Path, names: Iterable[str]) -> None:
+    """Have new certificates made for these: FLARE would hand out the old ones again, even when they have expired."""
+    if not state.exists():
+        return
+    known = read_json(state)
+    for name in names:
+        known.pop(name, None)
+    write_whole(state, json.dumps(known).encode())
+    state.chmod(0o600)
+
+
+def make_kits(project: FlareProject, workspace: Path) -> Path:
+    """Have FLARE make all kits, with the authority that is in the workspace (or a new one); where they are."""
+    from nvflare.lighter.provision import prepare_builders, prepare_project
+    from nvflare.lighter.provisioner import Provisioner
+
+    network = write_network(project)
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        context = Provisioner(str(workspace.absolute()), prepare_builders(network)).provision(
+            prepare_project(network)
+        )
+    error = context.get("__build_error__")
+    if error:
+        raise KitError(f"{project.path}: kits could not be made: {told.getvalue().strip()[-500:]}")
+    sys.stdout.flush()
+    return Path(context["current_prod_dir"])
+
+
+def write_network(project: FlareProject) -> dict[str, Any]:
+    """The project as FLARE describes it."""
+    house = project.house
+    participants: list[dict[str, Any]] = [
+        {"name": house.host, "type": "server", "org": "house", "fed_learn_port": house.port}
+    ]
+    participants += [
+        {"name": name, "type": "client", "org": name.replace("-", "_")} for name in project.sites
+    ]
+    participants += [
+        {"name": person, "type": "admin", "org": "house", "role": "lead"} for person in project.network.people
+    ]
+    builders = "nvflare.lighter.impl"
+    return {
+        "api_version": 3,
+        "name": project.network.name,
+        "description": f"{project.network.name}: a house and {len(project.sites)} hospitals",
+        "participants": participants,
+        "builders": [
+            {
+                "path": f"{builders}.workspace.WorkspaceBuilder",
+                "args": {"template_file": ["master_template.yml"]},
+            },
+            {"path": f"{builders}.static_file.StaticFileBuilder", "args": {"config_folder": "config"}},
+            {
+                "path": f"{builders}.cert.CertBuilder",
+                "args": {"root_valid_days": 3650},
+            },
+            {"path": f"{builders}.signature.SignatureBuilder", "args": {}},
+        ],
+    }
+
+
+def finish(made: Path, kit: Path, name: str, project: FlareProject) -> None:
+    """A kit of ours from one of FLARE's: without its scripts, with our rules and the file to fill in."""
+    shutil.copytree(made, kit)
+    kit.chmod(0o700)
+    for path in [*kit.glob("*.txt"), *(kit / "startup" / name for name in LEFT_OUT)]:
+        path.unlink(missing_ok=True)
+    for key in (kit / "startup").glob("*.key"):
+        key.chmod(0o600)
+    local = kit / "local"
+    for path in [*local.glob("*.sample"), *(local.glob("*.default") if name in project.sites else ())]:
+        path.unlink()
+    if name in project.sites:
+        harden(kit, "site")
+        (local / "concilium.toml").write_text(SITE_FILE.format(name=name), encoding="utf-8")
+        (local / "policy.toml").write_text(POLICY_FILE.format(name=name), encoding="utf-8")
+    elif name == "house":
+        for path in local.glob("*.default"):
+            path.unlink()
+        (local / "concilium.toml").write_text(HOUSE_FILE, encoding="utf-8")
