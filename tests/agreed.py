@@ -21,7 +21,7 @@ from concilium.errors import MessageError
 from concilium.models.method import Method, QueryText, ReleaseName
 from concilium.parameters import Parameter
 from concilium.privacy.accounting import Plan, PlannedQuestion
-from concilium.privacy.identity import Identity
+from concilium.privacy.identity import Identity, fingerprint
 from concilium.privacy.manifest import Manifest
 from concilium.privacy.masks import Commitment
 from concilium.privacy.study_keys import call_roll
@@ -150,6 +150,10 @@ class Asker:
     def propose(self, site: Any, name: str = "proposal-1") -> bytes:
         """Propose the study to a site; its reply."""
         introduce_house(site, self.identity)
+        terms = msgspec.json.decode(self.terms, type=Terms)
+        if terms.identities and hasattr(site, "introduce"):
+            peers = map(fingerprint, terms.identities)
+            site.introduce(dict(zip(terms.participants, peers, strict=True)), self.identity.fingerprint)
         reply = site.answer(self.write_proposal(name))
         opened = open_reply(reply)
         if isinstance(opened, Answer):

@@ -234,7 +234,11 @@ class FlareNetwork:
         reads_series = "[experts]" in text
         houses = "".join(
             f'[[site]]\nname = "{s}"\n'
-            + (f'series = "{s}-series.csv"\n' if reads_series else f'records = "{self.records[s]}"\n')
+            + (
+                f'series = "{s}-series.csv"\n'
+                if reads_series
+                else f'records = "{self.records[s]}"\none_row_per_patient = true\n'
+            )
             for s in self.sites
         )
         copy = self.folder / f"{study.stem}-embedded.toml"

@@ -69,13 +69,17 @@ def pack(content):
 def conduct(text, files, folder, name=None):
     """What the house of a job says of it; its private key lies in its kit."""
     from concilium.transports.flare.house_job import FlareHouse
+    from concilium.transports.flare.job import SubmittedStudy
 
     (folder / "kit").mkdir(exist_ok=True)
     (folder / "kit" / "house.identity").write_text(KEY)
     text = text.replace("NAME", json.dumps(name or next(iter(files))))
     method = "experts" if "[experts]" in text else "tree"
-    house = FlareHouse(text, method, TICKET, ["a"], {one: pack(content) for one, content in files.items()})
-    return msgspec.json.encode(house._conduct(folder / "kit", folder, None, None)).decode()
+    packed = {one: pack(content) for one, content in files.items()}
+    submitted = SubmittedStudy(
+        name="a study", study=text, method=method, ticket=TICKET, sites=("a",), files=packed
+    )
+    return msgspec.json.encode(FlareHouse()._conduct(submitted, folder / "kit", folder, None, None)).decode()
 
 
 def database(folder, *views):

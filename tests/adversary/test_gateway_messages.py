@@ -297,7 +297,8 @@ def test_json_is_utf_8(encoding: str) -> None:
 
 
 def test_entries_are_not_searched_for_one_another() -> None:
-    """A search within one expression runs no line: here processor time is compared, with room for twice the growth."""
+    """A search within one expression runs no line: here processor time is compared. Sixteen times the entries would
+    take 256 times as long, if each were searched for."""
     gateway = Gateway(policy.parse("graph N { node x + eliminate x.name; }"))
 
     def spend(size: int) -> float:
@@ -305,4 +306,4 @@ def test_entries_are_not_searched_for_one_another() -> None:
         assert gateway.handle(data).status == 200
         return time.thread_time() - start
 
-    assert spend(480_000) < 2 * 16 * min(spend(30_000) for _ in range(3))
+    assert min(spend(480_000) for _ in range(2)) < 5 * 16 * min(spend(30_000) for _ in range(3))

@@ -121,7 +121,9 @@ class Services(FlareNetwork):
         (self.kits / "house-state").mkdir(mode=0o700)
         house = Identity.at(self.kits / "house-state" / "house.identity").fingerprint
         local = self.kits / "north" / "local"
-        (local / "policy.toml").write_text(f'[houses]\nhouse = "{house}"\n[agree]\n')
+        (local / "policy.toml").write_text(
+            f'[houses]\nhouse = "{house}"\n[agree]\nreleases = ["exact"]\nmethods = ["tree"]\n'
+        )
         (local / "concilium.toml").write_text(SITE)
 
     def start(self, name):

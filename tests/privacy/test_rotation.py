@@ -24,7 +24,7 @@ from concilium.privacy.identity import Identity
 from concilium.protocol.house import KnownSite
 
 GRAPH = "graph E { node x + substitute x.ward =~ /hash()/; }"
-AGREES = Agree(releases=("exact",))
+AGREES = Agree(releases=("exact",), methods=("tree",))
 
 
 def make_rows(seed: int, count: int = 60) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from protocol.test_private_neighbours import DRAWN, answer, draw_checked
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{OddValues.__module__}.{OddValues.__qualname__}")
 
-KINDS = ("rules.counts", "rules.outcomes", "experts.labels", "experts.step")
+KINDS = ("rules.counts", "rules.outcomes", "experts.labels", "experts.labels, pure")
 VARIABLES = ["real", "truth", "whole"]
 VALUES = {"real": [0.5, 1.0, 4.0, None, -3.0], "whole": [1.0, 2.0], "truth": [0.0, 1.0], "other": [5.0]}
 Stay = list[tuple[int, str, float | None]]
@@ -105,4 +105,4 @@ def test_what_only_rows_name_is_refused_in_the_same_words_whoever_is_there(kind,
     dice = Random(seed)
     question, neighbours = draw_question(dice, kind), draw_neighbours(dice)
     one, other = (answer(look(stays, None), question) for stays in neighbours)
-    assert one == other == f"RecordsError: {SERIES_UNSTATED}"
+    assert one == other == f"DoesNotFit: {SERIES_UNSTATED}"

@@ -1,7 +1,7 @@
 """What one hospital lets out: a small TOML file that its data steward owns.
 
     [release]
-    kinds = ["tree.schema", "tree.crosstables"]   # questions answered at all; a kind not listed is refused
+    kinds = ["tree.schema", "counts"]             # questions answered at all; a kind not listed is refused
     modes = ["exact", "masked", "private", "local", "noised", "shared"]
     minimum_patients = 4          # fewer patients matching the study's query: no answer
     differencing = true           # nor where fewer tell a question's patients from an earlier question's
