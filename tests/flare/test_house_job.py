@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from concilium.errors import HouseError
+from concilium.transports.flare.house_file import HouseFile
+
 pytest.importorskip("nvflare")
 
 ENDING = """
@@ -21,3 +24,16 @@ print([name for name in ("torch", "concilium.experts.experts") if name in sys.mo
 def test_a_job_of_tables_ends_without_loading_what_only_others_need():
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_a_resumed_study_that_the_house_does_not_know_is_not_begun_anew(tmp_path):
+    """It would be proposed, and charged, a second time."""
+    own = HouseFile(tmp_path, {})
+    ticket = "0" * 32
+    with pytest.raises(HouseError, match="submit it without --resume"), own.take_up(ticket, 30, resumed=True):
+        pass
+    assert not (tmp_path / "studies").exists()
+    with own.take_up(ticket, 30) as work:
+        work.keep("mark", 1)
+    with own.take_up(ticket, 30, resumed=True) as work:
+        assert work.recall("mark", int) == 1

@@ -103,12 +103,20 @@ class HouseFile:
         return self.folder / "sites.json"
 
     @contextlib.contextmanager
-    def take_up(self, ticket: str, days: int) -> Iterator[WorkInProgress]:
-        """The work of a study under way, or of a new one; HouseError where another job is at it."""
+    def take_up(self, ticket: str, days: int, resumed: bool = False) -> Iterator[WorkInProgress]:
+        """The work of a study under way, or of a new one; HouseError where another job is at it.
+
+        Protects: the hospitals' budgets. A study that is `resumed` must be known here, or it would be charged anew.
+        """
         if not re.fullmatch("[0-9a-f]{32}", ticket):
             raise HouseError("a study is taken up by its ticket of 32 hexadecimal digits")
         self._clear()
         work = WorkInProgress(self.folder / "studies" / ticket)
+        if resumed and not work.folder.is_dir():
+            raise HouseError(
+                "this house holds no work of the study that is to go on: it never began there, or its last day is over; "
+                "submit it without --resume, which proposes it again, and hospitals charge it again"
+            )
         work.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(work.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:

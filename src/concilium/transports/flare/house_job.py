@@ -103,7 +103,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 study = Study.read(path, elsewhere=True).find_variant(submitted.method)
                 method = open_method(study)
             own = HouseFile.read(kit)
-            with own.take_up(submitted.ticket, study.house.days) as work:
+            with own.take_up(submitted.ticket, study.house.days, submitted.resumed) as work:
                 return self._learn(submitted.sites, study, method, own, work, results, abort_signal, fl_ctx)
         except StudyPending as pending:
             return JobOutcome(ended="pending", problem=str(pending), study=pending.study, sites=pending.sites)

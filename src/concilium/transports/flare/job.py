@@ -41,7 +41,7 @@ class JobOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class SubmittedStudy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A study as it travels: its text, the one method of it that this job learns, and the files that it names, packed.
-    The house knows it again by its `ticket`."""
+    The house knows it again by its `ticket`; one that is `resumed` it must know already."""
 
     name: str
     study: str
@@ -49,6 +49,7 @@ class SubmittedStudy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ticket: str
     sites: tuple[str, ...]
     files: dict[str, str] = {}
+    resumed: bool = False
 
 
 def render_job(study: SubmittedStudy) -> dict[str, bytes]:
@@ -96,10 +97,17 @@ def write_job(
     ticket: str,
     sites: Sequence[str],
     files: Mapping[str, str] | None = None,
+    resumed: bool = False,
 ) -> Path:
     """Write the job of a study into a folder that is made for it."""
     study = SubmittedStudy(
-        name=name, study=text, method=method, ticket=ticket, sites=tuple(sites), files=dict(files or {})
+        name=name,
+        study=text,
+        method=method,
+        ticket=ticket,
+        sites=tuple(sites),
+        files=dict(files or {}),
+        resumed=resumed,
     )
     for place, content in render_job(study).items():
         path = folder / place

@@ -79,6 +79,7 @@ def learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, wa
     """Have the house run a study of one method; what came of it, measured on the patients of `[evaluate] file`."""
     with open_session(kit) as session:
         connected = list_connected(session)
+        resumed = bind_to_ticket(study, work) is not None
         ticket = find_ticket(study, work, connected)
         warn_of_absent(study, ticket.sites, connected, warn)
         if study.method_type.reads_courses:
@@ -94,6 +95,7 @@ def learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, wa
             ticket.ticket,
             ticket.sites,
             pack_attached(study.path),
+            resumed,
         )
         outcome, folder = run_job(kit, session, job, work.folder / "fetched", tell)
     if outcome.ended == "pending":
