@@ -114,8 +114,8 @@ class HouseFile:
         work = WorkInProgress(self.folder / "studies" / ticket)
         if resumed and not work.folder.is_dir():
             raise HouseError(
-                "this house holds no work of the study that is to go on: it never began there, or its last day is over; "
-                "submit it without --resume, which proposes it again, and hospitals charge it again"
+                "this house holds no work of the study that is to go on: it never began there, or its last day is "
+                "over; submit it without --resume, which proposes it again, and hospitals charge it again"
             )
         work.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(work.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
