@@ -152,8 +152,8 @@ class Asker:
         introduce_house(site, self.identity)
         terms = msgspec.json.decode(self.terms, type=Terms)
         if terms.identities and hasattr(site, "introduce"):
-            peers = map(fingerprint, terms.identities)
-            site.introduce(dict(zip(terms.participants, peers, strict=True)), self.identity.fingerprint)
+            peers = dict(zip(terms.participants, map(fingerprint, terms.identities), strict=False))
+            site.introduce(peers, self.identity.fingerprint)
         reply = site.answer(self.write_proposal(name))
         opened = open_reply(reply)
         if isinstance(opened, Answer):

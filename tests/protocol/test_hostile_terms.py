@@ -272,7 +272,12 @@ def test_a_question_that_the_method_would_not_ask_is_not_agreed_to(change):
     "question",
     [
         AskVotes(query="", target="y", positive=1, attributes=(), experts=[Voter([], [0])]),
-        AskCounts(query="", target="y", sample=Sample(positive=1, negatives=3)),
+        AskCounts(
+            query="",
+            target="y",
+            classes=Attribute("y", (), (1,), missing=False),
+            sample=Sample(positive=1, negatives=3),
+        ),
         AskClassCounts(query="", target="y", sample=Sample(positive=1)),
         replaced(SCHEMA, bins={"age": [40.0]}),
         replaced(SCHEMA, bins={"age": [40.0, 60.0], "a": [1.0]}),

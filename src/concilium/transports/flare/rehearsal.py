@@ -13,7 +13,7 @@ from concilium.trees.tree import DecisionTree
 
 log = logging.getLogger(__name__)
 
-# Fewer are counted without kernels (trees/counting.py).
+# Fewer are counted without kernels (protocol/counting.py).
 PATIENTS = 3000
 
 
