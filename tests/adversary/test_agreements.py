@@ -21,6 +21,7 @@ from concilium.policy.policy import Agree
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import Answer, Refusal, open_reply
+from concilium.protocol.questions import Laplace
 from concilium.protocol.terms import open_method
 from concilium.registry import PROPOSED, load
 
@@ -265,7 +266,7 @@ def test_many_small_questions_cost_no_more_than_was_agreed_in_the_ledger_s_curre
             query="",
             target="y",
             attributes=(Attribute("age", tuple(edges[number:])),),
-            epsilon="1/5",
+            noise=Laplace("1/5"),
         )
         envelope = msgspec.structs.replace(asker.wrap(question, name=f"question-{number}"), release="noised")
         answered += isinstance(open_reply(asker.ask(site, envelope)), Answer)

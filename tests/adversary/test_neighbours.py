@@ -214,7 +214,7 @@ def ask(
     with zero_noise(), house.open(method.draft()) as study:
         try:
             study.begin()
-            sums = [study.add_up(question) for question in questions]
+            sums = [study.ask(question) for question in questions]
             study.masked_study.end()
         except ConciliumError as error:
             said = re.sub("[0-9a-f]{64}", "", str(error))  # the study's id is its own

@@ -317,6 +317,15 @@ def attacks(draw, files):
     return entries, True
 
 
+def test_a_file_outside_of_the_folder_does_not_pass_for_one_inside(signed, tmp_path):
+    for name in signed:
+        entries = [(name.removeprefix("job/"), b"", 0, 0), *plain(signed)]
+        pack([entry for entry in entries if entry[0]], tmp_path / "job.zip")
+        if name != "job/":
+            with pytest.raises(HouseError):
+                check_submitted_job("job", tmp_path / "job.zip")
+
+
 @quick
 @given(data=st.data())
 def test_an_archive_that_differs_in_anything_is_refused_and_writes_nothing(signed, tmp_path, data):

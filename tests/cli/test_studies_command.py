@@ -159,7 +159,7 @@ def test_a_page_says_who_what_how_and_until_when(folder: Path, waiting: str) -> 
         "Patients: everyone, if death is known.",
         "Attributes: all that are not withheld.",
         "Cutoffs of age: 40, 60.",
-        "counts of all attributes, once per level of the tree (tree.crosstables; this hospital's own answer, as it is)",
+        "counts of all attributes, once per level of the tree (counts; this hospital's own answer, as it is)",
         "max_depth = 3:",
         "3 hospitals at most: coast, north, south.",
         cc.Study.read(folder / "study.toml").way_out.meaning,
@@ -380,8 +380,8 @@ def test_a_ledger_that_cannot_be_written_is_one_sentence(folder: Path, waiting: 
 def test_terms_that_are_over_are_agreed_to_by_nobody(
     folder: Path, waiting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("committee", "studies"):
-        monkeypatch.setattr(f"concilium.protocol.{module}.today", lambda: date(2999, 1, 1))
+    for module in ("consult.consent", "protocol.studies"):
+        monkeypatch.setattr(f"concilium.{module}.today", lambda: date(2999, 1, 1))
     assert studies(folder, "north")[0]["status"] == "ended"
     assert (
         "None was made before its last day."

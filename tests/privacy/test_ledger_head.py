@@ -177,7 +177,7 @@ class Running:
     """A site in a process of its own, which answers as many questions as it is told and says how the last one went."""
 
     def __init__(self, path):
-        helpers = Path(__file__).parent.parent / "federation"
+        helpers = Path(__file__).parent.parent / "protocol"
         self.process = subprocess.Popen(
             [sys.executable, "-c", SITE, str(path), str(helpers)],
             stdin=subprocess.PIPE,

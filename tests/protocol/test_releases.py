@@ -12,7 +12,7 @@ from conversation import ROWS, site_of, wrap
 
 import concilium as cc
 from agreed import Anything, deliver, draft
-from concilium import protocol as federation
+from concilium import protocol
 from concilium import registry as registry
 from concilium.errors import HouseError, MessageError
 from concilium.protocol.attributes import Attribute
@@ -64,7 +64,7 @@ def test_only_what_adds_noise_is_bounded_and_what_is_not_masked_shows_each_site(
 
 @pytest.mark.parametrize("file", ["site.py", "run.py", "region.py", "house.py", "masked_study.py"])
 def test_no_release_is_known_by_name_where_all_are_treated_alike(file):
-    source = (Path(federation.__file__).parent / file).read_text()
+    source = (Path(protocol.__file__).parent / file).read_text()
     words = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
     assert not set(RELEASES) & {word for word in words if isinstance(word, str)}
 

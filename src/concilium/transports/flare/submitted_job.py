@@ -47,9 +47,8 @@ def check_submitted_job(folder: str, archive: str | Path) -> SubmittedStudy:
         return check_files(read_archive(folder, Path(archive)))
     except HouseError as error:
         raise HouseError(NOT_OURS.format(error)) from None
-    except (
-        Exception
-    ) as error:  # an archive made to confuse its reader may fail anywhere, and is refused all the same
+    except Exception as error:
+        # An archive made to confuse its reader may fail anywhere, and is refused all the same.
         raise HouseError(NOT_OURS.format(type(error).__name__)) from None
 
 
@@ -61,6 +60,8 @@ def read_archive(folder: str, archive: Path) -> dict[str, bytes]:
         names = [entry.filename for entry in entries]
         if len(set(names)) != len(names):
             raise HouseError("two files of one name")
+        if not all(name.startswith(f"{folder}/") for name in names):
+            raise HouseError("a file outside of its folder")
         for entry in entries:
             kind = entry.external_attr >> 28
             if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
