@@ -47,7 +47,7 @@ KINDS = {
     "rules.reports": "concilium.temporal.rule_reports:AskRuleReports",
     "study.propose": "concilium.protocol.terms:Propose",
     "tree.schema": "concilium.protocol.schema:AskSchema",
-    "tree.classes": "concilium.trees.class_counts:AskClassCounts",
+    "tree.classes": "concilium.trees.ensemble:AskClassCounts",
     "tree.votes": "concilium.trees.votes:AskVotes",
 }
 

@@ -25,7 +25,7 @@ from concilium.rulefit.fitting import AskFit, Coefficients
 from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.rates import AskRates
 from concilium.rulefit.terms import RuleTerms, Steps, write_terms
-from concilium.trees.class_counts import AskClassCounts, ClassCounts
+from concilium.trees.ensemble import AskClassCounts, ClassCounts
 from concilium.trees.votes import AskVotes, Voter
 from side_door import state
 

@@ -10,7 +10,7 @@ from tree_bodies import EDGES, bodies, patients
 
 import concilium as cc
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
-from concilium.trees.expressions import to_expressions, write_literal, write_name
+from concilium.trees.exports import to_expressions, write_literal, write_name
 from concilium.trees.tree import DecisionTree
 
 

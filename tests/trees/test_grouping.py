@@ -15,7 +15,7 @@ import concilium as cc
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.splits import Split, check_tree
-from concilium.trees.conditions import condition
+from concilium.trees.body import condition
 from concilium.trees.grouping import group_values
 from pooled_id3 import c45, id3, merge_values
 from side_door import state

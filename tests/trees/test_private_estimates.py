@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from concilium.trees.private_estimates import ExpectedCounts, estimate, estimate_leaf, find_shares
+from concilium.trees.private_growing import ExpectedCounts, estimate, estimate_leaf, find_shares
 
 SIZES = (2, 3, 4)
 NOTHING = 1e-12

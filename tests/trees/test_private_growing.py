@@ -15,8 +15,7 @@ import concilium as cc
 from concilium.protocol.schema import state_schema
 from concilium.trees import private_growing
 from concilium.trees.growing import finish
-from concilium.trees.private_estimates import ExpectedCounts
-from concilium.trees.private_growing import TreeBudget, grow_privately, take_largest
+from concilium.trees.private_growing import ExpectedCounts, TreeBudget, grow_privately, take_largest
 
 VALUES = {"a": ["0", "1"], "b": ["x", "y", "z"], "c": ["k", "l"], "y": ["n", "p", "q"]}
 LIMITLESS = TreeBudget(Fraction(10**12), depth=3)

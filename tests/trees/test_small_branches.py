@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_tree_equals_pooled import house_of, nested, shared
 
 import concilium as cc
-from concilium.trees.small_branches import join_bins, join_values
+from concilium.trees.grouping import join_bins, join_values
 from pooled_id3 import c45, id3, join_neighbours, join_rare, name_group
 from strategies import federations
 

@@ -11,7 +11,7 @@ from test_pmml import CARD
 from tree_bodies import bodies
 
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
-from concilium.trees.svg import (
+from concilium.trees.drawing import (
     ATTRIBUTE,
     LINES,
     SMALL,

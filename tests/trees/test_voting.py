@@ -20,8 +20,7 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import Answer, Refusal, decode, encode, open_reply
 from concilium.protocol.sample import Sample
 from concilium.protocol.splits import Split
-from concilium.trees.class_counts import AskClassCounts, ClassCounts
-from concilium.trees.ensemble import Ensemble, name_positive
+from concilium.trees.ensemble import AskClassCounts, ClassCounts, Ensemble, name_positive
 from concilium.trees.explanation import explain_votes
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees

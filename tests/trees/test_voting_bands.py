@@ -13,8 +13,7 @@ import concilium as cc
 from concilium.errors import HouseError, StudyError
 from concilium.evaluation.leave_out import leave_bands_out
 from concilium.protocol.messages import open_envelope
-from concilium.trees.bands import deal_bands
-from concilium.trees.stopping import find_final
+from concilium.trees.ensemble import deal_bands, find_final
 from concilium.trees.voting import VotingTrees
 from pooled_id3 import id3
 from strategies import rare_houses

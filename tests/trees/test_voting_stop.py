@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concilium.evaluation import metrics
-from concilium.trees.stopping import balanced_accuracy, experts_at, find_final
+from concilium.trees.ensemble import balanced_accuracy, experts_at, find_final
 
 DELTA = Fraction(1, 1000)
 

@@ -10,9 +10,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.models.threshold import Decided, choose_one
+from concilium.protocol.attributes import find_runs
 from concilium.records.columns import Value, label
-from concilium.trees.conditions import condition
-from concilium.trees.shares import class_shares
+
+
+def class_shares(counts: Sequence[int]) -> list[float]:
+    """The share of each class; where noise left nobody, no class is likelier than another."""
+    everyone = sum(counts)
+    return [count / everyone if everyone else 1 / len(counts) for count in counts]
+
+
+def condition(
+    attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None, rest: bool = False
+) -> str:
+    """Say a branch in words: `sex = f`, `race in {1, 2, 5}`, `40 <= age < 60`, `smoker = n or missing`.
+
+    Of a binned attribute `values` are numbers of bins. With `rest` the branch is also for values that none names.
+    """
+    named = [value for value in values if value is not None]
+    besides = ["missing"] * (None in values) + ["anything else"] * rest
+    if not named:
+        return f"{attribute} is {' or '.join(besides)}"
+    if edges is not None:
+        parts = [say_range(attribute, *run, edges) for run in find_runs(map(int, named))]
+    elif len(named) == 1:
+        parts = [f"{attribute} = {label(named[0])}"]
+    else:
+        parts = [f"{attribute} in {{{', '.join(map(label, named))}}}"]
+    return " or ".join([*parts, *besides])
+
+
+def say_range(attribute: str, first: int, last: int, edges: Sequence[float]) -> str:
+    """The bins from first to last."""
+    if first == 0:
+        return f"{attribute} is known" if last == len(edges) else f"{attribute} < {edges[last]:g}"
+    if last == len(edges):
+        return f"{attribute} >= {edges[first - 1]:g}"
+    return f"{edges[first - 1]:g} <= {attribute} < {edges[last]:g}"
+
 
 # Patients that every node or value is given beforehand where nothing may be certain, with the class shares of all.
 BEFOREHAND = 1.0

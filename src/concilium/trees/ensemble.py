@@ -1,8 +1,13 @@
 """The house's side of voting trees: who takes part, one expert after the other, and how they vote together.
 
 An expert is an ordinary distributed tree over the samples of its turn (docs/methods.md, 1.11: a column of all sites'
-layouts). Everything the house knows of patients is what sites answered to three kinds of question: class counts,
-crosstables of a sample, and the votes of an ensemble.
+layouts). The house learns of patients only what sites answer to three kinds of question: class counts, crosstables of
+a sample, and the votes of an ensemble.
+
+The stop rule (docs/methods.md, 1.13) says how many experts vote. Ensembles of 1, 3, 5, ... experts are measured in
+turn. The best so far is final once neither of the next two beats it by more than `delta`; otherwise the better of the
+two takes its place. The best then rises by more than `delta` each time and cannot exceed 1, so that this ends. (The
+thesis, 7.5.2, names 11 experts where its own table and this rule give 13.)
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
@@ -18,22 +23,137 @@ import numpy as np
 from concilium.errors import HouseError, nearest
 from concilium.models.threshold import HELD_OUT, LEARNED_FROM, Tally
 from concilium.protocol.attributes import Attribute, present
+from concilium.protocol.cohort import Cohort
 from concilium.protocol.conversation import Among, Conversation
 from concilium.protocol.counts import AskCounts, Counts
+from concilium.protocol.questions import EXACT, Gathered, Reply
 from concilium.protocol.run import together
-from concilium.protocol.sample import Sample
-from concilium.protocol.schema import SchemaSeen, SharedSchema, set_against_rest, share_schema
+from concilium.protocol.sample import LEAST_PATIENTS, Sample, is_positive
+from concilium.protocol.schema import (
+    MOST_LISTED,
+    SchemaSeen,
+    SharedSchema,
+    list_classes,
+    set_against_rest,
+    share_schema,
+)
 from concilium.protocol.splits import Split
+from concilium.protocol.work import READ_CATEGORY, READING, Workload
 from concilium.records.columns import Value, label
-from concilium.trees.bands import deal_bands
-from concilium.trees.class_counts import AskClassCounts, ClassCounts
 from concilium.trees.growing import GrowingNode, grow
 from concilium.trees.schemas import ask_schemas
-from concilium.trees.stopping import balanced_accuracy, experts_at, find_final
 from concilium.trees.votes import AskVotes, Counting, Rule, Voter, find_lift, is_for_positive
 
 if TYPE_CHECKING:
+    from concilium.protocol.releases.release import Release
     from concilium.trees.voting import VotingTrees
+
+TOO_FEW = f"fewer than {LEAST_PATIENTS} patients to learn from"
+NO_POSITIVE = "no positive patient"
+WITHHELD = "its policy does not let such counts out"
+
+
+class ClassCounts(Reply, frozen=True, kw_only=True):
+    """A site's patients by class, or why it opts out. `values` are those of the target that occur."""
+
+    negatives: Annotated[int, msgspec.Meta(ge=0)] = 0
+    positives: Annotated[int, msgspec.Meta(ge=0)] = 0
+    values: tuple[str | int | float | bool, ...] = ()
+    opts_out: str | None = None
+
+    @property
+    def numbers(self) -> int:
+        """Two counts, and each value that is told to occur."""
+        return 2 + len(self.values)
+
+    @property
+    def leaves(self) -> str | None:
+        return self.opts_out
+
+
+class AskClassCounts(Gathered[ClassCounts], frozen=True, kw_only=True):
+    """How many patients of this query are positive, how many are not (docs/methods.md, section 1.11)?
+
+    A site opts out by itself where an expert would learn from fewer than four of its patients, or where it has no
+    positive one: statistics of so few can be traced back to people, and there is nothing rare to learn. It then
+    reports that, and no count. Under `exact` the house sees the counts of every other site. Under `masked` nobody opts
+    out: such a site adds nothing to any sum, and the house sees the sum of all class counts.
+    """
+
+    kind: ClassVar[str] = "tree.classes"
+    releases: ClassVar[frozenset[str]] = EXACT
+    reply: ClassVar[type[ClassCounts]] = ClassCounts
+
+    sample: Sample
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        return self.sample.fixed
+
+    def check(self, release: Release) -> None:
+        self.sample.check_release(release)
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        return self.sample.estimate(patients) + Workload(
+            READ_CATEGORY * patients, READING * patients + 16 * min(patients, MOST_LISTED)
+        )
+
+    def compute(self, cohort: Cohort) -> ClassCounts:
+        positives = int(is_positive(cohort, self.target, self.sample.positive).sum())
+        negatives = len(cohort) - positives
+        learning = self.sample.choose(cohort, self.query, self.target) if positives else cohort
+        if len(learning) < LEAST_PATIENTS:
+            return ClassCounts(opts_out=TOO_FEW)
+        if cohort.guard.on and cohort.guard.withholds_classes(np.array([negatives, positives])):
+            return ClassCounts(opts_out=WITHHELD)
+        values = tuple(list_classes(cohort, self.target))
+        if not positives:
+            return ClassCounts(values=values, opts_out=NO_POSITIVE)
+        return ClassCounts(negatives=negatives, positives=positives, values=values)
+
+    def unite(self, replies: Sequence[ClassCounts]) -> ClassCounts:
+        """The patients of a region by class, or why it opts out: the reasons of its sites, without their names."""
+        staying = [counts for counts in replies if counts.opts_out is None]
+        return ClassCounts(
+            negatives=sum(counts.negatives for counts in staying),
+            positives=sum(counts.positives for counts in staying),
+            values=present(value for counts in staying or replies for value in counts.values),
+            opts_out=None if staying else ", ".join(sorted({str(counts.opts_out) for counts in replies})),
+        )
+
+
+def deal_bands(sizes: Mapping[str, int], bands: int) -> list[tuple[str, ...]]:
+    """Deal sites into bands of nearly the same size ("mega-hospitals", 7.5 of the thesis), to leave out in turn.
+
+    The thesis draws bands at random. Here sites are sorted by their number of patients, largest first (by name where
+    equal), and dealt one by one: the same bands for everyone who repeats the study. No band may stay empty.
+    """
+    order = sorted(sizes, key=lambda name: (-sizes[name], name))
+    return [tuple(sorted(order[band::bands])) for band in range(bands)]
+
+
+def find_final(measures: Sequence[Fraction], delta: Fraction) -> int | None:
+    """The stage that is final by the measures of stages 0, 1, ...; None where the next one must be measured."""
+    best = 0
+    while best + 2 < len(measures):
+        first, second = measures[best + 1 : best + 3]
+        if max(first, second) <= measures[best] + delta:
+            return best
+        best += 2 if second > first else 1
+    return None
+
+
+def experts_at(stage: int) -> int:
+    """How many experts vote at a stage: always odd, so that no vote is a tie."""
+    return 2 * stage + 1
+
+
+def balanced_accuracy(confusion: list[list[int]]) -> Fraction:
+    """Mean of sensitivity and specificity, exactly, from counts [truth][vote]; 0 where a class has nobody."""
+    shares = [
+        Fraction(row[index], sum(row)) if sum(row) else Fraction(0) for index, row in enumerate(confusion)
+    ]
+    return sum(shares, Fraction(0)) / 2
 
 
 # The experts that vote, the measures of all ensembles that were tried, and what a threshold is chosen by.

@@ -1,19 +1,25 @@
-"""Why a tree says what it says about one patient, and why an ensemble does: the path taken and what each answer on it
-changed, how the experts voted, and the reasons of one who prevailed."""
+"""Why a tree says what it says about one patient, and why an ensemble does; and what each attribute contributes.
+
+The reasons of a tree are the path taken and what each answer on it changed; those of an ensemble are how the experts
+voted, and the reasons of one who prevailed. An attribute's importance is the entropy that it takes away, over all
+patients who are asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from concilium.models.explanation import Explanation, Reason
 from concilium.models.prediction import NO_ENTRIES, Entries
 from concilium.models.threshold import Decided, choose_one
 from concilium.records.columns import Value, label
-from concilium.trees.body import TreeBody
+from concilium.trees.body import TreeBody, class_shares
+from concilium.trees.growing import xlog2x
 from concilium.trees.settling import mix_shares, spread
-from concilium.trees.shares import class_shares
 
 NO_QUESTION = "asks nothing about the patient here."
 
@@ -188,3 +194,31 @@ def name_experts(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"expert {numbers[0]}"
     return f"experts {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
+def add_gains(trees: Iterable[TreeBody]) -> dict[str, float]:
+    """By attribute the bits that asking it takes away, summed over nodes and patients; no less than none where counts
+    are noisy."""
+    gains: dict[str, float] = {}
+    for tree in trees:
+        for node in tree.nodes:
+            if node.attribute is None:
+                continue
+            left = sum(find_entropy(tree.nodes[child].counts) for child in node.children)
+            gains[node.attribute] = gains.get(node.attribute, 0.0) + max(
+                find_entropy(node.counts) - left, 0.0
+            )
+    return gains
+
+
+def find_entropy(counts: Iterable[int]) -> float:
+    """The bits that it takes to tell the class of all these patients."""
+    patients = np.maximum(np.array(list(counts), dtype=np.float64), 0.0)
+    return float(xlog2x(patients.sum(keepdims=True))[0] - xlog2x(patients).sum())
+
+
+def rank(gains: Mapping[str, float]) -> dict[str, float]:
+    """The largest 100, the most important first, by name where equal."""
+    most = max(gains.values(), default=0.0) or 1.0
+    order = sorted(gains, key=lambda name: (-gains[name], name))
+    return {name: 100 * gains[name] / most for name in order}

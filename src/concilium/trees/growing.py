@@ -23,8 +23,7 @@ from concilium.protocol.schema import SharedSchema
 from concilium.protocol.splits import Split, distinct
 from concilium.records.columns import Value
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
-from concilium.trees.grouping import Grouped, group_values
-from concilium.trees.small_branches import join_small
+from concilium.trees.grouping import Grouped, group_values, join_small
 
 TIE = 1e-9
 

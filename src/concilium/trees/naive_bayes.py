@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.models.explanation import Explanation
+from concilium.models.explanation import Explanation, Reason
 from concilium.models.method import documented
 from concilium.models.prediction import AnyPatients
 from concilium.models.risk_counts import read_chances
@@ -26,6 +26,7 @@ from concilium.models.threshold import (
     PERCENT_LEFT_OUT,
     CallingRule,
     Tally,
+    choose_one,
     decide,
     say_decided,
 )
@@ -40,14 +41,11 @@ from concilium.protocol.schema import SharedSchema, share_schema, state_schema
 from concilium.protocol.splits import Split
 from concilium.records.columns import label
 from concilium.trees.body import BEFOREHAND, BodyOfTrees, TreeBody, TreeNode
-from concilium.trees.cautions import find_oddities
-from concilium.trees.evidence import explain_evidence
+from concilium.trees.explanation import rank, say_reasons
 from concilium.trees.growing import GrowingNode, finish, name_cell
-from concilium.trees.importances import rank
 from concilium.trees.plain_tree import PlainTables
-from concilium.trees.private_estimates import estimate
-from concilium.trees.private_growing import TreeBudget
-from concilium.trees.schemas import PLAN_SCHEMA, TreeMethod, ask_schemas
+from concilium.trees.private_growing import TreeBudget, estimate
+from concilium.trees.schemas import PLAN_SCHEMA, TreeMethod, ask_schemas, find_oddities
 from concilium.trees.settling import find_path, settle
 from concilium.trees.votes import AskVotes, Voter
 
@@ -323,3 +321,77 @@ def tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:
         f"{label(name)} {count / everyone:.0%}" for name, count in zip(body.classes, counts, strict=True)
     )
     return f"{', '.join(shares)} of {everyone} patient{'' if everyone == 1 else 's'}"
+
+
+SHOWN = 8
+
+
+def explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanation:
+    """Explain a prediction by what each attribute moved, for a patient who reaches these nodes of the attributes' trees
+    (0: of none).
+
+    It begins with the share of the predicted class among all patients. The reasons move it one after the other, the
+    strongest first.
+    """
+    evidence = [body.evidence(number)[node] for number, node in enumerate(reached)]
+    start = np.log(body.class_shares)
+    end = start + sum(evidence, np.zeros_like(start))
+    best = choose_one([share(end, index) for index in range(len(end))], body.classes, body.decided)
+    speaking = [number for number, node in enumerate(reached) if node]
+    # How far the attribute alone would move the odds of the predicted class.
+    alone = {number: odds(start + evidence[number], best) - odds(start, best) for number in speaking}
+    reasons, score = [], start
+    for number in sorted(speaking, key=lambda n: (-abs(alone[n]), body.names[n])):
+        before, score = share(score, best), score + evidence[number]
+        nodes = body.attributes[number]
+        reasons.append(
+            Reason(
+                attributes=(body.names[number],),
+                condition=dict(nodes[0].ways(body.bins))[reached[number]],
+                before=before,
+                after=share(score, best),
+                patients=sum(nodes[reached[number]].counts),
+            )
+        )
+    silent = [name for name, node in zip(body.names, reached, strict=True) if not node]
+    notes = (f"Not known here, or not seen before: {', '.join(silent)}.",) if silent else ()
+    named, patients = label(body.classes[best]), sum(body.counts)
+    first = (
+        f"{body.target} = {named} ({share(score, best):.0%} likely; {share(start, best):.0%} of all "
+        f"{patients} patients)."
+    )
+    return Explanation(
+        target=body.target,
+        prediction=body.classes[best],
+        probability=share(score, best),
+        base=share(start, best),
+        patients=patients,
+        reasons=tuple(reasons),
+        notes=notes,
+        sentences=(first, *say_evidence(named, reasons), *notes),
+        chances=tuple(share(score, place) for place in range(len(body.classes))),
+    )
+
+
+def say_evidence(named: str, reasons: Sequence[Reason]) -> list[str]:
+    """The strongest reasons, a sentence each, and one for all others."""
+    lines = say_reasons(named, reasons[:SHOWN])
+    rest = reasons[SHOWN:]
+    if rest:
+        lines.append(
+            f"{len(rest)} more attribute{'' if len(rest) == 1 else 's'}, each of which says less: {named} goes "
+            f"from {rest[0].before:.0%} to {rest[-1].after:.0%}."
+        )
+    return lines
+
+
+def share(score: NDArray[np.float64], best: int) -> float:
+    """The share of one class by the logarithms of all, up to a constant."""
+    likely = np.exp(score - score.max())
+    return float(likely[best] / likely.sum())
+
+
+def odds(score: NDArray[np.float64], best: int) -> float:
+    """The logarithm of the odds of one class."""
+    others = np.delete(score, best)
+    return float(score[best] - np.logaddexp.reduce(others)) if len(others) else 0.0

@@ -21,11 +21,17 @@ from concilium.protocol.schema import SchemaSeen, SharedSchema, share_schema
 from concilium.protocol.splits import Split
 from concilium.protocol.sums import write_sum
 from concilium.trees.body import TreeBody
-from concilium.trees.cautions import find_constant, find_lonely_classes, find_oddities, say_constant
 from concilium.trees.growing import GrowingNode, finish, grow
-from concilium.trees.leaf_tally import decide_tree, tally_held_out
-from concilium.trees.pruning import count_resting, prune_with
-from concilium.trees.schemas import PLAN_SCHEMA, TreeStudy, ask_schemas
+from concilium.trees.pruning import count_resting, decide_tree, prune_with, tally_held_out
+from concilium.trees.schemas import (
+    PLAN_SCHEMA,
+    TreeStudy,
+    ask_schemas,
+    find_constant,
+    find_lonely_classes,
+    find_oddities,
+    say_constant,
+)
 
 if TYPE_CHECKING:
     from concilium.trees.tree import DecisionTree

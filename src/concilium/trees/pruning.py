@@ -1,9 +1,10 @@
-"""Reduced-error pruning from held-out counts (docs/methods.md, section 1.8; Quinlan 1987).
+"""What held-out patients are for: reduced-error pruning, and the threshold of a tree.
 
-Every site holds out some of its patients (protocol/held_out.py); the tree is grown from the others. One further
-question then counts the classes of the held-out patients wherever they come to rest, and from the bottom up a split is
-taken back where its node alone, as a leaf, makes no more errors on them than all that hangs on it. What a node says,
-and the counts that it keeps, are those of the patients that the tree was grown from.
+Pruning (docs/methods.md, section 1.8; Quinlan 1987): every site holds out some of its patients (protocol/held_out.py);
+the tree is grown from the others. One further question then counts the classes of the held-out patients wherever they
+come to rest, and from the bottom up a split is taken back where its node alone, as a leaf, makes no more errors on them
+than all that hangs on it. What a node says, and the counts that it keeps, are those of the patients that the tree was
+grown from.
 
 Errors weigh as the study's decision has it (models/threshold.py): each the same under `majority`; by prevalence as
 balanced accuracy weighs them, so that a rare class does not have all splits taken back.
@@ -11,6 +12,9 @@ balanced accuracy weighs them, so that a rare class does not have all splits tak
 All of it is a function of sums over sites: under `exact` and `masked` the tree is the one that pooling the two parts
 would give. Under `private` the held-out counts have noise and are charged like the counts of the leaves (one patient
 is in one place); errors are added up as they come, below zero too, since clipping would add to small places.
+
+A threshold (docs/methods.md, section 1.18) is chosen by the patients held out for pruning, by those whom a first tree
+left out, or by the patients by class in the tree's own leaves.
 """
 
 from __future__ import annotations
@@ -18,14 +22,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
-from concilium.models.threshold import ErrorCosts
+from concilium.models.threshold import LEARNED_FROM, LEFT_OUT_FIRST, ErrorCosts, Tally, decide
 from concilium.protocol.conversation import Conversation
 from concilium.protocol.counts import Counts
 from concilium.protocol.questions import MOST_NUMBERS
 from concilium.protocol.routing import STAYS
 from concilium.protocol.splits import Split, distinct
+from concilium.trees.body import TreeBody, TreeNode, class_shares
 from concilium.trees.growing import GrowingNode
 
 # Given splits and leaves: the class counts of held-out patients there, [node, 1, class].
@@ -136,3 +142,41 @@ def cut(nodes: Sequence[GrowingNode], leaves: set[int], numbers: Mapping[int, in
         else replace(nodes[index], children=[number[child] for child in nodes[index].children])
         for index in numbers
     ]
+
+
+def decide_tree(
+    body: TreeBody, decision: str, positive: int | None, tally: Tally | None
+) -> tuple[TreeBody, str]:
+    """The tree with its decision, and what the card says of that; the tally is of those held out, or of a first tree.
+    Without it the tree's own leaves choose."""
+    if positive is None:
+        return body, ""
+    prevalence = class_shares(body.nodes[0].counts)[positive]
+    own = tally_leaves(body.leaves, positive)
+    first = tally is not None and tally.who == LEFT_OUT_FIRST
+    decided, said = decide(decision, body.classes[positive], prevalence, tally or own, own if first else None)
+    return msgspec.structs.replace(body, decided=decided), said
+
+
+def tally_leaves(leaves: Sequence[TreeNode], positive: int) -> Tally:
+    """The patients in the leaves, who are all that the tree was grown from."""
+    return Tally(
+        [class_shares(leaf.counts)[positive] for leaf in leaves],
+        [leaf.counts[1 - positive] for leaf in leaves],
+        [leaf.counts[positive] for leaf in leaves],
+        LEARNED_FROM,
+    )
+
+
+def tally_held_out(
+    body: TreeBody, positive: int | None, held: Mapping[int, Counts], who: str
+) -> Tally | None:
+    """The held-out patients wherever they rest; None where there are none."""
+    if positive is None or not held:
+        return None
+    return Tally(
+        [class_shares(body.nodes[node].counts)[positive] for node in held],
+        [int(counts[1 - positive]) for counts in held.values()],
+        [int(counts[positive]) for counts in held.values()],
+        who,
+    )

@@ -25,15 +25,12 @@ from concilium.protocol.edges import MOST_EDGES
 from concilium.protocol.held_out import MOST_PERCENT, Part
 from concilium.trees import plain_tree, private_tree
 from concilium.trees.body import Told, TreeBody
-from concilium.trees.drawing import draw
-from concilium.trees.explanation import explain
-from concilium.trees.expressions import LeafExpression, to_expressions
-from concilium.trees.importances import add_gains, rank
-from concilium.trees.pmml import to_pmml
+from concilium.trees.drawing import draw, to_svg
+from concilium.trees.explanation import add_gains, explain, rank
+from concilium.trees.exports import LeafExpression, to_expressions, to_pmml
 from concilium.trees.private_growing import TreeBudget
 from concilium.trees.schemas import TreeMethod
 from concilium.trees.settling import find_path, settle
-from concilium.trees.svg import to_svg
 
 # Of shares those that a hospital adapts (adaptation.py), and the classes that are then called.
 Adapt = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.intp]]]

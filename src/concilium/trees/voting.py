@@ -2,7 +2,7 @@
 
 docs/methods.md, sections 1.11 to 1.13. Where the positive class is rare, one tree calls nearly everybody negative.
 Here every expert is a distributed tree over all positives and a few times as many negatives of each site
-(protocol/sample.py). Experts are added two at a time until that no longer helps (stopping.py). The card says what
+(protocol/sample.py). Experts are added two at a time until that no longer helps (ensemble.py). The card says what
 the release protects. Experts ask more than one tree does, so sites release more numbers.
 """
 
@@ -46,15 +46,13 @@ from concilium.protocol.questions import Statistic
 from concilium.protocol.sample import MOST_NEGATIVES, Sample
 from concilium.records.columns import label
 from concilium.trees.body import BodyOfTrees, TreeBody, TreeNode
-from concilium.trees.cautions import find_oddities
 from concilium.trees.drawing import draw
-from concilium.trees.ensemble import begin
-from concilium.trees.explanation import explain, explain_votes
+from concilium.trees.ensemble import begin, experts_at
+from concilium.trees.explanation import add_gains, explain, explain_votes, rank
 from concilium.trees.growing import finish
-from concilium.trees.importances import add_gains, rank
-from concilium.trees.leaf_tally import tally_leaves
+from concilium.trees.pruning import tally_leaves
+from concilium.trees.schemas import find_oddities
 from concilium.trees.settling import find_path, mix_shares, settle, spread
-from concilium.trees.stopping import experts_at
 from concilium.trees.tree import DecisionTree, MaxDepth, MinLeaf
 from concilium.trees.votes import AskVotes, Rule, find_lift, is_for_positive
 
