@@ -45,10 +45,9 @@ from concilium.protocol.releases import find_release
 from concilium.protocol.sample import Sample
 from concilium.protocol.splits import Split
 from concilium.protocol.sums import read_sum
+from concilium.rulefit.body import Outcome
 from concilium.rulefit.fit_questions import FitQuestions
-from concilium.rulefit.fitting import Coefficients
-from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.rates import AskRates
+from concilium.rulefit.fitting import AskRates, Coefficients
 from concilium.rulefit.terms import RuleTerms
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import count_as_votes

@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from concilium.protocol.attributes import Attribute
-from concilium.rulefit import boosting
+from concilium.rulefit import generation
 from concilium.rulefit.boosted_trees import GAPPED
-from concilium.rulefit.boosting import boost, count_leaves
-from concilium.rulefit.rules import check_rules
+from concilium.rulefit.generation import boost, count_leaves
+from concilium.rulefit.terms import check_rules
 
 EDGES = tuple(float(edge) for edge in range(1, 9))
 CITIES = ("a", "b", "c", "d", "e", "f", "g")
@@ -76,8 +76,8 @@ def test_rules_are_different_and_in_order_and_the_same_each_time():
 def keep_trees(monkeypatch):
     """The trees that rules are read from, as they are grown."""
     kept = []
-    grow = boosting.grow_trees
-    monkeypatch.setattr(boosting, "grow_trees", lambda *a, **k: kept.append(grow(*a, **k)) or kept[-1])
+    grow = generation.grow_trees
+    monkeypatch.setattr(generation, "grow_trees", lambda *a, **k: kept.append(grow(*a, **k)) or kept[-1])
     return kept
 
 

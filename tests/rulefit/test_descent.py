@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concilium.rulefit.descent import minimise
+from concilium.rulefit.newton import minimise
 
 
 def value(gradient, hessian, at, penalties, w):

@@ -18,7 +18,6 @@ from concilium.protocol.cohort import View
 from concilium.protocol.messages import encode
 from concilium.records.table import Coded, Numbers, Records, label
 from concilium.rulefit.design import build_at_site, recall_at_site
-from concilium.rulefit.rules import write_rule
 from concilium.rulefit.terms import (
     MOST_COLUMNS,
     Line,
@@ -27,6 +26,7 @@ from concilium.rulefit.terms import (
     Steps,
     keep,
     read_terms,
+    write_rule,
     write_terms,
 )
 

@@ -19,17 +19,18 @@ from concilium.protocol.arrays import pack
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
 from concilium.protocol.sums import BOUND, choose_places, read_reals, write_reals
+from concilium.rulefit.body import Outcome
 from concilium.rulefit.fedda import AskDual, recover
 from concilium.rulefit.fitting import (
     MOST_CANDIDATES,
     MOST_WORKING,
     AskFit,
+    AskRates,
     Coefficients,
+    read_rates,
     read_sums,
 )
 from concilium.rulefit.generation import AskRules
-from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.rates import AskRates, read_rates
 from concilium.rulefit.terms import Line, RuleTerms, write_terms
 
 ATTRIBUTES = tuple(Attribute(name, tuple(edges)) for name, edges in sorted(BINS.items()))

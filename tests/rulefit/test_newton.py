@@ -11,7 +11,7 @@ from pooled_lasso import Pooled, answer, end, find_optimum, is_optimal, objectiv
 from concilium.errors import HouseError
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.sums import write_reals
-from concilium.rulefit import newton, path
+from concilium.rulefit import newton
 from concilium.rulefit.fitting import Sums, read_sums
 from concilium.rulefit.newton import Columns
 from concilium.rulefit.terms import Line, RuleTerms
@@ -285,9 +285,9 @@ def test_the_path_ends_at_a_hundredth_and_chooses_by_loss_on_others():
         models.extend(newton_vector(c, design.shape[1]) for c in candidates)
         return answer(np.array([objective(design[held], y[held], w[0], w[1:], 0.0) for w in models]))
 
-    found = end(path.walk(Pooled(design[learn], y[learn]), ask_held_out, unlike(design.shape[1]), None))
+    found = end(newton.fit_path(Pooled(design[learn], y[learn]), ask_held_out, unlike(design.shape[1]), None))
     largest = np.abs(design[learn].T @ (y[learn].mean() - y[learn])).max() / 420
-    assert len(found) == path.LENGTH
+    assert len(found) == newton.LENGTH
     assert found[-1].penalty == pytest.approx(0.01 * largest, rel=1e-3)
     assert [choice.penalty for choice in found] == sorted((c.penalty for c in found), reverse=True)
     for choice, w in zip(found, models, strict=True):
@@ -300,7 +300,7 @@ def test_the_path_ends_at_a_hundredth_and_chooses_by_loss_on_others():
 
 def test_the_path_over_no_columns_has_no_terms():
     found = end(
-        path.walk(
+        newton.fit_path(
             Pooled(np.zeros((20, 0)), np.repeat([0.0, 1.0], 10)),
             lambda c: answer(np.ones(len(c))),
             unlike(0),
@@ -329,15 +329,15 @@ def test_the_path_ends_where_nobody_would_read_on(monkeypatch):
     columns = unlike(design.shape[1])
 
     def walk(penalties=None):
-        return end(path.walk(Pooled(design, y), lambda c: answer(np.zeros(len(c))), columns, penalties))
+        return end(newton.fit_path(Pooled(design, y), lambda c: answer(np.zeros(len(c))), columns, penalties))
 
-    monkeypatch.setattr(path, "MOST_TERMS", 10**6)
+    monkeypatch.setattr(newton, "MOST_TERMS", 10**6)
     whole = walk()
-    monkeypatch.setattr(path, "MOST_TERMS", 12)
+    monkeypatch.setattr(newton, "MOST_TERMS", 12)
     short = walk()
-    assert 1 < len(short) < len(whole) == path.LENGTH
+    assert 1 < len(short) < len(whole) == newton.LENGTH
     assert [choice.penalty for choice in short] == [choice.penalty for choice in whole[: len(short)]]
     assert max(choice.terms for choice in short) <= 12 < whole[len(short)].terms
     assert len(walk([0.01, 0.001, 0.0005])) == 3
-    monkeypatch.setattr(path, "MOST_TERMS", 0)
+    monkeypatch.setattr(newton, "MOST_TERMS", 0)
     assert len(walk()) == 1

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concilium.rulefit.boosted_trees import GAPPED, NUMBER, AttributeBins, BoostedTrees, Splits, grow_trees
-from concilium.rulefit.nodes import list_rules, write_bits
-from concilium.rulefit.rules import write_condition, write_rule
+from concilium.rulefit.generation import list_rules, write_bits
+from concilium.rulefit.terms import write_condition, write_rule
 
 SIZES = [12, 9, 120, 4]  # two numbers; categories; few categories
 NUMERIC = [True, True, False, False]

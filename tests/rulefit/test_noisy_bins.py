@@ -17,10 +17,10 @@ from concilium.privacy.shares import draw_laplace_share
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import Refusal
-from concilium.rulefit.cutoffs import WIDE_EDGES
-from concilium.rulefit.noisy_bins import (
+from concilium.rulefit.cutoffs import (
     LEFT_OUT_WRONGLY,
     TAKEN_FOR_PATIENTS,
+    WIDE_EDGES,
     Noise,
     cannot_tell_spread,
     find_lone_bin,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pooled_lasso import answer, end
 
-from concilium.rulefit.noisy_descent import descend as converse
-from concilium.rulefit.noisy_descent import slow_down
+from concilium.rulefit.gradient import descend as converse
+from concilium.rulefit.gradient import slow_down
 
 
 def descend(ask, *settings):

@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 from concilium.protocol.attributes import Attribute
 from concilium.records.columns import Coded
 from concilium.rulefit.design import build
-from concilium.rulefit.drawing import LEAST_SHARE, LEAST_SUPPORT, draw_rules, hash_uniform, list_conditions
-from concilium.rulefit.moments import find_products, multiply
-from concilium.rulefit.rules import check_rules, read_codes
-from concilium.rulefit.shapes import Shape
-from concilium.rulefit.terms import Line, RuleTerms, Steps
+from concilium.rulefit.private_terms import (
+    LEAST_SHARE,
+    LEAST_SUPPORT,
+    Shape,
+    draw_rules,
+    find_products,
+    hash_uniform,
+    list_conditions,
+    multiply,
+)
+from concilium.rulefit.terms import Line, RuleTerms, Steps, check_rules, read_codes
 
 ATTRIBUTES = (
     Attribute("age", (30.0, 50.0, 70.0)),

@@ -18,8 +18,8 @@ from concilium.rulefit.cutoffs import (
     missed,
     quantile,
     say_missed,
+    share_attributes,
 )
-from concilium.rulefit.schema import share_attributes
 from concilium.rulefit.terms import RuleTerms
 
 EDGES = (10.0, 20.0, 30.0)

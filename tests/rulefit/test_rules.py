@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from concilium.errors import MessageError
 from concilium.protocol.attributes import MOST_VALUES, Attribute
-from concilium.rulefit.rules import (
+from concilium.rulefit.terms import (
     check_rules,
     read_codes,
     say_condition,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from concilium.protocol.attributes import Attribute
-from concilium.rulefit.shapes import (
+from concilium.rulefit.private_terms import (
     SPREADS,
     NoisyPatients,
     count_patients,

@@ -6,8 +6,8 @@ the order of LightGBM 4 (Ke et al. 2017, NeurIPS), ties are broken as it breaks 
 them, so that a test can hold these trees to be the same, split by split: no model depends on which of the two boosted.
 
 What follows from that. How many patients are on a side of a cut is taken from its share of the curvature, not counted
-(boosting.py counts them before a rule is told). The rarest category may have no bin of its own. Patients are drawn by a
-linear congruential generator: it protects nobody, since everything here follows from the question's seed. One thing
+(generation.py counts them before a rule is sent). The rarest category may have no bin of its own. Patients are drawn by
+a linear congruential generator: it protects nobody, since everything here follows from the question's seed. One thing
 differs: where curvature misleads so far that a side of a cut has no patient, LightGBM fails; here the leaf stays whole.
 """
 

@@ -30,17 +30,25 @@ from concilium.protocol.questions import Gaussian, Laplace
 from concilium.protocol.schema import SchemaSeen, find_foreign_codings, set_against_rest
 from concilium.protocol.sums import choose_places
 from concilium.records.columns import Value, label
-from concilium.rulefit import fedda, newton, path
-from concilium.rulefit.body import RuleBody, TakenTerm
-from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, rescale, say_missed
+from concilium.rulefit import fedda, newton
+from concilium.rulefit.body import Outcome, RuleBody, TakenTerm, say_number
+from concilium.rulefit.cutoffs import (
+    WIDE_EDGES,
+    AskRuleSchema,
+    Noise,
+    cut,
+    judge_bins,
+    list_some,
+    measure,
+    missed,
+    rescale,
+    say_missed,
+    share_attributes,
+)
 from concilium.rulefit.fit_questions import LEARNING, FitQuestions
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.generation import AskRules
-from concilium.rulefit.noisy_bins import Noise, judge_bins, list_some
-from concilium.rulefit.outcome import Outcome, say_number
-from concilium.rulefit.rules import Rule
-from concilium.rulefit.schema import AskRuleSchema, share_attributes
-from concilium.rulefit.terms import Line, RuleTerms
+from concilium.rulefit.terms import Line, Rule, RuleTerms
 
 if TYPE_CHECKING:
     from concilium.rulefit.rulefit import RuleFit
@@ -373,7 +381,7 @@ class PlainFit:
             return averaged.w, None
         columns = newton.Columns.of(questions.terms)
         if not isinstance(penalty, float):
-            tried = yield from path.walk(
+            tried = yield from newton.fit_path(
                 partial(questions.ask_sums, part=LEARNING),
                 questions.ask_losses_of_held_out,
                 columns,
@@ -385,9 +393,9 @@ class PlainFit:
                 f"of {len(tried)} penalties {best.penalty:.3g} had the least loss on patients held out "
                 f"({best.deviance:.4f})"
             )
-            if penalty == "auto" and len(tried) < path.LENGTH:
+            if penalty == "auto" and len(tried) < newton.LENGTH:
                 warnings.append(
-                    f"smaller penalties were not tried: their models have more than {path.MOST_TERMS} terms, which "
+                    f"smaller penalties were not tried: their models have more than {newton.MOST_TERMS} terms, which "
                     "nobody reads; a list of penalties is tried whole"
                 )
             penalty = best.penalty

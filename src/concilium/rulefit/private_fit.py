@@ -35,16 +35,19 @@ from concilium.protocol.questions import Gaussian
 from concilium.protocol.schema import set_against_rest, state_values
 from concilium.protocol.sums import read_reals
 from concilium.records.columns import Value, label
-from concilium.rulefit.body import RuleBody, TakenTerm
-from concilium.rulefit.cutoffs import RULE_DEVIATION, measure
-from concilium.rulefit.drawing import draw_rules
+from concilium.rulefit.body import Outcome, RuleBody, TakenTerm
+from concilium.rulefit.cutoffs import RULE_DEVIATION, Noise, judge_bins, measure
 from concilium.rulefit.fitting import Coefficients
-from concilium.rulefit.gradient import AskGradient
-from concilium.rulefit.moments import find_products, multiply
-from concilium.rulefit.noisy_bins import Noise, judge_bins
-from concilium.rulefit.noisy_descent import descend
-from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.shapes import NoisyPatients, Shape, count_patients, shape
+from concilium.rulefit.gradient import AskGradient, descend
+from concilium.rulefit.private_terms import (
+    NoisyPatients,
+    Shape,
+    count_patients,
+    draw_rules,
+    find_products,
+    multiply,
+    shape,
+)
 from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
 
 if TYPE_CHECKING:

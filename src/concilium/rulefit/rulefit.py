@@ -45,20 +45,24 @@ from concilium.protocol.edges import MOST_EDGES
 from concilium.protocol.questions import Statistic
 from concilium.records.columns import label
 from concilium.rulefit.body import RuleBody
-from concilium.rulefit.charts import draw_importances, draw_rates
 from concilium.rulefit.cutoffs import WIDE_EDGES
 from concilium.rulefit.design import Design, build, find_codes
-from concilium.rulefit.explanation import explain
 from concilium.rulefit.fit_questions import HELD_OUT
-from concilium.rulefit.fitting import AskReals
+from concilium.rulefit.fitting import AskRates, AskReals
 from concilium.rulefit.generation import MOST_LEAVES, MOST_TREES, AskRules
-from concilium.rulefit.path import PenaltyTried
+from concilium.rulefit.newton import PenaltyTried
 from concilium.rulefit.plain_fit import PlainFit
 from concilium.rulefit.private_fit import PrivateFit
-from concilium.rulefit.rates import AskRates
-from concilium.rulefit.rules import read_codes
-from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
-from concilium.rulefit.terms import keep
+from concilium.rulefit.reading import (
+    Row,
+    draw_importances,
+    draw_rates,
+    draw_table,
+    explain,
+    make_table,
+    rank_attributes,
+)
+from concilium.rulefit.terms import keep, read_codes
 
 read_leaves = number(lambda leaves: 2 <= leaves <= MOST_LEAVES)
 
