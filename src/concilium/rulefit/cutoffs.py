@@ -93,7 +93,7 @@ def measure(index: int, edges: Sequence[float], histogram: NDArray[np.int64]) ->
     total = int(bins.sum())
     if total == 0 or len(edges) < 2:
         return None
-    low, middle, high = (quantile(bins, edges, share) for share in (TAIL, 0.5, 1 - TAIL))
+    low, middle, high = (_quantile(bins, edges, share) for share in (TAIL, 0.5, 1 - TAIL))
     if low >= high:
         return None
     ends = np.array([low, *edges, high])
@@ -122,7 +122,7 @@ def rescale(lines: Sequence[Line], deviations: Sequence[float]) -> list[Line]:
     ]
 
 
-def quantile(bins: NDArray[np.int64], edges: Sequence[float], share: float) -> float:
+def _quantile(bins: NDArray[np.int64], edges: Sequence[float], share: float) -> float:
     """The right edge of the bin where this share of the patients is reached; the last bin has only a left one."""
     reached = np.cumsum(bins)
     at = int(np.searchsorted(reached, share * reached[-1]))
@@ -176,7 +176,7 @@ class Noise:
         return math.sqrt(counts * self.variance)
 
 
-def cannot_tell_spread(histogram: NDArray[np.int64], noise: Noise) -> bool:
+def _cannot_tell_spread(histogram: NDArray[np.int64], noise: Noise) -> bool:
     """Whether all that lies outside of the fullest bin could be noise.
 
     Sums are looked at over all other bins, and over runs of 1, 2, 4, ... of them: many patients in few bins stand out
@@ -196,7 +196,7 @@ def cannot_tell_spread(histogram: NDArray[np.int64], noise: Noise) -> bool:
     return True
 
 
-def find_lone_bin(histogram: NDArray[np.int64], noise: Noise) -> int | None:
+def _find_lone_bin(histogram: NDArray[np.int64], noise: Noise) -> int | None:
     """The bin that holds all patients with a value as far as noise lets tell, None where others do, or where noise
     could hide that they do.
 
@@ -205,7 +205,7 @@ def find_lone_bin(histogram: NDArray[np.int64], noise: Noise) -> int | None:
     two bins one may well be as rare as noise, and there is no linear term to go wrong: they are left as they are.
     """
     bins = histogram[1:]
-    if len(bins) < 3 or not cannot_tell_spread(histogram, noise):
+    if len(bins) < 3 or not _cannot_tell_spread(histogram, noise):
         return None
     fullest = int(np.argmax(bins))
     lead = 2 * int(bins[fullest]) - int(bins.sum())
@@ -219,15 +219,15 @@ def judge_bins(
     left_out: dict[str, str] = {}
     hidden: list[str] = []
     for attribute, histogram in histograms:
-        lone = find_lone_bin(histogram, noise)
+        lone = _find_lone_bin(histogram, noise)
         if lone is not None:
-            left_out[attribute.name] = say_lone_bin(attribute.edges, histogram, lone, noise)
-        elif len(attribute.edges) > 1 and cannot_tell_spread(histogram, noise):
+            left_out[attribute.name] = _say_lone_bin(attribute.edges, histogram, lone, noise)
+        elif len(attribute.edges) > 1 and _cannot_tell_spread(histogram, noise):
             hidden.append(attribute.name)
-    return left_out, [say_hidden(hidden, noise)] if hidden else []
+    return left_out, [_say_hidden(hidden, noise)] if hidden else []
 
 
-def say_lone_bin(edges: Sequence[float], histogram: NDArray[np.int64], lone: int, noise: Noise) -> str:
+def _say_lone_bin(edges: Sequence[float], histogram: NDArray[np.int64], lone: int, noise: Noise) -> str:
     """What to say of an attribute whose patients are all in one bin: what the noise lets tell, and what to do."""
     about = f"by a histogram with noise about {histogram[1 + lone]} patients are"
     rest = (
@@ -243,7 +243,7 @@ def say_lone_bin(edges: Sequence[float], histogram: NDArray[np.int64], lone: int
     )
 
 
-def say_hidden(names: Sequence[str], noise: Noise) -> str:
+def _say_hidden(names: Sequence[str], noise: Noise) -> str:
     """What to say of attributes of which a histogram tells no more than noise would."""
     return (
         f"noise (a standard deviation of {noise.deviation():.3g} in each bin) hides how the patients lie over the bins "

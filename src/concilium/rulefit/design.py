@@ -44,7 +44,7 @@ def pack_rules(
     return bits
 
 
-def unpack(bits: Bits, columns: Sequence[int] | NDArray[np.intp], patients: int) -> NDArray[np.float64]:
+def _unpack(bits: Bits, columns: Sequence[int] | NDArray[np.intp], patients: int) -> NDArray[np.float64]:
     """Some columns as numbers 0 and 1, [patient, column]."""
     chosen = np.ascontiguousarray(bits[:, columns])
     return np.unpackbits(chosen, axis=0, count=patients, bitorder="little").astype(np.float64)
@@ -77,7 +77,7 @@ def _cross_bits(bits: Bits, weights: NDArray[np.float64]) -> NDArray[np.float64]
 
 
 @compiled(boundscheck=False)
-def pick_upper(table: NDArray[np.float64], place: NDArray[np.intp]) -> NDArray[np.float64]:
+def _pick_upper(table: NDArray[np.float64], place: NDArray[np.intp]) -> NDArray[np.float64]:
     """Row after row the upper triangle of a symmetric table, of which the lower one may be empty, after putting its
     rows and columns into another order: `place` says where each is."""
     size = len(place)
@@ -185,7 +185,7 @@ class Design:
         rules = self.bits.shape[1]
         table = np.empty((self.patients, len(index)))
         inside = index < rules
-        table[:, inside] = unpack(self.bits, index[inside], self.patients)
+        table[:, inside] = _unpack(self.bits, index[inside], self.patients)
         table[:, ~inside] = self.dense[:, index[~inside] - rules]
         return table if self.shrink is None else table * self.shrink[:, None]
 
@@ -225,7 +225,7 @@ class Design:
         table[size:, size:] = _cross_bits(bits, weights)
         place = np.zeros(count, dtype=np.intp)
         place[1:][~inside], place[1:][inside] = np.arange(1, size), np.arange(size, count)
-        return pick_upper(table, place)
+        return _pick_upper(table, place)
 
     def matrix(self) -> NDArray[np.float64]:
         """All columns."""

@@ -62,7 +62,7 @@ class Coefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, arra
 
     def check_terms(self, terms: int) -> None:
         """MessageError unless they belong to so many terms, and are of bearable size."""
-        check_columns(self.columns, terms)
+        _check_columns(self.columns, terms)
         values = (self.intercept, *self.values)
         if len(self.values) != len(self.columns) or not all(abs(value) <= 1e6 for value in values):
             raise MessageError("a fit proposes coefficients that are out of range")
@@ -135,7 +135,7 @@ class AskFit(AskReals, frozen=True, kw_only=True):
         for candidate in self.candidates:
             candidate.check_terms(terms)
         if self.working is not None:
-            check_columns(self.working, terms)
+            _check_columns(self.working, terms)
             if len(self.working) > MOST_WORKING:
                 raise MessageError(f"a fit works on at most {MOST_WORKING} columns at a time")
         if self.part is not None:
@@ -232,7 +232,7 @@ def predict(design: Design, candidates: Sequence[Coefficients]) -> NDArray[np.fl
     return predictor
 
 
-def check_columns(columns: Sequence[int], terms: int) -> None:
+def _check_columns(columns: Sequence[int], terms: int) -> None:
     if columns and (len(set(columns)) != len(columns) or min(columns) < 0 or max(columns) >= terms):
         raise MessageError("a fit names columns that the model does not have, or one twice")
 

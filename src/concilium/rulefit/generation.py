@@ -91,7 +91,7 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
             raise MessageError(f"a rule is about at least {LEAST_SUPPORT} patients")
 
     def estimate(self, patients: int, columns: int) -> Workload:
-        return estimate_columns(self.attributes, patients) + estimate_boosting(
+        return estimate_columns(self.attributes, patients) + _estimate_boosting(
             self.attributes, patients, self.trees, self.leaves
         )
 
@@ -99,7 +99,7 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
         rows = None if cohort.everyone else cohort.rows
         codes = [find_codes(attribute, cohort.view, rows) for attribute in self.attributes]
         support = self.support if cohort.support is None else cohort.support
-        rules = boost(
+        rules = _boost(
             codes,
             self.outcome.at_site(cohort, self.target),
             self.attributes,
@@ -124,7 +124,7 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
         return Rules(tuple(dict.fromkeys(in_order)))
 
 
-def boost(
+def _boost(
     codes: Sequence[NDArray[np.unsignedinteger]],
     outcome: NDArray[np.float64],
     attributes: Sequence[Attribute],
@@ -147,20 +147,20 @@ def boost(
         [attribute.numeric for attribute in attributes],
         outcome,
         binary=binary,
-        sizes=count_all_leaves(leaves, seed, trees),
+        sizes=_count_all_leaves(leaves, seed, trees),
         shrinkage=shrinkage,
         support=support,
         sample=sample if sample * patients >= 2 * support else 1.0,
         seed=seed,
     )
-    rules = list_rules(grown, [attribute.size for attribute in attributes])
-    supports = count_patients(rules, codes, attributes)
+    rules = _list_rules(grown, [attribute.size for attribute in attributes])
+    supports = _count_patients(rules, codes, attributes)
     return [
         rule for rule, count in zip(rules, supports, strict=True) if support <= count <= patients - support
     ]
 
 
-def estimate_boosting(attributes: Sequence[Attribute], patients: int, trees: int, leaves: float) -> Workload:
+def _estimate_boosting(attributes: Sequence[Attribute], patients: int, trees: int, leaves: float) -> Workload:
     """What boosting takes, and reading the rules off the trees."""
     cells = sum(attribute.size + 1 for attribute in attributes)
     # The number of leaves is drawn; 2^-64 is the least that its uniform number can be.
@@ -177,12 +177,12 @@ def estimate_boosting(attributes: Sequence[Attribute], patients: int, trees: int
 
 
 @functools.lru_cache(maxsize=8)
-def count_all_leaves(mean: float, seed: int, trees: int) -> tuple[int, ...]:
+def _count_all_leaves(mean: float, seed: int, trees: int) -> tuple[int, ...]:
     """How many leaves each of so many trees has: the same at all sites that are asked the same."""
-    return tuple(count_leaves(mean, seed, tree) for tree in range(trees))
+    return tuple(_count_leaves(mean, seed, tree) for tree in range(trees))
 
 
-def count_leaves(mean: float, seed: int, tree: int) -> int:
+def _count_leaves(mean: float, seed: int, tree: int) -> int:
     """2 + floor(w), w exponential with mean `mean` - 2, the `tree`-th draw of this seed."""
     if mean <= 2:
         return 2
@@ -191,7 +191,7 @@ def count_leaves(mean: float, seed: int, tree: int) -> int:
     return 2 + math.floor(-math.log(uniform) * (mean - 2))
 
 
-def count_patients(
+def _count_patients(
     rules: Sequence[Rule], codes: Sequence[NDArray[np.unsignedinteger]], attributes: Sequence[Attribute]
 ) -> NDArray[np.intp]:
     """How many patients fulfil each rule."""
@@ -201,7 +201,7 @@ def count_patients(
     return counts
 
 
-def list_rules(trees: BoostedTrees, sizes: Sequence[int]) -> list[Rule]:
+def _list_rules(trees: BoostedTrees, sizes: Sequence[int]) -> list[Rule]:
     """The different rules of all nodes but the roots, in canonical order, but none that nobody could fulfil; `sizes`
     says how many codes each attribute has."""
     starts = [0, *accumulate(sizes)]
@@ -269,7 +269,7 @@ def _write_rules(nodes: set[int], sizes: Sequence[int], starts: Sequence[int]) -
                 break
             condition = written.get((attribute, codes))
             if condition is None:
-                condition = written[attribute, codes] = write_bits(attribute, codes >> starts[attribute])
+                condition = written[attribute, codes] = _write_bits(attribute, codes >> starts[attribute])
             conditions.append(condition)
             excluded &= ~own[attribute]
         else:
@@ -277,7 +277,7 @@ def _write_rules(nodes: set[int], sizes: Sequence[int], starts: Sequence[int]) -
     return sorted(rules)
 
 
-def write_bits(attribute: int, codes: int) -> Condition:
+def _write_bits(attribute: int, codes: int) -> Condition:
     """The condition that the codes of these bits fulfil."""
     ends, at = [attribute], 0
     while codes:

@@ -172,14 +172,16 @@ def descend(
     for turn in range(1, rounds + 1):
         gradient = yield from ask(w)
         if before is not None:
-            pace = slow_down(pace, hessian, w - before[0], gradient - before[1], noise)
+            pace = _slow_down(pace, hessian, w - before[0], gradient - before[1], noise)
         before = w, gradient
         w = w - pace * np.linalg.solve(system, hessian @ gradient + held * (w - start))
         average = average + (w - average) * 2 / (turn + 1)
     return average
 
 
-def slow_down(pace: float, hessian: NDArray[np.float64], step: Vector, change: Vector, noise: float) -> float:
+def _slow_down(
+    pace: float, hessian: NDArray[np.float64], step: Vector, change: Vector, noise: float
+) -> float:
     """The pace, or a slower one where the gradient changed by so much over a step that the next would overshoot."""
     expected = float(step @ hessian @ step)
     met = float(step @ change)

@@ -126,16 +126,18 @@ def fit(
     while questions < MOST_QUESTIONS:
         now = objective(point.w, point.loss)
         # The small problem is solved as well as the large one deserves by now.
-        target, promised = propose(point, penalty, 1e-2 * float(np.sqrt(np.clip(gap, tolerance * now, 1e-4))))
-        outside = violations(point, penalty)
+        target, promised = _propose(
+            point, penalty, 1e-2 * float(np.sqrt(np.clip(gap, tolerance * now, 1e-4)))
+        )
+        outside = _violations(point, penalty)
         # No optimum has coefficients that add up to more than the objective of now / penalty (it would cost more), so
         # that columns which are not worked on cannot help by more than that times the worst violation.
         gap = promised + float(outside.max(initial=0.0)) * now / penalty
         if gap <= tolerance * max(1e-3, now):
             return NewtonFit(point.w, now, gap, questions, True, point)
         growth = int(np.clip(np.count_nonzero(target[1:]), GROWTH, MOST_GROWTH))
-        worst = find_worst(outside, columns.families, growth)
-        working = grow(point, target, worst, penalty, MOST_WORKING)
+        worst = _find_worst(outside, columns.families, growth)
+        working = _grow(point, target, worst, penalty, MOST_WORKING)
         step = target - point.w
         losses, full = yield from look([point.w + length * step for length in STEPS], working)
         values = [
@@ -153,7 +155,7 @@ def fit(
     return NewtonFit(point.w, objective(point.w, point.loss), gap, questions, False, point)
 
 
-def propose(point: Point, penalty: float, tolerance: float) -> tuple[NDArray[np.float64], float]:
+def _propose(point: Point, penalty: float, tolerance: float) -> tuple[NDArray[np.float64], float]:
     """The Newton step from here, over the working columns, and by how much the quadratic says it helps."""
     index = np.array([0, *(column + 1 for column in point.working)])
     at, gradient = point.w[index], point.gradient[index]
@@ -161,7 +163,7 @@ def propose(point: Point, penalty: float, tolerance: float) -> tuple[NDArray[np.
     penalties[0] = 0
     # A ridge far below the precision that is asked for: equal columns have no single solution.
     hessian = point.hessian + 1e-10 * np.eye(len(index))
-    solution = minimise(gradient, hessian, at, penalties, tolerance)
+    solution = _minimise(gradient, hessian, at, penalties, tolerance)
     step = solution - at
     helps = -(gradient @ step + 0.5 * step @ hessian @ step)
     helps -= penalty * float(np.abs(solution[1:]).sum() - np.abs(at[1:]).sum())
@@ -170,7 +172,7 @@ def propose(point: Point, penalty: float, tolerance: float) -> tuple[NDArray[np.
     return target, max(0.0, float(helps))
 
 
-def violations(point: Point, penalty: float) -> NDArray[np.float64]:
+def _violations(point: Point, penalty: float) -> NDArray[np.float64]:
     """By how much each column that is not worked on breaks the optimality conditions."""
     w, gradient = point.w[1:], point.gradient[1:]
     outside = np.where(
@@ -180,7 +182,7 @@ def violations(point: Point, penalty: float) -> NDArray[np.float64]:
     return outside
 
 
-def find_worst(outside: NDArray[np.float64], families: NDArray[np.intp], most: int) -> list[int]:
+def _find_worst(outside: NDArray[np.float64], families: NDArray[np.intp], most: int) -> list[int]:
     """The columns that violate most, at most so many of them; members of one family crowd each other out."""
     violating = np.flatnonzero(outside)
     order = violating[np.lexsort((violating, -outside[violating], families[violating]))]
@@ -192,7 +194,9 @@ def find_worst(outside: NDArray[np.float64], families: NDArray[np.intp], most: i
     return worst
 
 
-def grow(point: Point, target: NDArray[np.float64], worst: list[int], penalty: float, most: int) -> list[int]:
+def _grow(
+    point: Point, target: NDArray[np.float64], worst: list[int], penalty: float, most: int
+) -> list[int]:
     """The columns to work on next: those in the model or near to it, and the worst violators."""
     near = (target[1:] != 0) | (point.w[1:] != 0) | (np.abs(point.gradient[1:]) > NEAR * penalty)
     kept = [column for column in point.working if near[column]]
@@ -208,7 +212,7 @@ SWEEPS = 100
 RIDGES = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
 
-def minimise(
+def _minimise(
     gradient: NDArray[np.float64],
     hessian: NDArray[np.float64],
     at: NDArray[np.float64],
@@ -216,7 +220,7 @@ def minimise(
     tolerance: float,
 ) -> NDArray[np.float64]:
     """The w of least g.(w - at) + (w - at).H.(w - at)/2 + sum of penalty x |w|; a penalty of 0 leaves one free."""
-    problem = Problem(gradient, np.ascontiguousarray(hessian), at, penalties)
+    problem = _Problem(gradient, np.ascontiguousarray(hessian), at, penalties)
     w = at.astype(np.float64).copy()
     for _ in range(MOST_ROUNDS):
         settled = _sweep(problem.slope(w), problem.hessian, w, penalties, tolerance, SWEEPS)
@@ -229,7 +233,7 @@ def minimise(
 
 
 @dataclass(frozen=True)
-class Problem:
+class _Problem:
     """The quadratic around `at`, and the penalties; its methods move a w in place, and only ever down."""
 
     gradient: NDArray[np.float64]

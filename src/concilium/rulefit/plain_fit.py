@@ -426,8 +426,8 @@ class PlainFit:
             TakenTerm(
                 column,
                 round(float(rates.support[index]), 12),
-                finite(rates.inside[index]),
-                finite(rates.outside[index]),
+                _finite(rates.inside[index]),
+                _finite(rates.outside[index]),
                 float(rates.deviation[index]),
             )
             for index, column in enumerate(columns)
@@ -457,5 +457,5 @@ class PlainFit:
         return body, said
 
 
-def finite(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None

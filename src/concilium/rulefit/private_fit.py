@@ -168,13 +168,13 @@ class PrivateFit:
         outcome = Outcome(positive=positive)
         tables, variance = yield from self._ask_tables(partners, positive)
         patients = count_patients(tables)
-        attributes, tables, said_of_bins = leave_out_lone(
+        attributes, tables, said_of_bins = _leave_out_lone(
             self.attributes, tables, Noise(2 * variance * float(partners.noise_factor))
         )
-        shapes, lines = draw_shapes(attributes, tables, rulefit.most_cutoffs, patients, variance)
-        terms = choose_terms(shapes, lines, rulefit.seed)
-        moments = find_moments(terms, shapes)
-        terms = msgspec.structs.replace(terms, norm=choose_norm(moments))
+        shapes, lines = _draw_shapes(attributes, tables, rulefit.most_cutoffs, patients, variance)
+        terms = _choose_terms(shapes, lines, rulefit.seed)
+        moments = _find_moments(terms, shapes)
+        terms = msgspec.structs.replace(terms, norm=_choose_norm(moments))
         w = yield from self._descend(partners, outcome, terms, moments, patients)
         deviation = np.sqrt(np.maximum(np.diag(moments) - moments[0] ** 2, 0.0))
         # Of noisy tables that are paid for: post-processing.
@@ -249,11 +249,11 @@ class PrivateFit:
 
         rate = patients.positive / patients.total
         noise = float(variance) ** 0.5 * 2.0**-PLACES / patients.total
-        start, doubt = begin(terms, patients)
+        start, doubt = _begin(terms, patients)
         return (yield from descend(ask, start, rate * (1 - rate) * moments, doubt, noise, GRADIENTS))
 
 
-def leave_out_lone(
+def _leave_out_lone(
     attributes: Sequence[Attribute], tables: Sequence[NDArray[np.int64]], noise: Noise
 ) -> tuple[list[Attribute], list[NDArray[np.int64]], list[str]]:
     """The attributes and tables without the numbers whose patients are all in one bin, by counts over both classes with
@@ -270,7 +270,7 @@ def leave_out_lone(
     return [attribute for attribute, _ in kept], [table for _, table in kept], said + hidden
 
 
-def draw_shapes(
+def _draw_shapes(
     attributes: Sequence[Attribute],
     tables: Sequence[NDArray[np.int64]],
     cutoffs: int | None,
@@ -298,7 +298,7 @@ def draw_shapes(
     return [shapes[i] for i in best], lines
 
 
-def choose_terms(shapes: Sequence[Shape], lines: Sequence[Line], seed: int) -> RuleTerms:
+def _choose_terms(shapes: Sequence[Shape], lines: Sequence[Line], seed: int) -> RuleTerms:
     """Rules from the seed, the linear terms, and every shape that is not flat."""
     steps = [
         Steps(index, tuple((HEIGHT * each.heights).tolist()))
@@ -313,7 +313,7 @@ def choose_terms(shapes: Sequence[Shape], lines: Sequence[Line], seed: int) -> R
     )
 
 
-def find_moments(terms: RuleTerms, shapes: Sequence[Shape]) -> NDArray[np.float64]:
+def _find_moments(terms: RuleTerms, shapes: Sequence[Shape]) -> NDArray[np.float64]:
     """The second moments of all columns, intercept first, as if attributes were independent."""
     middles = []
     for each in shapes:
@@ -323,12 +323,12 @@ def find_moments(terms: RuleTerms, shapes: Sequence[Shape]) -> NDArray[np.float6
     return multiply(find_products(terms, middles), [each.shares for each in shapes])
 
 
-def choose_norm(moments: NDArray[np.float64]) -> float:
+def _choose_norm(moments: NDArray[np.float64]) -> float:
     """The length to which rows are scaled down, in quarters: it enters the price, which is kept in short fractions."""
     return max(4, math.ceil(4 * NORM * float(np.sqrt(np.trace(moments))))) / 4
 
 
-def begin(terms: RuleTerms, patients: NoisyPatients) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _begin(terms: RuleTerms, patients: NoisyPatients) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Where the coefficients start, and how far from there each may be."""
     counts = [1, len(terms.rules), len(terms.lines), len(terms.steps)]
     start = np.repeat([patients.log_odds, 0.0, 0.0, START / HEIGHT], counts)

@@ -72,16 +72,16 @@ def shape(attribute: Attribute, table: NDArray[np.int64], patients: NoisyPatient
     """The shape of an attribute from its noisy table, [code, negative or positive], each code with its variance."""
     counts = np.maximum(table.sum(axis=1), 0).astype(np.float64)
     shares = counts / counts.sum() if counts.any() else np.full(len(counts), 1 / len(counts))
-    heights = smooth(table.astype(np.float64), patients.log_odds, attribute.numeric, variance)
+    heights = _smooth(table.astype(np.float64), patients.log_odds, attribute.numeric, variance)
     return Shape(attribute, shares, heights - shares @ heights)
 
 
-def smooth(table: NDArray[np.float64], log_odds: float, numeric: bool, variance: Vector) -> Vector:
+def _smooth(table: NDArray[np.float64], log_odds: float, numeric: bool, variance: Vector) -> Vector:
     """The distance of each code's log odds from the common one: the mode for the spread of the best evidence."""
-    roughness = penalise(len(table), numeric)
+    roughness = _penalise(len(table), numeric)
     heights = np.zeros(len(table))
-    slope, curve = linearise(table, log_odds + heights, variance)
-    best = max(SPREADS, key=lambda spread: find_evidence(slope, curve, roughness / spread**2))
+    slope, curve = _linearise(table, log_odds + heights, variance)
+    best = max(SPREADS, key=lambda spread: _find_evidence(slope, curve, roughness / spread**2))
     precision = roughness / best**2
     for _ in range(MOST_ROUNDS):
         step = np.linalg.solve(np.diag(curve) + precision, slope - precision @ heights)
@@ -89,11 +89,11 @@ def smooth(table: NDArray[np.float64], log_odds: float, numeric: bool, variance:
         heights += np.clip(step, -1.0, 1.0)
         if np.abs(step).max() < 1e-9:
             break
-        slope, curve = linearise(table, log_odds + heights, variance)
+        slope, curve = _linearise(table, log_odds + heights, variance)
     return heights
 
 
-def penalise(codes: int, numeric: bool) -> NDArray[np.float64]:
+def _penalise(codes: int, numeric: bool) -> NDArray[np.float64]:
     """The precision of heights at spread 1: a random walk over intervals, and all of them around zero."""
     precision = np.eye(codes)
     if numeric:
@@ -104,7 +104,7 @@ def penalise(codes: int, numeric: bool) -> NDArray[np.float64]:
     return precision
 
 
-def linearise(table: NDArray[np.float64], log_odds: Vector, variance: Vector) -> tuple[Vector, Vector]:
+def _linearise(table: NDArray[np.float64], log_odds: Vector, variance: Vector) -> tuple[Vector, Vector]:
     """Slope and curvature of the log likelihood at these log odds.
 
     Noise makes counts worth less: q x positive - p x negative has variance npq + (p^2 + q^2) x that of the noise."""
@@ -114,7 +114,7 @@ def linearise(table: NDArray[np.float64], log_odds: Vector, variance: Vector) ->
     return worth * ((1 - chance) * table[:, 1] - chance * table[:, 0]), worth * spread
 
 
-def find_evidence(slope: Vector, curve: Vector, precision: NDArray[np.float64]) -> float:
+def _find_evidence(slope: Vector, curve: Vector, precision: NDArray[np.float64]) -> float:
     """The log evidence, up to a constant, of a quadratic likelihood around zero under a Gaussian prior."""
     both = np.diag(curve) + precision
     (_, before), (_, after) = np.linalg.slogdet(precision), np.linalg.slogdet(both)
@@ -130,7 +130,7 @@ MOST_TRIES = 50
 
 def draw_rules(shapes: Sequence[Shape], count: int, seed: int) -> list[Rule]:
     """At most so many different rules, in canonical order; attributes stand a chance as large as their deviation."""
-    conditions = {index: list_conditions(each) for index, each in enumerate(shapes)}
+    conditions = {index: _list_conditions(each) for index, each in enumerate(shapes)}
     able = [index for index in conditions if conditions[index] and shapes[index].deviation > 0]
     best = sorted(able, key=lambda index: (-shapes[index].deviation, index))[:BEST]
     sizes = [each.attribute.size for each in shapes]
@@ -138,14 +138,14 @@ def draw_rules(shapes: Sequence[Shape], count: int, seed: int) -> list[Rule]:
     for turn in range(count * MOST_TRIES):
         if len(rules) >= count or len(best) < 2:
             break
-        wanted = min(len(best), 2 + (hash_uniform(seed, turn, "length") < 0.3))
+        wanted = min(len(best), 2 + (_hash_uniform(seed, turn, "length") < 0.3))
         left, allowed, support = list(best), {}, 1.0
         for place in range(wanted):
             weights = np.cumsum([shapes[index].deviation for index in left])
-            drawn = hash_uniform(seed, turn, f"attribute {place}") * weights[-1]
+            drawn = _hash_uniform(seed, turn, f"attribute {place}") * weights[-1]
             index = left.pop(int(np.searchsorted(weights, drawn)))
             listed = conditions[index]
-            codes = listed[int(hash_uniform(seed, turn, f"condition {place}") * len(listed))]
+            codes = listed[int(_hash_uniform(seed, turn, f"condition {place}") * len(listed))]
             allowed[index] = codes
             support *= float(shapes[index].shares[sorted(codes)].sum())
         if support >= LEAST_SUPPORT:
@@ -153,7 +153,7 @@ def draw_rules(shapes: Sequence[Shape], count: int, seed: int) -> list[Rule]:
     return sorted(rules)
 
 
-def list_conditions(shape: Shape) -> list[set[int]]:
+def _list_conditions(shape: Shape) -> list[set[int]]:
     """The codes of every condition on an attribute that separates a fair share of patients: on one side of a cutoff,
     one value or any other; with the missing ones and about them only where they are many."""
     size = shape.attribute.size
@@ -169,7 +169,7 @@ def list_conditions(shape: Shape) -> list[set[int]]:
     return [c for c, share in zip(conditions, shares, strict=True) if LEAST_SHARE <= share <= 1 - LEAST_SHARE]
 
 
-def hash_uniform(seed: int, turn: int, what: str) -> float:
+def _hash_uniform(seed: int, turn: int, what: str) -> float:
     """A number from 0 to 1 that follows from the seed."""
     digest = hashlib.sha256(f"{seed}\n{turn}\n{what}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53

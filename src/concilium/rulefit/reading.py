@@ -148,12 +148,12 @@ def explain(
         base, number = body.outcome.unscale(ends).tolist()
         prediction, chance = number, None
         begin = f"{body.target} = {say_number(number)}; everybody starts at {say_number(base)}."
-    notes = say_undecided(body, undecided)
-    sentences = (begin, *say_reasons(reasons, binary=body.outcome.binary), *notes)
+    notes = _say_undecided(body, undecided)
+    sentences = (begin, *_say_reasons(reasons, binary=body.outcome.binary), *notes)
     return Explanation(body.target, prediction, chance, reasons, sentences, base, notes=notes)
 
 
-def say_undecided(body: RuleBody, undecided: Mapping[int, float]) -> tuple[str, ...]:
+def _say_undecided(body: RuleBody, undecided: Mapping[int, float]) -> tuple[str, ...]:
     """What was not entered, and how the model goes on without it."""
     if not undecided:
         return ()
@@ -164,7 +164,7 @@ def say_undecided(body: RuleBody, undecided: Mapping[int, float]) -> tuple[str, 
     )
 
 
-def say_reasons(reasons: Sequence[Reason], *, binary: bool) -> list[str]:
+def _say_reasons(reasons: Sequence[Reason], *, binary: bool) -> list[str]:
     """The weightiest reasons a line each, the others in one."""
     if not reasons:
         return ["No rule of the model holds for this patient."]
@@ -172,12 +172,12 @@ def say_reasons(reasons: Sequence[Reason], *, binary: bool) -> list[str]:
     lines = []
     for number, reason in enumerate(reasons[:MOST_SHOWN], start=1):
         about = "" if reason.support is None else f" (holds for {reason.support:.0%} of patients)"
-        lines.append(f"{number}. {reason.condition}: {adds} {say_moved([reason], binary)}{about}.")
+        lines.append(f"{number}. {reason.condition}: {adds} {_say_moved([reason], binary)}{about}.")
     rest = reasons[MOST_SHOWN:]
-    return [*lines, f"{len(rest)} more together {add} {say_moved(rest, binary)}."] if rest else lines
+    return [*lines, f"{len(rest)} more together {add} {_say_moved(rest, binary)}."] if rest else lines
 
 
-def say_moved(reasons: Sequence[Reason], binary: bool) -> str:
+def _say_moved(reasons: Sequence[Reason], binary: bool) -> str:
     """By how much reasons together change the odds, or the number."""
     moved = sum(reason.moved for reason in reasons if reason.moved is not None)
     return f"{math.exp(min(moved, LARGEST)):.2f}" if binary else say_number(moved, "+")

@@ -67,7 +67,7 @@ from concilium.rulefit.terms import keep, read_codes
 read_leaves = number(lambda leaves: 2 <= leaves <= MOST_LEAVES)
 
 
-def read_penalty(value: Any) -> float | list[float] | str:
+def _read_penalty(value: Any) -> float | list[float] | str:
     """A penalty, several to choose from (the largest first), or "auto"."""
     if value == "auto":
         return "auto"
@@ -79,7 +79,7 @@ def read_penalty(value: Any) -> float | list[float] | str:
     return sorted({read(unwrap(one)) for one in value}, reverse=True)
 
 
-def read_cutoffs(value: Any) -> int | None:
+def _read_cutoffs(value: Any) -> int | None:
     """A number of cutoffs; None for all."""
     return None if value == "all" else whole(1, MOST_EDGES)(value)
 
@@ -141,7 +141,7 @@ class RuleFit(PrivateMethod[RuleBody]):
         float | Sequence[float] | Literal["auto"],
         Parameter(
             'a number above 0, a list of them, or "auto"',
-            read_penalty,
+            _read_penalty,
             'of the coefficients, against the mean loss; "auto" or a list: chosen by held-out deviance',
         ),
     ] = 0.01
@@ -150,7 +150,7 @@ class RuleFit(PrivateMethod[RuleBody]):
         int | Literal["all"] | None,
         Parameter(
             f'a whole number from 1 to {MOST_EDGES}, or "all"',
-            read_cutoffs,
+            _read_cutoffs,
             'rules cut at so many of the edges at most, at even quantiles of a histogram; None or "all": at all',
         ),
     ] = 20
@@ -247,7 +247,7 @@ class RuleFit(PrivateMethod[RuleBody]):
         between two of the whole numbers that hospitals list as values."""
         if name not in self.bins and not self.way_out.bounded:
             return all((2 * edge).is_integer() for edge in edges) or set(edges) <= set(WIDE_EDGES)
-        return list_cuts(tuple(self.bins.get(name, ()))).issuperset(edges)
+        return _list_cuts(tuple(self.bins.get(name, ()))).issuperset(edges)
 
     def find_objection(self, question: Statistic) -> str | None:
         outcome = question.outcome if isinstance(question, AskReals | AskRules) else None
@@ -390,6 +390,6 @@ class RuleFit(PrivateMethod[RuleBody]):
 
 
 @lru_cache(maxsize=1024)
-def list_cuts(edges: tuple[float, ...]) -> frozenset[float]:
+def _list_cuts(edges: tuple[float, ...]) -> frozenset[float]:
     """Where a study with these edges of an attribute may cut it."""
     return frozenset((*edges, *WIDE_EDGES, *(math.nextafter(edge, math.inf) for edge in edges)))

@@ -46,7 +46,7 @@ def check_coded(attributes: Sequence[Attribute]) -> None:
         )
 
 
-def write_condition(attribute: int, codes: Iterable[int]) -> Condition:
+def _write_condition(attribute: int, codes: Iterable[int]) -> Condition:
     """The condition that exactly these codes fulfil."""
     return (attribute, *(end for run in find_runs(set(codes)) for end in run))
 
@@ -60,7 +60,7 @@ def read_codes(condition: Condition) -> set[int]:
 def write_rule(allowed: Mapping[int, set[int]], sizes: Sequence[int]) -> Rule:
     """The rule with these codes for each attribute, without conditions that everybody fulfils."""
     return tuple(
-        write_condition(attribute, codes)
+        _write_condition(attribute, codes)
         for attribute, codes in sorted(allowed.items())
         if len(codes) < sizes[attribute]
     )
@@ -70,9 +70,9 @@ def check_rules(rules: Sequence[Rule], attributes: Sequence[Attribute]) -> None:
     """MessageError unless every rule is in canonical form over these attributes."""
     lasts = [attribute.size - 1 for attribute in attributes]
     listed = list(chain.from_iterable(rules))
-    fine = set(share(listed).values())
+    fine = set(_share(listed).values())
     for condition in fine:
-        check_condition(condition, lasts)
+        _check_condition(condition, lasts)
     lengths = np.fromiter(map(len, rules), dtype=np.int64, count=len(rules))
     if not lengths.all():
         raise MessageError("a rule needs a condition")
@@ -85,13 +85,13 @@ def check_rules(rules: Sequence[Rule], attributes: Sequence[Attribute]) -> None:
         raise MessageError("the rules have too many different conditions on attributes with many values")
 
 
-def share(listed: Sequence[Condition]) -> dict[int, Condition]:
+def _share(listed: Sequence[Condition]) -> dict[int, Condition]:
     """Conditions by their id. Rules that were sent share theirs, and to hash a long one again for each of them would
     take long."""
     return dict(zip(map(id, listed), listed, strict=True))
 
 
-def check_condition(condition: Condition, lasts: Sequence[int]) -> None:
+def _check_condition(condition: Condition, lasts: Sequence[int]) -> None:
     """MessageError unless a condition is made of rising runs of its attribute's codes; `lasts` are the last codes."""
     if len(condition) < 3 or len(condition) % 2 == 0 or not 0 <= condition[0] < len(lasts):
         raise MessageError("a rule's condition is not in canonical form")
@@ -116,10 +116,10 @@ def tabulate(conditions: Sequence[Condition], size: int) -> NDArray[np.bool_]:
 
 def say_rule(rule: Rule, attributes: Sequence[Attribute]) -> str:
     """A rule in words: `age >= 57 & sex = f`."""
-    return " & ".join(say_condition(condition, attributes[condition[0]]) for condition in rule)
+    return " & ".join(_say_condition(condition, attributes[condition[0]]) for condition in rule)
 
 
-def say_condition(condition: Condition, attribute: Attribute) -> str:
+def _say_condition(condition: Condition, attribute: Attribute) -> str:
     codes = read_codes(condition)
     present = codes - {MISSING}
     if not present:
@@ -127,25 +127,25 @@ def say_condition(condition: Condition, attribute: Attribute) -> str:
     if len(present) == attribute.size - 1:
         return f"{attribute.name} is not missing"
     if not attribute.numeric:
-        return say_values(codes, attribute.name, attribute.values)
-    text = say_intervals(present, attribute)
+        return _say_values(codes, attribute.name, attribute.values)
+    text = _say_intervals(present, attribute)
     return f"({text} or missing)" if MISSING in codes else text
 
 
-def say_intervals(codes: set[int], attribute: Attribute) -> str:
+def _say_intervals(codes: set[int], attribute: Attribute) -> str:
     edges, last = attribute.edges, attribute.size - 1
     parts = []
     for low, high in find_runs(codes):
         if low == 1:
-            parts.append(f"{attribute.name} < {say_edge(edges, high - 1)}")
+            parts.append(f"{attribute.name} < {_say_edge(edges, high - 1)}")
         elif high == last:
-            parts.append(f"{attribute.name} >= {say_edge(edges, low - 2)}")
+            parts.append(f"{attribute.name} >= {_say_edge(edges, low - 2)}")
         else:
-            parts.append(f"{say_edge(edges, low - 2)} <= {attribute.name} < {say_edge(edges, high - 1)}")
+            parts.append(f"{_say_edge(edges, low - 2)} <= {attribute.name} < {_say_edge(edges, high - 1)}")
     return parts[0] if len(parts) == 1 else f"({' or '.join(parts)})"
 
 
-def say_edge(edges: Sequence[float], index: int) -> str:
+def _say_edge(edges: Sequence[float], index: int) -> str:
     """An edge with six digits, or as many more as tell it from its neighbours: 100000.5 is not 100000."""
     edge = edges[index]
     beside = edges[max(0, index - 1) : index + 2]
@@ -154,7 +154,7 @@ def say_edge(edges: Sequence[float], index: int) -> str:
     return next(text for text in texts if abs(float(text) - edge) <= room)
 
 
-def say_values(codes: set[int], name: str, values: Sequence[Value]) -> str:
+def _say_values(codes: set[int], name: str, values: Sequence[Value]) -> str:
     """`not` takes in whatever is not named, missing as well, unless it says that the value is known."""
     other = len(values) + 1
     if other in codes:
@@ -183,7 +183,7 @@ def list_conditions(rules: Sequence[Rule], sizes: Sequence[int]) -> Conditions:
     """The conditions of these rules, over attributes with so many codes."""
     place: dict[Condition, int] = {}
     listed = list(chain.from_iterable(rules))
-    place_of = {key: place.setdefault(condition, len(place)) for key, condition in share(listed).items()}
+    place_of = {key: place.setdefault(condition, len(place)) for key, condition in _share(listed).items()}
     own: dict[int, list[Condition]] = {}
     for condition in place:
         own.setdefault(condition[0], []).append(condition)
@@ -241,7 +241,7 @@ class RuleTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     @functools.cached_property
     def extent(self) -> tuple[int, int, int]:
         """How many conditions the rules have, how many of these are different, and how many cells those go over."""
-        different = share(list(chain.from_iterable(self.rules))).values()
+        different = _share(list(chain.from_iterable(self.rules))).values()
         sizes = [attribute.size + 1 for attribute in self.attributes]
         return sum(map(len, self.rules)), len(different), sum(sizes[condition[0]] for condition in different)
 
@@ -282,7 +282,7 @@ def _tame(heights: Sequence[float]) -> bool:
     return all(-WIDEST <= height <= WIDEST for height in heights)
 
 
-class SentTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _SentTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Terms on their way: thousands of rules share few conditions, which are listed once; a rule is their places."""
 
     attributes: tuple[Attribute, ...]
@@ -298,17 +298,17 @@ def write_terms(terms: RuleTerms) -> bytes:
     """Terms as a question carries them."""
     place: dict[Condition, int] = {}
     listed = list(chain.from_iterable(terms.rules))
-    place_of = {key: place.setdefault(condition, len(place)) for key, condition in share(listed).items()}
+    place_of = {key: place.setdefault(condition, len(place)) for key, condition in _share(listed).items()}
     places = map(place_of.__getitem__, map(id, listed))
     rules = tuple([tuple(islice(places, len(rule))) for rule in terms.rules])
-    return encode(SentTerms(terms.attributes, tuple(place), rules, terms.lines, terms.steps, terms.norm))
+    return encode(_SentTerms(terms.attributes, tuple(place), rules, terms.lines, terms.steps, terms.norm))
 
 
 @functools.lru_cache(maxsize=8)
 def read_terms(data: bytes) -> RuleTerms:
     """The terms that a question carries, checked. Every question of a fit carries the same ones, so that a site needs
     no memory of earlier questions; what is remembered here only saves the time to read them again."""
-    sent = decode(data, SentTerms)
+    sent = decode(data, _SentTerms)
     last = len(sent.conditions) - 1
     places = set(chain.from_iterable(sent.rules))
     if places and not 0 <= min(places) <= max(places) <= last:

@@ -20,7 +20,7 @@ def class_shares(counts: Sequence[int]) -> list[float]:
     return [count / everyone if everyone else 1 / len(counts) for count in counts]
 
 
-def condition(
+def _condition(
     attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None, rest: bool = False
 ) -> str:
     """Say a branch in words: `sex = f`, `race in {1, 2, 5}`, `40 <= age < 60`, `smoker = n or missing`.
@@ -32,7 +32,7 @@ def condition(
     if not named:
         return f"{attribute} is {' or '.join(besides)}"
     if edges is not None:
-        parts = [say_range(attribute, *run, edges) for run in find_runs(map(int, named))]
+        parts = [_say_range(attribute, *run, edges) for run in find_runs(map(int, named))]
     elif len(named) == 1:
         parts = [f"{attribute} = {label(named[0])}"]
     else:
@@ -40,7 +40,7 @@ def condition(
     return " or ".join([*parts, *besides])
 
 
-def say_range(attribute: str, first: int, last: int, edges: Sequence[float]) -> str:
+def _say_range(attribute: str, first: int, last: int, edges: Sequence[float]) -> str:
     """The bins from first to last."""
     if first == 0:
         return f"{attribute} is known" if last == len(edges) else f"{attribute} < {edges[last]:g}"
@@ -103,7 +103,7 @@ class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.attribute is None:
             return []
         edges = bins.get(self.attribute)
-        return [(node, condition(self.attribute, values, edges, rest)) for node, values, rest in self.groups]
+        return [(node, _condition(self.attribute, values, edges, rest)) for node, values, rest in self.groups]
 
 
 class BodyOfTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):

@@ -19,26 +19,26 @@ from concilium.trees.body import TreeBody, class_shares
 
 def draw(body: TreeBody) -> str:
     """One line a node: how it is reached, and for a leaf its class, share and patients."""
-    lines = [f"{body.target} ({sum(body.nodes[0].counts)} patients)" + ending(body, 0)]
+    lines = [f"{body.target} ({sum(body.nodes[0].counts)} patients)" + _ending(body, 0)]
     # Depth first without recursion: trees over long-tailed codes can be deeper than Python's stack.
-    waiting = [(*way, "") for way in branches(body, 0)]
+    waiting = [(*way, "") for way in _branches(body, 0)]
     while waiting:
         node, reached, last, indent = waiting.pop()
-        lines.append(f"{indent}{'└─' if last else '├─'} {reached}{ending(body, node)}")
+        lines.append(f"{indent}{'└─' if last else '├─'} {reached}{_ending(body, node)}")
         below = indent + ("   " if last else "│  ")
-        waiting += [(*way, below) for way in branches(body, node)]
+        waiting += [(*way, below) for way in _branches(body, node)]
     if body.decided is not None:
         lines.append(say_decided(body.decided))
     return "\n".join(lines)
 
 
-def branches(body: TreeBody, node: int) -> list[tuple[int, str, bool]]:
+def _branches(body: TreeBody, node: int) -> list[tuple[int, str, bool]]:
     """A node's ways, last first (for a stack), each with whether it is the last."""
     ways = body.nodes[node].ways(body.bins)
     return [(child, reached, index == len(ways) - 1) for index, (child, reached) in enumerate(ways)][::-1]
 
 
-def ending(body: TreeBody, node: int) -> str:
+def _ending(body: TreeBody, node: int) -> str:
     """What a leaf says; nothing for a node that asks on."""
     if body.nodes[node].attribute is not None:
         return ""
@@ -56,7 +56,7 @@ PAPER, WASH = "#ffffff", "#f4f6f8"
 
 
 @dataclass
-class Box:
+class _Box:
     """A node as it is drawn: where it lies, what it says, and what hangs on it."""
 
     node: int
@@ -65,7 +65,7 @@ class Box:
     reached: list[str]
     says: list[str]
     hidden: int
-    children: list[Box] = field(default_factory=list)
+    children: list[_Box] = field(default_factory=list)
     top: float = 0.0
     span: float = 0.0
 
@@ -86,21 +86,21 @@ class Box:
 
 def to_svg(body: TreeBody, *, most_leaves: int | None = None) -> str:
     """The picture as text; with `most_leaves`, the branches with fewest patients are left folded."""
-    root = build(body, unfold(body, most_leaves))
-    boxes = arrange(root)
+    root = _build(body, _unfold(body, most_leaves))
+    boxes = _arrange(root)
     depth = max(box.depth for box in boxes)
-    legend, below = draw_legend(body, root.span + BETWEEN)
+    legend, below = _draw_legend(body, root.span + BETWEEN)
     width = max((depth + 1) * WIDTH + depth * GAP, WIDTH) + 2
     title = f"Decision tree for {body.target}: {len(body.nodes)} nodes, {sum(body.nodes[0].counts)} patients"
     parts = [
-        *(connect(box, child) for box in boxes for child in box.children),
-        *(line for box in boxes for line in draw_box(body, box)),
+        *(_connect(box, child) for box in boxes for child in box.children),
+        *(line for box in boxes for line in _draw_box(body, box)),
         *legend,
     ]
     return draw_frame(title, parts, width, below + 2, margin=1)
 
 
-def unfold(body: TreeBody, most_leaves: int | None) -> set[int]:
+def _unfold(body: TreeBody, most_leaves: int | None) -> set[int]:
     """The nodes that show what is below them: those with most patients first, while the leaves are not too many."""
     if most_leaves is None:
         return {index for index, node in enumerate(body.nodes) if node.attribute is not None}
@@ -119,10 +119,10 @@ def unfold(body: TreeBody, most_leaves: int | None) -> set[int]:
     return opened
 
 
-def build(body: TreeBody, opened: set[int]) -> Box:
+def _build(body: TreeBody, opened: set[int]) -> _Box:
     """The boxes, hanging on the root."""
-    below = count_leaves(body)
-    root = Box(0, 0, "", [], describe(body, 0), 0 if 0 in opened else below[0])
+    below = _count_leaves(body)
+    root = _Box(0, 0, "", [], _describe(body, 0), 0 if 0 in opened else below[0])
     waiting = [root]
     while waiting:
         box = waiting.pop()
@@ -130,29 +130,29 @@ def build(body: TreeBody, opened: set[int]) -> Box:
             continue
         for child, reached in body.nodes[box.node].ways(body.bins):
             folded = 0 if child in opened else below[child]
-            lines = shorten(reached, body.nodes[box.node].attribute or "")
-            box.children.append(Box(child, box.depth + 1, reached, lines, describe(body, child), folded))
+            lines = _shorten(reached, body.nodes[box.node].attribute or "")
+            box.children.append(_Box(child, box.depth + 1, reached, lines, _describe(body, child), folded))
         waiting += box.children
     return root
 
 
-def describe(body: TreeBody, index: int) -> list[str]:
+def _describe(body: TreeBody, index: int) -> list[str]:
     """What is asked at a node, or what is predicted there."""
     node = body.nodes[index]
     if node.attribute is not None:
-        return wrap(f"{node.attribute}?", LARGE * BOLD)
-    return wrap(f"{body.target} = {label(body.classes[body.call(node.counts)])}", LARGE * BOLD)
+        return _wrap(f"{node.attribute}?", LARGE * BOLD)
+    return _wrap(f"{body.target} = {label(body.classes[body.call(node.counts)])}", LARGE * BOLD)
 
 
-def shorten(condition: str, attribute: str) -> list[str]:
+def _shorten(condition: str, attribute: str) -> list[str]:
     """A condition in lines; where it is too long, its attribute is cut, which the box before has said."""
-    lines = wrap(condition, SMALL)
+    lines = _wrap(condition, SMALL)
     if lines[-1].endswith("…") and len(attribute) > ATTRIBUTE:
-        lines = wrap(condition.replace(attribute, attribute[:ATTRIBUTE] + "…", 1), SMALL)
+        lines = _wrap(condition.replace(attribute, attribute[:ATTRIBUTE] + "…", 1), SMALL)
     return lines
 
 
-def count_leaves(body: TreeBody) -> list[int]:
+def _count_leaves(body: TreeBody) -> list[int]:
     """How many leaves are below each node, none below a leaf; children come after their parents."""
     leaves = [0] * len(body.nodes)
     for index in reversed(range(len(body.nodes))):
@@ -160,7 +160,7 @@ def count_leaves(body: TreeBody) -> list[int]:
     return leaves
 
 
-def arrange(root: Box) -> list[Box]:
+def _arrange(root: _Box) -> list[_Box]:
     """All boxes, parents first, each in the middle of a strip of its own that no other branch enters."""
     boxes = [root]
     for box in boxes:
@@ -176,7 +176,7 @@ def arrange(root: Box) -> list[Box]:
     return boxes
 
 
-def connect(box: Box, child: Box) -> str:
+def _connect(box: _Box, child: _Box) -> str:
     """The line from a node to a child."""
     start, end = box.depth * (WIDTH + GAP) + WIDTH, child.depth * (WIDTH + GAP)
     turn = start + GAP / 2
@@ -186,7 +186,7 @@ def connect(box: Box, child: Box) -> str:
     )
 
 
-def draw_box(body: TreeBody, box: Box) -> list[str]:
+def _draw_box(body: TreeBody, box: _Box) -> list[str]:
     node = body.nodes[box.node]
     left, patients = box.depth * (WIDTH + GAP), sum(node.counts)
     ends = node.attribute is None
@@ -195,7 +195,7 @@ def draw_box(body: TreeBody, box: Box) -> list[str]:
     dashed = ' stroke-dasharray="5 3"' if box.hidden else ""
     lines = [
         "<g>",
-        f"<title>{element_text(tooltip(body, box))}</title>",
+        f"<title>{element_text(_tooltip(body, box))}</title>",
         f'<rect x="{left:g}" y="{box.top:g}" width="{WIDTH}" height="{box.height:g}" rx="6" '
         f'fill="{PAPER if ends else WASH}" stroke="{colour}" stroke-width="{1.5 if ends else 1}"{dashed}/>',
     ]
@@ -204,7 +204,7 @@ def draw_box(body: TreeBody, box: Box) -> list[str]:
     below = [f"… {box.hidden} leaves below"] if box.hidden else []
     bold = range(len(box.reached), len(box.reached) + len(box.says))
     for number, text in enumerate((*box.reached, *box.says, counted, *below)):
-        lines.append(write(text, x, y, bold=number in bold))
+        lines.append(_write(text, x, y, bold=number in bold))
         y += LINE
     start = float(x)
     for index, share in enumerate(class_shares(node.counts)):
@@ -218,7 +218,7 @@ def draw_box(body: TreeBody, box: Box) -> list[str]:
     return [*lines, "</g>"]
 
 
-def tooltip(body: TreeBody, box: Box) -> str:
+def _tooltip(body: TreeBody, box: _Box) -> str:
     """Everything about a box, unshortened."""
     node = body.nodes[box.node]
     mixed = ", ".join(f"{label(v)}: {count}" for v, count in zip(body.classes, node.counts, strict=True))
@@ -227,7 +227,7 @@ def tooltip(body: TreeBody, box: Box) -> str:
     return f"{box.condition}: {what} ({mixed})" if box.condition else f"{what} ({mixed})"
 
 
-def draw_legend(body: TreeBody, top: float) -> tuple[list[str], float]:
+def _draw_legend(body: TreeBody, top: float) -> tuple[list[str], float]:
     """The classes and their colours, one under the other, and where the picture ends."""
     lines = []
     for index, value in enumerate(body.classes):
@@ -235,12 +235,12 @@ def draw_legend(body: TreeBody, top: float) -> tuple[list[str], float]:
         lines.append(
             f'<rect x="0" y="{y + 3:g}" width="10" height="10" fill="{COLOURS[index % len(COLOURS)]}"/>'
         )
-        (text, *_) = wrap(f"{body.target} = {label(value)}", SMALL, 3 * WIDTH) or [""]
-        lines.append(write(text, 16, y + 12))
+        (text, *_) = _wrap(f"{body.target} = {label(value)}", SMALL, 3 * WIDTH) or [""]
+        lines.append(_write(text, 16, y + 12))
     return lines, top + LINE * len(body.classes)
 
 
-def write(text: str, x: float, y: float, bold: bool = False) -> str:
+def _write(text: str, x: float, y: float, bold: bool = False) -> str:
     style = (
         f'fill="{INK}" font-size="{LARGE}" font-weight="600"'
         if bold
@@ -249,34 +249,34 @@ def write(text: str, x: float, y: float, bold: bool = False) -> str:
     return f'<text x="{x:g}" y="{y:g}" {style}>{element_text(text)}</text>'
 
 
-def wrap(text: str, size: float, width: float = WIDTH - 2 * PADDING) -> list[str]:
+def _wrap(text: str, size: float, width: float = WIDTH - 2 * PADDING) -> list[str]:
     """Text in lines that fit a box; long words are cut, and what does not fit in the last line is left out."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
-        if measure(longer, size) <= width:
+        if _measure(longer, size) <= width:
             lines[-1] = longer
             continue
         if lines[-1]:
             lines.append("")
         for character in word:
-            if measure(lines[-1] + character, size) > width:
+            if _measure(lines[-1] + character, size) > width:
                 lines.append("")
             lines[-1] += character
     if len(lines) > LINES:
         lines = lines[:LINES]
-        while lines[-1] and measure(lines[-1] + "…", size) > width:
+        while lines[-1] and _measure(lines[-1] + "…", size) > width:
             lines[-1] = lines[-1][:-1]
         lines[-1] += "…"
     return lines
 
 
-def measure(text: str, size: float) -> float:
+def _measure(text: str, size: float) -> float:
     """About how wide a text is in a common sans serif, rather too wide than too narrow."""
-    return sum(breadth(character) for character in text) * size
+    return sum(_breadth(character) for character in text) * size
 
 
-def breadth(character: str) -> float:
+def _breadth(character: str) -> float:
     """The width of a character in its own height."""
     if unicodedata.combining(character):
         return 0.0

@@ -132,7 +132,7 @@ def deal_bands(sizes: Mapping[str, int], bands: int) -> list[tuple[str, ...]]:
     return [tuple(sorted(order[band::bands])) for band in range(bands)]
 
 
-def find_final(measures: Sequence[Fraction], delta: Fraction) -> int | None:
+def _find_final(measures: Sequence[Fraction], delta: Fraction) -> int | None:
     """The stage that is final by the measures of stages 0, 1, ...; None where the next one must be measured."""
     best = 0
     while best + 2 < len(measures):
@@ -148,7 +148,7 @@ def experts_at(stage: int) -> int:
     return 2 * stage + 1
 
 
-def balanced_accuracy(confusion: list[list[int]]) -> Fraction:
+def _balanced_accuracy(confusion: list[list[int]]) -> Fraction:
     """Mean of sensitivity and specificity, exactly, from counts [truth][vote]; 0 where a class has nobody."""
     shares = [
         Fraction(row[index], sum(row)) if sum(row) else Fraction(0) for index, row in enumerate(confusion)
@@ -174,7 +174,7 @@ class Turnout:
         return self.negatives + self.positives
 
 
-def count_classes(study: VotingTrees, sample: Sample) -> Conversation[Turnout]:
+def _count_classes(study: VotingTrees, sample: Sample) -> Conversation[Turnout]:
     """Ask for the class counts, of classes as the sites write them; sites that opt out are not asked again."""
     replies: dict[str, ClassCounts] = yield AskClassCounts(
         query=study.query, target=study.target, sample=sample
@@ -196,17 +196,17 @@ def count_classes(study: VotingTrees, sample: Sample) -> Conversation[Turnout]:
     negatives = sum(counts.negatives for counts in staying.values())
     positives = sum(counts.positives for counts in staying.values())
     by_site = {site: counts.negatives + counts.positives for site, counts in staying.items()}
-    return Turnout(negatives, positives, name_both(study, values, negatives), by_site)
+    return Turnout(negatives, positives, _name_both(study, values, negatives), by_site)
 
 
-def add_up_classes(
+def _add_up_classes(
     study: VotingTrees, sample: Sample, seen: Mapping[str, SchemaSeen]
 ) -> Conversation[Turnout]:
     """The same under masks, where the values are those of the schemas and nobody is seen to opt out."""
     counts: Counts = yield AskCounts(
         query=study.query,
         target=study.target,
-        classes=name_positive(study.target, sample.positive),
+        classes=_name_positive(study.target, sample.positive),
         sample=msgspec.structs.replace(sample, everyone=True),
     )
     positives, negatives = counts.reshape(2).tolist()
@@ -215,10 +215,10 @@ def add_up_classes(
             f"no site that could take part has a patient with {study.target} = {label(sample.positive)}"
         )
     values = present(value for own in seen.values() for value in own.classes)
-    return Turnout(negatives, positives, name_both(study, values, negatives), dict.fromkeys(seen))
+    return Turnout(negatives, positives, _name_both(study, values, negatives), dict.fromkeys(seen))
 
 
-def name_both(study: VotingTrees, values: Sequence[Value | None], negatives: int) -> tuple[Value, Value]:
+def _name_both(study: VotingTrees, values: Sequence[Value | None], negatives: int) -> tuple[Value, Value]:
     """The two classes of a target with these values, negative first."""
     positive = label(study.positive)
     own = next((value for value in values if value is not None and label(value) == positive), study.positive)
@@ -246,14 +246,14 @@ class Ensemble:
         tried, and by how many votes patients have, where the study decides by that."""
         grown: list[list[GrowingNode]] = []
         measures: list[Fraction] = []
-        while (final := find_final(measures, Fraction(self.study.delta))) is None:
+        while (final := _find_final(measures, Fraction(self.study.delta))) is None:
             while len(grown) < experts_at(len(measures)):
                 grown.append((yield from self.grow_expert(len(grown))))
             measures.append((yield from self.measure(grown)))
         best = grown[: experts_at(final)]
         if not self.study.rule.tallied:
             return best, measures, None
-        return best, measures, read_votes((yield from self.count_votes(best, by="votes")), LEARNED_FROM)
+        return best, measures, _read_votes((yield from self.count_votes(best, by="votes")), LEARNED_FROM)
 
     def grow_on_bands(self, sizes: Mapping[str, int], bands: int) -> Conversation[Settled]:
         """The same, as 7.5 of the thesis settles how many: ensembles are measured on bands of sites that had no part in
@@ -266,20 +266,20 @@ class Ensemble:
         left_out = deal_bands(sizes, bands)
         grown: list[list[list[GrowingNode]]] = [[] for _ in left_out]
         measures: list[Fraction] = []
-        while (final := find_final(measures, Fraction(self.study.delta))) is None:
+        while (final := _find_final(measures, Fraction(self.study.delta))) is None:
             votes = np.zeros((2, 2), dtype=np.int64)
             for band, experts in zip(left_out, grown, strict=True):
                 others = [site for site in sizes if site not in band]
                 while len(experts) < experts_at(len(measures)):
                     experts.append((yield from self.grow_expert(len(experts), others)))
                 votes += yield from self.count_votes(experts, band)
-            measures.append(balanced_accuracy(votes.tolist()))
+            measures.append(_balanced_accuracy(votes.tolist()))
         tally = None
         if self.study.rule.tallied:
             counted = np.zeros((2, experts_at(final) + 1), dtype=np.int64)
             for band, experts in zip(left_out, grown, strict=True):
                 counted += yield from self.count_votes(experts[: experts_at(final)], band, by="votes")
-            tally = read_votes(counted, HELD_OUT)
+            tally = _read_votes(counted, HELD_OUT)
         experts = []
         for number in range(experts_at(final)):
             experts.append((yield from self.grow_expert(number)))
@@ -297,7 +297,7 @@ class Ensemble:
                 query=self.study.query,
                 target=self.study.target,
                 attributes=self.schema.attributes,
-                classes=name_positive(self.study.target, sample.positive),
+                classes=_name_positive(self.study.target, sample.positive),
                 tree=tree,
                 nodes=nodes,
                 sample=sample,
@@ -316,7 +316,7 @@ class Ensemble:
 
     def measure(self, experts: Sequence[list[GrowingNode]]) -> Conversation[Fraction]:
         """The balanced accuracy of these experts' majority over the patients of all sites that take part."""
-        return balanced_accuracy((yield from self.count_votes(experts)).tolist())
+        return _balanced_accuracy((yield from self.count_votes(experts)).tolist())
 
     def count_votes(
         self,
@@ -331,7 +331,7 @@ class Ensemble:
             target=self.study.target,
             positive=self.sample.positive,
             attributes=self.schema.attributes,
-            experts=[as_voter(expert, self.study.vote, self.lift) for expert in experts],
+            experts=[_as_voter(expert, self.study.vote, self.lift) for expert in experts],
             sample=None if self.study.way_out.by_site else self.sample,
             by=by,
         )
@@ -339,7 +339,7 @@ class Ensemble:
         return votes
 
 
-def read_votes(counted: Counts, who: str) -> Tally:
+def _read_votes(counted: Counts, who: str) -> Tally:
     """What patients by class and number of votes tell; a chance is a share of the votes."""
     experts = counted.shape[1] - 1
     negatives, positives = counted.tolist()
@@ -351,9 +351,9 @@ def begin(study: VotingTrees, sample: Sample) -> Conversation[tuple[Turnout, boo
     masked = not study.way_out.by_site
     if masked:
         seen = yield from ask_schemas(study)
-        turnout = yield from add_up_classes(study, sample, seen)
+        turnout = yield from _add_up_classes(study, sample, seen)
     else:
-        turnout = yield from count_classes(study, sample)
+        turnout = yield from _count_classes(study, sample)
         seen = yield from ask_schemas(study)
     # The share of positives among all patients (docs/methods.md, section 1.11).
     rare = Fraction(turnout.positives, turnout.patients) < Fraction(study.imbalance)
@@ -366,12 +366,12 @@ def begin(study: VotingTrees, sample: Sample) -> Conversation[tuple[Turnout, boo
     return turnout, rare, Ensemble(study, sample, seen, replace(schema, classes=both), lift)
 
 
-def name_positive(target: str, positive: Value) -> Attribute:
+def _name_positive(target: str, positive: Value) -> Attribute:
     """Two classes of a target: the positive value, and any other."""
     return Attribute(target, (), (positive,), missing=False)
 
 
-def as_voter(grown: Sequence[GrowingNode], rule: Rule, lift: Fraction | None = None) -> Voter:
+def _as_voter(grown: Sequence[GrowingNode], rule: Rule, lift: Fraction | None = None) -> Voter:
     """A grown tree as a question carries it: where it splits, and where it votes for the positive class."""
     splits = [
         Split(index, node.attribute, node.children)

@@ -49,24 +49,24 @@ def to_expressions(body: TreeBody, told: Told | None = None) -> list[LeafExpress
         index, path = waiting.pop()
         node = body.nodes[index]
         if node.attribute is None:
-            expressions.append(describe(body, node, shares[index], calls[index], path, leaf=True))
+            expressions.append(_describe(body, node, shares[index], calls[index], path, leaf=True))
             continue
         edges = body.bins.get(node.attribute)
         below = [
-            (group.node, (*path, write_condition(node.attribute, group.values, edges)))
+            (group.node, (*path, _write_condition(node.attribute, group.values, edges)))
             for group in node.groups
             if not group.rest
         ]
-        rest = write_rest(node, edges)
+        rest = _write_rest(node, edges)
         if rest is not None and node.other is not None:
             below.append((node.other, (*path, rest)))
         elif rest is not None:
-            expressions.append(describe(body, node, shares[index], calls[index], (*path, rest), leaf=False))
+            expressions.append(_describe(body, node, shares[index], calls[index], (*path, rest), leaf=False))
         waiting += below[::-1]
     return expressions
 
 
-def describe(
+def _describe(
     body: TreeBody, node: TreeNode, shares: Sequence[float], best: int, path: tuple[str, ...], leaf: bool
 ) -> LeafExpression:
     return LeafExpression(
@@ -78,43 +78,43 @@ def describe(
     )
 
 
-def write_condition(attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None) -> str:
+def _write_condition(attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None) -> str:
     """The condition of the branches for these values."""
-    name = write_name(attribute)
+    name = _write_name(attribute)
     named = [value for value in values if value is not None]
     parts = [f"{name} is null"] if None in values else []
     if edges is not None:
-        parts += [write_range(name, *run, edges) for run in find_runs(map(int, named))]
+        parts += [_write_range(name, *run, edges) for run in find_runs(map(int, named))]
     elif len(named) == 1:
-        parts.append(f"{name} = {write_literal(named[0])}")
+        parts.append(f"{name} = {_write_literal(named[0])}")
     elif named:
-        parts.append(f"{name} in {{{', '.join(map(write_literal, named))}}}")
+        parts.append(f"{name} in {{{', '.join(map(_write_literal, named))}}}")
     if len(parts) == 1:
         return parts[0]
     return f"({' or '.join(f'({part})' if ' and ' in part else part for part in parts)})"
 
 
-def write_range(name: str, first: int, last: int, edges: Sequence[float]) -> str:
+def _write_range(name: str, first: int, last: int, edges: Sequence[float]) -> str:
     """The bins from first to last."""
-    lower = [f"{name} >= {write_literal(float(edges[first - 1]))}"] if first else []
-    upper = [f"{name} < {write_literal(float(edges[last]))}"] if last < len(edges) else []
+    lower = [f"{name} >= {_write_literal(float(edges[first - 1]))}"] if first else []
+    upper = [f"{name} < {_write_literal(float(edges[last]))}"] if last < len(edges) else []
     return " and ".join([*lower, *upper]) or f"{name} is not null"
 
 
-def write_rest(node: TreeNode, edges: Sequence[float] | None) -> str | None:
+def _write_rest(node: TreeNode, edges: Sequence[float] | None) -> str | None:
     """The condition of all values that no branch names (or that lead where such do); None where there are none."""
     assert node.attribute is not None
-    name = write_name(node.attribute)
+    name = _write_name(node.attribute)
     elsewhere = [branch.value for branch in node.branches if branch.node != node.other]
     named = [value for value in elsewhere if value is not None]
     missing = None in elsewhere
     if edges is None:
-        listed = ", ".join(write_literal(value) for value in named)
+        listed = ", ".join(_write_literal(value) for value in named)
         unnamed = f"not ({name} in {{{listed}}})" if named else f"{name} is not null"
     else:
         taken = {int(value) for value in named}
         absent = [bin_ for bin_ in range(len(edges) + 1) if bin_ not in taken]
-        unnamed = " or ".join(f"({write_range(name, bin_, bin_, edges)})" for bin_ in absent)
+        unnamed = " or ".join(f"({_write_range(name, bin_, bin_, edges)})" for bin_ in absent)
     if missing and not unnamed:
         return None
     if missing:
@@ -122,23 +122,23 @@ def write_rest(node: TreeNode, edges: Sequence[float] | None) -> str | None:
     return f"({name} is null or {unnamed})" if unnamed else f"{name} is null"
 
 
-def write_name(attribute: str) -> str:
+def _write_name(attribute: str) -> str:
     """An attribute as a quoted identifier."""
-    return '"' + escape(attribute).replace('"', '\\"') + '"'
+    return '"' + _escape(attribute).replace('"', '\\"') + '"'
 
 
-def write_literal(value: Value) -> str:
+def _write_literal(value: Value) -> str:
     """A value as CQL writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return "'" + escape(value).replace("'", "\\'") + "'"
+        return "'" + _escape(value).replace("'", "\\'") + "'"
     if isinstance(value, int) or float(value).is_integer():
         return str(int(value))
     return format(Decimal(repr(float(value))), "f")  # CQL has no exponents
 
 
-def escape(text: str) -> str:
+def _escape(text: str) -> str:
     """Backslashes and line ends as CQL writes them inside quotes."""
     named = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
     return "".join(named.get(character, character) for character in text)
@@ -154,30 +154,30 @@ def to_pmml(body: TreeBody, told: Told | None = None) -> str:
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<PMML xmlns="{NAMESPACE}" version="4.4">',
-        f" <Header{attributes(description=about)}>",
-        f"  <Application{attributes(name='Concilium', version=concilium.__version__)}/>",
+        f" <Header{_attributes(description=about)}>",
+        f"  <Application{_attributes(name='Concilium', version=concilium.__version__)}/>",
         " </Header>",
         f' <DataDictionary numberOfFields="{len(asked) + 1}">',
-        *(line for name in asked for line in data_field(name, values_of(body, name), name in body.bins)),
-        *data_field(body.target, body.classes, continuous=False),
+        *(line for name in asked for line in _data_field(name, _values_of(body, name), name in body.bins)),
+        *_data_field(body.target, body.classes, continuous=False),
         " </DataDictionary>",
-        f" <TreeModel{attributes(modelName=body.target, functionName='classification', algorithmName='ID3')}"
+        f" <TreeModel{_attributes(modelName=body.target, functionName='classification', algorithmName='ID3')}"
         ' missingValueStrategy="none" noTrueChildStrategy="returnLastPrediction" splitCharacteristic="multiSplit">',
         "  <MiningSchema>",
-        *(f'   <MiningField{attributes(name=name)} invalidValueTreatment="asIs"/>' for name in asked),
-        f'   <MiningField{attributes(name=body.target)} usageType="target"/>',
+        *(f'   <MiningField{_attributes(name=name)} invalidValueTreatment="asIs"/>' for name in asked),
+        f'   <MiningField{_attributes(name=body.target)} usageType="target"/>',
         "  </MiningSchema>",
         "  <Output>",
-        *(output_field(value) for value in body.classes),
+        *(_output_field(value) for value in body.classes),
         "  </Output>",
-        *nodes(body, *(told or body.told)),
+        *_nodes(body, *(told or body.told)),
         " </TreeModel>",
         "</PMML>",
     ]
     return "\n".join(lines) + "\n"
 
 
-def nodes(body: TreeBody, shares: Sequence[Sequence[float]], calls: Sequence[int]) -> list[str]:
+def _nodes(body: TreeBody, shares: Sequence[Sequence[float]], calls: Sequence[int]) -> list[str]:
     """All nodes, children inside their parents, without recursion (trees over long-tailed codes can be deep)."""
     lines: list[str] = []
     waiting: list[tuple[str, int, int] | str] = [("<True/>", 0, 2)]
@@ -191,12 +191,12 @@ def nodes(body: TreeBody, shares: Sequence[Sequence[float]], calls: Sequence[int
         indent = " " * depth
         score = label(body.classes[calls[index]])
         lines.append(
-            f'{indent}<Node{attributes(id=str(index), score=score)} recordCount="{sum(node.counts)}">'
+            f'{indent}<Node{_attributes(id=str(index), score=score)} recordCount="{sum(node.counts)}">'
         )
         lines.append(f"{indent} {predicate}")
         for value, count, share in zip(body.classes, node.counts, shares[index], strict=True):
             lines.append(
-                f'{indent} <ScoreDistribution{attributes(value=label(value))} recordCount="{count}"'
+                f'{indent} <ScoreDistribution{_attributes(value=label(value))} recordCount="{count}"'
                 f' probability="{share!r}"/>'
             )
         below: list[tuple[str, int, int]] = []
@@ -205,55 +205,55 @@ def nodes(body: TreeBody, shares: Sequence[Sequence[float]], calls: Sequence[int
             # A check for missing values comes first: some engines stop at the first comparison they cannot make.
             for child, values, rest in sorted(node.groups, key=lambda group: None not in group.values):
                 if not rest:
-                    below.append((predicate_of(node.attribute, values, edges), child, depth + 1))
+                    below.append((_predicate_of(node.attribute, values, edges), child, depth + 1))
             if node.other is not None:
                 below.append(("<True/>", node.other, depth + 1))
         waiting += [f"{indent}</Node>", *below[::-1]]
     return lines
 
 
-def predicate_of(attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None) -> str:
+def _predicate_of(attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None) -> str:
     """What a patient must fulfil to take the branches for these values."""
     named = [value for value in values if value is not None]
-    missing = f'<SimplePredicate{attributes(field=attribute)} operator="isMissing"/>'
+    missing = f'<SimplePredicate{_attributes(field=attribute)} operator="isMissing"/>'
     if edges is None:
-        parts = [compare(attribute, "equal", label(value)) for value in named]
+        parts = [_compare(attribute, "equal", label(value)) for value in named]
     else:
-        parts = [within(attribute, *run, edges) for run in find_runs(map(int, named))]
-    return join("or", [missing, *parts] if None in values else parts)
+        parts = [_within(attribute, *run, edges) for run in find_runs(map(int, named))]
+    return _join("or", [missing, *parts] if None in values else parts)
 
 
-def within(attribute: str, first: int, last: int, edges: Sequence[float]) -> str:
+def _within(attribute: str, first: int, last: int, edges: Sequence[float]) -> str:
     """The bins from first to last."""
-    lower = [compare(attribute, "greaterOrEqual", repr(float(edges[first - 1])))] if first else []
-    upper = [compare(attribute, "lessThan", repr(float(edges[last])))] if last < len(edges) else []
-    any_value = f'<SimplePredicate{attributes(field=attribute)} operator="isNotMissing"/>'
-    return join("and", [*lower, *upper] or [any_value])
+    lower = [_compare(attribute, "greaterOrEqual", repr(float(edges[first - 1])))] if first else []
+    upper = [_compare(attribute, "lessThan", repr(float(edges[last])))] if last < len(edges) else []
+    any_value = f'<SimplePredicate{_attributes(field=attribute)} operator="isNotMissing"/>'
+    return _join("and", [*lower, *upper] or [any_value])
 
 
-def join(operator: str, predicates: Sequence[str]) -> str:
+def _join(operator: str, predicates: Sequence[str]) -> str:
     """One predicate of several; PMML has a compound of two at least."""
     if len(predicates) == 1:
         return predicates[0]
     return f'<CompoundPredicate booleanOperator="{operator}">{"".join(predicates)}</CompoundPredicate>'
 
 
-def compare(attribute: str, operator: str, value: str) -> str:
-    return f"<SimplePredicate{attributes(field=attribute, operator=operator, value=value)}/>"
+def _compare(attribute: str, operator: str, value: str) -> str:
+    return f"<SimplePredicate{_attributes(field=attribute, operator=operator, value=value)}/>"
 
 
-def data_field(name: str, values: Sequence[Value], continuous: bool) -> list[str]:
+def _data_field(name: str, values: Sequence[Value], continuous: bool) -> list[str]:
     """An entry of the data dictionary."""
     if continuous:
-        return [f'  <DataField{attributes(name=name)} optype="continuous" dataType="double"/>']
+        return [f'  <DataField{_attributes(name=name)} optype="continuous" dataType="double"/>']
     return [
-        f'  <DataField{attributes(name=name)} optype="categorical" dataType="{data_type(values)}">',
-        *(f"   <Value{attributes(value=label(value))}/>" for value in values),
+        f'  <DataField{_attributes(name=name)} optype="categorical" dataType="{_data_type(values)}">',
+        *(f"   <Value{_attributes(value=label(value))}/>" for value in values),
         "  </DataField>",
     ]
 
 
-def data_type(values: Sequence[Value]) -> str:
+def _data_type(values: Sequence[Value]) -> str:
     """The PMML type that holds all of these values."""
     if all(isinstance(value, bool) for value in values):
         return "boolean"
@@ -262,21 +262,21 @@ def data_type(values: Sequence[Value]) -> str:
     return "string"
 
 
-def output_field(value: Value) -> str:
+def _output_field(value: Value) -> str:
     name = f"probability({label(value)})"
     return (
-        f'   <OutputField{attributes(name=name)} optype="continuous" dataType="double" feature="probability"'
-        f"{attributes(value=label(value))}/>"
+        f'   <OutputField{_attributes(name=name)} optype="continuous" dataType="double" feature="probability"'
+        f"{_attributes(value=label(value))}/>"
     )
 
 
-def values_of(body: TreeBody, attribute: str) -> list[Value]:
+def _values_of(body: TreeBody, attribute: str) -> list[Value]:
     """The values of an attribute that some branch names, each once."""
     asking = (node for node in body.nodes if node.attribute == attribute)
     named = (branch.value for node in asking for branch in node.branches)
     return list({label(value): value for value in named if value is not None}.values())
 
 
-def attributes(**named: str) -> str:
+def _attributes(**named: str) -> str:
     """XML attributes, each after a space."""
     return "".join(f" {name}={quoteattr(printable(value))}" for name, value in named.items())

@@ -51,7 +51,7 @@ def group_values(table: NDArray[np.int64], attributes: Sequence[Attribute], min_
             if attribute.numeric and present[-1] == start + MISSING:
                 place[-1] = ANYWHERE
             counts = merged[present]
-            first[present] = present[merge(counts, place, attribute.numeric, min_leaf)]
+            first[present] = present[_merge(counts, place, attribute.numeric, min_leaf)]
             merged[cells] = 0
             np.add.at(merged, first[present], counts)
         start += attribute.size
@@ -59,7 +59,7 @@ def group_values(table: NDArray[np.int64], attributes: Sequence[Attribute], min_
 
 
 @compiled()
-def merge(
+def _merge(
     counts: NDArray[np.int64], place: NDArray[np.int64], line: bool, min_leaf: int
 ) -> NDArray[np.int64]:
     """For each value of a table [value, class] the first value of its group.
@@ -73,18 +73,18 @@ def merge(
     low, high = place.copy(), place.copy()
     total = patients.sum()
     # All of them times the number of patients: what a merger adds to the entropy, and takes from the split's own bits.
-    entropy, width, before = 0.0, xlog2x(total), xlog2x(total)
+    entropy, width, before = 0.0, _xlog2x(total), _xlog2x(total)
     for value in range(values):
-        entropy += xlog2x(patients[value])
-        width -= xlog2x(patients[value])
+        entropy += _xlog2x(patients[value])
+        width -= _xlog2x(patients[value])
     for class_ in range(counts.shape[1]):
-        before -= xlog2x(sums[:, class_].sum())
+        before -= _xlog2x(sums[:, class_].sum())
         for value in range(values):
-            entropy -= xlog2x(sums[value, class_])
+            entropy -= _xlog2x(sums[value, class_])
     loss, bits = np.zeros((values, values)), np.zeros((values, values))
     for one in range(values):
         for other in range(one + 1, values):
-            bits[one, other], loss[one, other] = price(sums, patients, one, other)
+            bits[one, other], loss[one, other] = _price(sums, patients, one, other)
     groups = values
     while groups > 1:
         forced = False
@@ -92,13 +92,13 @@ def merge(
             forced |= leader[one] == one and patients[one] < min_leaf
         if groups == 2 and not forced:
             break
-        first, second = find_pair(
+        first, second = _find_pair(
             loss, leader, patients, low, high, line, min_leaf if forced else 0, TIE * total
         )
         if first == -1:
             break
-        after = divide(before - entropy - loss[first, second], width - bits[first, second])
-        if not forced and after < divide(before - entropy, width) - TIE:
+        after = _divide(before - entropy - loss[first, second], width - bits[first, second])
+        if not forced and after < _divide(before - entropy, width) - TIE:
             break
         entropy += loss[first, second]
         width -= bits[first, second]
@@ -116,12 +116,12 @@ def merge(
         for other in range(values):
             if leader[other] == other and other != first:
                 one, two = min(first, other), max(first, other)
-                bits[one, two], loss[one, two] = price(sums, patients, one, two)
+                bits[one, two], loss[one, two] = _price(sums, patients, one, two)
     return leader
 
 
 @compiled()
-def find_pair(
+def _find_pair(
     loss: NDArray[np.float64],
     leader: NDArray[np.int64],
     patients: NDArray[np.int64],
@@ -151,23 +151,23 @@ def find_pair(
 
 
 @compiled()
-def price(sums: NDArray[np.int64], patients: NDArray[np.int64], one: int, other: int) -> tuple[float, float]:
+def _price(sums: NDArray[np.int64], patients: NDArray[np.int64], one: int, other: int) -> tuple[float, float]:
     """By how much merging two groups lessens the bits of the split, and raises its entropy, times patients."""
-    bits = xlog2x(patients[one] + patients[other]) - xlog2x(patients[one]) - xlog2x(patients[other])
+    bits = _xlog2x(patients[one] + patients[other]) - _xlog2x(patients[one]) - _xlog2x(patients[other])
     loss = bits
     for class_ in range(sums.shape[1]):
         a, b = sums[one, class_], sums[other, class_]
-        loss -= xlog2x(a + b) - xlog2x(a) - xlog2x(b)
+        loss -= _xlog2x(a + b) - _xlog2x(a) - _xlog2x(b)
     return bits, loss
 
 
 @compiled()
-def xlog2x(count: int) -> float:
+def _xlog2x(count: int) -> float:
     return count * np.log2(count) if count > 0 else 0.0
 
 
 @compiled()
-def divide(gain: float, width: float) -> float:
+def _divide(gain: float, width: float) -> float:
     """The gain ratio; one group alone tells nothing."""
     return gain / width if width > 0.5 else -1.0
 
@@ -197,9 +197,9 @@ def join_small(table: NDArray[np.int64], attributes: Sequence[Attribute], min_le
             counts = patients[there]
             last = attribute.numeric and there[-1] == start + MISSING
             leaders = (
-                join_bins(counts, bool(last), min_leaf)
+                _join_bins(counts, bool(last), min_leaf)
                 if attribute.numeric
-                else join_values(counts, min_leaf)
+                else _join_values(counts, min_leaf)
             )
             first[there] = there[leaders]
             merged[cells] = 0
@@ -209,7 +209,7 @@ def join_small(table: NDArray[np.int64], attributes: Sequence[Attribute], min_le
 
 
 @compiled()
-def join_values(patients: NDArray[np.int64], min_leaf: int) -> NDArray[np.int64]:
+def _join_values(patients: NDArray[np.int64], min_leaf: int) -> NDArray[np.int64]:
     """For each value that somebody has, the first value of its branch."""
     leaders = np.arange(len(patients))
     commonest, rare, of_rare = int(np.argmax(patients)), -1, 0
@@ -229,7 +229,7 @@ def join_values(patients: NDArray[np.int64], min_leaf: int) -> NDArray[np.int64]
 
 
 @compiled()
-def join_bins(patients: NDArray[np.int64], missing_last: bool, min_leaf: int) -> NDArray[np.int64]:
+def _join_bins(patients: NDArray[np.int64], missing_last: bool, min_leaf: int) -> NDArray[np.int64]:
     """The same for bins in a row, and after them the missing ones where `missing_last`."""
     leaders = np.arange(len(patients))
     bins = len(patients) - missing_last

@@ -184,7 +184,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         for number, nodes in enumerate(body.attributes):
             index = place[body.names[number]]
             moved = body.evidence(number) @ np.where(np.arange(2) == positive, 1.0, -1.0)
-            children = lead(nodes[0], schema.attributes[index])
+            children = _lead(nodes[0], schema.attributes[index])
             experts.append(Voter([Split(0, index, children)], list(range(1, len(nodes))), moved[1:].tolist()))
         shares = body.class_shares
         return AskVotes(
@@ -268,7 +268,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             find_path(tree, patient, self.card.dictionary)[-1] if name in patient else 0
             for name, tree in zip(self.body.names, self.body.trees, strict=True)
         ]
-        return explain_evidence(self.body, reached)
+        return _explain_evidence(self.body, reached)
 
     def importances(self) -> dict[str, float]:
         body = self.body
@@ -277,14 +277,14 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     def text(self) -> str:
         """The class shares, and for every attribute those of its values, the attribute that tells most first."""
         body = self.body
-        lines = [f"{body.target}: {tell_shares(body, body.counts)}; each attribute moves these by itself"]
+        lines = [f"{body.target}: {_tell_shares(body, body.counts)}; each attribute moves these by itself"]
         for number in sorted(
             range(len(body.attributes)), key=lambda n: (-self._information(n), body.names[n])
         ):
             lines.append(body.names[number])
             ways = body.attributes[number][0].ways(body.bins)
             for place, (node, reached) in enumerate(ways, start=1):
-                shares = tell_shares(body, body.attributes[number][node].counts)
+                shares = _tell_shares(body, body.attributes[number][node].counts)
                 lines.append(f"{'└─' if place == len(ways) else '├─'} {reached}: {shares}")
         if body.decided is not None:
             lines.append(say_decided(body.decided))
@@ -300,7 +300,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         return f"{len(self.body.attributes)} attributes"
 
 
-def lead(root: TreeNode, attribute: Attribute) -> list[int]:
+def _lead(root: TreeNode, attribute: Attribute) -> list[int]:
     """For each cell of an attribute the node of its tree that it leads to, as `settle` does."""
     elsewhere = STAYS if root.other is None else root.other
     goes = {None if one.value is None else label(one.value): one.node for one in root.branches}
@@ -312,7 +312,7 @@ def lead(root: TreeNode, attribute: Attribute) -> list[int]:
     return children
 
 
-def tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:
+def _tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:
     """Class shares in words, with the number of patients."""
     everyone = sum(counts)
     if not everyone:
@@ -326,7 +326,7 @@ def tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:
 SHOWN = 8
 
 
-def explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanation:
+def _explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanation:
     """Explain a prediction by what each attribute moved, for a patient who reaches these nodes of the attributes' trees
     (0: of none).
 
@@ -336,20 +336,20 @@ def explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanatio
     evidence = [body.evidence(number)[node] for number, node in enumerate(reached)]
     start = np.log(body.class_shares)
     end = start + sum(evidence, np.zeros_like(start))
-    best = choose_one([share(end, index) for index in range(len(end))], body.classes, body.decided)
+    best = choose_one([_share(end, index) for index in range(len(end))], body.classes, body.decided)
     speaking = [number for number, node in enumerate(reached) if node]
     # How far the attribute alone would move the odds of the predicted class.
-    alone = {number: odds(start + evidence[number], best) - odds(start, best) for number in speaking}
+    alone = {number: _odds(start + evidence[number], best) - _odds(start, best) for number in speaking}
     reasons, score = [], start
     for number in sorted(speaking, key=lambda n: (-abs(alone[n]), body.names[n])):
-        before, score = share(score, best), score + evidence[number]
+        before, score = _share(score, best), score + evidence[number]
         nodes = body.attributes[number]
         reasons.append(
             Reason(
                 attributes=(body.names[number],),
                 condition=dict(nodes[0].ways(body.bins))[reached[number]],
                 before=before,
-                after=share(score, best),
+                after=_share(score, best),
                 patients=sum(nodes[reached[number]].counts),
             )
         )
@@ -357,23 +357,23 @@ def explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanatio
     notes = (f"Not known here, or not seen before: {', '.join(silent)}.",) if silent else ()
     named, patients = label(body.classes[best]), sum(body.counts)
     first = (
-        f"{body.target} = {named} ({share(score, best):.0%} likely; {share(start, best):.0%} of all "
+        f"{body.target} = {named} ({_share(score, best):.0%} likely; {_share(start, best):.0%} of all "
         f"{patients} patients)."
     )
     return Explanation(
         target=body.target,
         prediction=body.classes[best],
-        probability=share(score, best),
-        base=share(start, best),
+        probability=_share(score, best),
+        base=_share(start, best),
         patients=patients,
         reasons=tuple(reasons),
         notes=notes,
-        sentences=(first, *say_evidence(named, reasons), *notes),
-        chances=tuple(share(score, place) for place in range(len(body.classes))),
+        sentences=(first, *_say_evidence(named, reasons), *notes),
+        chances=tuple(_share(score, place) for place in range(len(body.classes))),
     )
 
 
-def say_evidence(named: str, reasons: Sequence[Reason]) -> list[str]:
+def _say_evidence(named: str, reasons: Sequence[Reason]) -> list[str]:
     """The strongest reasons, a sentence each, and one for all others."""
     lines = say_reasons(named, reasons[:SHOWN])
     rest = reasons[SHOWN:]
@@ -385,13 +385,13 @@ def say_evidence(named: str, reasons: Sequence[Reason]) -> list[str]:
     return lines
 
 
-def share(score: NDArray[np.float64], best: int) -> float:
+def _share(score: NDArray[np.float64], best: int) -> float:
     """The share of one class by the logarithms of all, up to a constant."""
     likely = np.exp(score - score.max())
     return float(likely[best] / likely.sum())
 
 
-def odds(score: NDArray[np.float64], best: int) -> float:
+def _odds(score: NDArray[np.float64], best: int) -> float:
     """The logarithm of the odds of one class."""
     others = np.delete(score, best)
     return float(score[best] - np.logaddexp.reduce(others)) if len(others) else 0.0

@@ -59,7 +59,7 @@ def plan(tree: DecisionTree) -> Plan:
 def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[TreeBody]]:
     """Grow a tree over the sites."""
     seen = yield from ask_schemas(tree)
-    schema = share_schema(seen, (yield from choose_bins(tree, seen)), tree.target)
+    schema = share_schema(seen, (yield from _choose_bins(tree, seen)), tree.target)
     positive = tree.find_positive(schema.classes.values)
     tables = PlainTables(tree, schema, len(seen), partners)
     floored = [site for site, own in seen.items() if own.floored]
@@ -194,7 +194,7 @@ class PlainTables:
         return (answers / self._sites - around) / math.prod(shape)
 
 
-def choose_bins(
+def _choose_bins(
     tree: DecisionTree, seen: Mapping[str, SchemaSeen]
 ) -> Conversation[Mapping[str, Sequence[float]]]:
     """The cutoffs of every numeric attribute: its bins, or the quantiles that a shared histogram tells."""

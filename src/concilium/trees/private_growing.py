@@ -103,7 +103,7 @@ class NodeEstimate:
     @cached_property
     def _given(self) -> Numbers:
         cells = self.tables[1:]
-        totals = np.repeat(sum_tables(cells, self.sizes), self.sizes, axis=0)
+        totals = np.repeat(_sum_tables(cells, self.sizes), self.sizes, axis=0)
         return np.divide(cells, totals, out=np.zeros_like(cells), where=totals > 0)
 
 
@@ -112,7 +112,7 @@ def estimate(
 ) -> NodeEstimate:
     """The estimate of a node from its noisy class counts and tables, [1 + cell, class], all of this variance."""
     widths = np.array(sizes, dtype=np.float64)[:, None]
-    sums = sum_tables(table[1:], sizes)
+    sums = _sum_tables(table[1:], sizes)
     # The sum of a table of k cells has k times the noise of the node's own class counts.
     precision = 1 + float((1 / widths).sum())
     counts = (table[0] + (sums / widths).sum(axis=0)) / precision
@@ -122,7 +122,7 @@ def estimate(
         counts = trust * counts + (1 - trust) * expected.counts
         spread *= trust
     prior = np.full(len(counts), 1 / len(counts)) if expected is None else expected.shares
-    shares = find_shares(counts, prior, 0.0 if expected is None else spread)
+    shares = _find_shares(counts, prior, 0.0 if expected is None else spread)
     counts = max(float(counts.sum()), 0.0) * shares
     cells = table[1:].astype(np.float64) + np.repeat((counts - sums) / widths, sizes, axis=0)
     likely = np.ones_like(cells) if expected is None else expected.given
@@ -130,16 +130,16 @@ def estimate(
     certain = likely.sum(axis=1, keepdims=True)
     likely = np.divide(likely, certain, out=np.broadcast_to(shares, likely.shape).copy(), where=certain > 0)
     return NodeEstimate(
-        tuple(sizes), counts, spread, shares, cells, variance, find_shares(cells, likely, variance)
+        tuple(sizes), counts, spread, shares, cells, variance, _find_shares(cells, likely, variance)
     )
 
 
-def estimate_leaf(counts: NDArray[np.int64], variance: float, expected: ExpectedCounts) -> NodeEstimate:
+def _estimate_leaf(counts: NDArray[np.int64], variance: float, expected: ExpectedCounts) -> NodeEstimate:
     """The estimate of a leaf: of its class counts alone."""
     return estimate(counts[None, :], (), variance, replace(expected, given=np.empty((0, len(counts)))))
 
 
-def find_shares(counts: Numbers, expected: Numbers, variance: float) -> Numbers:
+def _find_shares(counts: Numbers, expected: Numbers, variance: float) -> Numbers:
     """Class shares (the last axis) of noisy counts, drawn towards the expected ones as far as noise hides them."""
     patients = np.maximum(counts.sum(axis=-1, keepdims=True), 0)
     likely = patients * expected
@@ -151,7 +151,7 @@ def find_shares(counts: Numbers, expected: Numbers, variance: float) -> Numbers:
     return shares
 
 
-def sum_tables(cells: NDArray[np.int64] | Numbers, sizes: Sequence[int]) -> Numbers:
+def _sum_tables(cells: NDArray[np.int64] | Numbers, sizes: Sequence[int]) -> Numbers:
     """The class counts that each attribute's table adds up to, [attribute, class]."""
     totals = np.concatenate([np.zeros((1, cells.shape[1])), np.cumsum(cells, axis=0, dtype=np.float64)])
     ends = np.cumsum([0, *sizes])
@@ -233,7 +233,7 @@ def grow_privately(
     leaves, most_leaves = 1, MOST_NOISY_NUMBERS // (2 * classes)
     while frontier and levels < budget.depth:
         sizes = [attribute.size for attribute in asked.attributes]
-        frontier = take_largest(frontier, expectations, MOST_NOISY_NUMBERS // ((1 + sum(sizes)) * classes))
+        frontier = _take_largest(frontier, expectations, MOST_NOISY_NUMBERS // ((1 + sum(sizes)) * classes))
         variance = budget.variance(levels, len(sizes))
         tables = yield from count(asked, splits, frontier, list(range(len(sizes))), variance)
         levels += 1
@@ -241,18 +241,18 @@ def grow_privately(
         for node, table in zip(frontier, tables, strict=True):
             node_estimate = estimate(table, sizes, float(variance), expectations.get(node))
             if node == 0:
-                best = screen(group_table(node_estimate, asked, group).table, sizes, budget.most_screened)
+                best = _screen(_group_table(node_estimate, asked, group).table, sizes, budget.most_screened)
                 node_estimate, asked = node_estimate.keep(best), asked.keep(best)
             expectations[node] = node_estimate.again
-            nodes[node].counts = as_patients(node_estimate.counts, nodes[node].counts)
-            left = left_above(nodes, parents, node)
-            grouped = group_table(node_estimate, asked, group, left)
-            attribute = choose_attribute(node_estimate, grouped.table, left)
+            nodes[node].counts = _as_patients(node_estimate.counts, nodes[node].counts)
+            left = _left_above(nodes, parents, node)
+            grouped = _group_table(node_estimate, asked, group, left)
+            attribute = _choose_attribute(node_estimate, grouped.table, left)
             if attribute is None or leaves + node_estimate.sizes[attribute] > most_leaves:
                 continue
             nodes[node].attribute = attribute
             nodes[node].children = [STAYS] * node_estimate.sizes[attribute]
-            for values in find_branches(grouped, asked.attributes, attribute, group):
+            for values in _find_branches(grouped, asked.attributes, attribute, group):
                 parents[len(nodes)] = node
                 expectations[len(nodes)] = node_estimate.expect_child(attribute, values)
                 for value in values:
@@ -267,14 +267,14 @@ def grow_privately(
     variance = budget.variance_of_leaves(levels)
     tables = yield from count(asked, splits, resting, [], variance)
     for leaf, table in zip(resting, tables, strict=True):
-        node_estimate = estimate_leaf(table[0], float(variance), expectations[leaf])
+        node_estimate = _estimate_leaf(table[0], float(variance), expectations[leaf])
         # Fewer patients than the noise's standard deviation cannot be told from it.
         patients = max(float(node_estimate.counts.sum()), math.sqrt(float(variance) * classes))
-        nodes[leaf].counts = as_patients(patients * node_estimate.class_shares, nodes[leaf].counts)
+        nodes[leaf].counts = _as_patients(patients * node_estimate.class_shares, nodes[leaf].counts)
     return asked, nodes
 
 
-def take_largest(nodes: list[int], expectations: Mapping[int, ExpectedCounts], most: int) -> list[int]:
+def _take_largest(nodes: list[int], expectations: Mapping[int, ExpectedCounts], most: int) -> list[int]:
     """As many of the nodes as one question may ask about, those with most patients, in their order."""
     if len(nodes) <= most:
         return nodes
@@ -282,7 +282,7 @@ def take_largest(nodes: list[int], expectations: Mapping[int, ExpectedCounts], m
     return sorted(by_size[:most])
 
 
-def left_above(nodes: Sequence[GrowingNode], parents: Mapping[int, int], node: int) -> dict[int, set[int]]:
+def _left_above(nodes: Sequence[GrowingNode], parents: Mapping[int, int], node: int) -> dict[int, set[int]]:
     """For the attributes asked on the way to a node the values that are left; of one alone nobody can be separated."""
     left: dict[int, set[int]] = {}
     while node in parents:
@@ -294,7 +294,7 @@ def left_above(nodes: Sequence[GrowingNode], parents: Mapping[int, int], node: i
     return left
 
 
-def group_table(
+def _group_table(
     node_estimate: NodeEstimate, schema: SharedSchema, group: bool, left: Mapping[int, set[int]] | None = None
 ) -> Grouped:
     """An estimated table in whole patients, with its values grouped if wanted; those that are not `left` at this node
@@ -308,7 +308,7 @@ def group_table(
     return group_values(table, schema.attributes)
 
 
-def find_branches(
+def _find_branches(
     grouped: Grouped, attributes: Sequence[Attribute], attribute: int, group: bool
 ) -> list[list[int]]:
     """The cells of each branch of a split: every value its own, or those of a group that somebody is in."""
@@ -321,7 +321,7 @@ def find_branches(
     return list(branches.values())
 
 
-def screen(table: Counts, sizes: Sequence[int], most: int) -> list[int]:
+def _screen(table: Counts, sizes: Sequence[int], most: int) -> list[int]:
     """So many attributes of least estimated entropy, in their order."""
     starts = np.cumsum([0, *sizes[:-1]])
     patients = table[1:].sum(axis=1)
@@ -330,7 +330,7 @@ def screen(table: Counts, sizes: Sequence[int], most: int) -> list[int]:
     return sorted(np.argsort(entropy, kind="stable")[:most].tolist())
 
 
-def choose_attribute(node_estimate: NodeEstimate, table: Counts, left: Mapping[int, set[int]]) -> int | None:
+def _choose_attribute(node_estimate: NodeEstimate, table: Counts, left: Mapping[int, set[int]]) -> int | None:
     """The attribute of least estimated entropy, or None where there is none to ask, the node looks pure, or holds too
     few patients to tell from noise. Raw counts would ask for twice this number (section 1.9);
     estimates that lean on the level above bear half of it."""
@@ -346,7 +346,7 @@ def choose_attribute(node_estimate: NodeEstimate, table: Counts, left: Mapping[i
     return open_[position] if enough else None
 
 
-def as_patients(counts: NDArray[np.float64], parent: Counts) -> Counts:
+def _as_patients(counts: NDArray[np.float64], parent: Counts) -> Counts:
     """Estimated class counts as whole patients; a node that nobody reaches keeps what its parent says."""
     whole: Counts = np.rint(counts).astype(np.int64)
     return whole if whole.any() else parent

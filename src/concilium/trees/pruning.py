@@ -48,7 +48,7 @@ class Pruned:
     held: Mapping[int, Counts]
 
 
-def resting_places(nodes: Sequence[GrowingNode]) -> tuple[list[Split], dict[int, int]]:
+def _resting_places(nodes: Sequence[GrowingNode]) -> tuple[list[Split], dict[int, int]]:
     """The tree with one more node under every split whose values do not all have a branch, for patients with the other
     values; and the node that each leaf of it stands for, which is the leaf itself or the node where such patients rest.
     """
@@ -68,7 +68,7 @@ def resting_places(nodes: Sequence[GrowingNode]) -> tuple[list[Split], dict[int,
 
 def count_resting(nodes: Sequence[GrowingNode], count: CountHeldOut) -> Conversation[dict[int, Counts]]:
     """The classes of held-out patients by the node where they rest."""
-    splits, rests = resting_places(nodes)
+    splits, rests = _resting_places(nodes)
     places = list(rests)
     batch = max(1, MOST_NUMBERS // len(nodes[0].counts))
     tables = []
@@ -85,7 +85,7 @@ def prune_with(
     everyone = sum(int(counts.sum()) for counts in held.values())
     if not noisy and not everyone:
         return Pruned(list(nodes), "not pruned: no site has patients enough to hold some out", {})
-    pruned, by_node = prune(nodes, held, costs)
+    pruned, by_node = _prune(nodes, held, costs)
     who = "held-out patients" if noisy else f"{everyone} held-out patients"
     note = (
         f"pruned by the errors on {who}: {len(nodes)} nodes became {len(pruned)}; the counts of the tree are those of "
@@ -94,7 +94,7 @@ def prune_with(
     return Pruned(pruned, note, by_node)
 
 
-def prune(
+def _prune(
     nodes: Sequence[GrowingNode], held: Mapping[int, Counts], costs: ErrorCosts
 ) -> tuple[list[GrowingNode], dict[int, Counts]]:
     """The tree without the splits that do not help those held out, of whom `held` has the classes by where they rest;
@@ -115,16 +115,16 @@ def prune(
         if alone <= below:
             leaves.add(index)
         errors[index] = min(alone, below)
-    number = find_numbers(nodes, leaves)
+    number = _find_numbers(nodes, leaves)
     rest = {
         place: here[index] if index in leaves else held[index]
         for index, place in number.items()
         if index in leaves or index in held
     }
-    return cut(nodes, leaves, number), rest
+    return _cut(nodes, leaves, number), rest
 
 
-def find_numbers(nodes: Sequence[GrowingNode], leaves: set[int]) -> dict[int, int]:
+def _find_numbers(nodes: Sequence[GrowingNode], leaves: set[int]) -> dict[int, int]:
     """The numbers of the nodes that are left where these are leaves, in the same order."""
     kept = {0}
     for index, node in enumerate(nodes):
@@ -133,7 +133,7 @@ def find_numbers(nodes: Sequence[GrowingNode], leaves: set[int]) -> dict[int, in
     return {index: place for place, index in enumerate(sorted(kept))}
 
 
-def cut(nodes: Sequence[GrowingNode], leaves: set[int], numbers: Mapping[int, int]) -> list[GrowingNode]:
+def _cut(nodes: Sequence[GrowingNode], leaves: set[int], numbers: Mapping[int, int]) -> list[GrowingNode]:
     """The tree in which these nodes are leaves, numbered anew."""
     number = {**numbers, STAYS: STAYS}
     return [

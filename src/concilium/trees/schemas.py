@@ -135,7 +135,7 @@ def find_lonely_classes(target: str, classes: Mapping[str, Sequence[Value]]) -> 
     lonely = sorted((name, sites[0]) for name, sites in holders.items() if len(sites) == 1)
     if len(classes) < 2 or not lonely:
         return []
-    slips = name_some([f"{target} = {name} at {site}" for name, site in lonely])
+    slips = _name_some([f"{target} = {name} at {site}" for name, site in lonely])
     return [f"values of the target that one site alone has: {slips}; check how they are written"]
 
 
@@ -156,10 +156,10 @@ def say_constant(names: Sequence[str]) -> list[str]:
     """A caution about attributes that separate nobody."""
     if not names:
         return []
-    return [f"the same for every patient learned from, at every site, and so of no use: {name_some(names)}"]
+    return [f"the same for every patient learned from, at every site, and so of no use: {_name_some(names)}"]
 
 
-def name_some(names: Sequence[str]) -> str:
+def _name_some(names: Sequence[str]) -> str:
     """The first few, and how many more there are."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more

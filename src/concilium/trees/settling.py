@@ -19,7 +19,7 @@ def settle(body: TreeBody, patients: NewPatients) -> NDArray[np.intp]:
     """For each patient the node where it comes to rest."""
     nodes = np.zeros(len(patients), dtype=np.intp)
     rows = np.arange(len(patients), dtype=np.int32)
-    for node, here in route(rows, find_tests(body, patients)).items():
+    for node, here in route(rows, _find_tests(body, patients)).items():
         nodes[here] = node
     return nodes
 
@@ -27,7 +27,7 @@ def settle(body: TreeBody, patients: NewPatients) -> NDArray[np.intp]:
 def find_path(body: TreeBody, patient: Mapping[str, Any], dictionary: Entries = NO_ENTRIES) -> list[int]:
     """The nodes that a patient (of plain values) passes, the root first."""
     row = {name: patient.get(name) for name in body.asked}
-    tests = find_tests(body, NewPatients([row], dictionary)) if row else {}
+    tests = _find_tests(body, NewPatients([row], dictionary)) if row else {}
     path = [0]
     while (test := tests.get(path[-1])) is not None:
         child = int(test.child[test.codes[0]])
@@ -45,7 +45,7 @@ def spread(body: TreeBody, patient: Mapping[str, Any], dictionary: Entries = NO_
     3). A value that is said to be missing (None) is one, and goes where such patients went.
     """
     row = {name: patient.get(name) for name in body.asked}
-    tests = find_tests(body, NewPatients([row], dictionary)) if row else {}
+    tests = _find_tests(body, NewPatients([row], dictionary)) if row else {}
     resting: dict[int, float] = {}
     moving = [(0, 1.0)]
     while moving:
@@ -74,7 +74,7 @@ def mix_shares(body: TreeBody, resting: Mapping[int, float]) -> NDArray[np.float
     return mixed
 
 
-def find_tests(body: TreeBody, patients: NewPatients) -> dict[int, Branching]:
+def _find_tests(body: TreeBody, patients: NewPatients) -> dict[int, Branching]:
     """The tests of a tree, by node, on the columns of these patients."""
     values: dict[str, list[Any]] = {}
     for node in body.nodes:

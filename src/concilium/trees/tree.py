@@ -40,7 +40,7 @@ LEAVES_DRAWN = 1000
 MOST_DEPTH = 1000
 
 
-def read_percent(value: Any) -> float:
+def _read_percent(value: Any) -> float:
     """A share in whole percent, for there to be few ways to divide the same patients."""
     exact: float = number(lambda share: 0 < share < 1)(value)
     percent = round(100 * exact)
@@ -111,7 +111,7 @@ class DecisionTree(TreeMethod[TreeBody]):
         float | None,
         Parameter(
             f"a share in whole percent, from 0.01 to {MOST_PERCENT / 100:g}",
-            read_percent,
+            _read_percent,
             "reduced-error pruning: every site holds out this share of its patients, in whole percent (0.3), and a "
             "split that makes no fewer errors on them than none is taken back; None: no pruning",
         ),

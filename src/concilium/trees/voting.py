@@ -235,7 +235,7 @@ class VotingTrees(Method[VotingBody]):
             tally = tally_leaves(trees[0].leaves, 1)
         decided, said = decide(self.decision, turnout.classes[1], turnout.positives / turnout.patients, tally)
         if rare and self.rule.tallied and decided is not None:
-            decided, said = count_as_votes(decided, len(grown))
+            decided, said = _count_as_votes(decided, len(grown))
         body = VotingBody(
             target=self.target,
             classes=turnout.classes,
@@ -266,7 +266,7 @@ class VotingTrees(Method[VotingBody]):
             return [f"{share}, which is not below {limit}: the model is one ordinary tree"]
         score = next(s.balanced_accuracy for s in body.stages if s.experts == len(body.experts))
         return [
-            f"{share}, which is below {limit}: {count(len(body.experts), 'expert')} "
+            f"{share}, which is below {limit}: {_count(len(body.experts), 'expert')} "
             f"{'votes' if len(body.experts) == 1 else 'vote'}, each grown on all of them and {body.negatives} times as "
             "many others of every site",
             f"the number of experts was settled by balanced accuracy on the patients learned from ({score:.3f}): "
@@ -360,7 +360,7 @@ class VotingTrees(Method[VotingBody]):
         if body.negatives is None:
             return draw(body.trees[0])
         lines = [
-            f"{body.target} = {label(body.classes[1])}: {count(len(body.experts), 'expert')} with one vote each "
+            f"{body.target} = {label(body.classes[1])}: {_count(len(body.experts), 'expert')} with one vote each "
             f"({body.positives} of {body.patients} patients are positive)"
         ]
         if self.decided is not None:
@@ -385,10 +385,10 @@ class VotingTrees(Method[VotingBody]):
         return {name: value for name, value in stored.items() if value is not None}
 
     def _summary(self) -> str:
-        return count(len(self.body.experts), "expert")
+        return _count(len(self.body.experts), "expert")
 
 
-def count_as_votes(decided: Decided, experts: int) -> tuple[Decided | None, str]:
+def _count_as_votes(decided: Decided, experts: int) -> tuple[Decided | None, str]:
     """A decision by the share of votes, as what the model stores and what the card says: the threshold lies between two
     numbers of votes, so that a half more or less on either side (`soft_proba`) calls the same patients. Where there was
     nothing to choose by, most votes decide."""
@@ -399,5 +399,5 @@ def count_as_votes(decided: Decided, experts: int) -> tuple[Decided | None, str]
     return by_votes, say_decided(by_votes)
 
 
-def count(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
