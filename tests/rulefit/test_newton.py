@@ -287,7 +287,7 @@ def test_the_path_ends_at_a_hundredth_and_chooses_by_loss_on_others():
 
     found = end(newton.fit_path(Pooled(design[learn], y[learn]), ask_held_out, unlike(design.shape[1]), None))
     largest = np.abs(design[learn].T @ (y[learn].mean() - y[learn])).max() / 420
-    assert len(found) == newton.LENGTH
+    assert len(found) == newton.PATH_LENGTH
     assert found[-1].penalty == pytest.approx(0.01 * largest, rel=1e-3)
     assert [choice.penalty for choice in found] == sorted((c.penalty for c in found), reverse=True)
     for choice, w in zip(found, models, strict=True):
@@ -335,7 +335,7 @@ def test_the_path_ends_where_nobody_would_read_on(monkeypatch):
     whole = walk()
     monkeypatch.setattr(newton, "MOST_TERMS", 12)
     short = walk()
-    assert 1 < len(short) < len(whole) == newton.LENGTH
+    assert 1 < len(short) < len(whole) == newton.PATH_LENGTH
     assert [choice.penalty for choice in short] == [choice.penalty for choice in whole[: len(short)]]
     assert max(choice.terms for choice in short) <= 12 < whole[len(short)].terms
     assert len(walk([0.01, 0.001, 0.0005])) == 3

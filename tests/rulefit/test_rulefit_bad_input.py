@@ -344,7 +344,7 @@ def test_the_penalty_is_chosen_by_loss_on_patients_held_out(patients):
 
 def test_a_penalty_can_be_found_without_being_given(patients):
     model = small_rulefit(penalty="auto").fit(open_house(*patients, 3))
-    assert len(model.path_) == newton.LENGTH
+    assert len(model.path_) == newton.PATH_LENGTH
     assert 0 < len(model.table()) < len(model.terms_)
     small = draw(16, 1)
     with pytest.raises(HouseError, match="too few patients to hold some out for choosing a penalty"):

@@ -26,6 +26,17 @@ from concilium.protocol.schema import AskSchema, SchemaSeen, find_unbinned, say_
 from concilium.records.columns import Value
 from concilium.rulefit.terms import WIDEST, Line
 
+# Friedman and Popescu (2008): values beyond the 2.5 % quantiles are held there; 0.4 is the deviation of a rule.
+TAIL = 0.025
+RULE_DEVIATION = 0.4
+# Public edges for a second look at a column of which no patient lies between the study's own.
+WIDE_EDGES = tuple(sorted([0.0, *(sign * 10.0**power for power in range(-6, 10) for sign in (-1.0, 1.0))]))
+# An attribute whose patients are all in one bin stays nevertheless, because noise elsewhere looks like patients, with
+# at most this chance.
+TAKEN_FOR_PATIENTS = 1 / 20
+# One of which no bin holds more than half of the patients is left out with at most this chance.
+LEFT_OUT_WRONGLY = 1 / 100
+
 
 class AskRuleSchema(AskSchema, frozen=True, kw_only=True):
     """Which attributes, values and classes are there among the patients of this query, to make rules of?"""
@@ -49,29 +60,30 @@ def share_attributes(
     left_out = {name: "no site knows it" for name in wanted if name not in {*united, *lacking}}
     left_out |= {name: say_lacking(site) for name, site in lacking.items()} | find_unbinned(schemas)
     attributes = []
-    for name, seen in united.items():
-        values = present(seen.values)
+    for name, listed in united.items():
         if name in left_out:
             continue
         if name in bins:
             attributes.append(Attribute(name, tuple(map(float, bins[name]))))
-        elif len(values) < 2:
-            left_out[name] = "the same for everybody"
-        elif not seen.numeric or any(isinstance(value, str) for value in values):
-            attributes.append(Attribute(name, (), values))
-        elif len(values) > MOST_EDGES + 1:
-            left_out[name] = f"a number with {len(values)} values; give bins for it"
+            continue
+        attribute = _take_listed(name, present(listed.values), listed.numeric)
+        if isinstance(attribute, str):
+            left_out[name] = attribute
         else:
-            edges = [(low + high) / 2 for low, high in pairwise(float(value) for value in values)]
-            attributes.append(Attribute(name, tuple(edges)))
+            attributes.append(attribute)
     return attributes, left_out
 
 
-# Friedman and Popescu (2008): values beyond the 2.5 % quantiles are held there; 0.4 is the deviation of a rule.
-TAIL = 0.025
-RULE_DEVIATION = 0.4
-# Public edges for a second look at a column of which no patient lies between the study's own.
-WIDE_EDGES = tuple(sorted([0.0, *(sign * 10.0**power for power in range(-6, 10) for sign in (-1.0, 1.0))]))
+def _take_listed(name: str, values: tuple[Value, ...], numeric: bool) -> Attribute | str:
+    """The attribute of values that the sites list, or why there is none."""
+    if len(values) < 2:
+        return "the same for everybody"
+    if not numeric or any(isinstance(value, str) for value in values):
+        return Attribute(name, (), values)
+    if len(values) > MOST_EDGES + 1:
+        return f"a number with {len(values)} values; give bins for it"
+    edges = [(low + high) / 2 for low, high in pairwise(float(value) for value in values)]
+    return Attribute(name, tuple(edges))
 
 
 def cut(attribute: Attribute, histogram: NDArray[np.int64], cutoffs: int | None) -> Attribute | None:
@@ -144,13 +156,6 @@ def say_missed(edges: Sequence[float], wide: NDArray[np.int64]) -> str:
     if held.size:  # a site that leaves small counts out does not say where its patients are
         would = f"edges between {ends[held[0]]:g} and {ends[held[-1] + 1]:g} would do"
     return f"its bins, {edges[0]:g} to {edges[-1]:g}, miss all patients: {would}"
-
-
-# An attribute whose patients are all in one bin stays nevertheless, because noise elsewhere looks like patients, with
-# at most this chance.
-TAKEN_FOR_PATIENTS = 1 / 20
-# One of which no bin holds more than half of the patients is left out with at most this chance.
-LEFT_OUT_WRONGLY = 1 / 100
 
 
 @dataclass(frozen=True)

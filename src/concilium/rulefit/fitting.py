@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 MOST_CANDIDATES = 100
 MOST_WORKING = 2000
+# So many columns at a time are held as numbers: bits take a sixty-fourth of the memory.
+BLOCK = 64
 
 
 class Coefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -235,10 +237,6 @@ def predict(design: Design, candidates: Sequence[Coefficients]) -> NDArray[np.fl
 def _check_columns(columns: Sequence[int], terms: int) -> None:
     if columns and (len(set(columns)) != len(columns) or min(columns) < 0 or max(columns) >= terms):
         raise MessageError("a fit names columns that the model does not have, or one twice")
-
-
-# So many columns at a time are held as numbers: bits take a sixty-fourth of the memory.
-BLOCK = 64
 
 
 class AskRates(AskReals, frozen=True, kw_only=True):

@@ -44,6 +44,16 @@ if TYPE_CHECKING:
 # With the widest norm and so many patients in each of seven hospitals, a sum fits 63 bits.
 MOST_PLACES = 24
 MOST_PATIENTS = 1 << 26
+Vector = NDArray[np.float64]
+# The mean gradient over patients, with noise, at these coefficients.
+AskMean = Callable[[Vector], Conversation[Vector]]
+# The first steps are this part of a Newton step.
+PACE = 0.25
+# A change of the gradient by more standard deviations than this is not noise.
+SIGNIFICANT = 5.0
+SLOWEST = 0.01
+# Equal columns have no single solution; far below any noise.
+TINY = 1e-12
 
 
 class AskGradient(Summed, frozen=True, kw_only=True):
@@ -146,19 +156,6 @@ def _add_shares(
             total[1 + rules + column] += np.int64(np.rint(share * dense[patient, column]))
 
 
-Vector = NDArray[np.float64]
-# The mean gradient over patients, with noise, at these coefficients.
-AskMean = Callable[[Vector], Conversation[Vector]]
-
-# The first steps are this part of a Newton step.
-PACE = 0.25
-# A change of the gradient by more standard deviations than this is not noise.
-SIGNIFICANT = 5.0
-SHORTEST = 0.01
-# Equal columns have no single solution; far below any noise.
-TINY = 1e-12
-
-
 def descend(
     ask: AskMean, start: Vector, hessian: NDArray[np.float64], doubt: Vector, noise: float, rounds: int
 ) -> Conversation[Vector]:
@@ -189,4 +186,4 @@ def _slow_down(
     explained = noise * float(np.linalg.norm(step)) * (np.sqrt(len(step)) + SIGNIFICANT)
     if met <= explained or pace * met <= expected:
         return pace
-    return max(expected / met, SHORTEST)
+    return max(expected / met, SLOWEST)

@@ -40,6 +40,17 @@ MOST_GROWTH = 150
 NEAR = 0.97
 # The violation of the k-th worst of a family counts for itself over k to this power.
 CROWDING = 0.5
+MOST_ROUNDS = 100
+SWEEPS = 100
+# Sums come rounded, and rounding may bend the parabola of columns that are alike the wrong way round: then it is bent
+# back by as little of its greatest curvature as does.
+RIDGES = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
+# A path has so many penalties, down to this part of the largest.
+PATH_LENGTH = 12
+PATH_END = 0.01
+MOST_TERMS = 200
+# No data are so strong that a term would pay this.
+NO_TERM = 1e9
 
 
 @dataclass(frozen=True)
@@ -205,13 +216,6 @@ def _grow(
     return [*kept, *worst][:most]
 
 
-MOST_ROUNDS = 100
-SWEEPS = 100
-# Sums come rounded, and rounding may bend the parabola of columns that are alike the wrong way round: then it is bent
-# back by as little of its greatest curvature as does.
-RIDGES = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
-
-
 def _minimise(
     gradient: NDArray[np.float64],
     hessian: NDArray[np.float64],
@@ -331,13 +335,6 @@ def _sweep(
     return False
 
 
-LENGTH = 12
-SHORTEST = 0.01
-MOST_TERMS = 200
-# No data are so strong that a term would pay this.
-NO_TERM = 1e9
-
-
 @dataclass(frozen=True)
 class PenaltyTried:
     """A penalty, the mean loss of its model on held-out patients, and how many terms the model has."""
@@ -352,7 +349,7 @@ def fit_path(
     ask_held_out: Callable[[tuple[Coefficients, ...]], Conversation[NDArray[np.float64]]],
     columns: Columns,
     penalties: list[float] | None,
-    length: int = LENGTH,
+    length: int = PATH_LENGTH,
 ) -> Conversation[list[PenaltyTried]]:
     """Fit a path over penalties, and return the mean loss of each model on the patients held out.
 
@@ -366,7 +363,7 @@ def fit_path(
     start = yield from fit(ask, columns, largest, tolerance=1e-6)
     if penalties is None:
         largest = float(np.abs(start.point.gradient[1:]).max(initial=0.0)) or 1.0
-        penalties = np.geomspace(largest, SHORTEST * largest, length + 1)[1:].tolist()
+        penalties = np.geomspace(largest, PATH_END * largest, length + 1)[1:].tolist()
     models: list[tuple[float, NDArray[np.float64]]] = []
     point = start.point
     for penalty in sorted(penalties, reverse=True):

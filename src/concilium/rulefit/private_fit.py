@@ -280,13 +280,7 @@ def _draw_shapes(
     """The shapes of the best attributes, in order of names, with at most so many cutoffs, and their linear terms."""
     shapes = []
     for attribute, table in zip(attributes, tables, strict=True):
-        kept, merged, cells = attribute, table, np.ones(len(table))
-        if attribute.numeric and cutoffs is not None and len(attribute.edges) > cutoffs:
-            chosen = choose_cutoffs(table.sum(axis=1), attribute.edges, cutoffs) or attribute.edges[:1]
-            kept = Attribute(attribute.name, tuple(chosen))
-            starts = [0, 1, *(attribute.edges.index(edge) + 2 for edge in chosen)]
-            merged = np.add.reduceat(table, starts, axis=0)
-            cells = np.diff([*starts, len(table)]).astype(np.float64)
+        kept, merged, cells = _merge_bins(attribute, table, cutoffs)
         shapes.append(shape(kept, merged, patients, variance * cells))
     best = sorted(range(len(shapes)), key=lambda i: (-shapes[i].deviation, i))[:MOST_ATTRIBUTES]
     best.sort(key=lambda i: attributes[i].name)
@@ -296,6 +290,19 @@ def _draw_shapes(
         if line is not None:
             lines.append(msgspec.structs.replace(line, scale=line.scale * LINE_DEVIATION / RULE_DEVIATION))
     return [shapes[i] for i in best], lines
+
+
+def _merge_bins(
+    attribute: Attribute, table: NDArray[np.int64], cutoffs: int | None
+) -> tuple[Attribute, NDArray[np.int64], NDArray[np.float64]]:
+    """The attribute with at most so many cutoffs, its table, and how many cells each row of that is the sum of."""
+    if not attribute.numeric or cutoffs is None or len(attribute.edges) <= cutoffs:
+        return attribute, table, np.ones(len(table))
+    chosen = choose_cutoffs(table.sum(axis=1), attribute.edges, cutoffs) or attribute.edges[:1]
+    starts = [0, 1, *(attribute.edges.index(edge) + 2 for edge in chosen)]
+    merged = np.add.reduceat(table, starts, axis=0)
+    cells = np.diff([*starts, len(table)]).astype(np.float64)
+    return Attribute(attribute.name, tuple(chosen)), merged, cells
 
 
 def _choose_terms(shapes: Sequence[Shape], lines: Sequence[Line], seed: int) -> RuleTerms:

@@ -32,6 +32,13 @@ SPREADS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 MOST_ROUNDS = 50
 # Noise can leave no patient of a class at all.
 LEAST_PATIENTS = 1.0
+BEST_ATTRIBUTES = 10
+# A condition that nearly everybody or hardly anybody fulfils, and a rule that hardly anybody does, separate nobody.
+LEAST_SHARE = 0.15
+LEAST_SUPPORT = 0.08
+MOST_TRIES = 50
+# A column as a product of functions of single attributes; an attribute that it does not look at has no factor.
+Product = dict[int, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -121,18 +128,11 @@ def _find_evidence(slope: Vector, curve: Vector, precision: NDArray[np.float64])
     return 0.5 * float(slope @ np.linalg.solve(both, slope) + before - after)
 
 
-BEST = 10
-# A condition that nearly everybody or hardly anybody fulfils, and a rule that hardly anybody does, separate nobody.
-LEAST_SHARE = 0.15
-LEAST_SUPPORT = 0.08
-MOST_TRIES = 50
-
-
 def draw_rules(shapes: Sequence[Shape], count: int, seed: int) -> list[Rule]:
     """At most so many different rules, in canonical order; attributes stand a chance as large as their deviation."""
     conditions = {index: _list_conditions(each) for index, each in enumerate(shapes)}
     able = [index for index in conditions if conditions[index] and shapes[index].deviation > 0]
-    best = sorted(able, key=lambda index: (-shapes[index].deviation, index))[:BEST]
+    best = sorted(able, key=lambda index: (-shapes[index].deviation, index))[:BEST_ATTRIBUTES]
     sizes = [each.attribute.size for each in shapes]
     rules: set[Rule] = set()
     for turn in range(count * MOST_TRIES):
@@ -173,10 +173,6 @@ def _hash_uniform(seed: int, turn: int, what: str) -> float:
     """A number from 0 to 1 that follows from the seed."""
     digest = hashlib.sha256(f"{seed}\n{turn}\n{what}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
-
-
-# A column as a product of functions of single attributes; an attribute that it does not look at has no factor.
-Product = dict[int, NDArray[np.float64]]
 
 
 def find_products(terms: RuleTerms, middles: Sequence[NDArray[np.float64]]) -> list[Product]:

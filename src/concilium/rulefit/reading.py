@@ -23,6 +23,11 @@ from concilium.records.columns import Value, label
 from concilium.rulefit.body import RuleBody, say_number
 
 LARGEST = 700.0  # of a logarithm of odds: exp of more is no number
+MOST_SHOWN = 10
+WIDTH, NAMES, BAR, BETWEEN, LINE = 780, 330, 14, 14, 16
+OUTSIDE, INSIDE = COLOURS[:2]
+LETTERS = 42
+MOST_BARS = 12
 
 
 @dataclass(frozen=True)
@@ -107,9 +112,6 @@ def draw_table(body: RuleBody) -> str:
     return "\n".join(lines)
 
 
-MOST_SHOWN = 10
-
-
 def explain(
     body: RuleBody, row: NDArray[np.float64], ones: float, undecided: Mapping[int, float] | None = None
 ) -> Explanation:
@@ -181,12 +183,6 @@ def _say_moved(reasons: Sequence[Reason], binary: bool) -> str:
     """By how much reasons together change the odds, or the number."""
     moved = sum(reason.moved for reason in reasons if reason.moved is not None)
     return f"{math.exp(min(moved, LARGEST)):.2f}" if binary else say_number(moved, "+")
-
-
-WIDTH, NAMES, BAR, BETWEEN, LINE = 780, 330, 14, 14, 16
-OUTSIDE, INSIDE = COLOURS[:2]
-LETTERS = 42
-MOST_BARS = 12
 
 
 def draw_importances(importances: Mapping[str, float], target: str) -> str:

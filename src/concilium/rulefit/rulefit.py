@@ -258,11 +258,9 @@ class RuleFit(PrivateMethod[RuleBody]):
         if isinstance(question, AskRates) and question.scored is not None and not self.rule.tallied:
             return "it asks what chances patients have, and the study's decision does not need that"
         if isinstance(question, AskCounts) and isinstance(self._way, PlainFit):
-            if question.classes is not None or question.totals or question.tree or question.sample:
-                return "it asks for more than histograms, for cutoffs"
-            for attribute in question.attributes if question.noise is None else ():
-                if attribute.name != self.target and self._way.is_told_with_noise(attribute):
-                    return f"the histogram of {attribute.name!r} is told with noise in this study, and it asks exactly"
+            objection = self._way.find_objection_to_counts(question)
+            if objection is not None:
+                return objection
         return super().find_objection(question)
 
     def converse(self, partners: Partners) -> Conversation[Learned[RuleBody]]:

@@ -35,6 +35,9 @@ Rule = tuple[Condition, ...]
 
 # Each different condition is looked up in a table of its attribute's codes.
 MOST_CELLS = 1 << 26
+MOST_COLUMNS = 100_000
+# Winsorising bounds are this far apart at most, in units of the scale, so that sums keep their precision.
+WIDEST = 1000.0
 
 
 def check_coded(attributes: Sequence[Attribute]) -> None:
@@ -198,11 +201,6 @@ def list_conditions(rules: Sequence[Rule], sizes: Sequence[int]) -> Conditions:
     )
 
 
-MOST_COLUMNS = 100_000
-# Winsorising bounds are this far apart at most, in units of the scale, so that sums keep their precision.
-WIDEST = 1000.0
-
-
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """A number held between `low` and `high`, as the distance from `center` in units of 1/`scale`."""
 
@@ -263,10 +261,7 @@ class RuleTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         for line in self.lines:
             self._check_line(line)
         for steps in self.steps:
-            if not 0 <= steps.attribute < len(self.attributes):
-                raise MessageError("a shape is of no attribute of the model")
-            if len(steps.heights) != self.attributes[steps.attribute].size or not _tame(steps.heights):
-                raise MessageError("a shape does not fit its attribute")
+            self._check_steps(steps)
         if self.norm is not None and not 0 < self.norm <= WIDEST:
             raise MessageError("the norm of a patient's row is out of range")
 
@@ -276,6 +271,12 @@ class RuleTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         span = [line.scale * (end - line.center) for end in (line.low, line.high)]
         if not (line.low <= line.center <= line.high and line.scale > 0 and _tame(span)):
             raise MessageError("the bounds of a linear term are out of range")
+
+    def _check_steps(self, steps: Steps) -> None:
+        if not 0 <= steps.attribute < len(self.attributes):
+            raise MessageError("a shape is of no attribute of the model")
+        if len(steps.heights) != self.attributes[steps.attribute].size or not _tame(steps.heights):
+            raise MessageError("a shape does not fit its attribute")
 
 
 def _tame(heights: Sequence[float]) -> bool:

@@ -16,6 +16,13 @@ from concilium.models.threshold import say_decided
 from concilium.records.columns import label
 from concilium.trees.body import TreeBody, class_shares
 
+WIDTH, GAP, BETWEEN = 188, 34, 9
+PADDING, LINE, BAR = 9, 16, 6
+LINES = 3
+LARGE, BOLD = 13, 1.14
+ATTRIBUTE = 16
+PAPER, WASH = "#ffffff", "#f4f6f8"
+
 
 def draw(body: TreeBody) -> str:
     """One line a node: how it is reached, and for a leaf its class, share and patients."""
@@ -45,14 +52,6 @@ def _ending(body: TreeBody, node: int) -> str:
     counts = body.nodes[node].counts
     best = body.call(counts)
     return f": {label(body.classes[best])} ({counts[best]} of {sum(counts)})"
-
-
-WIDTH, GAP, BETWEEN = 188, 34, 9
-PADDING, LINE, BAR = 9, 16, 6
-LINES = 3
-LARGE, BOLD = 13, 1.14
-ATTRIBUTE = 16
-PAPER, WASH = "#ffffff", "#f4f6f8"
 
 
 @dataclass

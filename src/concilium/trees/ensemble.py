@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 TOO_FEW = f"fewer than {LEAST_PATIENTS} patients to learn from"
 NO_POSITIVE = "no positive patient"
 WITHHELD = "its policy does not let such counts out"
+# The experts that vote, the measures of all ensembles that were tried, and what a threshold is chosen by.
+Settled: TypeAlias = tuple[list[list[GrowingNode]], list[Fraction], Tally | None]
 
 
 class ClassCounts(Reply, frozen=True, kw_only=True):
@@ -156,10 +158,6 @@ def _balanced_accuracy(confusion: list[list[int]]) -> Fraction:
     return sum(shares, Fraction(0)) / 2
 
 
-# The experts that vote, the measures of all ensembles that were tried, and what a threshold is chosen by.
-Settled: TypeAlias = tuple[list[list[GrowingNode]], list[Fraction], Tally | None]
-
-
 @dataclass(frozen=True)
 class Turnout:
     """The patients of the sites that take part, by class, and how many each site has, where that is told."""
@@ -179,24 +177,24 @@ def _count_classes(study: VotingTrees, sample: Sample) -> Conversation[Turnout]:
     replies: dict[str, ClassCounts] = yield AskClassCounts(
         query=study.query, target=study.target, sample=sample
     )
-    positive = label(sample.positive)
     staying = {site: counts for site, counts in replies.items() if counts.opts_out is None}
     values = present(value for counts in (staying or replies).values() for value in counts.values)
-    if (
-        not staying and values
-    ):  # only who could take part, but has no positive patient, tells values without counts
-        names = [label(value) for value in values]
-        listed = f"its values there are {', '.join(names[:10])}{nearest(positive, names)}"
-        raise HouseError(
-            f"no site that could take part has a patient with {study.target} = {positive}; {listed}"
-        )
     if not staying:
-        reasons = [(site, str(counts.opts_out)) for site, counts in replies.items()]
-        raise HouseError(f"every site opted out: {together(reasons)}")
+        raise HouseError(_say_nobody(study, replies, [label(value) for value in values]))
     negatives = sum(counts.negatives for counts in staying.values())
     positives = sum(counts.positives for counts in staying.values())
     by_site = {site: counts.negatives + counts.positives for site, counts in staying.items()}
     return Turnout(negatives, positives, _name_both(study, values, negatives), by_site)
+
+
+def _say_nobody(study: VotingTrees, replies: Mapping[str, ClassCounts], values: Sequence[str]) -> str:
+    """Say why no site takes part. A site that could, but has no positive patient, reports `values` without counts."""
+    if not values:
+        reasons = [(site, str(counts.opts_out)) for site, counts in replies.items()]
+        return f"every site opted out: {together(reasons)}"
+    positive = label(study.positive)
+    listed = f"its values there are {', '.join(values[:10])}{nearest(positive, values)}"
+    return f"no site that could take part has a patient with {study.target} = {positive}; {listed}"
 
 
 def _add_up_classes(

@@ -24,6 +24,8 @@ from concilium.protocol.attributes import find_runs
 from concilium.records.columns import Value, label
 from concilium.trees.body import Told, TreeBody, TreeNode
 
+NAMESPACE = "http://www.dmg.org/PMML-4_4"
+
 
 @dataclass(frozen=True)
 class LeafExpression:
@@ -107,19 +109,22 @@ def _write_rest(node: TreeNode, edges: Sequence[float] | None) -> str | None:
     name = _write_name(node.attribute)
     elsewhere = [branch.value for branch in node.branches if branch.node != node.other]
     named = [value for value in elsewhere if value is not None]
-    missing = None in elsewhere
-    if edges is None:
-        listed = ", ".join(_write_literal(value) for value in named)
-        unnamed = f"not ({name} in {{{listed}}})" if named else f"{name} is not null"
-    else:
-        taken = {int(value) for value in named}
-        absent = [bin_ for bin_ in range(len(edges) + 1) if bin_ not in taken]
-        unnamed = " or ".join(f"({_write_range(name, bin_, bin_, edges)})" for bin_ in absent)
-    if missing and not unnamed:
-        return None
-    if missing:
+    unnamed = _write_unnamed(name, named, edges)
+    if None in elsewhere:
+        if not unnamed:
+            return None
         return f"({unnamed})" if edges is not None or not named else unnamed
     return f"({name} is null or {unnamed})" if unnamed else f"{name} is null"
+
+
+def _write_unnamed(name: str, named: Sequence[Value], edges: Sequence[float] | None) -> str:
+    """The condition of all known values but the named ones; empty where there are no others."""
+    if edges is None:
+        listed = ", ".join(_write_literal(value) for value in named)
+        return f"not ({name} in {{{listed}}})" if named else f"{name} is not null"
+    taken = {int(value) for value in named}
+    absent = [bin_ for bin_ in range(len(edges) + 1) if bin_ not in taken]
+    return " or ".join(f"({_write_range(name, bin_, bin_, edges)})" for bin_ in absent)
 
 
 def _write_name(attribute: str) -> str:
@@ -142,9 +147,6 @@ def _escape(text: str) -> str:
     """Backslashes and line ends as CQL writes them inside quotes."""
     named = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
     return "".join(named.get(character, character) for character in text)
-
-
-NAMESPACE = "http://www.dmg.org/PMML-4_4"
 
 
 def to_pmml(body: TreeBody, told: Told | None = None) -> str:

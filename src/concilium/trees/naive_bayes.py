@@ -49,6 +49,8 @@ from concilium.trees.schemas import PLAN_SCHEMA, TreeMethod, ask_schemas, find_o
 from concilium.trees.settling import find_path, settle
 from concilium.trees.votes import AskVotes, Voter
 
+REASONS_SHOWN = 8
+
 
 class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the model file holds: class counts, and for every attribute a tree of one level with the same root."""
@@ -323,9 +325,6 @@ def _tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:
     return f"{', '.join(shares)} of {everyone} patient{'' if everyone == 1 else 's'}"
 
 
-SHOWN = 8
-
-
 def _explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanation:
     """Explain a prediction by what each attribute moved, for a patient who reaches these nodes of the attributes' trees
     (0: of none).
@@ -375,8 +374,8 @@ def _explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanati
 
 def _say_evidence(named: str, reasons: Sequence[Reason]) -> list[str]:
     """The strongest reasons, a sentence each, and one for all others."""
-    lines = say_reasons(named, reasons[:SHOWN])
-    rest = reasons[SHOWN:]
+    lines = say_reasons(named, reasons[:REASONS_SHOWN])
+    rest = reasons[REASONS_SHOWN:]
     if rest:
         lines.append(
             f"{len(rest)} more attribute{'' if len(rest) == 1 else 's'}, each of which says less: {named} goes "

@@ -91,9 +91,9 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
     tally = None
     if tree.rule.tallied and positive is not None and tree.prune is None and not floored:
         first, _ = yield from grow_from(tree.part(held=False))
-        left_out = yield from count_resting(first, count_held_out)
+        resting = yield from count_resting(first, count_held_out)
         body = finish(tree.target, tree.query, schema, first)
-        tally = tally_held_out(body, positive, left_out, LEFT_OUT_FIRST)
+        tally = tally_held_out(body, positive, resting, LEFT_OUT_FIRST)
     grown, counted = yield from grow_from(tree.part(held=False) if pruning else None)
     saved = tables.saved
     warnings = [
@@ -115,16 +115,21 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
             "tell them by telling some patients apart from the others"
         )
     if tree.reduce is not None:
-        everyone = len(schema.attributes)
-        warnings.append(
-            f"auto-reduction: {everyone - len(counted)} of {everyone} attributes were counted at the root only, which "
-            f"saved {saved / 1000:.1f} kB of the {(partners.bytes + saved) / 1000:.1f} kB that the same questions "
-            "would have taken with all attributes in them"
-            + ("; without it the tree, and so its questions, may be others" if tree.reduce else "")
-        )
+        left_out = len(schema.attributes) - len(counted)
+        warnings.append(_say_reduced(tree, left_out, len(schema.attributes), saved, partners.bytes))
     body = finish(tree.target, tree.query, schema, grown)
     body, said = decide_tree(body, tree.decision, positive, tally if tally and tally.tells else None)
     return Learned(body, {site: own.patients for site, own in seen.items()}, warnings, said)
+
+
+def _say_reduced(tree: DecisionTree, left_out: int, attributes: int, saved: int, sent: int) -> str:
+    """Say what auto-reduction left out and how many bytes that saved, besides those that were sent."""
+    return (
+        f"auto-reduction: {left_out} of {attributes} attributes were counted at the root only, which "
+        f"saved {saved / 1000:.1f} kB of the {(sent + saved) / 1000:.1f} kB that the same questions "
+        "would have taken with all attributes in them"
+        + ("; without it the tree, and so its questions, may be others" if tree.reduce else "")
+    )
 
 
 class PlainTables:

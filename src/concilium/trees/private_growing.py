@@ -43,6 +43,10 @@ Numbers = NDArray[np.float64]
 # How far, as a share of itself, a class count is taken to lie from what independence lets expect. Between 0.15 and 0.5
 # AUC depended little on it, with and without strong interactions; the smaller it is, the less noise is trusted.
 MISFIT = 0.2
+SCREENED = 5
+ROOT_WEIGHT = 3
+# Given a schema, splits, nodes, which attributes to count and a variance: noisy counts, [node, cell, class].
+NoisyCount = Callable[[SharedSchema, list[Split], list[int], list[int], Fraction], Conversation[Counts]]
 
 
 @dataclass(frozen=True)
@@ -157,13 +161,6 @@ def _sum_tables(cells: NDArray[np.int64] | Numbers, sizes: Sequence[int]) -> Num
     ends = np.cumsum([0, *sizes])
     sums: Numbers = np.diff(totals[ends], axis=0)
     return sums
-
-
-SCREENED = 5
-ROOT_WEIGHT = 3
-
-# Given a schema, splits, nodes, which attributes to count and a variance: noisy counts, [node, cell, class].
-NoisyCount = Callable[[SharedSchema, list[Split], list[int], list[int], Fraction], Conversation[Counts]]
 
 
 @dataclass(frozen=True)

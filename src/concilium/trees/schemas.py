@@ -39,6 +39,7 @@ from concilium.records.columns import Value, label
 from concilium.trees.private_growing import TreeBudget
 
 PLAN_SCHEMA = PlannedQuestion("tree.schema", None, "which attributes, values and classes there are")
+MOST_NAMED = 5
 
 
 class TreeStudy(Protocol):
@@ -121,9 +122,6 @@ class TreeMethod(PrivateMethod[B]):
         chosen = everything if self.attributes is None else {*self.attributes, self.target}
         values = {name: listed for name, listed in self.values.items() if name in chosen}
         return values, {name: edges for name, edges in self.bins.items() if name in chosen}
-
-
-MOST_NAMED = 5
 
 
 def find_lonely_classes(target: str, classes: Mapping[str, Sequence[Value]]) -> list[str]:

@@ -12,7 +12,7 @@ from concilium.models.prediction import NO_ENTRIES, Entries, NewPatients
 from concilium.protocol.attributes import Attribute, present, recode
 from concilium.protocol.routing import STAYS, Branching, route
 from concilium.records.columns import label
-from concilium.trees.body import TreeBody
+from concilium.trees.body import TreeBody, TreeNode
 
 
 def settle(body: TreeBody, patients: NewPatients) -> NDArray[np.intp]:
@@ -76,29 +76,35 @@ def mix_shares(body: TreeBody, resting: Mapping[int, float]) -> NDArray[np.float
 
 def _find_tests(body: TreeBody, patients: NewPatients) -> dict[int, Branching]:
     """The tests of a tree, by node, on the columns of these patients."""
-    values: dict[str, list[Any]] = {}
-    for node in body.nodes:
-        if node.attribute is not None:
-            values.setdefault(node.attribute, []).extend(branch.value for branch in node.branches)
-    attributes = {
-        name: Attribute(name, tuple(body.bins[name]))
-        if name in body.bins
-        else Attribute(name, (), present(own))
-        for name, own in values.items()
-    }
+    attributes = _list_attributes(body)
     columns = {name: recode(attribute, patients) for name, attribute in attributes.items()}
     tests = {}
     for index, node in enumerate(body.nodes):
         if node.attribute is None:
             continue
-        attribute = attributes[node.attribute]
-        inner = range(attribute.inner) if attribute.edges else map(label, attribute.values)
-        goes = {
-            b.value if attribute.edges or b.value is None else label(b.value): b.node for b in node.branches
-        }
-        elsewhere = STAYS if node.other is None else node.other
-        # In the order of cells: missing, the values, any other.
-        children = [goes.get(name, elsewhere) for name in (None, *inner)] + [elsewhere]
         codes, cells = columns[node.attribute]
-        tests[index] = Branching(codes, np.array(children, dtype=np.int32)[cells])
+        tests[index] = Branching(codes, _list_children(node, attributes[node.attribute])[cells])
     return tests
+
+
+def _list_attributes(body: TreeBody) -> dict[str, Attribute]:
+    """The attributes that a tree asks about, with the bins or values that its branches name."""
+    values: dict[str, list[Any]] = {}
+    for node in body.nodes:
+        if node.attribute is not None:
+            values.setdefault(node.attribute, []).extend(branch.value for branch in node.branches)
+    return {
+        name: Attribute(name, tuple(body.bins[name]))
+        if name in body.bins
+        else Attribute(name, (), present(own))
+        for name, own in values.items()
+    }
+
+
+def _list_children(node: TreeNode, attribute: Attribute) -> NDArray[np.int32]:
+    """Where each cell of the node's attribute leads, in the order of cells: missing, the values, any other."""
+    inner = range(attribute.inner) if attribute.edges else map(label, attribute.values)
+    goes = {b.value if attribute.edges or b.value is None else label(b.value): b.node for b in node.branches}
+    elsewhere = STAYS if node.other is None else node.other
+    children = [goes.get(name, elsewhere) for name in (None, *inner)] + [elsewhere]
+    return np.array(children, dtype=np.int32)

@@ -34,7 +34,6 @@ from concilium.models.threshold import (
     CallingRule,
     Decided,
     DecisionRule,
-    Tally,
     decide,
     parse,
     say_decided,
@@ -47,7 +46,7 @@ from concilium.protocol.sample import MOST_NEGATIVES, Sample
 from concilium.records.columns import label
 from concilium.trees.body import BodyOfTrees, TreeBody, TreeNode
 from concilium.trees.drawing import draw
-from concilium.trees.ensemble import begin, experts_at
+from concilium.trees.ensemble import Ensemble, Settled, Turnout, begin, experts_at
 from concilium.trees.explanation import add_gains, explain, explain_votes, rank
 from concilium.trees.growing import finish
 from concilium.trees.pruning import tally_leaves
@@ -222,14 +221,10 @@ class VotingTrees(Method[VotingBody]):
     def converse(self, partners: Partners) -> Conversation[Learned[VotingBody]]:
         sample = Sample(positive=self.positive, negatives=self.negatives)
         turnout, rare, ensemble = yield from begin(self, sample)
-        tally: Tally | None = None
-        if rare and self.bands is not None:
-            sizes = {site: patients or 0 for site, patients in turnout.by_site.items()}
-            grown, measures, tally = yield from ensemble.grow_on_bands(sizes, self.bands)
-        elif rare:
-            grown, measures, tally = yield from ensemble.grow()
+        if rare:
+            grown, measures, tally = yield from self._grow(ensemble, turnout)
         else:
-            grown, measures = [(yield from ensemble.grow_expert(0))], []
+            grown, measures, tally = [(yield from ensemble.grow_expert(0))], [], None
         trees = [finish(self.target, self.query, ensemble.schema, expert) for expert in grown]
         if not rare:
             tally = tally_leaves(trees[0].leaves, 1)
@@ -254,6 +249,13 @@ class VotingTrees(Method[VotingBody]):
         if said and rare and not self.rule.tallied:
             said = f"{said}; each expert decides so, and most of them together"
         return Learned(body, {**turnout.by_site}, warnings, said)
+
+    def _grow(self, ensemble: Ensemble, turnout: Turnout) -> Conversation[Settled]:
+        """Grow the experts, as many as help by the patients learned from, or by bands of sites."""
+        if self.bands is None:
+            return (yield from ensemble.grow())
+        sizes = {site: patients or 0 for site, patients in turnout.by_site.items()}
+        return (yield from ensemble.grow_on_bands(sizes, self.bands))
 
     def _tell(self, body: VotingBody) -> list[str]:
         """What a reader of the card must know of how many trees there are, and why."""
