@@ -32,7 +32,7 @@ from concilium.trees.private_growing import TreeBudget
 from concilium.trees.schemas import TreeMethod
 from concilium.trees.settling import find_path, settle
 
-# Of shares those that a hospital adapts (adaptation.py), and the classes that are then called.
+# Of shares those that a hospital adapts (models/recalibration.py), and the classes that are then called.
 Adapt = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.intp]]]
 PRIVATE_DEPTH = 5
 LEAVES_SHOWN = 24
