@@ -34,12 +34,12 @@ KINDS = {
     "mask.open": "concilium.protocol.masking:Open",
     "mask.end": "concilium.protocol.masking:End",
     "region.relay": "concilium.protocol.relay:Relay",
-    "rulefit.schema": "concilium.rulefit.schema:AskRuleSchema",
+    "rulefit.schema": "concilium.rulefit.cutoffs:AskRuleSchema",
     "rulefit.rules": "concilium.rulefit.generation:AskRules",
     "rulefit.fit": "concilium.rulefit.fitting:AskFit",
     "rulefit.gradient": "concilium.rulefit.gradient:AskGradient",
     "rulefit.dual": "concilium.rulefit.fedda:AskDual",
-    "rulefit.rates": "concilium.rulefit.rates:AskRates",
+    "rulefit.rates": "concilium.rulefit.fitting:AskRates",
     "rules.bits": "concilium.temporal.rule_bits:AskRuleBits",
     "rules.codes": "concilium.temporal.rule_codes:AskRuleCodes",
     "rules.counts": "concilium.temporal.rule_counts:AskRuleCounts",
@@ -47,7 +47,7 @@ KINDS = {
     "rules.reports": "concilium.temporal.rule_reports:AskRuleReports",
     "study.propose": "concilium.protocol.terms:Propose",
     "tree.schema": "concilium.protocol.schema:AskSchema",
-    "tree.classes": "concilium.trees.class_counts:AskClassCounts",
+    "tree.classes": "concilium.trees.ensemble:AskClassCounts",
     "tree.votes": "concilium.trees.votes:AskVotes",
 }
 

@@ -20,7 +20,7 @@ from concilium.protocol import message_memory
 from concilium.protocol.message_memory import LIST, MOST_MEMORY, measure_memory
 from concilium.protocol.messages import VERSION, Refusal, decode, open_reply
 from concilium.registry import KINDS, load
-from concilium.rulefit.terms import SentTerms
+from concilium.rulefit.terms import _SentTerms
 
 # The limit is lowered for the test, which is then as sharp and much faster.
 LIMIT = 1 << 18
@@ -29,7 +29,7 @@ CONSTANT = 2 * LIMIT + 200_000
 SIZES = [LIMIT // LIST, 100_000]
 FORMS = {kind: load(place) for kind, place in KINDS.items()}
 NUMBERS = itertools.count()
-INSIDE = {"terms": SentTerms}  # what a field of bytes holds
+INSIDE = {"terms": _SentTerms}  # what a field of bytes holds
 
 
 def smallest(kind):

@@ -23,8 +23,8 @@ from concilium.protocol.messages import VERSION, Answer, Envelope, Refusal, deco
 from concilium.protocol.questions import Gathered, Statistic
 from concilium.protocol.studies import NO_MORE, TOO_FEW
 from concilium.registry import KINDS, RELEASES, load
+from concilium.rulefit.body import Outcome
 from concilium.rulefit.generation import AskRules, Rules
-from concilium.rulefit.outcome import Outcome
 from contract.patients import SCHEMA, hold
 from protocol.test_hostile_numbers import find_numbers, look, put
 

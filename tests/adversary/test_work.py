@@ -30,9 +30,9 @@ from concilium.protocol.schema import AskSchema
 from concilium.protocol.site_columns import LAST_ASKED
 from concilium.protocol.work import SLOWEST_OPERATION
 from concilium.registry import KINDS, load
+from concilium.rulefit.body import Outcome
 from concilium.rulefit.design import LAST
 from concilium.rulefit.fedda import AskDual
-from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import RuleTerms, write_terms
 from concilium.temporal.template_index import find_places
 from contract.patients import SCHEMA, look_at, make, make_rows, open_sites, proposed_types

@@ -9,7 +9,7 @@ from test_report import Outline, card, metrics
 from concilium.consult.report import render_report
 from concilium.registry import METHODS, load
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
-from concilium.trees.svg import to_svg
+from concilium.trees.drawing import to_svg
 
 ROW = {"patients": 90, "wrong": 9, "accuracy": 0.9, "balanced_accuracy": 0.8, "auc": 0.85}
 GAP = {"mean": 0.05, "low": -0.01, "high": 0.11, "error": 0.02, "folds": 3, "confidence": 0.95}

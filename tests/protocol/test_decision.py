@@ -45,13 +45,12 @@ from concilium.protocol.releases import find_release
 from concilium.protocol.sample import Sample
 from concilium.protocol.splits import Split
 from concilium.protocol.sums import read_sum
+from concilium.rulefit.body import Outcome
 from concilium.rulefit.fit_questions import FitQuestions
-from concilium.rulefit.fitting import Coefficients
-from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.rates import AskRates
+from concilium.rulefit.fitting import AskRates, Coefficients
 from concilium.rulefit.terms import RuleTerms
 from concilium.trees.votes import AskVotes, Voter
-from concilium.trees.voting import count_as_votes
+from concilium.trees.voting import _count_as_votes
 from contract.patients import EVERYONE as CONTRACT_ROWS
 from contract.patients import SCHEMA as CONTRACT_SCHEMA
 from contract.patients import make, method_types
@@ -594,7 +593,7 @@ def test_that_everybody_is_called_is_said():
 
 
 def test_where_nothing_is_told_of_votes_most_of_them_decide():
-    decided, said = count_as_votes(Decided("youden", "yes", 0.2), 7)
+    decided, said = _count_as_votes(Decided("youden", "yes", 0.2), 7)
     assert decided is None
     assert said.startswith("by most votes")
 

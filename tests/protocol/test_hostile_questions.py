@@ -21,11 +21,10 @@ from concilium.protocol.releases import find_release
 from concilium.protocol.sample import Sample
 from concilium.protocol.schema import AskSchema
 from concilium.protocol.sums import read_sum
-from concilium.rulefit.fitting import AskFit, Coefficients
-from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.rates import AskRates
+from concilium.rulefit.body import Outcome
+from concilium.rulefit.fitting import AskFit, AskRates, Coefficients
 from concilium.rulefit.terms import RuleTerms, Steps, write_terms
-from concilium.trees.class_counts import AskClassCounts, ClassCounts
+from concilium.trees.ensemble import AskClassCounts, ClassCounts
 from concilium.trees.votes import AskVotes, Voter
 from side_door import state
 

@@ -22,7 +22,7 @@ from concilium.protocol.questions import Gaussian
 from concilium.protocol.sample import Sample
 from concilium.protocol.schema import AskSchema, SchemaSeen
 from concilium.protocol.terms import MOST_DAYS, Propose, sign_terms, today
-from concilium.trees.class_counts import AskClassCounts
+from concilium.trees.ensemble import AskClassCounts
 from concilium.trees.votes import AskVotes, Voter
 from side_door import state
 

@@ -28,9 +28,9 @@ from concilium.protocol.releases import find_release
 from concilium.protocol.splits import Split
 from concilium.records.table import label
 from concilium.registry import KINDS, load
+from concilium.rulefit.body import Outcome
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
-from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
 from concilium.temporal.rule_counts import AskRuleCounts
 from concilium.temporal.rule_outcomes import AskRuleOutcomes

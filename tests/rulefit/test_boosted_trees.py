@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from concilium.rulefit.boosted_trees import GAPPED, NUMBER, ONE, SOME, find_bins, grow_trees
+from concilium.rulefit.boosted_trees import GAPPED, NUMBER, ONE, SOME, _find_bins, grow_trees
 
 ALL = 1.0
 HALF = 0.5
@@ -215,7 +215,7 @@ def test_bins_are_for_codes_that_occur_and_the_commonest_come_first():
     known = np.array([3, 7, 7, 1, 1, 7], dtype=np.uint8)
     few = np.array([1, 2, 2, 2, 1, 1], dtype=np.uint8)
     many = np.array([5, 2, 4, 2, 0, 1], dtype=np.uint8)
-    bins, layout, codes = find_bins([number, known, few, many], [True, True, False, False])
+    bins, layout, codes = _find_bins([number, known, few, many], [True, True, False, False])
     assert [one.tolist() for one in codes] == [
         [-1, 1, 3, 7, 0],
         [-1, 1, 3, 7],
@@ -230,6 +230,6 @@ def test_bins_are_for_codes_that_occur_and_the_commonest_come_first():
 
 def test_a_category_of_less_than_one_in_a_hundred_is_put_to_the_others():
     own = np.array([1] * 150 + [2] * 149 + [3], dtype=np.uint8)
-    bins, _, codes = find_bins([own], [False])
+    bins, _, codes = _find_bins([own], [False])
     assert codes[0].tolist() == [-1, 1, 2]
     assert bins[-1, 0] == 0

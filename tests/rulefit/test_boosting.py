@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from concilium.protocol.attributes import Attribute
-from concilium.rulefit import boosting
+from concilium.rulefit import generation
 from concilium.rulefit.boosted_trees import GAPPED
-from concilium.rulefit.boosting import boost, count_leaves
-from concilium.rulefit.rules import check_rules
+from concilium.rulefit.generation import _boost, _count_leaves
+from concilium.rulefit.terms import check_rules
 
 EDGES = tuple(float(edge) for edge in range(1, 9))
 CITIES = ("a", "b", "c", "d", "e", "f", "g")
@@ -44,7 +44,7 @@ def draw(patients=400, seed=0, *, missing=True):
 
 def learn(codes, y, **options):
     asked = {"trees": 25, "leaves": 4, "shrinkage": 0.1, "support": 10, "seed": 3, "binary": True}
-    return boost(codes, y, ATTRIBUTES, **{**asked, **options})
+    return _boost(codes, y, ATTRIBUTES, **{**asked, **options})
 
 
 def holds(rule, codes):
@@ -76,8 +76,8 @@ def test_rules_are_different_and_in_order_and_the_same_each_time():
 def keep_trees(monkeypatch):
     """The trees that rules are read from, as they are grown."""
     kept = []
-    grow = boosting.grow_trees
-    monkeypatch.setattr(boosting, "grow_trees", lambda *a, **k: kept.append(grow(*a, **k)) or kept[-1])
+    grow = generation.grow_trees
+    monkeypatch.setattr(generation, "grow_trees", lambda *a, **k: kept.append(grow(*a, **k)) or kept[-1])
     return kept
 
 
@@ -146,7 +146,7 @@ def test_where_there_is_nothing_to_learn_there_are_no_rules():
     assert learn(codes, np.ones(400)) == []
     assert learn([code[:19] for code in codes], y[:19]) == []
     assert learn([code[:0] for code in codes], y[:0]) == []
-    assert boost([], y, (), binary=True, trees=3, leaves=4, shrinkage=0.1, support=10, seed=0) == []
+    assert _boost([], y, (), binary=True, trees=3, leaves=4, shrinkage=0.1, support=10, seed=0) == []
 
 
 def test_a_small_site_learns_from_all_of_its_patients():
@@ -154,27 +154,27 @@ def test_a_small_site_learns_from_all_of_its_patients():
     codes = [np.repeat([1, 8], 12).astype(np.uint8)]
     y = np.repeat([0.0, 1.0], 12)
     asked = {"binary": True, "trees": 5, "leaves": 4, "shrinkage": 0.1, "support": 10, "seed": 0}
-    found = boost(codes, y, ATTRIBUTES[:1], **asked)
+    found = _boost(codes, y, ATTRIBUTES[:1], **asked)
     assert [holds(rule, codes).sum() for rule in found] == [12, 12]
 
 
 def test_leaves_are_two_and_a_floor_of_an_exponential():
     """P(leaves = 2 + j) = exp(-j/m) (1 - exp(-1/m)) with m = mean - 2."""
     mean, count = 4.0, 20_000
-    drawn = np.array([count_leaves(mean, 7, tree) for tree in range(count)])
+    drawn = np.array([_count_leaves(mean, 7, tree) for tree in range(count)])
     j = np.arange(12)
     chances = np.exp(-j / 2) * (1 - np.exp(-1 / 2))
     observed = np.bincount(np.minimum(drawn - 2, 12), minlength=13)
     assert stats.chisquare(observed, count * np.append(chances, 1 - chances.sum())).pvalue > 1e-3
-    assert {count_leaves(2.0, 7, tree) for tree in range(50)} == {2}
-    assert [count_leaves(mean, 8, tree) for tree in range(50)] != drawn[:50].tolist()
+    assert {_count_leaves(2.0, 7, tree) for tree in range(50)} == {2}
+    assert [_count_leaves(mean, 8, tree) for tree in range(50)] != drawn[:50].tolist()
 
 
 def test_trees_have_as_many_leaves_as_drawn(monkeypatch):
     codes, y = draw(2000)
     kept = keep_trees(monkeypatch)
     learn(codes, y, leaves=5, trees=15)
-    wanted = [count_leaves(5, 3, tree) for tree in range(15)]
+    wanted = [_count_leaves(5, 3, tree) for tree in range(15)]
     assert len(set(wanted)) > 2
     assert (np.diff(kept[0].ends) + 1).tolist() == wanted
 
@@ -186,6 +186,6 @@ def test_cuts_are_at_shared_cutoffs_only():
     y = (draws.random(500) < 1 / (1 + np.exp(4 - values))).astype(float)
     codes = [(np.searchsorted(EDGES, values, side="right") + 1).astype(np.uint8)]
     asked = {"binary": True, "trees": 20, "leaves": 4, "shrinkage": 0.1, "support": 10, "seed": 0}
-    rules = boost(codes, y, ATTRIBUTES[:1], **asked)
+    rules = _boost(codes, y, ATTRIBUTES[:1], **asked)
     assert rules
     assert all(1 <= low <= high <= len(EDGES) + 1 for rule in rules for _, low, high in rule)

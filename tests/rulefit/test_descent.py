@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concilium.rulefit.descent import minimise
+from concilium.rulefit.newton import _minimise
 
 
 def value(gradient, hessian, at, penalties, w):
@@ -47,7 +47,7 @@ def quadratics(draw):
 @given(quadratics())
 @settings(max_examples=150)
 def test_it_is_the_least_over_all_patterns_of_signs(problem):
-    found = minimise(*problem, 1e-10)
+    found = _minimise(*problem, 1e-10)
     best = solve_by_signs(*problem)
     assert value(*problem, found) <= best + 1e-9 * max(1, abs(best))
 
@@ -56,7 +56,7 @@ def test_it_is_the_least_over_all_patterns_of_signs(problem):
 @settings(max_examples=100)
 def test_what_is_found_fulfils_the_optimality_conditions(problem):
     gradient, hessian, at, penalties = problem
-    found = minimise(*problem, 1e-12)
+    found = _minimise(*problem, 1e-12)
     slope = gradient + hessian @ (found - at)
     scale = 1e-6 * np.sqrt(np.diag(hessian)).clip(1)
     inside = found != 0
@@ -67,7 +67,7 @@ def test_what_is_found_fulfils_the_optimality_conditions(problem):
 def test_a_diagonal_quadratic_is_shrunk_towards_zero():
     gradient, curve = np.array([3.0, -0.5, -4.0, 0.2]), np.array([2.0, 1.0, 4.0, 0.5])
     penalties = np.array([1.0, 1.0, 1.0, 0.0])
-    found = minimise(gradient, np.diag(curve), np.zeros(4), penalties, 1e-12)
+    found = _minimise(gradient, np.diag(curve), np.zeros(4), penalties, 1e-12)
     assert found == pytest.approx([-1.0, 0.0, 0.75, -0.4])
 
 
@@ -78,8 +78,8 @@ def test_columns_that_are_nearly_alike_do_not_make_it_crawl():
     hessian = root.T @ root + 1e-10 * np.eye(12)
     gradient = root.T @ draws.normal(size=60)
     penalties = np.full(12, 1e-4)
-    coarse = minimise(gradient, hessian, np.zeros(12), penalties, 1e-6)
-    fine = minimise(gradient, hessian, np.zeros(12), penalties, 1e-13)
+    coarse = _minimise(gradient, hessian, np.zeros(12), penalties, 1e-6)
+    fine = _minimise(gradient, hessian, np.zeros(12), penalties, 1e-13)
     problem = (gradient, hessian, np.zeros(12), penalties)
     assert value(*problem, coarse) <= value(*problem, fine) + 1e-9
     # A thousand sweeps of coordinate descent alone are still far off.
@@ -104,7 +104,7 @@ def test_more_columns_than_rows_and_all_alike(seed, columns, rounded):
         hessian = np.rint(hessian * 2.0**33) / 2.0**33
     gradient = root.T @ draws.normal(size=8) / 3
     penalties = np.full(columns, 1e-4)
-    found = minimise(gradient, hessian + 1e-10 * np.eye(columns), np.zeros(columns), penalties, 1e-6)
+    found = _minimise(gradient, hessian + 1e-10 * np.eye(columns), np.zeros(columns), penalties, 1e-6)
     slope = gradient + hessian @ found
     inside = found != 0
     assert np.abs(slope + penalties * np.sign(found))[inside].max(initial=0.0) <= 1e-6
@@ -113,15 +113,15 @@ def test_more_columns_than_rows_and_all_alike(seed, columns, rounded):
 
 def test_flat_empty_and_equal_columns():
     empty = np.zeros(0)
-    assert minimise(empty, np.zeros((0, 0)), empty, empty, 1e-9).size == 0
-    assert minimise(np.array([5.0]), np.zeros((1, 1)), np.zeros(1), np.ones(1), 1e-9) == [0.0]
-    twins = minimise(np.array([-2.0, -2.0]), np.ones((2, 2)), np.zeros(2), np.ones(2), 1e-12)
+    assert _minimise(empty, np.zeros((0, 0)), empty, empty, 1e-9).size == 0
+    assert _minimise(np.array([5.0]), np.zeros((1, 1)), np.zeros(1), np.ones(1), 1e-9) == [0.0]
+    twins = _minimise(np.array([-2.0, -2.0]), np.ones((2, 2)), np.zeros(2), np.ones(2), 1e-12)
     assert twins.sum() == pytest.approx(1.0)
     assert np.all(twins >= 0)
 
 
 def test_what_it_is_given_is_left_alone():
     gradient, hessian, at = np.array([1.0, 2.0]), np.eye(2), np.array([0.5, 0.5])
-    minimise(gradient, hessian, at, np.zeros(2), 1e-9)
+    _minimise(gradient, hessian, at, np.zeros(2), 1e-9)
     assert gradient.tolist() == [1, 2]
     assert at.tolist() == [0.5, 0.5]

@@ -18,15 +18,15 @@ from concilium.protocol.cohort import View
 from concilium.protocol.messages import encode
 from concilium.records.table import Coded, Numbers, Records, label
 from concilium.rulefit.design import build_at_site, recall_at_site
-from concilium.rulefit.rules import write_rule
 from concilium.rulefit.terms import (
     MOST_COLUMNS,
     Line,
     RuleTerms,
-    SentTerms,
     Steps,
+    _SentTerms,
     keep,
     read_terms,
+    write_rule,
     write_terms,
 )
 
@@ -240,14 +240,14 @@ def test_terms_are_sent_with_each_condition_once():
 
 @pytest.mark.parametrize("rules", [((2,),), ((-1,),), ((0, 5),)])
 def test_a_condition_that_is_not_listed_is_refused(rules):
-    sent = SentTerms((AGE, SEX), ((0, 1, 2), (1, 1, 1)), rules, (), (), None)
+    sent = _SentTerms((AGE, SEX), ((0, 1, 2), (1, 1, 1)), rules, (), (), None)
     with pytest.raises(MessageError, match="condition that is not listed"):
         read_terms(encode(sent))
 
 
 def test_a_listed_condition_must_be_one():
     for condition in ((0, 9, 9), (7, 1, 1), (0,), (0, 0, 4)):
-        sent = SentTerms((AGE, SEX), (condition, (1, 1, 1)), ((0,), (0, 1)), (), (), None)
+        sent = _SentTerms((AGE, SEX), (condition, (1, 1, 1)), ((0,), (0, 1)), (), (), None)
         with pytest.raises(MessageError, match="condition"):
             read_terms(encode(sent))
 
@@ -262,7 +262,7 @@ def test_a_listed_condition_must_be_one():
 )
 def test_a_list_that_is_too_long_is_refused_before_memory_is_taken_for_it(field, count, reason):
     many = {"conditions": (), "rules": (), field: ((0,),) * count}
-    message = encode(SentTerms((AGE,), lines=(), steps=(), norm=None, **many))
+    message = encode(_SentTerms((AGE,), lines=(), steps=(), norm=None, **many))
     tracemalloc.start()
     with pytest.raises(MessageError, match=reason):
         read_terms(message)

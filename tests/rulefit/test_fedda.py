@@ -9,7 +9,7 @@ from rule_patients import draw, open_house, records_of, small_rulefit
 
 from concilium.errors import StudyError
 from concilium.rulefit import fedda
-from concilium.rulefit.fedda import recover
+from concilium.rulefit.fedda import _recover
 
 
 class Sites:
@@ -31,7 +31,7 @@ class Sites:
     def move(self, design, outcome, dual, before, step, local):
         wide, moved = np.column_stack([np.ones(len(outcome)), design]), dual
         for number in range(local):
-            w = recover(moved, (before + step * (number + 1)) * self.penalty)
+            w = _recover(moved, (before + step * (number + 1)) * self.penalty)
             if number == 0:
                 loss = objective(design, outcome, w[0], w[1:], 0.0, binary=self.binary)
             predictor = wide @ w

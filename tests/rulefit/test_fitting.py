@@ -19,17 +19,18 @@ from concilium.protocol.arrays import pack
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
 from concilium.protocol.sums import BOUND, choose_places, read_reals, write_reals
-from concilium.rulefit.fedda import AskDual, recover
+from concilium.rulefit.body import Outcome
+from concilium.rulefit.fedda import AskDual, _recover
 from concilium.rulefit.fitting import (
     MOST_CANDIDATES,
     MOST_WORKING,
     AskFit,
+    AskRates,
     Coefficients,
+    read_rates,
     read_sums,
 )
 from concilium.rulefit.generation import AskRules
-from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.rates import AskRates, read_rates
 from concilium.rulefit.terms import Line, RuleTerms, write_terms
 
 ATTRIBUTES = tuple(Attribute(name, tuple(edges)) for name, edges in sorted(BINS.items()))
@@ -280,7 +281,7 @@ def test_dual_steps_at_a_site_are_those_of_the_algorithm(patients):
     wide = np.column_stack([np.ones(150), design_of(TERMS, records_of(table, y)).matrix()])
     dual = np.zeros(COLUMNS + 1)
     for step in range(3):
-        w = recover(dual, (0.2 + 0.1 * (step + 1)) * 0.01)
+        w = _recover(dual, (0.2 + 0.1 * (step + 1)) * 0.01)
         dual = dual - 0.1 * wide.T @ (1 / (1 + np.exp(-wide @ w)) - y) / 150
     assert sums[:2] == pytest.approx([150, 150 * math.log(2)], abs=1e-6)
     assert sums[2:] / 150 == pytest.approx(dual, abs=1e-8)
@@ -296,7 +297,7 @@ def test_steps_that_run_away_are_answered_within_bounds(patients):
 
 
 def test_recovering_shrinks_all_but_the_intercept():
-    assert recover(np.array([0.05, 0.3, -0.3, 0.05, -0.05]), 0.1) == pytest.approx([0.05, 0.2, -0.2, 0, 0])
+    assert _recover(np.array([0.05, 0.3, -0.3, 0.05, -0.05]), 0.1) == pytest.approx([0.05, 0.2, -0.2, 0, 0])
 
 
 @pytest.mark.parametrize("outcome", [YES, RANGE])

@@ -11,7 +11,7 @@ from pooled_lasso import Pooled, answer, end, find_optimum, is_optimal, objectiv
 from concilium.errors import HouseError
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.sums import write_reals
-from concilium.rulefit import newton, path
+from concilium.rulefit import newton
 from concilium.rulefit.fitting import Sums, read_sums
 from concilium.rulefit.newton import Columns
 from concilium.rulefit.terms import Line, RuleTerms
@@ -220,20 +220,20 @@ def test_the_working_set_stays_within_bounds_and_keeps_what_is_in_the_model():
     target = w.copy()
     target[2] = 0
     worst = [3, 5, 6, 7, 4]
-    assert newton.grow(point, target, worst, 0.1, 100) == [0, 1, 3, 5, 6, 7, 4]
-    assert newton.grow(point, target, worst, 0.1, 4) == [0, 3, 5, 6]
+    assert newton._grow(point, target, worst, 0.1, 100) == [0, 1, 3, 5, 6, 7, 4]
+    assert newton._grow(point, target, worst, 0.1, 4) == [0, 3, 5, 6]
     point.gradient[3] = 0.098  # not in the model, but near to it
-    assert newton.grow(point, target, worst, 0.1, 100) == [0, 1, 2, 3, 5, 6, 7, 4]
+    assert newton._grow(point, target, worst, 0.1, 100) == [0, 1, 2, 3, 5, 6, 7, 4]
 
 
 def test_the_worst_violators_are_not_all_of_one_family():
     outside = np.array([0, 5, 4.9, 4.8, 0, 3, 2.9, 1.0])
-    assert newton.find_worst(outside, np.arange(8), 3) == [1, 2, 3]
+    assert newton._find_worst(outside, np.arange(8), 3) == [1, 2, 3]
     families = np.array([0, 1, 1, 1, 1, 2, 2, 3])
     # 4.9 and 2.9 are second in their family, 4.8 third: they count for 3.46, 2.05 and 2.77.
-    assert newton.find_worst(outside, families, 3) == [1, 2, 5]
-    assert newton.find_worst(outside, families, 9) == [1, 2, 5, 3, 6, 7]
-    assert newton.find_worst(np.zeros(8), families, 9) == []
+    assert newton._find_worst(outside, families, 3) == [1, 2, 5]
+    assert newton._find_worst(outside, families, 9) == [1, 2, 5, 3, 6, 7]
+    assert newton._find_worst(np.zeros(8), families, 9) == []
 
 
 @given(
@@ -248,7 +248,7 @@ def test_violators_are_chosen_as_a_plain_loop_would(columns, most):
         before[families[column]] += 1
         scores[column] = outside[column] / before[families[column]] ** newton.CROWDING
     wanted = sorted((c for c in scores if outside[c] > 0), key=lambda c: (-scores[c], c))[:most]
-    assert newton.find_worst(outside, families, most) == wanted
+    assert newton._find_worst(outside, families, most) == wanted
 
 
 def test_rules_about_the_same_attributes_are_a_family_and_linear_terms_come_first():
@@ -273,7 +273,7 @@ def test_a_coefficient_that_is_not_worked_on_is_not_forgotten():
     """Where more columns are in the model than may be worked on, those left out must still be seen to be wrong."""
     w = np.array([0.0, 2.0, 0.0])
     point = newton.Point(w, 1.0, np.array([0.0, 0.5, 0.05]), np.eye(1), [])
-    assert newton.violations(point, 0.1) == pytest.approx([0.6, 0.0])
+    assert newton._violations(point, 0.1) == pytest.approx([0.6, 0.0])
 
 
 def test_the_path_ends_at_a_hundredth_and_chooses_by_loss_on_others():
@@ -285,9 +285,9 @@ def test_the_path_ends_at_a_hundredth_and_chooses_by_loss_on_others():
         models.extend(newton_vector(c, design.shape[1]) for c in candidates)
         return answer(np.array([objective(design[held], y[held], w[0], w[1:], 0.0) for w in models]))
 
-    found = end(path.walk(Pooled(design[learn], y[learn]), ask_held_out, unlike(design.shape[1]), None))
+    found = end(newton.fit_path(Pooled(design[learn], y[learn]), ask_held_out, unlike(design.shape[1]), None))
     largest = np.abs(design[learn].T @ (y[learn].mean() - y[learn])).max() / 420
-    assert len(found) == path.LENGTH
+    assert len(found) == newton.PATH_LENGTH
     assert found[-1].penalty == pytest.approx(0.01 * largest, rel=1e-3)
     assert [choice.penalty for choice in found] == sorted((c.penalty for c in found), reverse=True)
     for choice, w in zip(found, models, strict=True):
@@ -300,7 +300,7 @@ def test_the_path_ends_at_a_hundredth_and_chooses_by_loss_on_others():
 
 def test_the_path_over_no_columns_has_no_terms():
     found = end(
-        path.walk(
+        newton.fit_path(
             Pooled(np.zeros((20, 0)), np.repeat([0.0, 1.0], 10)),
             lambda c: answer(np.ones(len(c))),
             unlike(0),
@@ -329,15 +329,15 @@ def test_the_path_ends_where_nobody_would_read_on(monkeypatch):
     columns = unlike(design.shape[1])
 
     def walk(penalties=None):
-        return end(path.walk(Pooled(design, y), lambda c: answer(np.zeros(len(c))), columns, penalties))
+        return end(newton.fit_path(Pooled(design, y), lambda c: answer(np.zeros(len(c))), columns, penalties))
 
-    monkeypatch.setattr(path, "MOST_TERMS", 10**6)
+    monkeypatch.setattr(newton, "MOST_TERMS", 10**6)
     whole = walk()
-    monkeypatch.setattr(path, "MOST_TERMS", 12)
+    monkeypatch.setattr(newton, "MOST_TERMS", 12)
     short = walk()
-    assert 1 < len(short) < len(whole) == path.LENGTH
+    assert 1 < len(short) < len(whole) == newton.PATH_LENGTH
     assert [choice.penalty for choice in short] == [choice.penalty for choice in whole[: len(short)]]
     assert max(choice.terms for choice in short) <= 12 < whole[len(short)].terms
     assert len(walk([0.01, 0.001, 0.0005])) == 3
-    monkeypatch.setattr(path, "MOST_TERMS", 0)
+    monkeypatch.setattr(newton, "MOST_TERMS", 0)
     assert len(walk()) == 1

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concilium.rulefit.boosted_trees import GAPPED, NUMBER, AttributeBins, BoostedTrees, Splits, grow_trees
-from concilium.rulefit.nodes import list_rules, write_bits
-from concilium.rulefit.rules import write_condition, write_rule
+from concilium.rulefit.generation import _list_rules, _write_bits
+from concilium.rulefit.terms import _write_condition, write_rule
 
 SIZES = [12, 9, 120, 4]  # two numbers; categories; few categories
 NUMERIC = [True, True, False, False]
@@ -79,7 +79,7 @@ def test_rules_are_those_of_the_nodes(seed, missing):
     nodes = list(list_nodes(trees))
     assert len(nodes) == 2 * int(trees.ends[-1])
     wanted = {write_rule(here, SIZES) for here in nodes if all(here.values())}
-    found = list_rules(trees, SIZES)
+    found = _list_rules(trees, SIZES)
     assert found == sorted(wanted - {()})
     assert {condition[0] for rule in found for condition in rule} == {0, 1, 2, 3}
 
@@ -97,7 +97,7 @@ def test_trees_that_never_split_have_no_rules():
         seed=0,
     )
     assert trees.ends.tolist() == [0, 0, 0, 0]
-    assert list_rules(trees, [9]) == []
+    assert _list_rules(trees, [9]) == []
 
 
 @pytest.mark.parametrize(("kind", "with_missing"), [(NUMBER, False), (GAPPED, True)])
@@ -114,7 +114,7 @@ def test_what_nobody_could_fulfil_is_no_rule(kind, with_missing):
     )
     layout = AttributeBins(np.array([0, len(codes)]), np.array([kind]), np.array([0]))
     bins = np.empty((0, 1), np.uint8)
-    found = list_rules(BoostedTrees(splits, np.array([0, 2]), bins, layout, [np.array(codes)]), [9])
+    found = _list_rules(BoostedTrees(splits, np.array([0, 2]), bins, layout, [np.array(codes)]), [9])
     if with_missing:
         assert found == [((0, 0, 0),), ((0, 0, 3),), ((0, 1, 3),), ((0, 4, 8),)]
     else:
@@ -124,4 +124,4 @@ def test_what_nobody_could_fulfil_is_no_rule(kind, with_missing):
 @given(st.integers(1, 2**70 - 1))
 def test_bits_are_written_as_the_codes_that_they_are(bits):
     codes = [code for code in range(bits.bit_length()) if bits >> code & 1]
-    assert write_bits(3, bits) == write_condition(3, codes)
+    assert _write_bits(3, bits) == _write_condition(3, codes)

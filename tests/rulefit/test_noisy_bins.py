@@ -17,16 +17,16 @@ from concilium.privacy.shares import draw_laplace_share
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import Refusal
-from concilium.rulefit.cutoffs import WIDE_EDGES
-from concilium.rulefit.noisy_bins import (
+from concilium.rulefit.cutoffs import (
     LEFT_OUT_WRONGLY,
     TAKEN_FOR_PATIENTS,
+    WIDE_EDGES,
     Noise,
-    cannot_tell_spread,
-    find_lone_bin,
+    _cannot_tell_spread,
+    _find_lone_bin,
+    _say_hidden,
+    _say_lone_bin,
     judge_bins,
-    say_hidden,
-    say_lone_bin,
 )
 from side_door import find_side_doors
 
@@ -90,7 +90,7 @@ def test_patients_in_one_bin_are_found_there_as_often_as_stated(family, place):
         noise = Noise(2 * scale**2 * sites, scale)
         for _ in range(sites):
             table = add_laplace(table, "1/5")
-    found = [find_lone_bin(histogram, noise) for histogram in table]
+    found = [_find_lone_bin(histogram, noise) for histogram in table]
     assert set(found) <= {place - 1, None}
     # A binomial of the stated chance is above this once in a million runs.
     assert found.count(None) <= stats.binom.isf(1e-6, rounds, TAKEN_FOR_PATIENTS)
@@ -104,7 +104,7 @@ def test_an_attribute_with_no_more_than_half_in_a_bin_is_left_out_as_seldom_as_s
         histogram[1:71] = patients // 140
         histogram[71] = histogram[1:71].sum()
         table = add_gaussian(np.tile(histogram, (rounds, 1)), 81)
-        out = sum(find_lone_bin(noisy, noise) is not None for noisy in table)
+        out = sum(_find_lone_bin(noisy, noise) is not None for noisy in table)
         assert out <= stats.binom.isf(1e-6, rounds, LEFT_OUT_WRONGLY)
 
 
@@ -114,7 +114,7 @@ def test_many_patients_in_few_bins_are_seen_where_the_noise_of_all_bins_would_hi
     histogram[1:4] = 760, 100, 40
     table = add_gaussian(np.tile(histogram, (300, 1)), 81)
     assert histogram[2:].sum() < 2 * Noise(81.0).deviation(70)
-    assert not any(cannot_tell_spread(noisy, Noise(81.0)) for noisy in table)
+    assert not any(_cannot_tell_spread(noisy, Noise(81.0)) for noisy in table)
 
 
 @pytest.mark.parametrize(
@@ -130,27 +130,27 @@ def test_many_patients_in_few_bins_are_seen_where_the_noise_of_all_bins_would_hi
     ],
 )
 def test_which_bin_is_alone(histogram, lone):
-    assert find_lone_bin(np.array(histogram), Noise(25.0)) == lone
+    assert _find_lone_bin(np.array(histogram), Noise(25.0)) == lone
 
 
 def test_what_is_said_of_one_bin_is_honest_about_noise():
     edges, noise = (20.0, 40.0, 60.0), Noise(25.0)
-    above = say_lone_bin(edges, np.array([3, -2, 4, 1, 897]), 3, noise)
+    above = _say_lone_bin(edges, np.array([3, -2, 4, 1, 897]), 3, noise)
     assert above == (
         "its bins, 20 to 60, seem to miss all patients: by a histogram with noise about 897 patients are at 60 or "
         "above, and no more than noise in its other bins (together 3, with a standard deviation of 8.66); give edges "
         "within the range of the column"
     )
-    assert "about 897 patients are below 20, and" in say_lone_bin(
+    assert "about 897 patients are below 20, and" in _say_lone_bin(
         edges, np.array([3, 897, 4, 1, 2]), 0, noise
     )
-    inner = say_lone_bin(edges, np.array([3, 1, 897, 1, 2]), 1, noise)
+    inner = _say_lone_bin(edges, np.array([3, 1, 897, 1, 2]), 1, noise)
     assert inner.startswith("by a histogram with noise about 897 patients are between 20 and 40, and no more")
     left_out, hidden = judge_bins(
         [(Attribute(name, edges), np.array([0, 6, -4, 9, 2])) for name in "abcde"], noise
     )
     assert left_out == {}
-    assert hidden == [say_hidden(list("abcde"), noise)]
+    assert hidden == [_say_hidden(list("abcde"), noise)]
     assert "over the bins of a, b, c and 2 more: cutoffs" in hidden[0]
 
 

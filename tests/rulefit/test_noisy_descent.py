@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pooled_lasso import answer, end
 
-from concilium.rulefit.noisy_descent import descend as converse
-from concilium.rulefit.noisy_descent import slow_down
+from concilium.rulefit.gradient import _slow_down
+from concilium.rulefit.gradient import descend as converse
 
 
 def descend(ask, *settings):
@@ -94,8 +94,8 @@ def test_on_a_quadratic_it_ends_at_the_best_linear_estimate():
 
 def test_steps_get_shorter_where_they_would_overshoot_and_not_for_noise():
     hessian, step = np.diag([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 0.0])
-    assert slow_down(0.25, hessian, step, np.array([20.0, 1.0, 0.0]), 0.0) == pytest.approx(1 / 20)
-    assert slow_down(0.25, hessian, step, np.array([1e9, 0.0, 0.0]), 0.0) == 0.01
-    assert slow_down(0.25, hessian, step, np.array([20.0, 1.0, 0.0]), 10.0) == 0.25
-    assert slow_down(0.25, hessian, step, np.array([3.0, 0.0, 0.0]), 0.0) == 0.25
-    assert slow_down(0.25, hessian, np.zeros(3), np.zeros(3), 0.0) == 0.25
+    assert _slow_down(0.25, hessian, step, np.array([20.0, 1.0, 0.0]), 0.0) == pytest.approx(1 / 20)
+    assert _slow_down(0.25, hessian, step, np.array([1e9, 0.0, 0.0]), 0.0) == 0.01
+    assert _slow_down(0.25, hessian, step, np.array([20.0, 1.0, 0.0]), 10.0) == 0.25
+    assert _slow_down(0.25, hessian, step, np.array([3.0, 0.0, 0.0]), 0.0) == 0.25
+    assert _slow_down(0.25, hessian, np.zeros(3), np.zeros(3), 0.0) == 0.25

@@ -20,10 +20,10 @@ from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
 from concilium.protocol.questions import Gaussian
+from concilium.rulefit.body import Outcome
 from concilium.rulefit.design import LAST, build_at_site
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
-from concilium.rulefit.outcome import Outcome
 from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
 from side_door import state
 

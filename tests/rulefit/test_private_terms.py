@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 from concilium.protocol.attributes import Attribute
 from concilium.records.columns import Coded
 from concilium.rulefit.design import build
-from concilium.rulefit.drawing import LEAST_SHARE, LEAST_SUPPORT, draw_rules, hash_uniform, list_conditions
-from concilium.rulefit.moments import find_products, multiply
-from concilium.rulefit.rules import check_rules, read_codes
-from concilium.rulefit.shapes import Shape
-from concilium.rulefit.terms import Line, RuleTerms, Steps
+from concilium.rulefit.private_terms import (
+    LEAST_SHARE,
+    LEAST_SUPPORT,
+    Shape,
+    _hash_uniform,
+    _list_conditions,
+    draw_rules,
+    find_products,
+    multiply,
+)
+from concilium.rulefit.terms import Line, RuleTerms, Steps, check_rules, read_codes
 
 ATTRIBUTES = (
     Attribute("age", (30.0, 50.0, 70.0)),
@@ -71,14 +77,14 @@ def test_attributes_are_drawn_as_often_as_their_shapes_say():
 
 def test_missing_patients_are_in_conditions_only_where_they_are_many():
     few = shapes_of([[0.1, 1, 1, 1, 1], [0.0, 1, 1, 0], [3, 1, 1, 1]])
-    assert not any(0 in codes for codes in list_conditions(few[0]))
-    assert {0} in list_conditions(few[2])
-    assert {1, 2, 3} in list_conditions(few[2])
-    assert list_conditions(few[1]) == [{1}, {2, 3}, {2}, {1, 3}]
+    assert not any(0 in codes for codes in _list_conditions(few[0]))
+    assert {0} in _list_conditions(few[2])
+    assert {1, 2, 3} in _list_conditions(few[2])
+    assert _list_conditions(few[1]) == [{1}, {2, 3}, {2}, {1, 3}]
 
 
 def test_hashed_numbers_are_uniform():
-    drawn = np.array([hash_uniform(5, turn, "x") for turn in range(4000)])
+    drawn = np.array([_hash_uniform(5, turn, "x") for turn in range(4000)])
     counts = np.bincount((drawn * 20).astype(int), minlength=20)
     assert ((counts - 200) ** 2 / 200).sum() < 44  # chi-squared, 19 degrees of freedom, p = 0.001
     assert 0 <= drawn.min() <= drawn.max() < 1

@@ -13,13 +13,13 @@ from concilium.rulefit.cutoffs import (
     RULE_DEVIATION,
     TAIL,
     WIDE_EDGES,
+    _quantile,
     cut,
     measure,
     missed,
-    quantile,
     say_missed,
+    share_attributes,
 )
-from concilium.rulefit.schema import share_attributes
 from concilium.rulefit.terms import RuleTerms
 
 EDGES = (10.0, 20.0, 30.0)
@@ -44,7 +44,7 @@ def test_a_quantile_is_the_right_edge_of_the_bin_where_it_lies(noisy, share):
     at = everyone[max(0, int(np.ceil(share * len(everyone))) - 1)]
     exact = share * len(everyone)
     if abs(exact - round(exact)) > 1e-9:
-        assert quantile(bins, edges, share) == edges[min(at, len(edges) - 1)]
+        assert _quantile(bins, edges, share) == edges[min(at, len(edges) - 1)]
 
 
 @given(st.lists(st.integers(-50, 50), min_size=5, max_size=40), st.integers(1, 10))

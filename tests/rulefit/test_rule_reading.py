@@ -17,10 +17,8 @@ import concilium as cc
 from concilium.errors import ModelError
 from concilium.models.risk_counts import probability
 from concilium.records.table import Coded, Numbers, Records
-from concilium.rulefit.body import RuleBody, TakenTerm
-from concilium.rulefit.charts import NAMES, WIDTH, draw_rates
-from concilium.rulefit.outcome import Outcome, say_number
-from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
+from concilium.rulefit.body import Outcome, RuleBody, TakenTerm, say_number
+from concilium.rulefit.reading import NAMES, WIDTH, Row, draw_rates, draw_table, make_table, rank_attributes
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from concilium.protocol.cohort import View
 from concilium.protocol.held_out import Part
 from concilium.protocol.messages import encode
 from concilium.records.table import Coded, Records
-from concilium.rulefit import path
+from concilium.rulefit import newton
 from concilium.rulefit.generation import Rules
 from side_door import state
 
@@ -331,7 +331,7 @@ def test_the_penalty_is_chosen_by_loss_on_patients_held_out(patients):
     for choice in model.path_:
         # Each model of the path again, by an oracle's bound: the solver's is within its coarse tolerance of it.
         asked = Pooled(design[~held], y[~held].astype(float))
-        w = end(path.newton.fit(asked, unlike(design.shape[1]), choice.penalty)).w
+        w = end(newton.fit(asked, unlike(design.shape[1]), choice.penalty)).w
         losses[choice.penalty] = objective(design[held], y[held], w[0], w[1:], 0.0)
         assert choice.deviance == pytest.approx(losses[choice.penalty], abs=5e-3)
         assert 0 <= choice.terms <= design.shape[1]
@@ -344,7 +344,7 @@ def test_the_penalty_is_chosen_by_loss_on_patients_held_out(patients):
 
 def test_a_penalty_can_be_found_without_being_given(patients):
     model = small_rulefit(penalty="auto").fit(open_house(*patients, 3))
-    assert len(model.path_) == path.LENGTH
+    assert len(model.path_) == newton.PATH_LENGTH
     assert 0 < len(model.table()) < len(model.terms_)
     small = draw(16, 1)
     with pytest.raises(HouseError, match="too few patients to hold some out for choosing a penalty"):

@@ -18,11 +18,10 @@ from agreed import deliver
 from concilium.protocol.arrays import pack
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.messages import VERSION, Answer, Envelope, Refusal, encode, open_reply
+from concilium.rulefit.body import Outcome
 from concilium.rulefit.fedda import AskDual
-from concilium.rulefit.fitting import AskFit, Coefficients, Part
+from concilium.rulefit.fitting import AskFit, AskRates, Coefficients, Part
 from concilium.rulefit.generation import AskRules
-from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.rates import AskRates
 from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
 
 NUMBERS = tuple(Attribute(name, tuple(edges)) for name, edges in sorted(BINS.items()))

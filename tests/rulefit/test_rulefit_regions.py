@@ -15,11 +15,10 @@ from concilium.protocol.arrays import pack
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.messages import encode
 from concilium.protocol.sums import choose_places
+from concilium.rulefit.body import Outcome
 from concilium.rulefit.fedda import AskDual
-from concilium.rulefit.fitting import AskFit, Coefficients
+from concilium.rulefit.fitting import AskFit, AskRates, Coefficients
 from concilium.rulefit.generation import Rules
-from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.rates import AskRates
 from concilium.rulefit.terms import Line, RuleTerms, write_terms
 
 TERMS = RuleTerms(

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from concilium.errors import MessageError
 from concilium.protocol.attributes import MOST_VALUES, Attribute
-from concilium.rulefit.rules import (
+from concilium.rulefit.terms import (
+    _say_condition,
+    _write_condition,
     check_rules,
     read_codes,
-    say_condition,
     say_rule,
     tabulate,
-    write_condition,
     write_rule,
 )
 
@@ -76,7 +76,7 @@ def test_what_is_written_is_canonical_and_reads_back(allowed):
 
 @given(st.lists(st.sets(st.integers(0, 8), min_size=1), min_size=1, max_size=6))
 def test_a_table_says_which_codes_fulfil_conditions_on_an_attribute(sets):
-    table = tabulate([write_condition(3, codes) for codes in sets], 9)
+    table = tabulate([_write_condition(3, codes) for codes in sets], 9)
     assert [set(np.flatnonzero(row).tolist()) for row in table] == sets
 
 
@@ -160,7 +160,7 @@ def test_each_way_not_to_be_canonical_is_refused(rule, said):
     ],
 )
 def test_conditions_in_words(attribute, codes, said):
-    assert say_condition(write_condition(0, codes), attribute) == said
+    assert _say_condition(_write_condition(0, codes), attribute) == said
 
 
 def test_a_rule_in_words_is_its_conditions():

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from concilium.protocol.attributes import Attribute
-from concilium.rulefit.shapes import (
+from concilium.rulefit.private_terms import (
     SPREADS,
     NoisyPatients,
+    _find_evidence,
+    _linearise,
+    _penalise,
+    _smooth,
     count_patients,
-    find_evidence,
-    linearise,
-    penalise,
     shape,
-    smooth,
 )
 
 NUMBER = Attribute("age", (30.0, 50.0, 70.0))
@@ -57,7 +57,7 @@ def test_what_cannot_be_told_from_noise_is_flat(attribute):
     numeric=st.booleans(),
 )
 def test_any_noisy_table_gives_a_finite_shape(table, rate, variance, numeric):
-    heights = smooth(
+    heights = _smooth(
         np.array(table, dtype=np.float64), float(np.log(rate / (1 - rate))), numeric, np.full(5, variance)
     )
     assert np.all(np.isfinite(heights))
@@ -71,12 +71,12 @@ def test_any_noisy_table_gives_a_finite_shape(table, rate, variance, numeric):
 def test_without_noise_heights_are_the_mode_of_the_penalised_likelihood(counts, numeric):
     table = np.array(counts, dtype=np.float64)
     common = float(np.log(table[:, 1].sum() / table[:, 0].sum()))
-    heights = smooth(table, common, numeric, np.full(5, 1e-9))
+    heights = _smooth(table, common, numeric, np.full(5, 1e-9))
 
     def loss(at, spread):
         log_odds = common + at
         likelihood = table[:, 1] @ log_odds - table.sum(axis=1) @ np.logaddexp(0, log_odds)
-        return -likelihood + 0.5 * at @ penalise(5, numeric) @ at / spread**2
+        return -likelihood + 0.5 * at @ _penalise(5, numeric) @ at / spread**2
 
     found = [optimize.minimize(loss, np.zeros(5), args=(spread,), tol=1e-10).x for spread in SPREADS]
     assert min(np.abs(heights - one).max() for one in found) < 1e-3
@@ -86,12 +86,12 @@ def test_the_evidence_is_the_density_of_what_was_observed():
     from scipy.stats import multivariate_normal
 
     table = np.array([[60.0, 40.0], [80.0, 30.0], [20.0, 50.0], [55.0, 45.0]])
-    slope, curve = linearise(table, np.zeros(4), np.full(4, 30.0))
+    slope, curve = _linearise(table, np.zeros(4), np.full(4, 30.0))
     densities = []
     for spread in SPREADS:
-        prior = np.linalg.inv(penalise(4, True) / spread**2)
+        prior = np.linalg.inv(_penalise(4, True) / spread**2)
         observed = multivariate_normal.logpdf(slope / curve, cov=np.diag(1 / curve) + prior)
-        densities.append((find_evidence(slope, curve, penalise(4, True) / spread**2), observed))
+        densities.append((_find_evidence(slope, curve, _penalise(4, True) / spread**2), observed))
     differences = [ours - theirs for ours, theirs in densities]
     assert differences == pytest.approx([differences[0]] * len(differences))
 

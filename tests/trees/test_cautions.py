@@ -7,7 +7,7 @@ from test_tree_equals_pooled import house_of
 
 import concilium as cc
 from concilium.errors import HouseError
-from concilium.trees.cautions import find_lonely_classes, say_constant
+from concilium.trees.schemas import find_lonely_classes, say_constant
 
 ROWS = [
     {"age": 20.5 + i % 60, "sex": "fm"[i % 2], "unit": "icu", "y": "yes" if i % 3 == 0 else "no"}

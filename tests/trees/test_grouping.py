@@ -15,7 +15,7 @@ import concilium as cc
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.splits import Split, check_tree
-from concilium.trees.conditions import condition
+from concilium.trees.body import _say_branch
 from concilium.trees.grouping import group_values
 from pooled_id3 import c45, id3, merge_values
 from side_door import state
@@ -212,7 +212,7 @@ def test_values_that_nobody_has_are_in_no_group():
     ],
 )
 def test_a_branch_in_words(values, edges, rest, said):
-    assert condition("x", values, edges, rest) == said
+    assert _say_branch("x", values, edges, rest) == said
 
 
 def test_a_split_may_lead_several_values_to_one_node_but_never_two_splits():

@@ -12,7 +12,7 @@ import concilium as cc
 from concilium.protocol.card import Card
 from concilium.records.table import label
 from concilium.trees.body import TreeBody, TreeNode
-from concilium.trees.pmml import printable, to_pmml
+from concilium.trees.exports import printable, to_pmml
 from concilium.trees.tree import DecisionTree
 from strategies import tables
 

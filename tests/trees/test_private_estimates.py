@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from concilium.trees.private_estimates import ExpectedCounts, estimate, estimate_leaf, find_shares
+from concilium.trees.private_growing import ExpectedCounts, _estimate_leaf, _find_shares, estimate
 
 SIZES = (2, 3, 4)
 NOTHING = 1e-12
@@ -39,7 +39,7 @@ def test_without_noise_the_counts_are_as_they_were(patients, data):
     assert np.allclose(child.counts, tables_of(here)[0])
     assert not here or np.allclose(child.shares, child.counts / len(here))
     assert np.allclose(estimate(tables_of(here), SIZES, NOTHING, child).tables, tables_of(here))
-    leaf = estimate_leaf(tables_of(here)[0], NOTHING, child)
+    leaf = _estimate_leaf(tables_of(here)[0], NOTHING, child)
     assert np.allclose(leaf.counts, tables_of(here)[0])
 
 
@@ -61,7 +61,7 @@ def test_whatever_the_noise_shares_are_shares_and_nobody_is_below_zero(table, va
     for part in (found.keep([2, 0]), found):
         child = part.expect_child(0, [1, 0])
         assert np.isfinite(child.given).all()
-        leaf = estimate_leaf(table[0], variance, child)
+        leaf = _estimate_leaf(table[0], variance, child)
         assert np.isclose(leaf.class_shares.sum(), 1)
 
 
@@ -89,19 +89,19 @@ def test_class_counts_are_the_least_squares_solution():
 
 def test_what_the_level_above_says_is_averaged_by_its_variance():
     above = ExpectedCounts(np.array([300.0, 100.0]), 4.0, np.array([0.75, 0.25]), np.empty((0, 2)))
-    leaf = estimate_leaf(np.array([360, 120]), 12.0, above)
+    leaf = _estimate_leaf(np.array([360, 120]), 12.0, above)
     assert np.allclose(leaf.counts, [315, 105])
     assert np.isclose(leaf.variance, 3)
 
 
 def test_shares_are_drawn_to_what_is_expected_as_far_as_noise_hides_them():
     counts, expected = np.array([60.0, 40.0]), np.array([0.2, 0.8])
-    assert np.allclose(find_shares(counts, expected, 0.0), [0.6, 0.4])
-    assert np.allclose(find_shares(counts, expected, 1e12), expected)
+    assert np.allclose(_find_shares(counts, expected, 0.0), [0.6, 0.4])
+    assert np.allclose(_find_shares(counts, expected, 1e12), expected)
     # MISFIT = 0.2 of 20 and 80 patients: variances 16 and 256 of the expectation beside 16 of the noise.
     mixed = np.array([(60 + 20) / 2, (256 * 40 + 16 * 80) / 272])
-    assert np.allclose(find_shares(counts, expected, 16.0), mixed / mixed.sum())
-    assert np.allclose(find_shares(np.array([-9.0, 2.0]), expected, 1.0), expected)
+    assert np.allclose(_find_shares(counts, expected, 16.0), mixed / mixed.sum())
+    assert np.allclose(_find_shares(np.array([-9.0, 2.0]), expected, 1.0), expected)
 
 
 def test_less_noise_is_left_than_in_the_counts_themselves():

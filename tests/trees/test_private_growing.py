@@ -15,8 +15,7 @@ import concilium as cc
 from concilium.protocol.schema import state_schema
 from concilium.trees import private_growing
 from concilium.trees.growing import finish
-from concilium.trees.private_estimates import ExpectedCounts
-from concilium.trees.private_growing import TreeBudget, grow_privately, take_largest
+from concilium.trees.private_growing import ExpectedCounts, TreeBudget, _take_largest, grow_privately
 
 VALUES = {"a": ["0", "1"], "b": ["x", "y", "z"], "c": ["k", "l"], "y": ["n", "p", "q"]}
 LIMITLESS = TreeBudget(Fraction(10**12), depth=3)
@@ -144,8 +143,8 @@ def test_a_level_that_is_too_large_for_one_question_goes_on_with_its_largest_nod
         n: ExpectedCounts(np.array([n % 5, 1.0]), 1.0, np.array([0.5, 0.5]), np.empty((0, 2)))
         for n in range(9)
     }
-    assert take_largest(list(range(9)), known, 4) == [2, 3, 4, 8]
-    assert take_largest([2, 0], known, 4) == [2, 0]
+    assert _take_largest(list(range(9)), known, 4) == [2, 3, 4, 8]
+    assert _take_largest([2, 0], known, 4) == [2, 0]
 
 
 def test_nobody_is_split_where_patients_cannot_be_told_from_noise():

@@ -21,7 +21,7 @@ from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.protocol.cohort import View
 from concilium.protocol.held_out import Part
 from concilium.trees.growing import GrowingNode
-from concilium.trees.pruning import prune
+from concilium.trees.pruning import _prune
 from pooled_id3 import c45, errors, id3, name_group
 from pooled_id3 import prune as prune_pooled
 from side_door import find_side_doors, state
@@ -182,9 +182,9 @@ def test_patients_whose_value_has_no_branch_rest_where_they_are():
         GrowingNode(1, np.array([0, 4])),
     ]
     held = {0: np.array([0, 3]), 1: np.array([2, 0]), 2: np.array([0, 1])}
-    assert [node.children for node in prune(nodes, held, ErrorCosts((1, 1)))[0]] == [[1, 2, -1], [], []]
+    assert [node.children for node in _prune(nodes, held, ErrorCosts((1, 1)))[0]] == [[1, 2, -1], [], []]
     held[2] = np.array([0, 0])
-    assert [node.attribute for node in prune(nodes, held, ErrorCosts((1, 1)))[0]] == [None]
+    assert [node.attribute for node in _prune(nodes, held, ErrorCosts((1, 1)))[0]] == [None]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_tree_equals_pooled import house_of, nested, shared
 
 import concilium as cc
-from concilium.trees.small_branches import join_bins, join_values
+from concilium.trees.grouping import _join_bins, _join_values
 from pooled_id3 import c45, id3, join_neighbours, join_rare, name_group
 from strategies import federations
 
@@ -31,7 +31,7 @@ def as_parts(leaders, names):
 def test_values_are_joined_as_the_oracle_joins_them(counts, missing, min_leaf):
     names = [*range(len(counts) - missing), *([None] if missing else [])]
     groups = {name: [name] * count for name, count in zip(names, counts, strict=True)}
-    found = as_parts(join_values(np.array(counts), min_leaf), names)
+    found = as_parts(_join_values(np.array(counts), min_leaf), names)
     assert found == set(join_rare(groups, min_leaf))
 
 
@@ -40,7 +40,7 @@ def test_values_are_joined_as_the_oracle_joins_them(counts, missing, min_leaf):
 def test_bins_are_joined_as_the_oracle_joins_them(counts, missing, min_leaf):
     names = [*range(len(counts) - missing), *([None] if missing else [])]
     groups = {name: [name] * count for name, count in zip(names, counts, strict=True)}
-    found = as_parts(join_bins(np.array(counts), missing, min_leaf), names)
+    found = as_parts(_join_bins(np.array(counts), missing, min_leaf), names)
     assert found == set(join_neighbours(groups, min_leaf))
     sizes = [sum(len(groups[v]) for v in (p if isinstance(p, frozenset) else [p])) for p in found]
     assert min(sizes) >= min_leaf or len(found) == 1

@@ -11,18 +11,18 @@ from test_pmml import CARD
 from tree_bodies import bodies
 
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
-from concilium.trees.svg import (
+from concilium.trees.drawing import (
     ATTRIBUTE,
     LINES,
     SMALL,
     WIDTH,
-    arrange,
-    build,
-    measure,
-    shorten,
+    _arrange,
+    _build,
+    _measure,
+    _shorten,
+    _unfold,
+    _wrap,
     to_svg,
-    unfold,
-    wrap,
 )
 from concilium.trees.tree import DecisionTree
 
@@ -58,7 +58,7 @@ def test_boxes_lie_inside_the_picture_and_never_on_each_other(body, most):
 
 @given(bodies(), st.integers(1, 20))
 def test_what_is_folded_is_told(body, most):
-    boxes = arrange(build(body, unfold(body, most)))
+    boxes = _arrange(_build(body, _unfold(body, most)))
     shown = [box for box in boxes if body.nodes[box.node].attribute is None]
     folded = [box for box in boxes if box.hidden]
     assert len(shown) + len(folded) <= most
@@ -68,7 +68,7 @@ def test_what_is_folded_is_told(body, most):
 
 @given(bodies())
 def test_without_a_limit_every_node_is_drawn_and_every_leaf_says_its_class(body):
-    boxes = arrange(build(body, unfold(body, None)))
+    boxes = _arrange(_build(body, _unfold(body, None)))
     assert sorted(box.node for box in boxes) == list(range(len(body.nodes)))
     assert not any(box.hidden for box in boxes)
     text = to_svg(body)
@@ -86,27 +86,27 @@ def test_the_branches_with_most_patients_are_unfolded_first():
         *[TreeNode([1, 0])] * 4,
     ]
     body = TreeBody(target="t", classes=["n", "y"], query="", bins={}, nodes=nodes)
-    assert unfold(body, 3) == {0, 2}
-    assert unfold(body, 1) == set()
+    assert _unfold(body, 3) == {0, 2}
+    assert _unfold(body, 1) == set()
     assert "… 4 leaves below" in to_svg(body, most_leaves=1)
     assert "… 2 leaves below" in DecisionTree.of(body, CARD).to_svg(most_leaves=3)
 
 
 @given(st.text(max_size=200), st.integers(10, 14))
 def test_lines_fit_their_box(text, size):
-    lines = wrap(text, size)
+    lines = _wrap(text, size)
     assert 1 <= len(lines) <= LINES
-    assert all(measure(line, size) <= WIDTH for line in lines)
+    assert all(_measure(line, size) <= WIDTH for line in lines)
     if not lines[-1].endswith("…"):
         assert "".join(lines).replace(" ", "") == "".join(text.split())
 
 
 def test_a_long_attribute_gives_way_to_its_value():
     attribute = "a name that is much longer than anybody would wish, and goes on and on" * 2
-    lines = shorten(f"{attribute} = seventeen", attribute)
+    lines = _shorten(f"{attribute} = seventeen", attribute)
     assert lines[-1].endswith("seventeen")
     assert lines[0].startswith(attribute[: ATTRIBUTE - 5])
-    assert shorten("sex = f", "sex") == ["sex = f"]
+    assert _shorten("sex = f", "sex") == ["sex = f"]
 
 
 def test_hostile_names_stay_text():
@@ -131,4 +131,4 @@ def test_a_deep_tree_needs_no_deep_stack():
     ("text", "wider"), [("iiii", "MMMM"), ("abc", "abcd"), ("e\u0301", "ee"), ("ab", "日本")]
 )
 def test_widths_are_ordered(text, wider):
-    assert measure(text, SMALL) < measure(wider, SMALL)
+    assert _measure(text, SMALL) < _measure(wider, SMALL)

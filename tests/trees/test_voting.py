@@ -20,8 +20,7 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import Answer, Refusal, decode, encode, open_reply
 from concilium.protocol.sample import Sample
 from concilium.protocol.splits import Split
-from concilium.trees.class_counts import AskClassCounts, ClassCounts
-from concilium.trees.ensemble import Ensemble, name_positive
+from concilium.trees.ensemble import AskClassCounts, ClassCounts, Ensemble, _name_positive
 from concilium.trees.explanation import explain_votes
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees
@@ -296,7 +295,7 @@ def test_too_few_for_an_expert_opt_out_whatever_the_number_of_negatives():
     ask = AskCounts(
         query="",
         target="y",
-        classes=name_positive("y", 1),
+        classes=_name_positive("y", 1),
         sample=Sample(positive=1, negatives=2),
     )
     assert not site_counts(site, ask).any()
@@ -512,7 +511,7 @@ QUESTIONS = {
     "counts": AskCounts(
         **ALL,
         attributes=ASKED,
-        classes=name_positive("bleeding", "yes"),
+        classes=_name_positive("bleeding", "yes"),
         sample=Sample(positive="yes", negatives=3),
     ),
 }

@@ -13,8 +13,7 @@ import concilium as cc
 from concilium.errors import HouseError, StudyError
 from concilium.evaluation.leave_out import leave_bands_out
 from concilium.protocol.messages import open_envelope
-from concilium.trees.bands import deal_bands
-from concilium.trees.stopping import find_final
+from concilium.trees.ensemble import _find_final, deal_bands
 from concilium.trees.voting import VotingTrees
 from pooled_id3 import id3
 from strategies import rare_houses
@@ -55,7 +54,7 @@ def test_sizes_are_settled_on_bands_that_had_no_part(sites, bands, negatives, ma
                 right[row["y"]] += majority(experts, row, vote) == row["y"]
         measures.append(sum(Fraction(right[c], everyone[c]) for c in right) / 2)
         assert stage.balanced_accuracy == float(measures[-1])
-    final = find_final(measures, Fraction(1, 1000))
+    final = _find_final(measures, Fraction(1, 1000))
     assert len(model.body.experts) == 2 * final + 1
     assert [nested(nodes) for nodes in model.body.experts] == [
         expert(there, number) for number in range(2 * final + 1)

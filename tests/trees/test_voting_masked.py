@@ -15,7 +15,7 @@ from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import Refusal
 from concilium.protocol.sample import MOST_EXPERTS, Sample
-from concilium.trees.ensemble import name_positive
+from concilium.trees.ensemble import _name_positive
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees
 
@@ -87,7 +87,7 @@ def test_under_masks_all_are_told_the_same_and_no_turn_far_away_is_asked_for():
     stated = Attribute("drug", (), ("n", "y"), missing=False, other=False)
     hidden = stated.narrow({"n"})
     about = {"query": "", "target": "bleeding"}
-    classes = name_positive("bleeding", "yes")
+    classes = _name_positive("bleeding", "yes")
     sample = Sample(positive="yes", negatives=3)
     far = Sample(positive="yes", negatives=3, expert=MOST_EXPERTS)
     voters = [Voter([], [0])]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concilium.evaluation import metrics
-from concilium.trees.stopping import balanced_accuracy, experts_at, find_final
+from concilium.trees.ensemble import _balanced_accuracy, _find_final, experts_at
 
 DELTA = Fraction(1, 1000)
 
@@ -49,7 +49,7 @@ def scripted(listed):
 def settle(score, delta):
     """The final stage, and the measures of all that were tried, one after the other."""
     tried = []
-    while (best := find_final(tried, delta)) is None:
+    while (best := _find_final(tried, delta)) is None:
         tried.append(score(len(tried)))
     return best, tried
 
@@ -99,9 +99,9 @@ def test_balanced_accuracy_is_that_of_the_metrics(cells):
     confusion = [cells[:2], cells[2:]]
     (expected,) = metrics.balanced_accuracy(np.array([confusion], dtype=float))
     if all(map(sum, confusion)):
-        assert abs(float(balanced_accuracy(confusion)) - expected) < 1e-12
+        assert abs(float(_balanced_accuracy(confusion)) - expected) < 1e-12
     else:
-        assert balanced_accuracy(confusion) <= Fraction(1, 2), (
+        assert _balanced_accuracy(confusion) <= Fraction(1, 2), (
             "a class without patients counts as never found"
         )
 

@@ -11,7 +11,7 @@ from agreed import deliver
 from concilium.errors import HouseError
 from concilium.protocol.messages import Refusal, decode, encode, open_reply
 from concilium.protocol.sample import Sample
-from concilium.trees.class_counts import AskClassCounts, ClassCounts
+from concilium.trees.ensemble import AskClassCounts, ClassCounts
 from concilium.trees.voting import VotingTrees
 from protocol.conversation import wrap
 from strategies import deal_tiers, rare_houses

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
-from concilium.rulefit.outcome import say_number
+from concilium.rulefit.body import say_number
 
 WIDTH, HEIGHT, LEFT, TOP, SIDE = 480, 400, 92, 10, 330
 TICKS = 5

@@ -17,7 +17,7 @@ from concilium.evaluation.number_metrics import IN_UNITS
 from concilium.privacy.accounting import shown
 from concilium.records.dictionary import DictionaryEntry, describe_entry
 from concilium.registry import METHODS, load
-from concilium.rulefit.outcome import say_number
+from concilium.rulefit.body import say_number
 
 FIGURES = {
     "accuracy": "Accuracy",

@@ -26,7 +26,7 @@ from concilium.protocol.cohort import numbers
 from concilium.protocol.schema import name_rest
 from concilium.records.query import Query
 from concilium.records.table import Coded, Records, Value, label
-from concilium.trees.bands import deal_bands
+from concilium.trees.ensemble import deal_bands
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def leave_sites_out(sizes: Mapping[str, int]) -> list[Fold]:
 
 
 def leave_bands_out(sizes: Mapping[str, int], bands: int) -> list[Fold]:
-    """Bands of sites ("mega-hospitals") left out in turn (trees/bands.py)."""
+    """Bands of sites ("mega-hospitals") left out in turn (trees/ensemble.py)."""
     if bands > len(sizes):
         raise StudyError(f'leave_out = "band:{bands}" needs at least {bands} sites; there are {len(sizes)}')
     return leave_groups_out(deal_bands(sizes, bands))

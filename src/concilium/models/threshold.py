@@ -13,7 +13,7 @@ the counts of patients by class wherever they come to rest. Under `private` thes
 post-processing: the protection of a patient is the same, and so is the ledger (tests/protocol/test_decision.py).
 Exact and masked models, whose answers have no bound, learn twice for the last two: from seven in ten patients of every
 site, to choose by the others how many are called (they are counted by class and leaf, or by class and chance:
-chance_tally.py, rulefit/rates.py, trees/votes.py), and from everybody; the model calls as large a share of these. Not
+chance_tally.py, rulefit/fitting.py, trees/votes.py), and from everybody; the model calls as large a share of these. Not
 from the same chance on: two fits of few rules or leaves give no patient quite the same chance. VotingTrees count
 patients by class and votes, of bands left out where the study has such.
 """

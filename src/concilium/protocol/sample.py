@@ -97,7 +97,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return replace(cohort, rows=rows if len(rows) >= LEAST_PATIENTS else rows[:0])
 
     def leave_out_unfit(self, cohort: Cohort, query: str, target: str) -> Cohort:
-        """The cohort, or nobody of it where an expert could not learn from it (class_counts.py)."""
+        """The cohort, or nobody of it where an expert could not learn from it (trees/ensemble.py)."""
         laid_out = msgspec.structs.replace(self, everyone=False).choose(cohort, query, target)
         return cohort if len(laid_out) else laid_out
 

@@ -6,8 +6,8 @@ the order of LightGBM 4 (Ke et al. 2017, NeurIPS), ties are broken as it breaks 
 them, so that a test can hold these trees to be the same, split by split: no model depends on which of the two boosted.
 
 What follows from that. How many patients are on a side of a cut is taken from its share of the curvature, not counted
-(boosting.py counts them before a rule is told). The rarest category may have no bin of its own. Patients are drawn by a
-linear congruential generator: it protects nobody, since everything here follows from the question's seed. One thing
+(generation.py counts them before a rule is sent). The rarest category may have no bin of its own. Patients are drawn by
+a linear congruential generator: it protects nobody, since everything here follows from the question's seed. One thing
 differs: where curvature misleads so far that a side of a cut has no patient, LightGBM fails; here the leaf stays whole.
 """
 
@@ -96,7 +96,7 @@ def grow_trees(
     seed: int,
 ) -> BoostedTrees:
     """Trees with so many leaves each, at most, every one over a random `sample` of the patients."""
-    bins, layout, order = find_bins(codes, numeric)
+    bins, layout, order = _find_bins(codes, numeric)
     most = sum(sizes) - len(sizes)
     together = np.full((most, 0 if all(numeric) else MOST_TOGETHER), -1, dtype=np.int32)
     splits = Splits._make([*(np.empty(most, dtype=np.int64) for _ in range(5)), together])
@@ -106,21 +106,21 @@ def grow_trees(
         bins,
         tuple(layout),
         labels,
-        np.full(len(labels), find_first_score(labels, binary)),
+        np.full(len(labels), _find_first_score(labels, binary)),
         binary,
         np.array(sizes, dtype=np.int64),
         min(max(sizes), len(labels)),  # a leaf has a patient
         shrinkage,
         support,
         sample,
-        find_generators(seed, len(outcome)),
+        _find_generators(seed, len(outcome)),
         tuple(splits),
         ends,
     )
     return BoostedTrees(Splits._make(column[: ends[-1]] for column in splits), ends, bins, layout, order)
 
 
-def find_first_score(outcome: NDArray[np.float32], binary: bool) -> float:
+def _find_first_score(outcome: NDArray[np.float32], binary: bool) -> float:
     """The score that all patients begin with: the mean outcome, or its log odds."""
     known = (outcome > 0).astype(np.float64) if binary else outcome.astype(np.float64)
     mean = float(np.add.accumulate(known)[-1]) / len(known)  # from the first to the last
@@ -128,7 +128,7 @@ def find_first_score(outcome: NDArray[np.float32], binary: bool) -> float:
     return score if abs(score) > TINY else 0.0
 
 
-def find_generators(seed: int, patients: int) -> Integers:
+def _find_generators(seed: int, patients: int) -> Integers:
     """Where the generator of each block of patients begins, two steps of it from the seed."""
     state = seed % 2**31
     for _ in range(2):
@@ -137,7 +137,9 @@ def find_generators(seed: int, patients: int) -> Integers:
     return first + np.arange((patients + BLOCK - 1) // BLOCK, dtype=np.int64)
 
 
-def find_bins(codes: Sequence[Codes], numeric: Sequence[bool]) -> tuple[Codes, AttributeBins, list[Integers]]:
+def _find_bins(
+    codes: Sequence[Codes], numeric: Sequence[bool]
+) -> tuple[Codes, AttributeBins, list[Integers]]:
     """The bin of each patient in each attribute, and the codes of bins. Of a number there is one for each code that
     occurs, after an empty one, and a last one for what is missing; of a category one for each that occurs, the
     commonest first, after one for others."""

@@ -1,19 +1,29 @@
-"""From shared histograms to the attributes of a model: cutoffs, bounds, scales (docs/methods.md, 2.2 and 2.5).
+"""From schemas and shared histograms to the attributes of a model: cutoffs, bounds, scales (docs/methods.md, 2.2, 2.5).
 
 All of it is computed by the house from counts between public edges, exact or with noise; noise below zero counts as
 none, so that the distribution function never falls, and a quantile is the right edge of the bin in which it lies.
+
+A histogram with noise may show patients in several of its bins, in one alone, or nothing. What is made of it follows
+from noisy counts that are paid for and from the size of their noise, which the study and the number of hospitals give:
+post-processing, which asks nothing and costs nothing, whoever the patients are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.protocol.attributes import Attribute
-from concilium.protocol.edges import choose_cutoffs
+from concilium.protocol.attributes import Attribute, present, unite
+from concilium.protocol.edges import MOST_EDGES, choose_cutoffs
+from concilium.protocol.schema import AskSchema, SchemaSeen, find_unbinned, say_lacking
+from concilium.records.columns import Value
 from concilium.rulefit.terms import WIDEST, Line
 
 # Friedman and Popescu (2008): values beyond the 2.5 % quantiles are held there; 0.4 is the deviation of a rule.
@@ -21,6 +31,59 @@ TAIL = 0.025
 RULE_DEVIATION = 0.4
 # Public edges for a second look at a column of which no patient lies between the study's own.
 WIDE_EDGES = tuple(sorted([0.0, *(sign * 10.0**power for power in range(-6, 10) for sign in (-1.0, 1.0))]))
+# An attribute whose patients are all in one bin stays nevertheless, because noise elsewhere looks like patients, with
+# at most this chance.
+TAKEN_FOR_PATIENTS = 1 / 20
+# One of which no bin holds more than half of the patients is left out with at most this chance.
+LEFT_OUT_WRONGLY = 1 / 100
+
+
+class AskRuleSchema(AskSchema, frozen=True, kw_only=True):
+    """Which attributes, values and classes are there among the patients of this query, to make rules of?"""
+
+    kind: ClassVar[str] = "rulefit.schema"
+    merges: ClassVar[bool] = False
+
+    def find_known(self, reply: SchemaSeen) -> Mapping[str, Sequence[Value | None]]:
+        """Nothing: rules name values to every site, since a term is about all that its attribute can be."""
+        return {}
+
+
+def share_attributes(
+    schemas: Mapping[str, SchemaSeen], bins: Mapping[str, Sequence[float]], wanted: Sequence[str] = ()
+) -> tuple[list[Attribute], dict[str, str]]:
+    """The attributes that every site has, and what is left out and why; `wanted` are those that the study names.
+
+    A number has its public bins; whole numbers that the sites list as values have an edge between any two of them.
+    """
+    united, lacking = unite({site: schema.attributes for site, schema in schemas.items()})
+    left_out = {name: "no site knows it" for name in wanted if name not in {*united, *lacking}}
+    left_out |= {name: say_lacking(site) for name, site in lacking.items()} | find_unbinned(schemas)
+    attributes = []
+    for name, listed in united.items():
+        if name in left_out:
+            continue
+        if name in bins:
+            attributes.append(Attribute(name, tuple(map(float, bins[name]))))
+            continue
+        attribute = _take_listed(name, present(listed.values), listed.numeric)
+        if isinstance(attribute, str):
+            left_out[name] = attribute
+        else:
+            attributes.append(attribute)
+    return attributes, left_out
+
+
+def _take_listed(name: str, values: tuple[Value, ...], numeric: bool) -> Attribute | str:
+    """The attribute of values that the sites list, or why there is none."""
+    if len(values) < 2:
+        return "the same for everybody"
+    if not numeric or any(isinstance(value, str) for value in values):
+        return Attribute(name, (), values)
+    if len(values) > MOST_EDGES + 1:
+        return f"a number with {len(values)} values; give bins for it"
+    edges = [(low + high) / 2 for low, high in pairwise(float(value) for value in values)]
+    return Attribute(name, tuple(edges))
 
 
 def cut(attribute: Attribute, histogram: NDArray[np.int64], cutoffs: int | None) -> Attribute | None:
@@ -42,7 +105,7 @@ def measure(index: int, edges: Sequence[float], histogram: NDArray[np.int64]) ->
     total = int(bins.sum())
     if total == 0 or len(edges) < 2:
         return None
-    low, middle, high = (quantile(bins, edges, share) for share in (TAIL, 0.5, 1 - TAIL))
+    low, middle, high = (_quantile(bins, edges, share) for share in (TAIL, 0.5, 1 - TAIL))
     if low >= high:
         return None
     ends = np.array([low, *edges, high])
@@ -71,7 +134,7 @@ def rescale(lines: Sequence[Line], deviations: Sequence[float]) -> list[Line]:
     ]
 
 
-def quantile(bins: NDArray[np.int64], edges: Sequence[float], share: float) -> float:
+def _quantile(bins: NDArray[np.int64], edges: Sequence[float], share: float) -> float:
     """The right edge of the bin where this share of the patients is reached; the last bin has only a left one."""
     reached = np.cumsum(bins)
     at = int(np.searchsorted(reached, share * reached[-1]))
@@ -93,3 +156,107 @@ def say_missed(edges: Sequence[float], wide: NDArray[np.int64]) -> str:
     if held.size:  # a site that leaves small counts out does not say where its patients are
         would = f"edges between {ends[held[0]]:g} and {ends[held[-1] + 1]:g} would do"
     return f"its bins, {edges[0]:g} to {edges[-1]:g}, miss all patients: {would}"
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Of every count by itself: its variance, and its scale where it is Laplace (0 where it is Gaussian)."""
+
+    variance: float
+    scale: float = 0.0
+
+    def bound(self, counts: int, chance: float) -> float:
+        """What the noise in a sum of so many counts is above with at most this chance (and below, with a minus).
+
+        For a sum X of variance v, ln E[e^(uX)] is at most u^2 v/(2 (1 - u c)): with c = 0 for discrete Gaussians, and
+        with c = s for discrete Laplace noise of scale s, whose E[e^(uX)] is (cosh(1/s) - 1)/(cosh(1/s) - cosh u), at
+        most 1/(1 - u^2 s^2), where it is added whole, and a power of that where it is added in shares. Then X is above
+        sqrt(2 v L) + c L with a chance of e^-L at most (Boucheron, Lugosi and Massart 2013, section 2.4).
+        """
+        level = math.log(1 / chance)
+        return math.sqrt(2 * counts * self.variance * level) + self.scale * level
+
+    def deviation(self, counts: int = 1) -> float:
+        """The standard deviation of the noise in a sum of so many counts."""
+        return math.sqrt(counts * self.variance)
+
+
+def _cannot_tell_spread(histogram: NDArray[np.int64], noise: Noise) -> bool:
+    """Whether all that lies outside of the fullest bin could be noise.
+
+    Sums are looked at over all other bins, and over runs of 1, 2, 4, ... of them: many patients in few bins stand out
+    there, who would drown in the noise of all. Where all patients are in one bin, this is false with a chance of
+    TAKEN_FOR_PATIENTS at most, which the lengths share evenly, and the runs of a length among them. Where a run of w
+    others holds r patients, it is true with a chance of e^(-(r - b)^2/(2 w v)) at most, b being that run's bound and v
+    the variance of a Gaussian count: below 1 in 100 from b + 3.04 standard deviations of that run on.
+    """
+    bins = histogram[1:]
+    others = np.delete(bins, np.argmax(bins))
+    lengths = [2**power for power in range(len(others).bit_length()) if 2**power < len(others)]
+    lengths.append(len(others))
+    for length in lengths:
+        runs = np.add.reduceat(others, np.arange(0, len(others), length))
+        if runs.max() > noise.bound(length, TAKEN_FOR_PATIENTS / (len(lengths) * len(runs))):
+            return False
+    return True
+
+
+def _find_lone_bin(histogram: NDArray[np.int64], noise: Noise) -> int | None:
+    """The bin that holds all patients with a value as far as noise lets tell, None where others do, or where noise
+    could hide that they do.
+
+    It holds more than all others together, by more than the noise of all: an attribute whose fullest bin has no more
+    than half of the patients is left out with a chance of LEFT_OUT_WRONGLY at most, over all of its bins together. Of
+    two bins one may well be as rare as noise, and there is no linear term to go wrong: they are left as they are.
+    """
+    bins = histogram[1:]
+    if len(bins) < 3 or not _cannot_tell_spread(histogram, noise):
+        return None
+    fullest = int(np.argmax(bins))
+    lead = 2 * int(bins[fullest]) - int(bins.sum())
+    return fullest if lead > noise.bound(len(bins), LEFT_OUT_WRONGLY / len(bins)) else None
+
+
+def judge_bins(
+    histograms: Iterable[tuple[Attribute, NDArray[np.int64]]], noise: Noise
+) -> tuple[dict[str, str], list[str]]:
+    """The attributes to leave out because all patients seem to be in one bin, and why; what to say of others."""
+    left_out: dict[str, str] = {}
+    hidden: list[str] = []
+    for attribute, histogram in histograms:
+        lone = _find_lone_bin(histogram, noise)
+        if lone is not None:
+            left_out[attribute.name] = _say_lone_bin(attribute.edges, histogram, lone, noise)
+        elif len(attribute.edges) > 1 and _cannot_tell_spread(histogram, noise):
+            hidden.append(attribute.name)
+    return left_out, [_say_hidden(hidden, noise)] if hidden else []
+
+
+def _say_lone_bin(edges: Sequence[float], histogram: NDArray[np.int64], lone: int, noise: Noise) -> str:
+    """What to say of an attribute whose patients are all in one bin: what the noise lets tell, and what to do."""
+    about = f"by a histogram with noise about {histogram[1 + lone]} patients are"
+    rest = (
+        f"no more than noise in its other bins (together {histogram[1:].sum() - histogram[1 + lone]}, with a standard "
+        f"deviation of {noise.deviation(len(edges)):.3g})"
+    )
+    if 0 < lone < len(edges):
+        return f"{about} between {edges[lone - 1]:g} and {edges[lone]:g}, and {rest}"
+    side = f"below {edges[0]:g}" if lone == 0 else f"at {edges[-1]:g} or above"
+    return (
+        f"its bins, {edges[0]:g} to {edges[-1]:g}, seem to miss all patients: {about} {side}, and {rest}; give edges "
+        "within the range of the column"
+    )
+
+
+def _say_hidden(names: Sequence[str], noise: Noise) -> str:
+    """What to say of attributes of which a histogram tells no more than noise would."""
+    return (
+        f"noise (a standard deviation of {noise.deviation():.3g} in each bin) hides how the patients lie over the bins "
+        f"of {list_some(names)}: cutoffs, and the ends of linear terms, are as good as drawn at random there; a larger "
+        "epsilon or fewer edges would do"
+    )
+
+
+def list_some(names: Sequence[str]) -> str:
+    """The first of these names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

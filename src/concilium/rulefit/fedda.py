@@ -85,7 +85,7 @@ class AskDual(AskReals, frozen=True, kw_only=True):
         # Steps that are too long run away from any number; what is sent is held within bounds.
         with np.errstate(over="ignore", invalid="ignore"):
             for step in range(self.local):
-                w = recover(dual, (self.before + self.step * (step + 1)) * self.penalty)
+                w = _recover(dual, (self.before + self.step * (step + 1)) * self.penalty)
                 predictor = predict(design, [Coefficients.of(w)])[:, 0]
                 if step == 0:
                     loss = float(self.outcome.loss(outcome, predictor).sum())
@@ -96,7 +96,7 @@ class AskDual(AskReals, frozen=True, kw_only=True):
         return write_reals(np.concatenate([[len(cohort), loss], moved]), self.places)
 
 
-def recover(dual: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
+def _recover(dual: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
     """The primal vector of a dual one: shrunk towards zero by the threshold, but for the intercept."""
     w = np.sign(dual) * np.maximum(np.abs(dual) - threshold, 0.0)
     w[0] = dual[0]
@@ -144,5 +144,5 @@ def fit(
             dual = dual + SERVER_STEP * sums[2:] / sums[0]
             before += SERVER_STEP * step * local
         else:
-            return Averaged(recover(dual, before * penalty), step, questions)
+            return Averaged(_recover(dual, before * penalty), step, questions)
         step /= 2

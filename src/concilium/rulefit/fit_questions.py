@@ -16,10 +16,9 @@ from concilium.protocol.arrays import pack
 from concilium.protocol.conversation import Conversation
 from concilium.protocol.held_out import Part
 from concilium.protocol.sums import read_reals
+from concilium.rulefit.body import Outcome
 from concilium.rulefit.fedda import AskDual
-from concilium.rulefit.fitting import AskFit, Coefficients, Sums, read_sums
-from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.rates import AskRates, Rates, read_rates
+from concilium.rulefit.fitting import AskFit, AskRates, Coefficients, Rates, Sums, read_rates, read_sums
 from concilium.rulefit.terms import RuleTerms, keep, write_terms
 
 # The patients of every site by whom a penalty or a threshold is chosen, and the others.

@@ -1,27 +1,40 @@
-"""The question for a site's own rules (docs/methods.md, 2.3): every site boosts trees on its patients alone.
+"""Rules of one site (docs/methods.md, 2.3): boosted trees on its patients alone, every node a rule.
 
 Who is protected: nobody. Rules depend on every patient of the site, and the house sees which site sent which, under
 `masked` as well. What holds: no rule is about fewer patients than `support`, or leaves fewer than that out, so that a
 rule is never about three people (under `masked` the hospital's policy says how many, not the house); and a rule holds
-cutoffs and values that all sites were told, never a patient's own.
+cutoffs and values that all sites were told, never a patient's own. That is a courtesy, not privacy.
+
+Trees see codes, not values (boosted_trees.py), so that no cut is finer than the shared cutoffs. The number of leaves of
+each is 2 + floor(Exponential) with mean `leaves` - 2, drawn by hashing, since all of it follows from the question.
+
+In reading rules off the nodes, a set of codes is the bits of a number, and what a node says of all attributes is one
+number, each attribute with bits of its own: going down a branch is one bitwise and. Nodes that say the same are one
+before a rule is written.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.policy.policy import LEAST_SUPPORT
-from concilium.protocol.attributes import Attribute
+from concilium.protocol.attributes import MISSING, Attribute
 from concilium.protocol.cohort import Cohort
 from concilium.protocol.questions import PLAIN, Gathered, Reply
-from concilium.protocol.work import Workload, estimate_columns
-from concilium.rulefit.boosting import boost, estimate_boosting
-from concilium.rulefit.design import find_codes
-from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.rules import Rule, check_coded, check_rules
+from concilium.protocol.work import CALL, Workload, estimate_columns
+from concilium.rulefit.body import Outcome
+from concilium.rulefit.boosted_trees import GAPPED, NUMBER, BoostedTrees, grow_trees
+from concilium.rulefit.design import BLOCK, find_codes, pack_rules
+from concilium.rulefit.terms import Condition, Rule, check_coded, check_rules, list_conditions
 
 if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
@@ -78,7 +91,7 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
             raise MessageError(f"a rule is about at least {LEAST_SUPPORT} patients")
 
     def estimate(self, patients: int, columns: int) -> Workload:
-        return estimate_columns(self.attributes, patients) + estimate_boosting(
+        return estimate_columns(self.attributes, patients) + _estimate_boosting(
             self.attributes, patients, self.trees, self.leaves
         )
 
@@ -86,7 +99,7 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
         rows = None if cohort.everyone else cohort.rows
         codes = [find_codes(attribute, cohort.view, rows) for attribute in self.attributes]
         support = self.support if cohort.support is None else cohort.support
-        rules = boost(
+        rules = _boost(
             codes,
             self.outcome.at_site(cohort, self.target),
             self.attributes,
@@ -109,3 +122,169 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
         # Each site's are in order already, so that they are merged rather than sorted.
         in_order = sorted(chain.from_iterable(reply.rules for reply in replies))
         return Rules(tuple(dict.fromkeys(in_order)))
+
+
+def _boost(
+    codes: Sequence[NDArray[np.unsignedinteger]],
+    outcome: NDArray[np.float64],
+    attributes: Sequence[Attribute],
+    *,
+    binary: bool,
+    trees: int,
+    leaves: float,
+    shrinkage: float,
+    support: int,
+    seed: int,
+    sample: float = 0.5,
+) -> list[Rule]:
+    """The different rules of a site's boosted trees, in canonical order; none where there is nothing to learn."""
+    patients = len(outcome)
+    if patients < 2 * support or outcome.min() == outcome.max() or not attributes:
+        return []
+    # Where too few patients would be left to make two groups of, every tree learns from all of them.
+    grown = grow_trees(
+        codes,
+        [attribute.numeric for attribute in attributes],
+        outcome,
+        binary=binary,
+        sizes=_count_all_leaves(leaves, seed, trees),
+        shrinkage=shrinkage,
+        support=support,
+        sample=sample if sample * patients >= 2 * support else 1.0,
+        seed=seed,
+    )
+    rules = _list_rules(grown, [attribute.size for attribute in attributes])
+    supports = _count_patients(rules, codes, attributes)
+    return [
+        rule for rule, count in zip(rules, supports, strict=True) if support <= count <= patients - support
+    ]
+
+
+def _estimate_boosting(attributes: Sequence[Attribute], patients: int, trees: int, leaves: float) -> Workload:
+    """What boosting takes, and reading the rules off the trees."""
+    cells = sum(attribute.size + 1 for attribute in attributes)
+    # The number of leaves is drawn; 2^-64 is the least that its uniform number can be.
+    most_leaves = min(2 + math.ceil(45 * (leaves - 2)), patients + 2)
+    depth = math.ceil(leaves).bit_length() + 1
+    rules = 2 * trees * math.ceil(leaves)
+    tree = (depth * len(attributes) + 40) * patients + math.ceil(leaves) * (20 * cells + 4 * CALL)
+    return Workload(
+        trees * tree + (len(attributes) * 10 + rules * 2) * patients + rules * (2 * CALL + cells),
+        (14 * len(attributes) + BLOCK + BLOCK // 8 + rules // 4 + 128) * patients
+        + 32 * cells * most_leaves
+        + rules * (cells // 4 + 2_000),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _count_all_leaves(mean: float, seed: int, trees: int) -> tuple[int, ...]:
+    """How many leaves each of so many trees has: the same at all sites that are asked the same."""
+    return tuple(_count_leaves(mean, seed, tree) for tree in range(trees))
+
+
+def _count_leaves(mean: float, seed: int, tree: int) -> int:
+    """2 + floor(w), w exponential with mean `mean` - 2, the `tree`-th draw of this seed."""
+    if mean <= 2:
+        return 2
+    digest = hashlib.sha256(f"{seed}\n{tree}".encode()).digest()
+    uniform = (int.from_bytes(digest[:8], "big") + 0.5) / 2**64
+    return 2 + math.floor(-math.log(uniform) * (mean - 2))
+
+
+def _count_patients(
+    rules: Sequence[Rule], codes: Sequence[NDArray[np.unsignedinteger]], attributes: Sequence[Attribute]
+) -> NDArray[np.intp]:
+    """How many patients fulfil each rule."""
+    conditions = list_conditions(rules, [attribute.size for attribute in attributes])
+    bits = pack_rules(conditions, codes.__getitem__, len(codes[0]))
+    counts: NDArray[np.intp] = np.bitwise_count(bits).sum(axis=0, dtype=np.intp)
+    return counts
+
+
+def _list_rules(trees: BoostedTrees, sizes: Sequence[int]) -> list[Rule]:
+    """The different rules of all nodes but the roots, in canonical order, but none that nobody could fulfil; `sizes`
+    says how many codes each attribute has."""
+    starts = [0, *accumulate(sizes)]
+    everything = (1 << starts[-1]) - 1
+    sides_of: dict[tuple[int, ...], tuple[int, int]] = {}
+    distinct: set[int] = set()
+    splits = trees.splits
+    nodes = [everything] * len(splits.attributes)
+    columns = (splits.attributes, splits.at, splits.missing_left, splits.together, splits.left, splits.right)
+    for split, (attribute, at, missing_left, together, to_left, to_right) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        asked = attribute, at, missing_left, *together
+        sides = sides_of.get(asked)
+        if sides is None:
+            own, start = (1 << sizes[attribute]) - 1, starts[attribute]
+            others = everything ^ own << start
+            left, right = _split(trees, split, own)
+            sides = sides_of[asked] = left << start | others, right << start | others
+        here, (left, right) = nodes[split], sides
+        left &= here
+        right &= here
+        distinct.add(left)
+        distinct.add(right)
+        if to_left >= 0:
+            nodes[to_left] = left
+        if to_right >= 0:
+            nodes[to_right] = right
+    return _write_rules(distinct - {everything}, sizes, starts)
+
+
+def _split(trees: BoostedTrees, split: int, everything: int) -> tuple[int, int]:
+    """The codes that go left and those that go right at a split. A number is cut in the middle between two codes that
+    occur at the site; categories that do not occur there go where all go that are not named."""
+    attribute, at = int(trees.splits.attributes[split]), int(trees.splits.at[split])
+    codes, kind = trees.codes[attribute].tolist(), trees.layout.kinds[attribute]
+    if kind not in (NUMBER, GAPPED):
+        left = sum(1 << codes[place] for place in trees.splits.together[split].tolist() if place >= 0)
+        return left, everything & ~left
+    last = len(codes) - 1 - (kind == GAPPED)
+    highest = 0 if at == 0 else (codes[at] + codes[at + 1]) // 2 if at < last else everything.bit_length()
+    missing = 1 << MISSING
+    left = (1 << (highest + 1)) - 1 & everything & ~missing
+    right = everything & ~left & ~missing
+    # Without missing values at this site it has not learned where they belong: they fulfil neither side.
+    if kind == GAPPED:
+        return (left | missing, right) if trees.splits.missing_left[split] else (left, right | missing)
+    return left, right
+
+
+def _write_rules(nodes: set[int], sizes: Sequence[int], starts: Sequence[int]) -> list[Rule]:
+    """What each node says, attribute after attribute; nothing of those whose every code it allows."""
+    owner = [index for index, size in enumerate(sizes) for _ in range(size)]
+    everything = (1 << len(owner)) - 1
+    own = [(1 << size) - 1 << start for size, start in zip(sizes, starts, strict=False)]
+    written: dict[tuple[int, int], Condition] = {}
+    rules = []
+    for node in nodes:
+        conditions = []
+        excluded = everything ^ node
+        while excluded:
+            attribute = owner[(excluded & -excluded).bit_length() - 1]
+            codes = node & own[attribute]
+            if not codes:  # nobody
+                break
+            condition = written.get((attribute, codes))
+            if condition is None:
+                condition = written[attribute, codes] = _write_bits(attribute, codes >> starts[attribute])
+            conditions.append(condition)
+            excluded &= ~own[attribute]
+        else:
+            rules.append(tuple(conditions))
+    return sorted(rules)
+
+
+def _write_bits(attribute: int, codes: int) -> Condition:
+    """The condition that the codes of these bits fulfil."""
+    ends, at = [attribute], 0
+    while codes:
+        ends.append(at + (codes & -codes).bit_length() - 1)
+        codes >>= ends[-1] - at
+        length = (~codes & codes + 1).bit_length() - 1  # of the run that begins with the lowest bit
+        ends.append(ends[-1] + length - 1)
+        codes >>= length
+        at = ends[-1] + 1
+    return tuple(ends)

@@ -5,6 +5,12 @@ for the loss at steps of several lengths, and for the gradient of all columns an
 the full step, which is nearly always taken: one question is one step. The working columns are those that are in the
 model or near to it, and those that violate the optimality conditions most, not all of them of one family: of rules
 about the same attributes the first few say what the others would say again.
+
+Each step solves a small problem: an L1-penalised quadratic. Coordinate descent finds soon which coefficients are not
+zero, and then crawls where columns are nearly alike; so these coefficients are solved for as a whole, each time up to
+where the first of them would change its sign. It may also crawl in finding them: then they come in one at a time, the
+one that helps most first, and the others are solved for in between (an active-set method; the objective falls with
+every step, so that no set comes twice).
 """
 
 from __future__ import annotations
@@ -16,9 +22,9 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.compiling import compiled
 from concilium.errors import HouseError
 from concilium.protocol.conversation import Conversation
-from concilium.rulefit.descent import minimise
 from concilium.rulefit.fitting import MOST_WORKING, Coefficients, Sums
 from concilium.rulefit.terms import RuleTerms
 
@@ -34,6 +40,17 @@ MOST_GROWTH = 150
 NEAR = 0.97
 # The violation of the k-th worst of a family counts for itself over k to this power.
 CROWDING = 0.5
+MOST_ROUNDS = 100
+SWEEPS = 100
+# Sums come rounded, and rounding may bend the parabola of columns that are alike the wrong way round: then it is bent
+# back by as little of its greatest curvature as does.
+RIDGES = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
+# A path has so many penalties, down to this part of the largest.
+PATH_LENGTH = 12
+PATH_END = 0.01
+MOST_TERMS = 200
+# No data are so strong that a term would pay this.
+NO_TERM = 1e9
 
 
 @dataclass(frozen=True)
@@ -120,16 +137,18 @@ def fit(
     while questions < MOST_QUESTIONS:
         now = objective(point.w, point.loss)
         # The small problem is solved as well as the large one deserves by now.
-        target, promised = propose(point, penalty, 1e-2 * float(np.sqrt(np.clip(gap, tolerance * now, 1e-4))))
-        outside = violations(point, penalty)
+        target, promised = _propose(
+            point, penalty, 1e-2 * float(np.sqrt(np.clip(gap, tolerance * now, 1e-4)))
+        )
+        outside = _violations(point, penalty)
         # No optimum has coefficients that add up to more than the objective of now / penalty (it would cost more), so
         # that columns which are not worked on cannot help by more than that times the worst violation.
         gap = promised + float(outside.max(initial=0.0)) * now / penalty
         if gap <= tolerance * max(1e-3, now):
             return NewtonFit(point.w, now, gap, questions, True, point)
         growth = int(np.clip(np.count_nonzero(target[1:]), GROWTH, MOST_GROWTH))
-        worst = find_worst(outside, columns.families, growth)
-        working = grow(point, target, worst, penalty, MOST_WORKING)
+        worst = _find_worst(outside, columns.families, growth)
+        working = _grow(point, target, worst, penalty, MOST_WORKING)
         step = target - point.w
         losses, full = yield from look([point.w + length * step for length in STEPS], working)
         values = [
@@ -147,7 +166,7 @@ def fit(
     return NewtonFit(point.w, objective(point.w, point.loss), gap, questions, False, point)
 
 
-def propose(point: Point, penalty: float, tolerance: float) -> tuple[NDArray[np.float64], float]:
+def _propose(point: Point, penalty: float, tolerance: float) -> tuple[NDArray[np.float64], float]:
     """The Newton step from here, over the working columns, and by how much the quadratic says it helps."""
     index = np.array([0, *(column + 1 for column in point.working)])
     at, gradient = point.w[index], point.gradient[index]
@@ -155,7 +174,7 @@ def propose(point: Point, penalty: float, tolerance: float) -> tuple[NDArray[np.
     penalties[0] = 0
     # A ridge far below the precision that is asked for: equal columns have no single solution.
     hessian = point.hessian + 1e-10 * np.eye(len(index))
-    solution = minimise(gradient, hessian, at, penalties, tolerance)
+    solution = _minimise(gradient, hessian, at, penalties, tolerance)
     step = solution - at
     helps = -(gradient @ step + 0.5 * step @ hessian @ step)
     helps -= penalty * float(np.abs(solution[1:]).sum() - np.abs(at[1:]).sum())
@@ -164,7 +183,7 @@ def propose(point: Point, penalty: float, tolerance: float) -> tuple[NDArray[np.
     return target, max(0.0, float(helps))
 
 
-def violations(point: Point, penalty: float) -> NDArray[np.float64]:
+def _violations(point: Point, penalty: float) -> NDArray[np.float64]:
     """By how much each column that is not worked on breaks the optimality conditions."""
     w, gradient = point.w[1:], point.gradient[1:]
     outside = np.where(
@@ -174,7 +193,7 @@ def violations(point: Point, penalty: float) -> NDArray[np.float64]:
     return outside
 
 
-def find_worst(outside: NDArray[np.float64], families: NDArray[np.intp], most: int) -> list[int]:
+def _find_worst(outside: NDArray[np.float64], families: NDArray[np.intp], most: int) -> list[int]:
     """The columns that violate most, at most so many of them; members of one family crowd each other out."""
     violating = np.flatnonzero(outside)
     order = violating[np.lexsort((violating, -outside[violating], families[violating]))]
@@ -186,10 +205,175 @@ def find_worst(outside: NDArray[np.float64], families: NDArray[np.intp], most: i
     return worst
 
 
-def grow(point: Point, target: NDArray[np.float64], worst: list[int], penalty: float, most: int) -> list[int]:
+def _grow(
+    point: Point, target: NDArray[np.float64], worst: list[int], penalty: float, most: int
+) -> list[int]:
     """The columns to work on next: those in the model or near to it, and the worst violators."""
     near = (target[1:] != 0) | (point.w[1:] != 0) | (np.abs(point.gradient[1:]) > NEAR * penalty)
     kept = [column for column in point.working if near[column]]
     if len(kept) + len(worst) > most:
         kept = [column for column in kept if target[1 + column] != 0]
     return [*kept, *worst][:most]
+
+
+def _minimise(
+    gradient: NDArray[np.float64],
+    hessian: NDArray[np.float64],
+    at: NDArray[np.float64],
+    penalties: NDArray[np.float64],
+    tolerance: float,
+) -> NDArray[np.float64]:
+    """The w of least g.(w - at) + (w - at).H.(w - at)/2 + sum of penalty x |w|; a penalty of 0 leaves one free."""
+    problem = _Problem(gradient, np.ascontiguousarray(hessian), at, penalties)
+    w = at.astype(np.float64).copy()
+    for _ in range(MOST_ROUNDS):
+        settled = _sweep(problem.slope(w), problem.hessian, w, penalties, tolerance, SWEEPS)
+        gained = problem.solve_all(w)
+        if settled and gained <= tolerance**2:
+            break
+        if not settled and problem.let_in(w, tolerance):
+            break
+    return w
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The quadratic around `at`, and the penalties; its methods move a w in place, and only ever down."""
+
+    gradient: NDArray[np.float64]
+    hessian: NDArray[np.float64]
+    at: NDArray[np.float64]
+    penalties: NDArray[np.float64]
+
+    def slope(self, w: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The gradient of the quadratic at w."""
+        slope: NDArray[np.float64] = self.gradient + self.hessian @ (w - self.at)
+        return slope
+
+    def let_in(self, w: NDArray[np.float64], tolerance: float) -> bool:
+        """One coefficient after another; whether none is left that would move by more than the tolerance."""
+        curve = np.diagonal(self.hessian)
+        root = np.sqrt(np.where(curve > 0, curve, np.inf))
+        for _ in range(2 * len(w)):
+            slope = self.slope(w)
+            pull = np.where(w == 0, np.maximum(np.abs(slope) - self.penalties, 0.0), 0.0) / root
+            best = int(np.argmax(pull))
+            if pull[best] <= tolerance:
+                return True
+            w[best] = -np.sign(slope[best]) * pull[best] / root[best]
+            self.solve_all(w)
+        return False
+
+    def solve_all(self, w: NDArray[np.float64]) -> float:
+        """Solve for what is not zero, without what becomes zero on the way: by how much that helped."""
+        gained = 0.0
+        for _ in range(len(w)):
+            helped, whole = self.solve(w)
+            gained += helped
+            if whole:
+                break
+        return gained
+
+    def solve(self, w: NDArray[np.float64]) -> tuple[float, bool]:
+        """Move what is not zero to where it would be best with the signs it has, or to the first zero on the way: by
+        how much that helped, and whether it went all the way. It is a parabola up to there, so that it only falls."""
+        free = np.flatnonzero((w != 0) | (self.penalties == 0))
+        pull = -(self.slope(w)[free] + self.penalties[free] * np.sign(w[free]))
+        curve = self.hessian[np.ix_(free, free)]
+        for ridge in RIDGES:
+            bent = curve + ridge * curve.max() * np.eye(len(free)) if ridge else curve
+            try:
+                step = np.linalg.solve(bent, pull)
+            except np.linalg.LinAlgError:
+                continue
+            turning = np.flatnonzero((self.penalties[free] > 0) & (w[free] * step < 0))
+            ends = -w[free][turning] / step[turning]
+            length = min(1.0, float(ends.min(initial=1.0)))
+            gained = length * float(pull @ step) - 0.5 * length**2 * float(step @ curve @ step)
+            if gained >= 0 and pull @ step >= 0:
+                moved = w[free] + length * step
+                moved[turning[ends <= length]] = 0.0
+                w[free] = moved
+                return gained, not np.any(ends <= length)
+        return 0.0, True
+
+
+@compiled()
+def _sweep(
+    slope: NDArray[np.float64],
+    hessian: NDArray[np.float64],
+    w: NDArray[np.float64],
+    penalties: NDArray[np.float64],
+    tolerance: float,
+    most: int,
+) -> bool:
+    """Coordinate descent, until nothing moves or for so many sweeps; whether nothing moves."""
+    size = len(w)
+    everything = True
+    for _ in range(most):
+        largest = 0.0
+        for j in range(size):
+            curve = hessian[j, j]
+            if curve <= 0.0 or (not everything and w[j] == 0.0):
+                continue
+            pull = w[j] - slope[j] / curve
+            least = penalties[j] / curve
+            new = pull - least if pull > least else (pull + least if pull < -least else 0.0)
+            step = new - w[j]
+            if step != 0.0:
+                for k in range(size):
+                    slope[k] += step * hessian[k, j]
+                w[j] = new
+                largest = max(largest, abs(step) * np.sqrt(curve))
+        if largest <= tolerance:
+            if everything:
+                return True
+            everything = True
+        else:
+            # What is not zero is settled first: a full sweep is only there to find what must come in.
+            everything = False
+    return False
+
+
+@dataclass(frozen=True)
+class PenaltyTried:
+    """A penalty, the mean loss of its model on held-out patients, and how many terms the model has."""
+
+    penalty: float
+    deviance: float
+    terms: int
+
+
+def fit_path(
+    ask: AskSums,
+    ask_held_out: Callable[[tuple[Coefficients, ...]], Conversation[NDArray[np.float64]]],
+    columns: Columns,
+    penalties: list[float] | None,
+    length: int = PATH_LENGTH,
+) -> Conversation[list[PenaltyTried]]:
+    """Fit a path over penalties, and return the mean loss of each model on the patients held out.
+
+    Three in ten patients of every site are held out; the path is fitted to the others, each model from where the last
+    ended. A path that is not given goes from the largest penalty at which a model has a term down to a hundredth of it,
+    or to before the first model with more than MOST_TERMS terms. One question then asks for the loss of all these
+    models on the patients held out.
+    """
+    given = penalties is not None
+    largest = NO_TERM if penalties is None else max(penalties)
+    start = yield from fit(ask, columns, largest, tolerance=1e-6)
+    if penalties is None:
+        largest = float(np.abs(start.point.gradient[1:]).max(initial=0.0)) or 1.0
+        penalties = np.geomspace(largest, PATH_END * largest, length + 1)[1:].tolist()
+    models: list[tuple[float, NDArray[np.float64]]] = []
+    point = start.point
+    for penalty in sorted(penalties, reverse=True):
+        fitted = yield from fit(ask, columns, penalty, tolerance=1e-5, start=point)
+        if models and not given and np.count_nonzero(fitted.w[1:]) > MOST_TERMS:
+            break
+        models.append((penalty, fitted.w))
+        point = fitted.point
+    losses = yield from ask_held_out(tuple(Coefficients.of(w) for _, w in models))
+    return [
+        PenaltyTried(penalty, float(loss), int(np.count_nonzero(w[1:])))
+        for (penalty, w), loss in zip(models, losses, strict=True)
+    ]

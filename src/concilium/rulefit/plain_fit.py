@@ -30,17 +30,25 @@ from concilium.protocol.questions import Gaussian, Laplace
 from concilium.protocol.schema import SchemaSeen, find_foreign_codings, set_against_rest
 from concilium.protocol.sums import choose_places
 from concilium.records.columns import Value, label
-from concilium.rulefit import fedda, newton, path
-from concilium.rulefit.body import RuleBody, TakenTerm
-from concilium.rulefit.cutoffs import WIDE_EDGES, cut, measure, missed, rescale, say_missed
+from concilium.rulefit import fedda, newton
+from concilium.rulefit.body import Outcome, RuleBody, TakenTerm, say_number
+from concilium.rulefit.cutoffs import (
+    WIDE_EDGES,
+    AskRuleSchema,
+    Noise,
+    cut,
+    judge_bins,
+    list_some,
+    measure,
+    missed,
+    rescale,
+    say_missed,
+    share_attributes,
+)
 from concilium.rulefit.fit_questions import LEARNING, FitQuestions
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.generation import AskRules
-from concilium.rulefit.noisy_bins import Noise, judge_bins, list_some
-from concilium.rulefit.outcome import Outcome, say_number
-from concilium.rulefit.rules import Rule
-from concilium.rulefit.schema import AskRuleSchema, share_attributes
-from concilium.rulefit.terms import Line, RuleTerms
+from concilium.rulefit.terms import Line, Rule, RuleTerms
 
 if TYPE_CHECKING:
     from concilium.rulefit.rulefit import RuleFit
@@ -128,17 +136,15 @@ class PlainFit:
                 "no attribute is left to make rules of: "
                 + "; ".join(f"{name}: {why}" for name, why in left_out.items())
             )
+        places = choose_places(partners.hospitals)
         if rulefit.scale == "within" and lines:
-            about = RuleTerms(tuple(attributes), (), tuple(lines))
-            places = choose_places(partners.hospitals)
-            asked = FitQuestions(rulefit.query, rulefit.target, outcome, about, places)
-            rates = yield from asked.ask_rates(range(len(lines)))
+            terms = RuleTerms(tuple(attributes), (), tuple(lines))
+            scaling = FitQuestions(rulefit.query, rulefit.target, outcome, terms, places)
+            rates = yield from scaling.ask_rates(range(len(lines)))
             lines = rescale(lines, rates.deviation.tolist())
         rules = yield from self._gather_rules(outcome, attributes, warnings)
         terms = RuleTerms(tuple(attributes), tuple(rules), tuple(lines))
-        questions = FitQuestions(
-            rulefit.query, rulefit.target, outcome, terms, choose_places(partners.hospitals)
-        )
+        questions = FitQuestions(rulefit.query, rulefit.target, outcome, terms, places)
         w, tally = yield from self._solve(questions, warnings)
         body, said = yield from self._tell(questions, w, classes, tally)
         if not body.taken:
@@ -156,7 +162,7 @@ class PlainFit:
 
     def _find_outcome(self, schemas: Mapping[str, SchemaSeen], measured: bool) -> tuple[list[Value], Outcome]:
         """What is predicted: two classes, the positive one second, or a number within its range."""
-        target, positive = self.rulefit.target, self.rulefit.positive
+        target = self.rulefit.target
         if measured:
             edges = self.rulefit.bins[target]
             if len(edges) < 2:
@@ -166,6 +172,11 @@ class PlainFit:
         if len(classes) < 2:
             only = f"{target} = {label(classes[0])}" if classes else f"no {target}"
             raise HouseError(f"all patients of the query have {only}: there is nothing to predict")
+        return self._order_classes(classes)
+
+    def _order_classes(self, classes: Sequence[Value]) -> tuple[list[Value], Outcome]:
+        """The two classes of a target with these values, the positive one second."""
+        target, positive = self.rulefit.target, self.rulefit.positive
         if positive is None:
             if len(classes) > 2:
                 raise StudyError(
@@ -208,7 +219,7 @@ class PlainFit:
         """Attributes with their cutoffs, linear terms, and the attributes without any cutoff, and why."""
         most = self.rulefit.most_cutoffs
         numbers = [attribute for attribute in attributes if attribute.numeric]
-        charged = [a for a in numbers if self.is_told_with_noise(a)]
+        charged = [a for a in numbers if self._is_told_with_noise(a)]
         histograms, without = yield from self._ask_noisy(partners, charged, warnings)
         plain = [a for a in numbers if a not in charged]
         histograms |= yield from self._ask_histograms(plain)
@@ -289,7 +300,16 @@ class PlainFit:
             f"an 'epsilon' of {self.rulefit.epsilon} is too small for any question to be answered"
         )
 
-    def is_told_with_noise(self, attribute: Attribute) -> bool:
+    def find_objection_to_counts(self, question: AskCounts) -> str | None:
+        """Why the study does not need these counts: it asks for histograms only, and for some with noise."""
+        if question.classes is not None or question.totals or question.tree or question.sample:
+            return "it asks for more than histograms, for cutoffs"
+        for attribute in question.attributes if question.noise is None else ():
+            if attribute.name != self.rulefit.target and self._is_told_with_noise(attribute):
+                return f"the histogram of {attribute.name!r} is told with noise in this study, and it asks exactly"
+        return None
+
+    def _is_told_with_noise(self, attribute: Attribute) -> bool:
         """Whether hospitals that agreed to the study tell the histogram of a number with noise, and not otherwise."""
         most = self.rulefit.most_cutoffs
         edges = self.rulefit.bins.get(attribute.name, attribute.edges)
@@ -373,7 +393,7 @@ class PlainFit:
             return averaged.w, None
         columns = newton.Columns.of(questions.terms)
         if not isinstance(penalty, float):
-            tried = yield from path.walk(
+            tried = yield from newton.fit_path(
                 partial(questions.ask_sums, part=LEARNING),
                 questions.ask_losses_of_held_out,
                 columns,
@@ -385,9 +405,9 @@ class PlainFit:
                 f"of {len(tried)} penalties {best.penalty:.3g} had the least loss on patients held out "
                 f"({best.deviance:.4f})"
             )
-            if penalty == "auto" and len(tried) < path.LENGTH:
+            if penalty == "auto" and len(tried) < newton.PATH_LENGTH:
                 warnings.append(
-                    f"smaller penalties were not tried: their models have more than {path.MOST_TERMS} terms, which "
+                    f"smaller penalties were not tried: their models have more than {newton.MOST_TERMS} terms, which "
                     "nobody reads; a list of penalties is tried whole"
                 )
             penalty = best.penalty
@@ -418,8 +438,8 @@ class PlainFit:
             TakenTerm(
                 column,
                 round(float(rates.support[index]), 12),
-                finite(rates.inside[index]),
-                finite(rates.outside[index]),
+                _finite(rates.inside[index]),
+                _finite(rates.outside[index]),
                 float(rates.deviation[index]),
             )
             for index, column in enumerate(columns)
@@ -449,5 +469,5 @@ class PlainFit:
         return body, said
 
 
-def finite(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None

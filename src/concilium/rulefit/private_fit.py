@@ -35,16 +35,19 @@ from concilium.protocol.questions import Gaussian
 from concilium.protocol.schema import set_against_rest, state_values
 from concilium.protocol.sums import read_reals
 from concilium.records.columns import Value, label
-from concilium.rulefit.body import RuleBody, TakenTerm
-from concilium.rulefit.cutoffs import RULE_DEVIATION, measure
-from concilium.rulefit.drawing import draw_rules
+from concilium.rulefit.body import Outcome, RuleBody, TakenTerm
+from concilium.rulefit.cutoffs import RULE_DEVIATION, Noise, judge_bins, measure
 from concilium.rulefit.fitting import Coefficients
-from concilium.rulefit.gradient import AskGradient
-from concilium.rulefit.moments import find_products, multiply
-from concilium.rulefit.noisy_bins import Noise, judge_bins
-from concilium.rulefit.noisy_descent import descend
-from concilium.rulefit.outcome import Outcome
-from concilium.rulefit.shapes import NoisyPatients, Shape, count_patients, shape
+from concilium.rulefit.gradient import AskGradient, descend
+from concilium.rulefit.private_terms import (
+    NoisyPatients,
+    Shape,
+    count_patients,
+    draw_rules,
+    find_products,
+    multiply,
+    shape,
+)
 from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
 
 if TYPE_CHECKING:
@@ -165,13 +168,13 @@ class PrivateFit:
         outcome = Outcome(positive=positive)
         tables, variance = yield from self._ask_tables(partners, positive)
         patients = count_patients(tables)
-        attributes, tables, said_of_bins = leave_out_lone(
+        attributes, tables, said_of_bins = _leave_out_lone(
             self.attributes, tables, Noise(2 * variance * float(partners.noise_factor))
         )
-        shapes, lines = draw_shapes(attributes, tables, rulefit.most_cutoffs, patients, variance)
-        terms = choose_terms(shapes, lines, rulefit.seed)
-        moments = find_moments(terms, shapes)
-        terms = msgspec.structs.replace(terms, norm=choose_norm(moments))
+        shapes, lines = _draw_shapes(attributes, tables, rulefit.most_cutoffs, patients, variance)
+        terms = _choose_terms(shapes, lines, rulefit.seed)
+        moments = _find_moments(terms, shapes)
+        terms = msgspec.structs.replace(terms, norm=_choose_norm(moments))
         w = yield from self._descend(partners, outcome, terms, moments, patients)
         deviation = np.sqrt(np.maximum(np.diag(moments) - moments[0] ** 2, 0.0))
         # Of noisy tables that are paid for: post-processing.
@@ -246,11 +249,11 @@ class PrivateFit:
 
         rate = patients.positive / patients.total
         noise = float(variance) ** 0.5 * 2.0**-PLACES / patients.total
-        start, doubt = begin(terms, patients)
+        start, doubt = _begin(terms, patients)
         return (yield from descend(ask, start, rate * (1 - rate) * moments, doubt, noise, GRADIENTS))
 
 
-def leave_out_lone(
+def _leave_out_lone(
     attributes: Sequence[Attribute], tables: Sequence[NDArray[np.int64]], noise: Noise
 ) -> tuple[list[Attribute], list[NDArray[np.int64]], list[str]]:
     """The attributes and tables without the numbers whose patients are all in one bin, by counts over both classes with
@@ -267,7 +270,7 @@ def leave_out_lone(
     return [attribute for attribute, _ in kept], [table for _, table in kept], said + hidden
 
 
-def draw_shapes(
+def _draw_shapes(
     attributes: Sequence[Attribute],
     tables: Sequence[NDArray[np.int64]],
     cutoffs: int | None,
@@ -277,13 +280,7 @@ def draw_shapes(
     """The shapes of the best attributes, in order of names, with at most so many cutoffs, and their linear terms."""
     shapes = []
     for attribute, table in zip(attributes, tables, strict=True):
-        kept, merged, cells = attribute, table, np.ones(len(table))
-        if attribute.numeric and cutoffs is not None and len(attribute.edges) > cutoffs:
-            chosen = choose_cutoffs(table.sum(axis=1), attribute.edges, cutoffs) or attribute.edges[:1]
-            kept = Attribute(attribute.name, tuple(chosen))
-            starts = [0, 1, *(attribute.edges.index(edge) + 2 for edge in chosen)]
-            merged = np.add.reduceat(table, starts, axis=0)
-            cells = np.diff([*starts, len(table)]).astype(np.float64)
+        kept, merged, cells = _merge_bins(attribute, table, cutoffs)
         shapes.append(shape(kept, merged, patients, variance * cells))
     best = sorted(range(len(shapes)), key=lambda i: (-shapes[i].deviation, i))[:MOST_ATTRIBUTES]
     best.sort(key=lambda i: attributes[i].name)
@@ -295,7 +292,20 @@ def draw_shapes(
     return [shapes[i] for i in best], lines
 
 
-def choose_terms(shapes: Sequence[Shape], lines: Sequence[Line], seed: int) -> RuleTerms:
+def _merge_bins(
+    attribute: Attribute, table: NDArray[np.int64], cutoffs: int | None
+) -> tuple[Attribute, NDArray[np.int64], NDArray[np.float64]]:
+    """The attribute with at most so many cutoffs, its table, and how many cells each row of that is the sum of."""
+    if not attribute.numeric or cutoffs is None or len(attribute.edges) <= cutoffs:
+        return attribute, table, np.ones(len(table))
+    chosen = choose_cutoffs(table.sum(axis=1), attribute.edges, cutoffs) or attribute.edges[:1]
+    starts = [0, 1, *(attribute.edges.index(edge) + 2 for edge in chosen)]
+    merged = np.add.reduceat(table, starts, axis=0)
+    cells = np.diff([*starts, len(table)]).astype(np.float64)
+    return Attribute(attribute.name, tuple(chosen)), merged, cells
+
+
+def _choose_terms(shapes: Sequence[Shape], lines: Sequence[Line], seed: int) -> RuleTerms:
     """Rules from the seed, the linear terms, and every shape that is not flat."""
     steps = [
         Steps(index, tuple((HEIGHT * each.heights).tolist()))
@@ -310,7 +320,7 @@ def choose_terms(shapes: Sequence[Shape], lines: Sequence[Line], seed: int) -> R
     )
 
 
-def find_moments(terms: RuleTerms, shapes: Sequence[Shape]) -> NDArray[np.float64]:
+def _find_moments(terms: RuleTerms, shapes: Sequence[Shape]) -> NDArray[np.float64]:
     """The second moments of all columns, intercept first, as if attributes were independent."""
     middles = []
     for each in shapes:
@@ -320,12 +330,12 @@ def find_moments(terms: RuleTerms, shapes: Sequence[Shape]) -> NDArray[np.float6
     return multiply(find_products(terms, middles), [each.shares for each in shapes])
 
 
-def choose_norm(moments: NDArray[np.float64]) -> float:
+def _choose_norm(moments: NDArray[np.float64]) -> float:
     """The length to which rows are scaled down, in quarters: it enters the price, which is kept in short fractions."""
     return max(4, math.ceil(4 * NORM * float(np.sqrt(np.trace(moments))))) / 4
 
 
-def begin(terms: RuleTerms, patients: NoisyPatients) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _begin(terms: RuleTerms, patients: NoisyPatients) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Where the coefficients start, and how far from there each may be."""
     counts = [1, len(terms.rules), len(terms.lines), len(terms.steps)]
     start = np.repeat([patients.log_odds, 0.0, 0.0, START / HEIGHT], counts)

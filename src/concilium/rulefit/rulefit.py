@@ -45,25 +45,29 @@ from concilium.protocol.edges import MOST_EDGES
 from concilium.protocol.questions import Statistic
 from concilium.records.columns import label
 from concilium.rulefit.body import RuleBody
-from concilium.rulefit.charts import draw_importances, draw_rates
 from concilium.rulefit.cutoffs import WIDE_EDGES
 from concilium.rulefit.design import Design, build, find_codes
-from concilium.rulefit.explanation import explain
 from concilium.rulefit.fit_questions import HELD_OUT
-from concilium.rulefit.fitting import AskReals
+from concilium.rulefit.fitting import AskRates, AskReals
 from concilium.rulefit.generation import MOST_LEAVES, MOST_TREES, AskRules
-from concilium.rulefit.path import PenaltyTried
+from concilium.rulefit.newton import PenaltyTried
 from concilium.rulefit.plain_fit import PlainFit
 from concilium.rulefit.private_fit import PrivateFit
-from concilium.rulefit.rates import AskRates
-from concilium.rulefit.rules import read_codes
-from concilium.rulefit.table import Row, draw_table, make_table, rank_attributes
-from concilium.rulefit.terms import keep
+from concilium.rulefit.reading import (
+    Row,
+    draw_importances,
+    draw_rates,
+    draw_table,
+    explain,
+    make_table,
+    rank_attributes,
+)
+from concilium.rulefit.terms import keep, read_codes
 
 read_leaves = number(lambda leaves: 2 <= leaves <= MOST_LEAVES)
 
 
-def read_penalty(value: Any) -> float | list[float] | str:
+def _read_penalty(value: Any) -> float | list[float] | str:
     """A penalty, several to choose from (the largest first), or "auto"."""
     if value == "auto":
         return "auto"
@@ -75,7 +79,7 @@ def read_penalty(value: Any) -> float | list[float] | str:
     return sorted({read(unwrap(one)) for one in value}, reverse=True)
 
 
-def read_cutoffs(value: Any) -> int | None:
+def _read_cutoffs(value: Any) -> int | None:
     """A number of cutoffs; None for all."""
     return None if value == "all" else whole(1, MOST_EDGES)(value)
 
@@ -137,7 +141,7 @@ class RuleFit(PrivateMethod[RuleBody]):
         float | Sequence[float] | Literal["auto"],
         Parameter(
             'a number above 0, a list of them, or "auto"',
-            read_penalty,
+            _read_penalty,
             'of the coefficients, against the mean loss; "auto" or a list: chosen by held-out deviance',
         ),
     ] = 0.01
@@ -146,7 +150,7 @@ class RuleFit(PrivateMethod[RuleBody]):
         int | Literal["all"] | None,
         Parameter(
             f'a whole number from 1 to {MOST_EDGES}, or "all"',
-            read_cutoffs,
+            _read_cutoffs,
             'rules cut at so many of the edges at most, at even quantiles of a histogram; None or "all": at all',
         ),
     ] = 20
@@ -243,7 +247,7 @@ class RuleFit(PrivateMethod[RuleBody]):
         between two of the whole numbers that hospitals list as values."""
         if name not in self.bins and not self.way_out.bounded:
             return all((2 * edge).is_integer() for edge in edges) or set(edges) <= set(WIDE_EDGES)
-        return list_cuts(tuple(self.bins.get(name, ()))).issuperset(edges)
+        return _list_cuts(tuple(self.bins.get(name, ()))).issuperset(edges)
 
     def find_objection(self, question: Statistic) -> str | None:
         outcome = question.outcome if isinstance(question, AskReals | AskRules) else None
@@ -254,11 +258,9 @@ class RuleFit(PrivateMethod[RuleBody]):
         if isinstance(question, AskRates) and question.scored is not None and not self.rule.tallied:
             return "it asks what chances patients have, and the study's decision does not need that"
         if isinstance(question, AskCounts) and isinstance(self._way, PlainFit):
-            if question.classes is not None or question.totals or question.tree or question.sample:
-                return "it asks for more than histograms, for cutoffs"
-            for attribute in question.attributes if question.noise is None else ():
-                if attribute.name != self.target and self._way.is_told_with_noise(attribute):
-                    return f"the histogram of {attribute.name!r} is told with noise in this study, and it asks exactly"
+            objection = self._way.find_objection_to_counts(question)
+            if objection is not None:
+                return objection
         return super().find_objection(question)
 
     def converse(self, partners: Partners) -> Conversation[Learned[RuleBody]]:
@@ -386,6 +388,6 @@ class RuleFit(PrivateMethod[RuleBody]):
 
 
 @lru_cache(maxsize=1024)
-def list_cuts(edges: tuple[float, ...]) -> frozenset[float]:
+def _list_cuts(edges: tuple[float, ...]) -> frozenset[float]:
     """Where a study with these edges of an attribute may cut it."""
     return frozenset((*edges, *WIDE_EDGES, *(math.nextafter(edge, math.inf) for edge in edges)))

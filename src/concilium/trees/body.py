@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.models.threshold import Decided, choose_one
+from concilium.protocol.attributes import find_runs
 from concilium.records.columns import Value, label
-from concilium.trees.conditions import condition
-from concilium.trees.shares import class_shares
 
 # Patients that every node or value is given beforehand where nothing may be certain, with the class shares of all.
 BEFOREHAND = 1.0
@@ -68,7 +67,9 @@ class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.attribute is None:
             return []
         edges = bins.get(self.attribute)
-        return [(node, condition(self.attribute, values, edges, rest)) for node, values, rest in self.groups]
+        return [
+            (node, _say_branch(self.attribute, values, edges, rest)) for node, values, rest in self.groups
+        ]
 
 
 class BodyOfTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -149,16 +150,7 @@ class TreeBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             raise ValueError("a tree's classes must differ")
         reached = {0}
         for index, node in enumerate(self.nodes):
-            if len(node.counts) != len(self.classes) or min(node.counts) < 0:
-                raise ValueError(f"node {index} must have one count for each class")
-            if (node.attribute is None) != (not node.branches):
-                raise ValueError(f"node {index} must have an attribute and branches, or neither")
-            edges = self.bins.get(node.attribute or "")
-            if edges is not None and any(
-                b.value is not None and (not isinstance(b.value, int) or not 0 <= b.value <= len(edges))
-                for b in node.branches
-            ):
-                raise ValueError(f"node {index} has a branch for a bin that its attribute does not have")
+            self._check_node(index, node)
             for child in node.children:
                 if not index < child < len(self.nodes) or child in reached:
                     raise ValueError(
@@ -167,3 +159,51 @@ class TreeBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=Tru
                 reached.add(child)
         if len(reached) != len(self.nodes):
             raise ValueError("a node is never reached")
+
+    def _check_node(self, index: int, node: TreeNode) -> None:
+        """Raise ValueError unless the node's counts, attribute and branches fit together."""
+        if len(node.counts) != len(self.classes) or min(node.counts) < 0:
+            raise ValueError(f"node {index} must have one count for each class")
+        if (node.attribute is None) != (not node.branches):
+            raise ValueError(f"node {index} must have an attribute and branches, or neither")
+        edges = self.bins.get(node.attribute or "")
+        if edges is not None and any(
+            b.value is not None and (not isinstance(b.value, int) or not 0 <= b.value <= len(edges))
+            for b in node.branches
+        ):
+            raise ValueError(f"node {index} has a branch for a bin that its attribute does not have")
+
+
+def class_shares(counts: Sequence[int]) -> list[float]:
+    """The share of each class; where noise left nobody, no class is likelier than another."""
+    everyone = sum(counts)
+    return [count / everyone if everyone else 1 / len(counts) for count in counts]
+
+
+def _say_branch(
+    attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None, rest: bool = False
+) -> str:
+    """Say a branch in words: `sex = f`, `race in {1, 2, 5}`, `40 <= age < 60`, `smoker = n or missing`.
+
+    Of a binned attribute `values` are numbers of bins. With `rest` the branch is also for values that none names.
+    """
+    named = [value for value in values if value is not None]
+    besides = ["missing"] * (None in values) + ["anything else"] * rest
+    if not named:
+        return f"{attribute} is {' or '.join(besides)}"
+    if edges is not None:
+        parts = [_say_range(attribute, *run, edges) for run in find_runs(map(int, named))]
+    elif len(named) == 1:
+        parts = [f"{attribute} = {label(named[0])}"]
+    else:
+        parts = [f"{attribute} in {{{', '.join(map(label, named))}}}"]
+    return " or ".join([*parts, *besides])
+
+
+def _say_range(attribute: str, first: int, last: int, edges: Sequence[float]) -> str:
+    """The bins from first to last."""
+    if first == 0:
+        return f"{attribute} is known" if last == len(edges) else f"{attribute} < {edges[last]:g}"
+    if last == len(edges):
+        return f"{attribute} >= {edges[first - 1]:g}"
+    return f"{edges[first - 1]:g} <= {attribute} < {edges[last]:g}"

@@ -1,19 +1,25 @@
-"""Why a tree says what it says about one patient, and why an ensemble does: the path taken and what each answer on it
-changed, how the experts voted, and the reasons of one who prevailed."""
+"""Why a tree says what it says about one patient, and why an ensemble does; and what each attribute contributes.
+
+The reasons of a tree are the path taken and what each answer on it changed; those of an ensemble are how the experts
+voted, and the reasons of one who prevailed. An attribute's importance is the entropy that it takes away, over all
+patients who are asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from concilium.models.explanation import Explanation, Reason
 from concilium.models.prediction import NO_ENTRIES, Entries
 from concilium.models.threshold import Decided, choose_one
 from concilium.records.columns import Value, label
-from concilium.trees.body import TreeBody
+from concilium.trees.body import TreeBody, class_shares
+from concilium.trees.growing import xlog2x
 from concilium.trees.settling import mix_shares, spread
-from concilium.trees.shares import class_shares
 
 NO_QUESTION = "asks nothing about the patient here."
 
@@ -27,7 +33,7 @@ def explain(
 ) -> Explanation:
     """The explanation of a path from the root, for the class that is called at its end, or for that of the vote."""
     if any(body.nodes[node].attribute not in {None, *patient} for node in path):
-        return explain_partly(body, patient, vote, dictionary)
+        return _explain_partly(body, patient, vote, dictionary)
     counts = [body.nodes[node].counts for node in path]
     best = body.call(counts[-1]) if vote is None else vote
     shares = [class_shares(node)[best] for node in counts]
@@ -44,7 +50,7 @@ def explain(
                 patients=sum(counts[step]),
             )
         )
-    named, patients, notes = label(body.classes[best]), sum(counts[-1]), say_stopped(body, path[-1], patient)
+    named, patients, notes = label(body.classes[best]), sum(counts[-1]), _say_stopped(body, path[-1], patient)
     first = (
         f"{body.target} = {named} "
         f"({shares[-1]:.0%} of {patients} similar patient{'' if patients == 1 else 's'})."
@@ -62,7 +68,7 @@ def explain(
     )
 
 
-def explain_partly(
+def _explain_partly(
     body: TreeBody, patient: Mapping[str, Any], vote: int | None = None, dictionary: Entries = NO_ENTRIES
 ) -> Explanation:
     """The explanation for a patient of whom not all was entered that the tree asks: each value that was moves the
@@ -84,12 +90,12 @@ def explain_partly(
             condition=f"{name} is missing" if patient[name] is None else f"{name} = {label(patient[name])}",
             before=float(before[best]),
             after=float(after[best]),
-            patients=count_patients(body, resting),
+            patients=_count_patients(body, resting),
         )
         for (before, _, _), (after, resting, name) in pairwise(steps)
     ]
-    named, patients = label(body.classes[best]), count_patients(body, resting)
-    absent = [name for name in order if name not in patient and is_met(body, resting, name)]
+    named, patients = label(body.classes[best]), _count_patients(body, resting)
+    absent = [name for name in order if name not in patient and _is_met(body, resting, name)]
     notes = (
         f"Not entered, and so not counted for or against: {', '.join(absent)}; the answer is weighed over what the "
         "model's patients have there.",
@@ -114,11 +120,11 @@ def explain_partly(
     )
 
 
-def count_patients(body: TreeBody, resting: Mapping[int, float]) -> int:
+def _count_patients(body: TreeBody, resting: Mapping[int, float]) -> int:
     return sum(sum(body.nodes[node].counts) for node in resting)
 
 
-def is_met(body: TreeBody, resting: Mapping[int, float], name: str) -> bool:
+def _is_met(body: TreeBody, resting: Mapping[int, float], name: str) -> bool:
     """Whether an attribute is asked about on the way to one of these nodes, or there."""
     parents = {child: index for index, node in enumerate(body.nodes) for child in node.children}
     for node in resting:
@@ -139,7 +145,7 @@ def say_reasons(named: str, reasons: Sequence[Reason]) -> list[str]:
     ]
 
 
-def say_stopped(body: TreeBody, node: int, patient: Mapping[str, Any]) -> tuple[str, ...]:
+def _say_stopped(body: TreeBody, node: int, patient: Mapping[str, Any]) -> tuple[str, ...]:
     """Why the path ended before a leaf: the patient's value is not known, or none of the model's patients had it."""
     attribute = body.nodes[node].attribute
     if attribute is None:
@@ -163,7 +169,7 @@ def explain_votes(
     speaker = max(agree or against, key=lambda number: (votes[number - 1].patients or 0, -number))
     voice = votes[speaker - 1]
     named, heard = label(called), label(voice.prediction)
-    others = f"; for {label(votes[against[0] - 1].prediction)}: {name_experts(against)}." if against else "."
+    others = f"; for {label(votes[against[0] - 1].prediction)}: {_name_experts(against)}." if against else "."
     return Explanation(
         target=voice.target,
         prediction=called,
@@ -174,7 +180,7 @@ def explain_votes(
         votes=tuple(votes),
         sentences=(
             f"{voice.target} = {named} ({len(agree)} of {len(votes)} experts).",
-            f"For {named}: {name_experts(agree) if agree else 'nobody'}{others}",
+            f"For {named}: {_name_experts(agree) if agree else 'nobody'}{others}",
             f"Expert {speaker}, who knows most patients like this one, says {heard} "
             f"({voice.probability:.0%} of {voice.patients} in its sample):",
             *(say_reasons(heard, voice.reasons) or [f"It {NO_QUESTION}"]),
@@ -184,7 +190,35 @@ def explain_votes(
     )
 
 
-def name_experts(numbers: Sequence[int]) -> str:
+def _name_experts(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"expert {numbers[0]}"
     return f"experts {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
+def add_gains(trees: Iterable[TreeBody]) -> dict[str, float]:
+    """By attribute the bits that asking it takes away, summed over nodes and patients; no less than none where counts
+    are noisy."""
+    gains: dict[str, float] = {}
+    for tree in trees:
+        for node in tree.nodes:
+            if node.attribute is None:
+                continue
+            left = sum(_find_entropy(tree.nodes[child].counts) for child in node.children)
+            gains[node.attribute] = gains.get(node.attribute, 0.0) + max(
+                _find_entropy(node.counts) - left, 0.0
+            )
+    return gains
+
+
+def _find_entropy(counts: Iterable[int]) -> float:
+    """The bits that it takes to tell the class of all these patients."""
+    patients = np.maximum(np.array(list(counts), dtype=np.float64), 0.0)
+    return float(xlog2x(patients.sum(keepdims=True))[0] - xlog2x(patients).sum())
+
+
+def rank(gains: Mapping[str, float]) -> dict[str, float]:
+    """The largest 100, the most important first, by name where equal."""
+    most = max(gains.values(), default=0.0) or 1.0
+    order = sorted(gains, key=lambda name: (-gains[name], name))
+    return {name: 100 * gains[name] / most for name in order}

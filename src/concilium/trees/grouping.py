@@ -39,7 +39,7 @@ def ungrouped(table: NDArray[np.int64]) -> Grouped:
 
 
 def group_values(table: NDArray[np.int64], attributes: Sequence[Attribute], min_leaf: int = 1) -> Grouped:
-    """A table with its values grouped: cell 0 has the class counts, then come the cells of each attribute."""
+    """Group the values of a table: cell 0 has the class counts, then come the cells of each attribute."""
     merged, first = np.maximum(table, 0), np.arange(len(table))
     start = 1
     for attribute in attributes:
@@ -51,7 +51,7 @@ def group_values(table: NDArray[np.int64], attributes: Sequence[Attribute], min_
             if attribute.numeric and present[-1] == start + MISSING:
                 place[-1] = ANYWHERE
             counts = merged[present]
-            first[present] = present[merge(counts, place, attribute.numeric, min_leaf)]
+            first[present] = present[_merge(counts, place, attribute.numeric, min_leaf)]
             merged[cells] = 0
             np.add.at(merged, first[present], counts)
         start += attribute.size
@@ -59,7 +59,7 @@ def group_values(table: NDArray[np.int64], attributes: Sequence[Attribute], min_
 
 
 @compiled()
-def merge(
+def _merge(
     counts: NDArray[np.int64], place: NDArray[np.int64], line: bool, min_leaf: int
 ) -> NDArray[np.int64]:
     """For each value of a table [value, class] the first value of its group.
@@ -73,18 +73,18 @@ def merge(
     low, high = place.copy(), place.copy()
     total = patients.sum()
     # All of them times the number of patients: what a merger adds to the entropy, and takes from the split's own bits.
-    entropy, width, before = 0.0, xlog2x(total), xlog2x(total)
+    entropy, width, before = 0.0, _xlog2x(total), _xlog2x(total)
     for value in range(values):
-        entropy += xlog2x(patients[value])
-        width -= xlog2x(patients[value])
+        entropy += _xlog2x(patients[value])
+        width -= _xlog2x(patients[value])
     for class_ in range(counts.shape[1]):
-        before -= xlog2x(sums[:, class_].sum())
+        before -= _xlog2x(sums[:, class_].sum())
         for value in range(values):
-            entropy -= xlog2x(sums[value, class_])
+            entropy -= _xlog2x(sums[value, class_])
     loss, bits = np.zeros((values, values)), np.zeros((values, values))
     for one in range(values):
         for other in range(one + 1, values):
-            bits[one, other], loss[one, other] = price(sums, patients, one, other)
+            bits[one, other], loss[one, other] = _price(sums, patients, one, other)
     groups = values
     while groups > 1:
         forced = False
@@ -92,13 +92,13 @@ def merge(
             forced |= leader[one] == one and patients[one] < min_leaf
         if groups == 2 and not forced:
             break
-        first, second = find_pair(
+        first, second = _find_pair(
             loss, leader, patients, low, high, line, min_leaf if forced else 0, TIE * total
         )
         if first == -1:
             break
-        after = divide(before - entropy - loss[first, second], width - bits[first, second])
-        if not forced and after < divide(before - entropy, width) - TIE:
+        after = _divide(before - entropy - loss[first, second], width - bits[first, second])
+        if not forced and after < _divide(before - entropy, width) - TIE:
             break
         entropy += loss[first, second]
         width -= bits[first, second]
@@ -116,12 +116,12 @@ def merge(
         for other in range(values):
             if leader[other] == other and other != first:
                 one, two = min(first, other), max(first, other)
-                bits[one, two], loss[one, two] = price(sums, patients, one, two)
+                bits[one, two], loss[one, two] = _price(sums, patients, one, two)
     return leader
 
 
 @compiled()
-def find_pair(
+def _find_pair(
     loss: NDArray[np.float64],
     leader: NDArray[np.int64],
     patients: NDArray[np.int64],
@@ -151,22 +151,123 @@ def find_pair(
 
 
 @compiled()
-def price(sums: NDArray[np.int64], patients: NDArray[np.int64], one: int, other: int) -> tuple[float, float]:
+def _price(sums: NDArray[np.int64], patients: NDArray[np.int64], one: int, other: int) -> tuple[float, float]:
     """By how much merging two groups lessens the bits of the split, and raises its entropy, times patients."""
-    bits = xlog2x(patients[one] + patients[other]) - xlog2x(patients[one]) - xlog2x(patients[other])
+    bits = _xlog2x(patients[one] + patients[other]) - _xlog2x(patients[one]) - _xlog2x(patients[other])
     loss = bits
     for class_ in range(sums.shape[1]):
         a, b = sums[one, class_], sums[other, class_]
-        loss -= xlog2x(a + b) - xlog2x(a) - xlog2x(b)
+        loss -= _xlog2x(a + b) - _xlog2x(a) - _xlog2x(b)
     return bits, loss
 
 
 @compiled()
-def xlog2x(count: int) -> float:
+def _xlog2x(count: int) -> float:
     return count * np.log2(count) if count > 0 else 0.0
 
 
 @compiled()
-def divide(gain: float, width: float) -> float:
+def _divide(gain: float, width: float) -> float:
     """The gain ratio; one group alone tells nothing."""
     return gain / width if width > 0.5 else -1.0
+
+
+def join_small(table: NDArray[np.int64], attributes: Sequence[Attribute], min_leaf: int) -> Grouped:
+    """Join branches of fewer than `min_leaf` patients, by how many patients have each value (docs/methods.md, 1.4).
+
+    Cell 0 of a node's table has the class counts, then come the cells of each attribute. An attribute is not given up
+    because one of its values is rare. The rare values of a category, and its missing ones where these are few, are one
+    branch together; where even together they are too few, they join the branch of the commonest value. Of a number,
+    small bins join their neighbours towards the commonest bin, so that a branch stays a range, and few missing ones
+    join the commonest. Outcomes play no part. Of equally common values the first in their order counts as the
+    commonest.
+    """
+    if min_leaf <= 1:
+        return ungrouped(table)
+    patients = table.sum(axis=1)
+    small = (patients > 0) & (patients < min_leaf)
+    if not small[1:].any():
+        return ungrouped(table)
+    merged, first = table.copy(), np.arange(len(table))
+    start = 1
+    for attribute in attributes:
+        if small[start : start + attribute.size].any():
+            cells = start + np.array(attribute.in_branch_order, dtype=np.intp)
+            there = cells[patients[cells] > 0]
+            counts = patients[there]
+            last = attribute.numeric and there[-1] == start + MISSING
+            leaders = (
+                _join_bins(counts, bool(last), min_leaf)
+                if attribute.numeric
+                else _join_values(counts, min_leaf)
+            )
+            first[there] = there[leaders]
+            merged[cells] = 0
+            np.add.at(merged, first[there], table[there])
+        start += attribute.size
+    return Grouped(merged, first)
+
+
+@compiled()
+def _join_values(patients: NDArray[np.int64], min_leaf: int) -> NDArray[np.int64]:
+    """For each value that somebody has, the first value of its branch."""
+    leaders = np.arange(len(patients))
+    commonest, rare, of_rare = int(np.argmax(patients)), -1, 0
+    for value in range(len(patients)):
+        if patients[value] < min_leaf:
+            of_rare += patients[value]
+            if rare == -1:
+                rare = value
+    if rare == -1:
+        return leaders
+    together = of_rare >= min_leaf and patients[commonest] >= min_leaf
+    home = rare if together else min(rare, commonest)
+    for value in range(len(patients)):
+        if patients[value] < min_leaf or (value == commonest and not together):
+            leaders[value] = home
+    return leaders
+
+
+@compiled()
+def _join_bins(patients: NDArray[np.int64], missing_last: bool, min_leaf: int) -> NDArray[np.int64]:
+    """The same for bins in a row, and after them the missing ones where `missing_last`."""
+    leaders = np.arange(len(patients))
+    bins = len(patients) - missing_last
+    if bins == 0:
+        return leaders
+    commonest = int(np.argmax(patients[:bins]))
+    own, low, high = int(patients[commonest]), commonest, commonest
+    # From both ends towards the commonest: a branch is whole as soon as it has enough, and the rest of a side is its.
+    begin, here = 0, 0
+    for place in range(commonest):
+        here += patients[place]
+        leaders[place] = begin
+        if here >= min_leaf:
+            begin, here = place + 1, 0
+    if begin < commonest:
+        low, own = begin, own + here
+    end, here = bins - 1, 0
+    for place in range(bins - 1, commonest, -1):
+        here += patients[place]
+        if here >= min_leaf:
+            leaders[place : end + 1] = place
+            end, here = place - 1, 0
+    if end > commonest:
+        high, own = end, own + here
+    with_missing = missing_last and patients[bins] < min_leaf
+    if with_missing:
+        own += int(patients[bins])
+    # Even so it may be too small: then it joins the branch before it, the one after it, or the missing ones.
+    if own < min_leaf:
+        if low > 0:
+            low = leaders[low - 1]
+        elif high < bins - 1:
+            after = leaders[high + 1]
+            while high < bins - 1 and leaders[high + 1] == after:
+                high += 1
+        else:
+            with_missing = missing_last
+    leaders[low : high + 1] = low
+    if with_missing:
+        leaders[bins] = low
+    return leaders

@@ -23,8 +23,7 @@ from concilium.protocol.schema import SharedSchema
 from concilium.protocol.splits import Split, distinct
 from concilium.records.columns import Value
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
-from concilium.trees.grouping import Grouped, group_values
-from concilium.trees.small_branches import join_small
+from concilium.trees.grouping import Grouped, group_values, join_small
 
 TIE = 1e-9
 
@@ -72,7 +71,7 @@ def grow(
     nodes = [GrowingNode(0, tables[0][0])]
     splits: list[Split] = []
     if reduce is not None:
-        kept = [index for index in counted if minority_share(tables[0], sizes, index) > reduce]
+        kept = [index for index in counted if _minority_share(tables[0], sizes, index) > reduce]
         tables[0] = tables[0][[0, *cells_of(sizes, kept)]]
         counted = kept
 
@@ -94,16 +93,18 @@ def grow(
                 continue
             parents[node] = tables[node]
             nodes[node].attribute = counted[position]
-            split_on(nodes, node, here[position], by_group, starts[position])
+            _split_on(nodes, node, here[position], by_group, starts[position])
             splits.append(Split(node, counted[position], nodes[node].children))
             fresh += distinct(nodes[node].children)
         frontier = [node for node in fresh if may_split(nodes[node])]
         if frontier:
-            tables = yield from gather(nodes, parents, frontier, splits, counted, count, subtract)
+            tables = yield from _gather(nodes, parents, frontier, splits, counted, count, subtract)
     return nodes, counted
 
 
-def split_on(nodes: list[GrowingNode], node: int, attribute: Attribute, grouped: Grouped, start: int) -> None:
+def _split_on(
+    nodes: list[GrowingNode], node: int, attribute: Attribute, grouped: Grouped, start: int
+) -> None:
     """Give a node its children: one for each group of values, of those that somebody has."""
     born: dict[int, int] = {}
     for cell in attribute.in_branch_order:
@@ -120,13 +121,13 @@ def cells_of(sizes: Sequence[int], attributes: Sequence[int]) -> list[int]:
     return [cell for index in attributes for cell in range(starts[index], starts[index + 1])]
 
 
-def minority_share(table: Counts, sizes: Sequence[int], attribute: int) -> float:
+def _minority_share(table: Counts, sizes: Sequence[int], attribute: int) -> float:
     """The share of patients who have another than the commonest value."""
     patients = table[cells_of(sizes, [attribute])].sum(axis=1)
     return 1 - float(patients.max(initial=0)) / max(int(patients.sum()), 1)
 
 
-def gather(
+def _gather(
     nodes: Sequence[GrowingNode],
     parents: Mapping[int, Counts],
     frontier: Sequence[int],
@@ -182,7 +183,7 @@ def choose(
     if criterion == "gain-ratio":
         before = (xlog2x(total[:, 0]) - xlog2x(stacked[:, 0, :]).sum(axis=1))[:, None] / total
         width = (xlog2x(own) - np.add.reduceat(xlog2x(patients), starts, axis=1)) / own
-        badness = least_ratio(before - entropy, width, unfit)
+        badness = _least_ratio(before - entropy, width, unfit)
     else:
         badness = np.where(unfit, np.inf, entropy)
     least = badness.min(axis=1)
@@ -190,7 +191,7 @@ def choose(
     return [int(index) if np.isfinite(low) else None for index, low in zip(first, least, strict=True)]
 
 
-def least_ratio(
+def _least_ratio(
     gain: NDArray[np.float64], width: NDArray[np.float64], unfit: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Minus the gain ratio (C4.5): gain per bit that the split itself takes to tell, among the attributes whose

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.models.explanation import Explanation
+from concilium.models.explanation import Explanation, Reason
 from concilium.models.method import documented
 from concilium.models.prediction import AnyPatients
 from concilium.models.risk_counts import read_chances
@@ -26,6 +26,7 @@ from concilium.models.threshold import (
     PERCENT_LEFT_OUT,
     CallingRule,
     Tally,
+    choose_one,
     decide,
     say_decided,
 )
@@ -40,16 +41,15 @@ from concilium.protocol.schema import SharedSchema, share_schema, state_schema
 from concilium.protocol.splits import Split
 from concilium.records.columns import label
 from concilium.trees.body import BEFOREHAND, BodyOfTrees, TreeBody, TreeNode
-from concilium.trees.cautions import find_oddities
-from concilium.trees.evidence import explain_evidence
+from concilium.trees.explanation import rank, say_reasons
 from concilium.trees.growing import GrowingNode, finish, name_cell
-from concilium.trees.importances import rank
 from concilium.trees.plain_tree import PlainTables
-from concilium.trees.private_estimates import estimate
-from concilium.trees.private_growing import TreeBudget
-from concilium.trees.schemas import PLAN_SCHEMA, TreeMethod, ask_schemas
+from concilium.trees.private_growing import TreeBudget, estimate
+from concilium.trees.schemas import PLAN_SCHEMA, TreeMethod, ask_schemas, find_oddities
 from concilium.trees.settling import find_path, settle
 from concilium.trees.votes import AskVotes, Voter
+
+REASONS_SHOWN = 8
 
 
 class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -186,7 +186,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         for number, nodes in enumerate(body.attributes):
             index = place[body.names[number]]
             moved = body.evidence(number) @ np.where(np.arange(2) == positive, 1.0, -1.0)
-            children = lead(nodes[0], schema.attributes[index])
+            children = _lead(nodes[0], schema.attributes[index])
             experts.append(Voter([Split(0, index, children)], list(range(1, len(nodes))), moved[1:].tolist()))
         shares = body.class_shares
         return AskVotes(
@@ -270,7 +270,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             find_path(tree, patient, self.card.dictionary)[-1] if name in patient else 0
             for name, tree in zip(self.body.names, self.body.trees, strict=True)
         ]
-        return explain_evidence(self.body, reached)
+        return _explain_evidence(self.body, reached)
 
     def importances(self) -> dict[str, float]:
         body = self.body
@@ -279,14 +279,14 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     def text(self) -> str:
         """The class shares, and for every attribute those of its values, the attribute that tells most first."""
         body = self.body
-        lines = [f"{body.target}: {tell_shares(body, body.counts)}; each attribute moves these by itself"]
+        lines = [f"{body.target}: {_tell_shares(body, body.counts)}; each attribute moves these by itself"]
         for number in sorted(
             range(len(body.attributes)), key=lambda n: (-self._information(n), body.names[n])
         ):
             lines.append(body.names[number])
             ways = body.attributes[number][0].ways(body.bins)
             for place, (node, reached) in enumerate(ways, start=1):
-                shares = tell_shares(body, body.attributes[number][node].counts)
+                shares = _tell_shares(body, body.attributes[number][node].counts)
                 lines.append(f"{'└─' if place == len(ways) else '├─'} {reached}: {shares}")
         if body.decided is not None:
             lines.append(say_decided(body.decided))
@@ -302,7 +302,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         return f"{len(self.body.attributes)} attributes"
 
 
-def lead(root: TreeNode, attribute: Attribute) -> list[int]:
+def _lead(root: TreeNode, attribute: Attribute) -> list[int]:
     """For each cell of an attribute the node of its tree that it leads to, as `settle` does."""
     elsewhere = STAYS if root.other is None else root.other
     goes = {None if one.value is None else label(one.value): one.node for one in root.branches}
@@ -314,7 +314,7 @@ def lead(root: TreeNode, attribute: Attribute) -> list[int]:
     return children
 
 
-def tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:
+def _tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:
     """Class shares in words, with the number of patients."""
     everyone = sum(counts)
     if not everyone:
@@ -323,3 +323,74 @@ def tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:
         f"{label(name)} {count / everyone:.0%}" for name, count in zip(body.classes, counts, strict=True)
     )
     return f"{', '.join(shares)} of {everyone} patient{'' if everyone == 1 else 's'}"
+
+
+def _explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanation:
+    """Explain a prediction by what each attribute moved, for a patient who reaches these nodes of the attributes' trees
+    (0: of none).
+
+    It begins with the share of the predicted class among all patients. The reasons move it one after the other, the
+    strongest first.
+    """
+    evidence = [body.evidence(number)[node] for number, node in enumerate(reached)]
+    start = np.log(body.class_shares)
+    end = start + sum(evidence, np.zeros_like(start))
+    best = choose_one([_share(end, index) for index in range(len(end))], body.classes, body.decided)
+    speaking = [number for number, node in enumerate(reached) if node]
+    # How far the attribute alone would move the odds of the predicted class.
+    alone = {number: _odds(start + evidence[number], best) - _odds(start, best) for number in speaking}
+    reasons, score = [], start
+    for number in sorted(speaking, key=lambda n: (-abs(alone[n]), body.names[n])):
+        before, score = _share(score, best), score + evidence[number]
+        nodes = body.attributes[number]
+        reasons.append(
+            Reason(
+                attributes=(body.names[number],),
+                condition=dict(nodes[0].ways(body.bins))[reached[number]],
+                before=before,
+                after=_share(score, best),
+                patients=sum(nodes[reached[number]].counts),
+            )
+        )
+    silent = [name for name, node in zip(body.names, reached, strict=True) if not node]
+    notes = (f"Not known here, or not seen before: {', '.join(silent)}.",) if silent else ()
+    named, patients = label(body.classes[best]), sum(body.counts)
+    first = (
+        f"{body.target} = {named} ({_share(score, best):.0%} likely; {_share(start, best):.0%} of all "
+        f"{patients} patients)."
+    )
+    return Explanation(
+        target=body.target,
+        prediction=body.classes[best],
+        probability=_share(score, best),
+        base=_share(start, best),
+        patients=patients,
+        reasons=tuple(reasons),
+        notes=notes,
+        sentences=(first, *_say_evidence(named, reasons), *notes),
+        chances=tuple(_share(score, place) for place in range(len(body.classes))),
+    )
+
+
+def _say_evidence(named: str, reasons: Sequence[Reason]) -> list[str]:
+    """The strongest reasons, a sentence each, and one for all others."""
+    lines = say_reasons(named, reasons[:REASONS_SHOWN])
+    rest = reasons[REASONS_SHOWN:]
+    if rest:
+        lines.append(
+            f"{len(rest)} more attribute{'' if len(rest) == 1 else 's'}, each of which says less: {named} goes "
+            f"from {rest[0].before:.0%} to {rest[-1].after:.0%}."
+        )
+    return lines
+
+
+def _share(score: NDArray[np.float64], best: int) -> float:
+    """The share of one class by the logarithms of all, up to a constant."""
+    likely = np.exp(score - score.max())
+    return float(likely[best] / likely.sum())
+
+
+def _odds(score: NDArray[np.float64], best: int) -> float:
+    """The logarithm of the odds of one class."""
+    others = np.delete(score, best)
+    return float(score[best] - np.logaddexp.reduce(others)) if len(others) else 0.0

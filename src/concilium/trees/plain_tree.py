@@ -21,11 +21,17 @@ from concilium.protocol.schema import SchemaSeen, SharedSchema, share_schema
 from concilium.protocol.splits import Split
 from concilium.protocol.sums import write_sum
 from concilium.trees.body import TreeBody
-from concilium.trees.cautions import find_constant, find_lonely_classes, find_oddities, say_constant
 from concilium.trees.growing import GrowingNode, finish, grow
-from concilium.trees.leaf_tally import decide_tree, tally_held_out
-from concilium.trees.pruning import count_resting, prune_with
-from concilium.trees.schemas import PLAN_SCHEMA, TreeStudy, ask_schemas
+from concilium.trees.pruning import count_resting, decide_tree, prune_with, tally_held_out
+from concilium.trees.schemas import (
+    PLAN_SCHEMA,
+    TreeStudy,
+    ask_schemas,
+    find_constant,
+    find_lonely_classes,
+    find_oddities,
+    say_constant,
+)
 
 if TYPE_CHECKING:
     from concilium.trees.tree import DecisionTree
@@ -53,7 +59,7 @@ def plan(tree: DecisionTree) -> Plan:
 def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[TreeBody]]:
     """Grow a tree over the sites."""
     seen = yield from ask_schemas(tree)
-    schema = share_schema(seen, (yield from choose_bins(tree, seen)), tree.target)
+    schema = share_schema(seen, (yield from _choose_bins(tree, seen)), tree.target)
     positive = tree.find_positive(schema.classes.values)
     tables = PlainTables(tree, schema, len(seen), partners)
     floored = [site for site, own in seen.items() if own.floored]
@@ -85,9 +91,9 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
     tally = None
     if tree.rule.tallied and positive is not None and tree.prune is None and not floored:
         first, _ = yield from grow_from(tree.part(held=False))
-        left_out = yield from count_resting(first, count_held_out)
+        resting = yield from count_resting(first, count_held_out)
         body = finish(tree.target, tree.query, schema, first)
-        tally = tally_held_out(body, positive, left_out, LEFT_OUT_FIRST)
+        tally = tally_held_out(body, positive, resting, LEFT_OUT_FIRST)
     grown, counted = yield from grow_from(tree.part(held=False) if pruning else None)
     saved = tables.saved
     warnings = [
@@ -109,16 +115,21 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
             "tell them by telling some patients apart from the others"
         )
     if tree.reduce is not None:
-        everyone = len(schema.attributes)
-        warnings.append(
-            f"auto-reduction: {everyone - len(counted)} of {everyone} attributes were counted at the root only, which "
-            f"saved {saved / 1000:.1f} kB of the {(partners.bytes + saved) / 1000:.1f} kB that the same questions "
-            "would have taken with all attributes in them"
-            + ("; without it the tree, and so its questions, may be others" if tree.reduce else "")
-        )
+        left_out = len(schema.attributes) - len(counted)
+        warnings.append(_say_reduced(tree, left_out, len(schema.attributes), saved, partners.bytes))
     body = finish(tree.target, tree.query, schema, grown)
     body, said = decide_tree(body, tree.decision, positive, tally if tally and tally.tells else None)
     return Learned(body, {site: own.patients for site, own in seen.items()}, warnings, said)
+
+
+def _say_reduced(tree: DecisionTree, left_out: int, attributes: int, saved: int, sent: int) -> str:
+    """Say what auto-reduction left out and how many bytes that saved, besides those that were sent."""
+    return (
+        f"auto-reduction: {left_out} of {attributes} attributes were counted at the root only, which "
+        f"saved {saved / 1000:.1f} kB of the {(sent + saved) / 1000:.1f} kB that the same questions "
+        "would have taken with all attributes in them"
+        + ("; without it the tree, and so its questions, may be others" if tree.reduce else "")
+    )
 
 
 class PlainTables:
@@ -188,7 +199,7 @@ class PlainTables:
         return (answers / self._sites - around) / math.prod(shape)
 
 
-def choose_bins(
+def _choose_bins(
     tree: DecisionTree, seen: Mapping[str, SchemaSeen]
 ) -> Conversation[Mapping[str, Sequence[float]]]:
     """The cutoffs of every numeric attribute: its bins, or the quantiles that a shared histogram tells."""

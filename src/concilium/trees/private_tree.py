@@ -21,10 +21,9 @@ from concilium.protocol.schema import SharedSchema, state_schema
 from concilium.protocol.splits import Split
 from concilium.trees.body import TreeBody
 from concilium.trees.growing import finish
-from concilium.trees.leaf_tally import decide_tree, tally_held_out
 from concilium.trees.plain_tree import HELD_OUT_COUNTS, ask_cutoffs
 from concilium.trees.private_growing import SCREENED, grow_privately
-from concilium.trees.pruning import prune_with
+from concilium.trees.pruning import decide_tree, prune_with, tally_held_out
 
 if TYPE_CHECKING:
     from concilium.trees.tree import DecisionTree

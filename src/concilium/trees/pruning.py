@@ -1,9 +1,10 @@
-"""Reduced-error pruning from held-out counts (docs/methods.md, section 1.8; Quinlan 1987).
+"""What held-out patients are for: reduced-error pruning, and the threshold of a tree.
 
-Every site holds out some of its patients (protocol/held_out.py); the tree is grown from the others. One further
-question then counts the classes of the held-out patients wherever they come to rest, and from the bottom up a split is
-taken back where its node alone, as a leaf, makes no more errors on them than all that hangs on it. What a node says,
-and the counts that it keeps, are those of the patients that the tree was grown from.
+Pruning (docs/methods.md, section 1.8; Quinlan 1987): every site holds out some of its patients (protocol/held_out.py);
+the tree is grown from the others. One further question then counts the classes of the held-out patients wherever they
+come to rest, and from the bottom up a split is taken back where its node alone, as a leaf, makes no more errors on them
+than all that hangs on it. What a node says, and the counts that it keeps, are those of the patients that the tree was
+grown from.
 
 Errors weigh as the study's decision has it (models/threshold.py): each the same under `majority`; by prevalence as
 balanced accuracy weighs them, so that a rare class does not have all splits taken back.
@@ -11,6 +12,9 @@ balanced accuracy weighs them, so that a rare class does not have all splits tak
 All of it is a function of sums over sites: under `exact` and `masked` the tree is the one that pooling the two parts
 would give. Under `private` the held-out counts have noise and are charged like the counts of the leaves (one patient
 is in one place); errors are added up as they come, below zero too, since clipping would add to small places.
+
+A threshold (docs/methods.md, section 1.18) is chosen by the patients held out for pruning, by those whom a first tree
+left out, or by the patients by class in the tree's own leaves.
 """
 
 from __future__ import annotations
@@ -18,14 +22,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
-from concilium.models.threshold import ErrorCosts
+from concilium.models.threshold import LEARNED_FROM, LEFT_OUT_FIRST, ErrorCosts, Tally, decide
 from concilium.protocol.conversation import Conversation
 from concilium.protocol.counts import Counts
 from concilium.protocol.questions import MOST_NUMBERS
 from concilium.protocol.routing import STAYS
 from concilium.protocol.splits import Split, distinct
+from concilium.trees.body import TreeBody, TreeNode, class_shares
 from concilium.trees.growing import GrowingNode
 
 # Given splits and leaves: the class counts of held-out patients there, [node, 1, class].
@@ -42,7 +48,7 @@ class Pruned:
     held: Mapping[int, Counts]
 
 
-def resting_places(nodes: Sequence[GrowingNode]) -> tuple[list[Split], dict[int, int]]:
+def _resting_places(nodes: Sequence[GrowingNode]) -> tuple[list[Split], dict[int, int]]:
     """The tree with one more node under every split whose values do not all have a branch, for patients with the other
     values; and the node that each leaf of it stands for, which is the leaf itself or the node where such patients rest.
     """
@@ -62,7 +68,7 @@ def resting_places(nodes: Sequence[GrowingNode]) -> tuple[list[Split], dict[int,
 
 def count_resting(nodes: Sequence[GrowingNode], count: CountHeldOut) -> Conversation[dict[int, Counts]]:
     """The classes of held-out patients by the node where they rest."""
-    splits, rests = resting_places(nodes)
+    splits, rests = _resting_places(nodes)
     places = list(rests)
     batch = max(1, MOST_NUMBERS // len(nodes[0].counts))
     tables = []
@@ -79,7 +85,7 @@ def prune_with(
     everyone = sum(int(counts.sum()) for counts in held.values())
     if not noisy and not everyone:
         return Pruned(list(nodes), "not pruned: no site has patients enough to hold some out", {})
-    pruned, by_node = prune(nodes, held, costs)
+    pruned, by_node = _prune(nodes, held, costs)
     who = "held-out patients" if noisy else f"{everyone} held-out patients"
     note = (
         f"pruned by the errors on {who}: {len(nodes)} nodes became {len(pruned)}; the counts of the tree are those of "
@@ -88,7 +94,7 @@ def prune_with(
     return Pruned(pruned, note, by_node)
 
 
-def prune(
+def _prune(
     nodes: Sequence[GrowingNode], held: Mapping[int, Counts], costs: ErrorCosts
 ) -> tuple[list[GrowingNode], dict[int, Counts]]:
     """The tree without the splits that do not help those held out, of whom `held` has the classes by where they rest;
@@ -109,16 +115,16 @@ def prune(
         if alone <= below:
             leaves.add(index)
         errors[index] = min(alone, below)
-    number = find_numbers(nodes, leaves)
+    number = _find_numbers(nodes, leaves)
     rest = {
         place: here[index] if index in leaves else held[index]
         for index, place in number.items()
         if index in leaves or index in held
     }
-    return cut(nodes, leaves, number), rest
+    return _cut(nodes, leaves, number), rest
 
 
-def find_numbers(nodes: Sequence[GrowingNode], leaves: set[int]) -> dict[int, int]:
+def _find_numbers(nodes: Sequence[GrowingNode], leaves: set[int]) -> dict[int, int]:
     """The numbers of the nodes that are left where these are leaves, in the same order."""
     kept = {0}
     for index, node in enumerate(nodes):
@@ -127,7 +133,7 @@ def find_numbers(nodes: Sequence[GrowingNode], leaves: set[int]) -> dict[int, in
     return {index: place for place, index in enumerate(sorted(kept))}
 
 
-def cut(nodes: Sequence[GrowingNode], leaves: set[int], numbers: Mapping[int, int]) -> list[GrowingNode]:
+def _cut(nodes: Sequence[GrowingNode], leaves: set[int], numbers: Mapping[int, int]) -> list[GrowingNode]:
     """The tree in which these nodes are leaves, numbered anew."""
     number = {**numbers, STAYS: STAYS}
     return [
@@ -136,3 +142,41 @@ def cut(nodes: Sequence[GrowingNode], leaves: set[int], numbers: Mapping[int, in
         else replace(nodes[index], children=[number[child] for child in nodes[index].children])
         for index in numbers
     ]
+
+
+def decide_tree(
+    body: TreeBody, decision: str, positive: int | None, tally: Tally | None
+) -> tuple[TreeBody, str]:
+    """The tree with its decision, and what the card says of that; the tally is of those held out, or of a first tree.
+    Without it the tree's own leaves choose."""
+    if positive is None:
+        return body, ""
+    prevalence = class_shares(body.nodes[0].counts)[positive]
+    own = tally_leaves(body.leaves, positive)
+    first = tally is not None and tally.who == LEFT_OUT_FIRST
+    decided, said = decide(decision, body.classes[positive], prevalence, tally or own, own if first else None)
+    return msgspec.structs.replace(body, decided=decided), said
+
+
+def tally_leaves(leaves: Sequence[TreeNode], positive: int) -> Tally:
+    """The patients in the leaves, who are all that the tree was grown from."""
+    return Tally(
+        [class_shares(leaf.counts)[positive] for leaf in leaves],
+        [leaf.counts[1 - positive] for leaf in leaves],
+        [leaf.counts[positive] for leaf in leaves],
+        LEARNED_FROM,
+    )
+
+
+def tally_held_out(
+    body: TreeBody, positive: int | None, held: Mapping[int, Counts], who: str
+) -> Tally | None:
+    """The held-out patients wherever they rest; None where there are none."""
+    if positive is None or not held:
+        return None
+    return Tally(
+        [class_shares(body.nodes[node].counts)[positive] for node in held],
+        [int(counts[1 - positive]) for counts in held.values()],
+        [int(counts[positive]) for counts in held.values()],
+        who,
+    )

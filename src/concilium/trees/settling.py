@@ -12,14 +12,14 @@ from concilium.models.prediction import NO_ENTRIES, Entries, NewPatients
 from concilium.protocol.attributes import Attribute, present, recode
 from concilium.protocol.routing import STAYS, Branching, route
 from concilium.records.columns import label
-from concilium.trees.body import TreeBody
+from concilium.trees.body import TreeBody, TreeNode
 
 
 def settle(body: TreeBody, patients: NewPatients) -> NDArray[np.intp]:
     """For each patient the node where it comes to rest."""
     nodes = np.zeros(len(patients), dtype=np.intp)
     rows = np.arange(len(patients), dtype=np.int32)
-    for node, here in route(rows, find_tests(body, patients)).items():
+    for node, here in route(rows, _find_tests(body, patients)).items():
         nodes[here] = node
     return nodes
 
@@ -27,7 +27,7 @@ def settle(body: TreeBody, patients: NewPatients) -> NDArray[np.intp]:
 def find_path(body: TreeBody, patient: Mapping[str, Any], dictionary: Entries = NO_ENTRIES) -> list[int]:
     """The nodes that a patient (of plain values) passes, the root first."""
     row = {name: patient.get(name) for name in body.asked}
-    tests = find_tests(body, NewPatients([row], dictionary)) if row else {}
+    tests = _find_tests(body, NewPatients([row], dictionary)) if row else {}
     path = [0]
     while (test := tests.get(path[-1])) is not None:
         child = int(test.child[test.codes[0]])
@@ -45,7 +45,7 @@ def spread(body: TreeBody, patient: Mapping[str, Any], dictionary: Entries = NO_
     3). A value that is said to be missing (None) is one, and goes where such patients went.
     """
     row = {name: patient.get(name) for name in body.asked}
-    tests = find_tests(body, NewPatients([row], dictionary)) if row else {}
+    tests = _find_tests(body, NewPatients([row], dictionary)) if row else {}
     resting: dict[int, float] = {}
     moving = [(0, 1.0)]
     while moving:
@@ -74,31 +74,37 @@ def mix_shares(body: TreeBody, resting: Mapping[int, float]) -> NDArray[np.float
     return mixed
 
 
-def find_tests(body: TreeBody, patients: NewPatients) -> dict[int, Branching]:
+def _find_tests(body: TreeBody, patients: NewPatients) -> dict[int, Branching]:
     """The tests of a tree, by node, on the columns of these patients."""
-    values: dict[str, list[Any]] = {}
-    for node in body.nodes:
-        if node.attribute is not None:
-            values.setdefault(node.attribute, []).extend(branch.value for branch in node.branches)
-    attributes = {
-        name: Attribute(name, tuple(body.bins[name]))
-        if name in body.bins
-        else Attribute(name, (), present(own))
-        for name, own in values.items()
-    }
+    attributes = _list_attributes(body)
     columns = {name: recode(attribute, patients) for name, attribute in attributes.items()}
     tests = {}
     for index, node in enumerate(body.nodes):
         if node.attribute is None:
             continue
-        attribute = attributes[node.attribute]
-        inner = range(attribute.inner) if attribute.edges else map(label, attribute.values)
-        goes = {
-            b.value if attribute.edges or b.value is None else label(b.value): b.node for b in node.branches
-        }
-        elsewhere = STAYS if node.other is None else node.other
-        # In the order of cells: missing, the values, any other.
-        children = [goes.get(name, elsewhere) for name in (None, *inner)] + [elsewhere]
         codes, cells = columns[node.attribute]
-        tests[index] = Branching(codes, np.array(children, dtype=np.int32)[cells])
+        tests[index] = Branching(codes, _list_children(node, attributes[node.attribute])[cells])
     return tests
+
+
+def _list_attributes(body: TreeBody) -> dict[str, Attribute]:
+    """The attributes that a tree asks about, with the bins or values that its branches name."""
+    values: dict[str, list[Any]] = {}
+    for node in body.nodes:
+        if node.attribute is not None:
+            values.setdefault(node.attribute, []).extend(branch.value for branch in node.branches)
+    return {
+        name: Attribute(name, tuple(body.bins[name]))
+        if name in body.bins
+        else Attribute(name, (), present(own))
+        for name, own in values.items()
+    }
+
+
+def _list_children(node: TreeNode, attribute: Attribute) -> NDArray[np.int32]:
+    """Where each cell of the node's attribute leads, in the order of cells: missing, the values, any other."""
+    inner = range(attribute.inner) if attribute.edges else map(label, attribute.values)
+    goes = {b.value if attribute.edges or b.value is None else label(b.value): b.node for b in node.branches}
+    elsewhere = STAYS if node.other is None else node.other
+    children = [goes.get(name, elsewhere) for name in (None, *inner)] + [elsewhere]
+    return np.array(children, dtype=np.int32)

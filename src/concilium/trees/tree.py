@@ -25,17 +25,14 @@ from concilium.protocol.edges import MOST_EDGES
 from concilium.protocol.held_out import MOST_PERCENT, Part
 from concilium.trees import plain_tree, private_tree
 from concilium.trees.body import Told, TreeBody
-from concilium.trees.drawing import draw
-from concilium.trees.explanation import explain
-from concilium.trees.expressions import LeafExpression, to_expressions
-from concilium.trees.importances import add_gains, rank
-from concilium.trees.pmml import to_pmml
+from concilium.trees.drawing import draw, to_svg
+from concilium.trees.explanation import add_gains, explain, rank
+from concilium.trees.exports import LeafExpression, to_expressions, to_pmml
 from concilium.trees.private_growing import TreeBudget
 from concilium.trees.schemas import TreeMethod
 from concilium.trees.settling import find_path, settle
-from concilium.trees.svg import to_svg
 
-# Of shares those that a hospital adapts (adaptation.py), and the classes that are then called.
+# Of shares those that a hospital adapts (models/recalibration.py), and the classes that are then called.
 Adapt = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.intp]]]
 PRIVATE_DEPTH = 5
 LEAVES_SHOWN = 24
@@ -43,7 +40,7 @@ LEAVES_DRAWN = 1000
 MOST_DEPTH = 1000
 
 
-def read_percent(value: Any) -> float:
+def _read_percent(value: Any) -> float:
     """A share in whole percent, for there to be few ways to divide the same patients."""
     exact: float = number(lambda share: 0 < share < 1)(value)
     percent = round(100 * exact)
@@ -114,7 +111,7 @@ class DecisionTree(TreeMethod[TreeBody]):
         float | None,
         Parameter(
             f"a share in whole percent, from 0.01 to {MOST_PERCENT / 100:g}",
-            read_percent,
+            _read_percent,
             "reduced-error pruning: every site holds out this share of its patients, in whole percent (0.3), and a "
             "split that makes no fewer errors on them than none is taken back; None: no pruning",
         ),

@@ -4,8 +4,8 @@
 The question carries all experts, so that a site needs no memory of earlier ones. Under `exact` the house sees the
 numbers of every site, under `masked` their sums over all sites. Of an ensemble there are four: by class and by what
 most experts say. A study that decides by a sensitivity or by Youden, and no other, also asks for patients by class and
-number of votes, or, of a one-level model, whose trees each move the log odds, by class and chance (chance_tally.py).
-Such finer counts leave out those below the least branch that a hospital's policy has.
+number of votes, or, of a one-level model, whose trees each move the log odds, by class and predicted risk
+(models/risk_counts.py). Such finer counts leave out those below the least branch that a hospital's policy has.
 
 The patients are all of the query at the sites that take part.
 Every expert has learned from all the positives among them, so that what comes out is good enough to compare ensembles

@@ -2,7 +2,7 @@
 
 docs/methods.md, sections 1.11 to 1.13. Where the positive class is rare, one tree calls nearly everybody negative.
 Here every expert is a distributed tree over all positives and a few times as many negatives of each site
-(protocol/sample.py). Experts are added two at a time until that no longer helps (stopping.py). The card says what
+(protocol/sample.py). Experts are added two at a time until that no longer helps (ensemble.py). The card says what
 the release protects. Experts ask more than one tree does, so sites release more numbers.
 """
 
@@ -34,7 +34,6 @@ from concilium.models.threshold import (
     CallingRule,
     Decided,
     DecisionRule,
-    Tally,
     decide,
     parse,
     say_decided,
@@ -46,15 +45,13 @@ from concilium.protocol.questions import Statistic
 from concilium.protocol.sample import MOST_NEGATIVES, Sample
 from concilium.records.columns import label
 from concilium.trees.body import BodyOfTrees, TreeBody, TreeNode
-from concilium.trees.cautions import find_oddities
 from concilium.trees.drawing import draw
-from concilium.trees.ensemble import begin
-from concilium.trees.explanation import explain, explain_votes
+from concilium.trees.ensemble import Ensemble, Settled, Turnout, begin, experts_at
+from concilium.trees.explanation import add_gains, explain, explain_votes, rank
 from concilium.trees.growing import finish
-from concilium.trees.importances import add_gains, rank
-from concilium.trees.leaf_tally import tally_leaves
+from concilium.trees.pruning import tally_leaves
+from concilium.trees.schemas import find_oddities
 from concilium.trees.settling import find_path, mix_shares, settle, spread
-from concilium.trees.stopping import experts_at
 from concilium.trees.tree import DecisionTree, MaxDepth, MinLeaf
 from concilium.trees.votes import AskVotes, Rule, find_lift, is_for_positive
 
@@ -224,20 +221,16 @@ class VotingTrees(Method[VotingBody]):
     def converse(self, partners: Partners) -> Conversation[Learned[VotingBody]]:
         sample = Sample(positive=self.positive, negatives=self.negatives)
         turnout, rare, ensemble = yield from begin(self, sample)
-        tally: Tally | None = None
-        if rare and self.bands is not None:
-            sizes = {site: patients or 0 for site, patients in turnout.by_site.items()}
-            grown, measures, tally = yield from ensemble.grow_on_bands(sizes, self.bands)
-        elif rare:
-            grown, measures, tally = yield from ensemble.grow()
+        if rare:
+            grown, measures, tally = yield from self._grow(ensemble, turnout)
         else:
-            grown, measures = [(yield from ensemble.grow_expert(0))], []
+            grown, measures, tally = [(yield from ensemble.grow_expert(0))], [], None
         trees = [finish(self.target, self.query, ensemble.schema, expert) for expert in grown]
         if not rare:
             tally = tally_leaves(trees[0].leaves, 1)
         decided, said = decide(self.decision, turnout.classes[1], turnout.positives / turnout.patients, tally)
         if rare and self.rule.tallied and decided is not None:
-            decided, said = count_as_votes(decided, len(grown))
+            decided, said = _count_as_votes(decided, len(grown))
         body = VotingBody(
             target=self.target,
             classes=turnout.classes,
@@ -257,6 +250,13 @@ class VotingTrees(Method[VotingBody]):
             said = f"{said}; each expert decides so, and most of them together"
         return Learned(body, {**turnout.by_site}, warnings, said)
 
+    def _grow(self, ensemble: Ensemble, turnout: Turnout) -> Conversation[Settled]:
+        """Grow the experts, as many as help by the patients learned from, or by bands of sites."""
+        if self.bands is None:
+            return (yield from ensemble.grow())
+        sizes = {site: patients or 0 for site, patients in turnout.by_site.items()}
+        return (yield from ensemble.grow_on_bands(sizes, self.bands))
+
     def _tell(self, body: VotingBody) -> list[str]:
         """What a reader of the card must know of how many trees there are, and why."""
         limit = f"{float(self.imbalance):.2%}"
@@ -268,7 +268,7 @@ class VotingTrees(Method[VotingBody]):
             return [f"{share}, which is not below {limit}: the model is one ordinary tree"]
         score = next(s.balanced_accuracy for s in body.stages if s.experts == len(body.experts))
         return [
-            f"{share}, which is below {limit}: {count(len(body.experts), 'expert')} "
+            f"{share}, which is below {limit}: {_count(len(body.experts), 'expert')} "
             f"{'votes' if len(body.experts) == 1 else 'vote'}, each grown on all of them and {body.negatives} times as "
             "many others of every site",
             f"the number of experts was settled by balanced accuracy on the patients learned from ({score:.3f}): "
@@ -362,7 +362,7 @@ class VotingTrees(Method[VotingBody]):
         if body.negatives is None:
             return draw(body.trees[0])
         lines = [
-            f"{body.target} = {label(body.classes[1])}: {count(len(body.experts), 'expert')} with one vote each "
+            f"{body.target} = {label(body.classes[1])}: {_count(len(body.experts), 'expert')} with one vote each "
             f"({body.positives} of {body.patients} patients are positive)"
         ]
         if self.decided is not None:
@@ -387,10 +387,10 @@ class VotingTrees(Method[VotingBody]):
         return {name: value for name, value in stored.items() if value is not None}
 
     def _summary(self) -> str:
-        return count(len(self.body.experts), "expert")
+        return _count(len(self.body.experts), "expert")
 
 
-def count_as_votes(decided: Decided, experts: int) -> tuple[Decided | None, str]:
+def _count_as_votes(decided: Decided, experts: int) -> tuple[Decided | None, str]:
     """A decision by the share of votes, as what the model stores and what the card says: the threshold lies between two
     numbers of votes, so that a half more or less on either side (`soft_proba`) calls the same patients. Where there was
     nothing to choose by, most votes decide."""
@@ -401,5 +401,5 @@ def count_as_votes(decided: Decided, experts: int) -> tuple[Decided | None, str]
     return by_votes, say_decided(by_votes)
 
 
-def count(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
