@@ -21,8 +21,7 @@ import torch
 
 import concilium as cc
 from concilium.cli.demo_ward import make_ward
-from concilium.experts.expert import Expert
-from concilium.experts.expert_ensemble import ExpertEnsemble
+from concilium.experts.expert import Expert, ExpertEnsemble
 from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange
 from concilium.experts.patient_windows import LaidOut, Windows, lay_out
 from concilium.experts.training import train_one

@@ -17,10 +17,9 @@ import numpy as np
 
 import concilium as cc
 from concilium.temporal import stl
-from concilium.temporal.breeding import Breeder
-from concilium.temporal.rule_levels import STRUCTURE
+from concilium.temporal.rule_grammar import STRUCTURE
 from concilium.temporal.rule_sets import RuleSets
-from concilium.temporal.search_space import SearchSpace
+from concilium.temporal.search_space import Breeder, SearchSpace
 from concilium.temporal.template_index import TemplateIndex
 
 VITALS = ["HR", "O2Sat", "Temp", "SBP", "MAP", "DBP", "Resp"]

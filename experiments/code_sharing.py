@@ -28,7 +28,6 @@ import pandas as pd
 
 from concilium.codes.sensitive_codes import sensitive_codes
 from concilium.codes.sharing import CodeSharing
-from concilium.codes.sharing_charts import draw_curves
 from concilium.codes.sharing_report import (
     BLOT,
     NEVER,
@@ -37,6 +36,7 @@ from concilium.codes.sharing_report import (
     SAME,
     CurvePoint,
     SharingTest,
+    draw_curves,
     find_expected_loss,
     measure_point,
 )

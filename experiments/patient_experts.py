@@ -43,17 +43,14 @@ from scipy.stats import ttest_ind
 from concilium.evaluation.attack_figures import measure_threshold_attack
 from concilium.experts import lstm_kernel
 from concilium.experts.averaging import find_course_deviation
-from concilium.experts.expert_ensemble import ExpertEnsemble, average
+from concilium.experts.expert import ExpertEnsemble, average
 from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange
 from concilium.experts.experts import STUDENT
-from concilium.experts.growing import Growth, find_covariance, list_sizes, weigh_by_history, weigh_optimally
-from concilium.experts.lstm import SmallLstm
-from concilium.experts.patient_windows import LaidOut, lay_out
-from concilium.experts.severity import find_onsets
-from concilium.experts.smoothing import smooth
-from concilium.experts.student import teach_network, tell
+from concilium.experts.network import SmallLstm
+from concilium.experts.patient_windows import LaidOut, find_onsets, lay_out
+from concilium.experts.site_experts import Growth, find_covariance, weigh_by_history, weigh_optimally
+from concilium.experts.student import find_features, smooth, teach_network, tell
 from concilium.experts.training import train_experts
-from concilium.experts.window_features import find_features
 from concilium.privacy.accounting import rho_for_epsilon
 from concilium.records.clinical_ranges import CLINICAL_RANGES
 from concilium.records.series import Series
@@ -288,7 +285,9 @@ def run_split(split: Split, runs: int, dice: np.random.Generator) -> Outcome:
                 for at in HORIZONS
             }
     students = run_students(split, told, answers, exact, runs, dice)
-    return Outcome(list_sizes(everyone.septic[members]), exact, losses, leakage, students)
+    septic = int(everyone.septic[members].sum())
+    sizes = (len(members), len(members) - septic, septic)
+    return Outcome(sizes, exact, losses, leakage, students)
 
 
 def run_students(

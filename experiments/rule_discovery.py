@@ -41,8 +41,7 @@ from concilium.temporal.formula import Formula
 from concilium.temporal.learning import RuleLearner
 from concilium.temporal.local_search import GROUPS, BinQuestion, LocalDiscovery, LocalSearch
 from concilium.temporal.path_search import UNIT, Allocation, PathDiscovery, PathSearch
-from concilium.temporal.rule_grammar import RuleGrammar
-from concilium.temporal.rule_levels import STRUCTURE
+from concilium.temporal.rule_grammar import STRUCTURE, RuleGrammar
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.search_space import SearchSpace
 from concilium.temporal.template_index import TemplateIndex

@@ -63,8 +63,7 @@ from concilium.temporal.discovery_search import (
     make_rule,
 )
 from concilium.temporal.formula import Formula
-from concilium.temporal.labelled_windows import LabelledWindows
-from concilium.temporal.learning import RuleLearner
+from concilium.temporal.learning import LabelledWindows, RuleLearner
 from concilium.temporal.local_search import GROUPS, MOST_ASKED, MOST_LISTED, LocalSearch
 from concilium.temporal.path_search import (
     PATH_LENGTH,
@@ -76,8 +75,15 @@ from concilium.temporal.path_search import (
     estimate_yes,
     find_question_epsilon,
 )
-from concilium.temporal.rule_grammar import Bins, RuleGrammar
-from concilium.temporal.rule_levels import LEVELS, SKELETON, STRUCTURE, abstract, find_level
+from concilium.temporal.rule_grammar import (
+    LEVELS,
+    SKELETON,
+    STRUCTURE,
+    Bins,
+    RuleGrammar,
+    abstract,
+    find_level,
+)
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.rule_vote import RuleVote, cast_votes
 from concilium.temporal.search_space import SearchSpace

@@ -27,8 +27,7 @@ from concilium.evaluation.metrics import Figures, measure
 from concilium.evaluation.rule_judgement import judge_vote
 from concilium.records.series import Series
 from concilium.records.series_description import OddValues
-from concilium.temporal.labelled_windows import LabelledWindows, cut_windows
-from concilium.temporal.learning import RuleLearner
+from concilium.temporal.learning import LabelledWindows, RuleLearner, cut_windows
 from concilium.temporal.rule_vote import RuleVote
 from concilium.temporal.search_space import SearchSpace
 

@@ -18,8 +18,7 @@ import concilium as cc
 from adversary.recordings import GENEROUS, ROWS, run
 from agreed import Asker
 from concilium.codes.block_response import BlockResponse
-from concilium.codes.code_events import start_at_zero
-from concilium.codes.shared_codes import AskSharedCodes
+from concilium.codes.shared_codes import AskSharedCodes, _start_at_zero
 from concilium.privacy.identity import Identity
 from concilium.protocol.messages import Answer, open_reply
 from concilium.protocol.questions import Summed
@@ -171,7 +170,7 @@ def test_no_calendar_is_left_in_the_last_digits_of_a_time(histories, shift):
     for days in (0, shift):
         start = np.datetime64(0, "ms") + days * 86_400_000
         dated = cc.Sequences([[(start + at, code) for at, code in history] for history in histories])
-        left.append(start_at_zero(dated).times.tobytes())
+        left.append(_start_at_zero(dated).times.tobytes())
     assert left[0] == left[1]
 
 

@@ -34,7 +34,7 @@ from concilium.rulefit.body import Outcome
 from concilium.rulefit.design import LAST
 from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.terms import RuleTerms, write_terms
-from concilium.temporal.template_index import find_places
+from concilium.temporal.template_index import _find_places
 from contract.patients import SCHEMA, look_at, make, make_rows, open_sites, proposed_types
 from protocol.conversation import wrap
 from protocol.test_hostile_numbers import VARIANTS
@@ -118,7 +118,7 @@ def forget(view):
     LAST.pop(view, None)
     LAST_ASKED.pop(view, None)
     LAST_ENSEMBLES.clear()
-    find_places.forget()
+    _find_places.forget()
     view.shelf._kept.clear()
 
 

@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from concilium.codes.attack import (
     Precision,
     SharedView,
+    _find_lifts,
+    _find_priors,
+    count_transitions,
     find_largest,
-    find_lifts,
-    find_priors,
+    find_transitions,
     guess_events,
+    guess_histories,
     judge_guesses,
 )
 from concilium.codes.dependence import DependenceGraph
-from concilium.codes.sequence_attack import count_transitions, find_transitions, guess_histories
 
 STATES, HIDDEN = 4, 3
 
@@ -53,7 +55,7 @@ def test_the_guess_about_an_event_is_the_argmax_of_eq_3(seed, histories):
     graph, channel = draw_model(seed)
     view = as_view(histories)
     guesses = guess_events(graph, channel, view)
-    priors, place = find_priors(graph), 0
+    priors, place = _find_priors(graph), 0
     for history in histories:
         context = {x for _, x in history if x >= 0}
         for hidden, shown in history:
@@ -79,7 +81,7 @@ def test_the_guess_about_a_history_is_the_argmax_over_all_histories(seed, histor
     assert np.allclose(transitions.sum(axis=1), 1, atol=1e-5)
     view = as_view(histories)
     guesses = guess_histories(graph, transitions, channel, view)
-    priors, place = find_priors(graph), 0
+    priors, place = _find_priors(graph), 0
     for history in histories:
         beliefs = np.zeros((len(history), STATES))
         for chain in itertools.product(range(STATES), repeat=len(history)):
@@ -105,7 +107,7 @@ def test_many_patients_are_attacked_in_parts(histories):
     whole = guess_events(graph, channel, view), guess_histories(graph, transitions, channel, view)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("concilium.codes.attack.PATIENTS_AT_ONCE", 1)
-        patch.setattr("concilium.codes.sequence_attack.PATIENTS_AT_ONCE", 1)
+        patch.setattr("concilium.codes.attack.PATIENTS_AT_ONCE", 1)
         parts = guess_events(graph, channel, view), guess_histories(graph, transitions, channel, view)
     assert all((one == other).all() for one, other in zip(whole, parts, strict=True))
 
@@ -121,7 +123,7 @@ def test_transitions_stay_within_a_patient():
 def test_independent_codes_have_no_lift():
     patients = np.array([40, 50], dtype=np.int64)
     graph = DependenceGraph(patients, patients, np.array([[0, 20], [20, 0]], dtype=np.int32), 100)
-    assert abs(find_lifts(graph)[0, 1]) < 0.02
+    assert abs(_find_lifts(graph)[0, 1]) < 0.02
 
 
 def test_precision_counts_guesses_over_hidden_outputs_and_needs_thirty():

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from concilium.codes.block_response import BlockResponse
-from concilium.codes.channel import tabulate_channel
-from concilium.codes.suppression import Suppression
+from concilium.codes.block_response import BlockResponse, Suppression, tabulate_channel
 from concilium.errors import StudyError
 from concilium.privacy import randomness
 from taylor import bound_exponential

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concilium.codes.block_response import BlockResponse
-from concilium.codes.blocks import choose_blocking, find_losses, form_blocks
+from concilium.codes.block_response import BlockResponse, _form_blocks, choose_blocking, find_losses
 from concilium.errors import StudyError
 
 
@@ -22,7 +21,7 @@ def draw_distances(seed, size):
 def test_a_block_is_the_code_and_those_nearest_to_it(seed, count, data):
     size = data.draw(st.integers(1, count - 1))
     distances = draw_distances(seed, count)
-    for row, block in enumerate(form_blocks(distances, size)):
+    for row, block in enumerate(_form_blocks(distances, size)):
         assert block[0] == row
         assert len(set(block.tolist())) == size
         others = [code for code in range(count) if code not in block]
@@ -66,4 +65,4 @@ def test_the_choice_is_no_worse_than_any_size_and_its_loss_is_true(
 @pytest.mark.parametrize("size", [0, 3, 4])
 def test_a_block_that_does_not_fit_is_refused(size):
     with pytest.raises(StudyError, match=f"a size of {size} does not fit 3 protected codes; take 1 to 2"):
-        form_blocks(draw_distances(1, 3), size)
+        _form_blocks(draw_distances(1, 3), size)

@@ -5,9 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from concilium.codes.block_response import BlockResponse
+from concilium.codes.block_response import BlockResponse, Suppression
 from concilium.codes.frequencies import estimate_frequencies
-from concilium.codes.suppression import Suppression
 
 TRUE = np.array([4000, 100, 2500, 900, 50, 700, 20_000, 12_000])
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from concilium.codes.leakage import extend_protection
+from concilium.codes.dependence import extend_protection
 from concilium.errors import StudyError
 
 CODES, SENSITIVE = 8, 2

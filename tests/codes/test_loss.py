@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from concilium.codes.loss import measure_divergence, measure_loss
+from concilium.codes.frequencies import measure_divergence, measure_loss
 
 DISTANCES = np.array([[0, 0.2, 0.6], [0.2, 0, 0.4], [0.6, 0.4, 0]])
 SENSITIVE = np.array([True, False, False])

@@ -20,7 +20,7 @@ from agreed import Asker
 from concilium.codes.agreed_sharing import NOT_FOR_CARE, AgreedSharing
 from concilium.codes.block_response import UNREADABLE, BlockResponse
 from concilium.codes.code_design import CodeDesign, open_design
-from concilium.codes.shared_codes import AskSharedCodes, SharedCodes, write_codes
+from concilium.codes.shared_codes import AskSharedCodes, SharedCodes, _write_codes
 from concilium.consult.consent import decide_on_study, find_study, write_page
 from concilium.errors import (
     HouseError,
@@ -499,7 +499,7 @@ def test_what_a_hospital_answers_is_looked_at(changes):
 @given(st.lists(st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from(CLEAR)), max_size=5), max_size=6))
 def test_codes_travel_as_they_are(histories):
     sequences = cc.Sequences(histories)
-    travelled = decode(msgspec.msgpack.encode(write_codes(sequences)), SharedCodes).open()
+    travelled = decode(msgspec.msgpack.encode(_write_codes(sequences)), SharedCodes).open()
     assert travelled.to_lists() == sequences.to_lists()
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from concilium.codes.block_response import BlockResponse
 from concilium.codes.sharing import CodeSharing
-from concilium.codes.sharing_charts import draw_curves
 from concilium.codes.sharing_report import (
     BLOT,
     NOT_FOR_CARE,
@@ -15,6 +14,7 @@ from concilium.codes.sharing_report import (
     PLAIN,
     SAME,
     SharingTest,
+    draw_curves,
     find_expected_loss,
     report_sharing,
 )

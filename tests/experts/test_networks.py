@@ -10,10 +10,8 @@ from concilium.errors import MessageError, MissingExtra, RecordsError
 from concilium.experts import lstm_kernel, training
 from concilium.experts.expert import read_expert, write_expert
 from concilium.experts.expert_task import NetworkSettings
-from concilium.experts.lstm import SmallLstm
-from concilium.experts.network import open_network
+from concilium.experts.network import SmallLstm, _draw_public, open_network
 from concilium.experts.patient_windows import lay_out
-from concilium.experts.public_chance import draw_public
 from concilium.experts.training import train_experts
 from concilium.protocol.shelf import Shelf
 from experts.expert_patients import make_series, make_task
@@ -45,9 +43,9 @@ def test_outputs_and_gradients_are_those_of_torch(units):
     laid = lay_out(make_series(8, 2, ill=1.0), make_task())
     windows, _, _ = laid.gather(np.arange(len(laid)))
     network = SmallLstm(NetworkSettings(units=units), 2)
-    weights = network.begin() + 0.5 * draw_public(9, "shaken", network.size)
+    weights = network.begin() + 0.5 * _draw_public(9, "shaken", network.size)
     gradient = np.empty(network.size)
-    loss = lstm_kernel.find_gradient(
+    loss = lstm_kernel._find_gradient(
         weights, windows.inputs, windows.targets, windows.lengths, units, gradient
     )
     core, last = open_in_torch(weights, 2, units)
@@ -197,9 +195,9 @@ def test_a_network_that_is_not_there_is_named(monkeypatch):
 
 
 def test_public_chance_is_the_same_for_everybody_and_fills_its_range():
-    drawn = draw_public(1, "a", 4000)
-    np.testing.assert_array_equal(drawn, draw_public(1, "a", 4000))
-    assert not np.array_equal(drawn, draw_public(2, "a", 4000))
+    drawn = _draw_public(1, "a", 4000)
+    np.testing.assert_array_equal(drawn, _draw_public(1, "a", 4000))
+    assert not np.array_equal(drawn, _draw_public(2, "a", 4000))
     assert drawn.min() >= -1
     assert drawn.max() < 1
     assert abs(drawn.mean()) < 0.05

@@ -9,11 +9,18 @@ from hypothesis import strategies as st
 
 from concilium.errors import MessageError
 from concilium.experts.expert_task import NetworkSettings
-from concilium.experts.patient_windows import lay_out
-from concilium.experts.public_stays import PublicStays, lay_course, lay_public
-from concilium.experts.smoothing import regress, smooth
-from concilium.experts.student import Lesson, judge, read_features, teach
-from concilium.experts.window_features import find_features, in_units, name_features
+from concilium.experts.patient_windows import PublicStays, lay_course, lay_out, lay_public
+from concilium.experts.student import (
+    Lesson,
+    _in_units,
+    _name_features,
+    _regress,
+    find_features,
+    judge,
+    read_features,
+    smooth,
+    teach,
+)
 from concilium.protocol.arrays import pack
 from experts.expert_patients import RANGES, make_series, make_task
 
@@ -24,8 +31,8 @@ SMALL = NetworkSettings(units=3, epochs=5, batch=20)
 def test_features_are_what_can_be_read_off_a_window():
     series, task = make_series(6, 1, hours=(3, 30)), make_task()
     laid = lay_out(series, task)
-    features = in_units(find_features(laid), task)
-    names = name_features(task)
+    features = _in_units(find_features(laid), task)
+    names = _name_features(task)
     assert names == [f"{name} {what}" for what in ("latest", "mean", "highest", "lowest") for name in RANGES]
     middle = np.array([(low + high) / 2 for low, high in RANGES.values()])
     half = np.array([(high - low) / 2 for low, high in RANGES.values()])
@@ -44,7 +51,7 @@ def test_regression_with_known_noise_is_ridge_at_the_likeliest_prior(seed, noise
     dice = np.random.default_rng(seed)
     design = dice.normal(size=(40, 4))
     labels = design @ dice.normal(size=4) + dice.normal(0, noise**0.5, 40)
-    found = regress(design, labels, noise)
+    found = _regress(design, labels, noise)
 
     def find_evidence(prior):
         covariance = prior * design @ design.T + noise * np.eye(40)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import MessageError, RecordsError
 from concilium.experts.expert_task import NetworkSettings, PublicRange, check_task
-from concilium.experts.patient_windows import lay_out
-from concilium.experts.severity import find_onsets, grade
+from concilium.experts.patient_windows import _grade, find_onsets, lay_out
 from experts.expert_patients import make_series, make_task
 
 
@@ -41,7 +40,7 @@ def test_severity_rises_to_the_bound_in_the_lead_before_the_label(labels, lead):
     for patient, label in enumerate(labels):
         grid[: len(label), patient] = label
     series = cc.Series({"y": grid, "x": np.zeros_like(grid)}, lengths=[len(label) for label in labels])
-    severity = grade(series, "y", lead, 4)
+    severity = _grade(series, "y", lead, 4)
     for patient, label in enumerate(labels):
         own = severity[series.starts[patient] : series.starts[patient + 1]]
         expected = [np.nan if one is None else one for one in say_severity(label, lead, 4)]

@@ -31,7 +31,7 @@ ALLOWED = {
     # A search over formulas, the same under its seed: it hides nothing, and nothing rests on its being unforeseen.
     # Dropout while a network is trained, the same under its seed, and torch's own generator left as it was.
     "experts/torch_lstm.py": {"torch.random"},
-    "temporal/breeding.py": {"random"},
+    "temporal/search_space.py": {"random"},
     "temporal/learning.py": {"random"},
 }
 

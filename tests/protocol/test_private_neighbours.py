@@ -17,7 +17,7 @@ import concilium as cc
 from concilium.errors import ConciliumError, MessageError
 from concilium.experts.expert_answers import AskExpertLabels
 from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange
-from concilium.experts.public_stays import lay_course, lay_public
+from concilium.experts.patient_windows import lay_course, lay_public
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
 from concilium.protocol.counts import AskCounts
@@ -32,9 +32,8 @@ from concilium.rulefit.body import Outcome
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
 from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
-from concilium.temporal.rule_counts import AskRuleCounts
-from concilium.temporal.rule_outcomes import AskRuleOutcomes
-from concilium.temporal.rule_part import RulePart
+from concilium.temporal.rule_questions import AskRuleCounts, AskRuleOutcomes
+from concilium.temporal.rule_task import RulePart
 from contract.patients import make_series
 
 # Values that are alike, odd, or of several kinds in one column.

@@ -18,7 +18,7 @@ import concilium as cc
 from agreed import Asker
 from concilium.experts.averaging import find_sensitivity, sum_on_grid
 from concilium.experts.expert_answers import AskExpertLabels
-from concilium.experts.public_stays import PublicStays
+from concilium.experts.patient_windows import PublicStays
 from concilium.privacy import local_reports
 from concilium.privacy.accounting import epsilon_from_rho
 from concilium.privacy.shares import price_gaussian_shares
@@ -30,8 +30,8 @@ from concilium.protocol.questions import Gaussian, Laplace
 from concilium.protocol.releases import find_release
 from concilium.protocol.releases import noised as noised_release
 from concilium.protocol.sums import read_sum
-from concilium.temporal.rule_part import RulePart
-from concilium.temporal.rule_reports import AskRuleReports
+from concilium.temporal.rule_questions import AskRuleReports
+from concilium.temporal.rule_task import RulePart
 from experts.expert_patients import make_task
 
 RICH = cc.Policy(budget=cc.Budget("unlimited"), minimum_patients=0)

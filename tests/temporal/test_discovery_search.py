@@ -18,13 +18,12 @@ from concilium.temporal.discovery_search import (
     LevelQuestion,
     LevelSearch,
     ParameterQuestion,
-    find_mode,
-    find_quantile,
+    _find_mode,
+    _find_quantile,
     make_rule,
     pool,
 )
-from concilium.temporal.rule_grammar import RuleGrammar
-from concilium.temporal.rule_levels import structure
+from concilium.temporal.rule_grammar import STRUCTURE, RuleGrammar, abstract
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.template_index import TemplateIndex
 
@@ -78,7 +77,7 @@ def test_with_hardly_any_noise_the_search_comes_to_the_truth():
     search = LevelSearch(GRAMMAR, Fraction(1, 20), Fraction(10**9))
     discovery, questions = run(search)
     shares = {
-        structure(parse(text)): INDEX.match(structure(parse(text))).mean()
+        abstract(parse(text), STRUCTURE): INDEX.match(abstract(parse(text), STRUCTURE)).mean()
         for text in TEXTS
         if GRAMMAR.produces(parse(text))
     }
@@ -91,7 +90,7 @@ def test_with_hardly_any_noise_the_search_comes_to_the_truth():
     assert str(discovery.rules[0].formula) == "G[0,5](HR >= 60 and HR < 100)"
     for rule in discovery.rules:
         assert not rule.formula.open_places
-        assert structure(rule.formula) == rule.structure
+        assert abstract(rule.formula, STRUCTURE) == rule.structure
         assert rule.interval[0] <= rule.prevalence <= rule.interval[1]
 
 
@@ -166,20 +165,20 @@ def test_a_quantile_is_that_of_the_values_and_its_interval_holds(counts, quantil
     below = np.cumsum(counts)
     if (below == quantile * below[-1]).any():  # between two bins: either is right
         return
-    assert find_quantile(counts, 1e-9, quantile) == (true, (true,))
+    assert _find_quantile(counts, 1e-9, quantile) == (true, (true,))
     rng = np.random.default_rng(0)
     deviation, inside = 10.0, 0
     for _ in range(200):
         noisy = counts + np.rint(rng.normal(0, deviation, len(counts))).astype(np.int64)
-        chosen, candidates = find_quantile(noisy, deviation, quantile)
+        chosen, candidates = _find_quantile(noisy, deviation, quantile)
         assert chosen in candidates
         inside += true in candidates
     assert inside >= 178  # 190 expected at the least
 
 
 def test_the_most_frequent_interval_is_a_named_one():
-    assert find_mode(np.array([5, 90, 88, 500]), 1.0) == (1, (1, 2))
-    assert find_mode(np.array([5, 90, 88, 500]), 0.1) == (1, (1,))
+    assert _find_mode(np.array([5, 90, 88, 500]), 1.0) == (1, (1, 2))
+    assert _find_mode(np.array([5, 90, 88, 500]), 0.1) == (1, (1,))
 
 
 def test_pooling_weighs_by_precision():

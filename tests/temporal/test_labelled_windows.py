@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from concilium.errors import RecordsError
 from concilium.records.series import Series
-from concilium.temporal.labelled_windows import LabelledWindows, cut_windows
+from concilium.temporal.learning import LabelledWindows, cut_windows
 
 
 @st.composite

@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 
 from concilium.errors import RecordsError, StudyError
 from concilium.records.series import Series
-from concilium.temporal.breeding import LARGEST, Breeder, is_state
-from concilium.temporal.describing import describe_windows
 from concilium.temporal.evaluation import satisfied_all
 from concilium.temporal.formula import Always, Eventually, Until
-from concilium.temporal.labelled_windows import LabelledWindows
-from concilium.temporal.learning import SAME, SOFTNESS, RuleLearner, pick_unlike
+from concilium.temporal.learning import (
+    SAME,
+    SOFTNESS,
+    LabelledWindows,
+    RuleLearner,
+    _describe_windows,
+    _pick_unlike,
+)
 from concilium.temporal.parsing import parse
-from concilium.temporal.search_space import SearchSpace
+from concilium.temporal.search_space import LARGEST, Breeder, SearchSpace, _is_state
 
 SPACE = SearchSpace.from_ranges(["HR", "Temp", "MAP"], 6)
 
@@ -155,7 +159,7 @@ def test_windows_of_one_outcome_are_described():
 def test_descriptions_hold_and_are_the_tightest(seed, count):
     """One limit further, and it does not hold in every window."""
     series = draw_series(count, seed)
-    described = describe_windows(SPACE, series, 100)
+    described = _describe_windows(SPACE, series, 100)
     for formula, tightness in described:
         assert 0 < tightness <= 1
         assert formula.satisfied(series).all()
@@ -174,7 +178,7 @@ def test_what_was_not_measured_is_not_described():
     series = draw_series(5, 3)
     holes = series["Temp"]
     holes[2, 1] = np.nan
-    described = describe_windows(SPACE, series.with_stays({**series.stays, "Temp": holes.T.ravel()}), 100)
+    described = _describe_windows(SPACE, series.with_stays({**series.stays, "Temp": holes.T.ravel()}), 100)
     assert {name for formula, _ in described for name in formula.variables} >= {"HR", "MAP"}
     for formula, _ in described:
         if "Temp" in formula.variables:
@@ -194,7 +198,7 @@ def test_breeding_keeps_types_sizes_and_limits(seed):
         assert formula.size <= LARGEST
         for part in formula.walk():
             if isinstance(part, Always | Eventually | Until):
-                assert all(is_state(child) for child in part.children)
+                assert all(_is_state(child) for child in part.children)
                 assert tuple(part.window)[:2] in SPACE.intervals
                 assert not (isinstance(part, Eventually) and part.window[0] == part.window[1])
         SPACE.unscale_formula(formula)  # which finds every number among the limits
@@ -204,9 +208,9 @@ def test_rules_that_repeat_others_come_late_or_not_at_all():
     held = np.array(
         [[1, 1, 0, 0, 0, 1], [1, 1, 0, 0, 0, 1], [0, 0, 1, 1, 0, 1], [1, 1, 1, 1, 1, 1]], dtype=bool
     )
-    assert pick_unlike(np.array([0.9, 0.8, 0.3, 0.7]), held, 4) == [0, 2]
-    assert pick_unlike(np.array([0.9, 0.8, 0.3, 0.7]), held, 1) == [0]
-    assert pick_unlike(np.array([]), np.zeros((0, 6), bool), 3) == []
+    assert _pick_unlike(np.array([0.9, 0.8, 0.3, 0.7]), held, 4) == [0, 2]
+    assert _pick_unlike(np.array([0.9, 0.8, 0.3, 0.7]), held, 1) == [0]
+    assert _pick_unlike(np.array([]), np.zeros((0, 6), bool), 3) == []
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(2, 30))
@@ -227,7 +231,7 @@ def test_picking_is_that_of_a_loop_with_correlations(seed, rules, windows):
         if left:
             expected.append(max(left, key=lambda rule: worth(rule)[0]))
             left.remove(expected[-1])
-    assert pick_unlike(fitness, held, rules) == expected
+    assert _pick_unlike(fitness, held, rules) == expected
 
 
 def test_values_at_a_limit_count_as_the_rule_says():
@@ -305,7 +309,7 @@ def test_a_description_names_the_shortest_time_in_which_something_happens():
     series = Series({"HR": [[80.0], [80.0], [80.0], [120.0], [80.0], [80.0]]})
     (rises,) = (
         formula
-        for formula, _ in describe_windows(SearchSpace({"HR": (90.0, 110.0)}, 6), series, 9)
+        for formula, _ in _describe_windows(SearchSpace({"HR": (90.0, 110.0)}, 6), series, 9)
         if isinstance(formula, Eventually) and formula.inner.relation == ">="
     )
     assert str(rises) == "F[3,5] HR >= 110"

@@ -15,8 +15,7 @@ import concilium as cc
 from concilium.errors import StudyError
 from concilium.privacy.local_reports import ListedAnswers, ReportChannel, amplify, split_clients
 from concilium.temporal.local_search import GROUPS, BinQuestion, LocalSearch
-from concilium.temporal.rule_grammar import RuleGrammar
-from concilium.temporal.rule_levels import structure
+from concilium.temporal.rule_grammar import STRUCTURE, RuleGrammar, abstract
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.template_index import TemplateIndex
 
@@ -128,9 +127,9 @@ def test_frequent_rules_are_found_and_each_client_is_asked_once():
     assert all(question.channel.epsilon == 4 for question in questions)
     accepted = {rule.structure: rule for rule in discovery.rules}
     for text in list(shares)[:2]:
-        rule = accepted[structure(parse(text))]
+        rule = accepted[abstract(parse(text), STRUCTURE)]
         assert rule.prevalence == pytest.approx(shares[text], abs=0.2)  # more than four deviations
-    assert str(accepted[structure(parse("F[0,5] Temp >= 38"))].formula) == "F[0,5] Temp >= 38"
+    assert str(accepted[abstract(parse("F[0,5] Temp >= 38"), STRUCTURE)].formula) == "F[0,5] Temp >= 38"
     # Two, and by the noise half a one more on average: six more in one of 70,000 runs.
     assert len(accepted) <= 7
     assert discovery.least_share < 0.2

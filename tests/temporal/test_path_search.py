@@ -18,12 +18,11 @@ from concilium.temporal.path_search import (
     PATH_LENGTH,
     UNIT,
     PathSearch,
+    _find_yes_deviation,
     estimate_yes,
     find_question_epsilon,
-    find_yes_deviation,
 )
-from concilium.temporal.rule_grammar import RuleGrammar
-from concilium.temporal.rule_levels import LEVELS, abstract, find_level, structure
+from concilium.temporal.rule_grammar import LEVELS, STRUCTURE, RuleGrammar, abstract, find_level
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.template_index import TemplateIndex
 
@@ -55,7 +54,7 @@ def test_the_closed_form_of_the_budget():
     assert find_question_epsilon(40_336, 0.01, quantile) == pytest.approx(0.80, abs=0.005)
     for clients, margin in ((1000, 0.05), (40_336, 0.01), (500, 0.02)):
         epsilon = find_question_epsilon(clients, margin, quantile)
-        deviation = find_yes_deviation(clients, Fraction(epsilon))
+        deviation = _find_yes_deviation(clients, Fraction(epsilon))
         assert NormalDist(0, deviation).cdf(-margin * clients) == pytest.approx(0.05, rel=1e-6)
 
 
@@ -82,7 +81,7 @@ def test_frequent_rules_are_found_and_no_path_is_overdrawn(allocation):
     search.check_feasible()
     discovery, questions = run(search)
     assert {rule.structure for rule in discovery.rules} == {
-        structure(parse(text)) for text in list(SHARES)[:2]
+        abstract(parse(text), STRUCTURE) for text in list(SHARES)[:2]
     }
     assert discovery.exhausted
     assert discovery.questions == len(questions)

@@ -29,18 +29,20 @@ from concilium.protocol.messages import Answer, Refusal
 from concilium.protocol.questions import Gaussian
 from concilium.protocol.sums import read_sum
 from concilium.records.series_outcomes import find_windows
-from concilium.temporal.discovery_body import FoundRule
-from concilium.temporal.discovery_by_sums import ask_counts, weigh
-from concilium.temporal.rule_bits import AskRuleBits
-from concilium.temporal.rule_codes import AskRuleCodes, estimate_codes
-from concilium.temporal.rule_counts import AskRuleCounts
-from concilium.temporal.rule_evidence import weigh_rules
-from concilium.temporal.rule_levels import structure as leave_open
-from concilium.temporal.rule_outcomes import AskRuleOutcomes
-from concilium.temporal.rule_part import RulePart, open_part
-from concilium.temporal.rule_reports import AskRuleReports
-from concilium.temporal.saying import say_formula
-from concilium.temporal.worked_out_once import work_out_once
+from concilium.temporal.discovery_body import FoundRule, weigh_rules
+from concilium.temporal.discovery_conversations import _ask_counts, _weigh_outcomes
+from concilium.temporal.printing import say_formula
+from concilium.temporal.rule_grammar import STRUCTURE, abstract
+from concilium.temporal.rule_questions import (
+    AskRuleBits,
+    AskRuleCodes,
+    AskRuleCounts,
+    AskRuleOutcomes,
+    AskRuleReports,
+    estimate_codes,
+)
+from concilium.temporal.rule_task import RulePart, open_part
+from concilium.temporal.template_index import work_out_once
 
 BINS = {"HR": [60, 80, 90, 100], "Temp": [36, 38, 39], "MAP": [65, 80]}
 TEXTS = {
@@ -80,7 +82,7 @@ def find_truth(threshold=0.1):
     everybody = [own for site in CLIENTS for own in site]
     shares = {}
     for text in TEXTS:
-        structure = str(leave_open(cc.stl.parse(text)))
+        structure = str(abstract(cc.stl.parse(text), STRUCTURE))
         shares[structure] = np.mean([text in own for own in everybody])
     return {form: share for form, share in shares.items() if share >= threshold and "unknown" not in form}
 
@@ -125,8 +127,8 @@ def test_the_noise_of_a_sum_is_what_the_search_takes_it_for():
         house = cc.House(open_sites([own[:50] for own in CLIENTS]))
         model = cc.RuleDiscovery(**STUDY)
         with house.open(model.draft()) as run:
-            question = ask_counts(model, run, model.split_budget()["levels"], "skeletons", 11)
-            deviations.append(math.sqrt(question.noise * run.noise_factor))
+            question = _ask_counts(model, run, model.split_budget()["levels"], "skeletons", 11)
+            deviations.append(math.sqrt(Fraction(question.noise.variance) * run.noise_factor))
             exact = sum(count(own[:50], question) for own in CLIENTS)
             spread += (run.ask(question) - exact).tolist()
     assert np.std(spread) == pytest.approx(deviations[0], rel=0.1)
@@ -499,7 +501,7 @@ def test_rules_that_noise_put_together_beyond_a_window_are_not_judged():
     texts = ("F[0h,2h] HR >= 100", "F[0h,2h] G[0h,2h] HR >= 100", "G[0h,9h] HR >= 100")
     rules = [FoundRule(text, text, 0.5, (0.4, 0.6)) for text in texts]
     partners = SimpleNamespace(variance=lambda rho, squared: Fraction(1), noise_factor=1)
-    talk = weigh(study, partners, rules, Fraction(1))
+    talk = _weigh_outcomes(study, partners, rules, Fraction(1))
     question = next(talk)
     question.check("private")
     assert question.rules == texts[:1]

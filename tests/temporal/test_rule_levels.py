@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import StudyError
-from concilium.temporal.breeding import Breeder
-from concilium.temporal.rule_grammar import IntervalBins, NumberBins, RuleGrammar
-from concilium.temporal.rule_levels import (
+from concilium.temporal.rule_grammar import (
     LEVELS,
     SKELETON,
     STRUCTURE,
     VARIABLES,
+    IntervalBins,
+    RuleGrammar,
+    _NumberBins,
     abstract,
     find_level,
-    structure,
 )
-from concilium.temporal.search_space import SearchSpace
+from concilium.temporal.search_space import Breeder, SearchSpace
 from temporal_formulas import formulas, windows
 
 stl = cc.stl
@@ -53,7 +53,7 @@ def test_the_levels_of_a_rule():
     rule = parse("G[0,5](HR >= 60 and HR < 110) -> F Temp > 38")
     assert str(abstract(rule, SKELETON)) == "G[?](? ? ? and ? ? ?) -> F[?] ? ? ?"
     assert str(abstract(rule, VARIABLES)) == "G[?](HR ? ? and HR ? ?) -> F[?] Temp ? ?"
-    assert str(structure(rule)) == "G[?](HR < ? and HR >= ?) -> F[?] Temp > ?"
+    assert str(abstract(rule, STRUCTURE)) == "G[?](HR < ? and HR >= ?) -> F[?] Temp > ?"
 
 
 @SLOW
@@ -169,7 +169,7 @@ def test_rules_that_no_search_can_come_to():
 
 
 def test_bins():
-    numbers = NumberBins((0.0, 10.0))
+    numbers = _NumberBins((0.0, 10.0))
     assert numbers.place([-1, 0, 9.9, 10, 99]).tolist() == [0, 1, 1, 2, 2]
     assert [numbers.choose(place) for place in range(3)] == [0.0, 0.0, 10.0]
     assert [numbers.describe(place) for place in range(3)] == ["below 0", "0 to 10", "10 or more"]

@@ -12,8 +12,7 @@ import concilium as cc
 from concilium.errors import FormulaError, RecordsError
 from concilium.records.patients import Patients
 from concilium.temporal.learning import RuleLearner
-from concilium.temporal.rule_sets import RuleSets
-from concilium.temporal.rule_texts import RuleTexts
+from concilium.temporal.rule_sets import RuleSets, _RuleTexts
 from concilium.temporal.search_space import SearchSpace
 from temporal_formulas import formulas, windows
 
@@ -124,7 +123,7 @@ def test_learned_from_a_series_each_for_itself():
 @SLOW
 @given(formulas(window=windows(5, hours=True), most=6), st.data())
 def test_forms_are_read_as_texts_are(formula, data):
-    texts = RuleTexts()
+    texts = _RuleTexts()
     text = str(formula)
     assert texts.read(text) == parse(text)
     assert texts.read(text) == parse(text)
@@ -157,4 +156,4 @@ def attempt(read, text):
     ],
 )
 def test_unusual_numbers(text):
-    assert attempt(RuleTexts().read, text) == attempt(parse, text)
+    assert attempt(_RuleTexts().read, text) == attempt(parse, text)

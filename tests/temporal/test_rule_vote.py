@@ -9,8 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from concilium.errors import ModelError
 from concilium.evaluation.rule_judgement import judge_vote
 from concilium.records.series import Series
-from concilium.temporal.labelled_windows import LabelledWindows
-from concilium.temporal.learning import LearnedRule
+from concilium.temporal.learning import LabelledWindows, LearnedRule
 from concilium.temporal.parsing import parse
 from concilium.temporal.rule_vote import RuleVote, cast_votes
 

@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
-from concilium.temporal.rule_grammar import RuleGrammar
-from concilium.temporal.rule_levels import LEVELS, abstract, arrange, structure
+from concilium.temporal.rule_grammar import LEVELS, STRUCTURE, RuleGrammar, abstract, arrange
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.template_index import TemplateIndex
 from concilium.temporal.windows import ANY_WINDOW, HOLE
@@ -104,7 +103,7 @@ def test_counts_of_a_level_and_of_any_templates(clients, most):
             first = capped.templates[capped.starts[client] : capped.starts[client + 1]]
             assert first.tolist() == own[:most].tolist()
             assert len(set(own.tolist())) == len(own)
-    mixed = [parse("?"), *pool, structure(pool[0]), parse("?")]
+    mixed = [parse("?"), *pool, abstract(pool[0], STRUCTURE), parse("?")]
     brute = [sum(any(template.matches(rule) for rule in client) for client in clients) for template in mixed]
     assert index.count(mixed).tolist() == brute
     assert (np.diff(index.list_templates(mixed, most).starts) <= most).all()
@@ -113,7 +112,9 @@ def test_counts_of_a_level_and_of_any_templates(clients, most):
 @SLOW
 @given(clients=st.lists(st.lists(RULES, max_size=4), min_size=2, max_size=6), most=st.integers(1, 3))
 def test_one_client_moves_the_counts_by_no_more_than_its_bound(clients, most):
-    pool = list(dict.fromkeys(structure(rule) for client in clients for rule in client)) or [parse("x > 1")]
+    pool = list(dict.fromkeys(abstract(rule, STRUCTURE) for client in clients for rule in client)) or [
+        parse("x > 1")
+    ]
     everybody = TemplateIndex(RuleSets(clients)).count(pool, most)
     without_first = TemplateIndex(RuleSets(clients[1:])).count(pool, most)
     moved = everybody - without_first

@@ -39,7 +39,7 @@ from concilium.records.sequences import Sequences
 NOT_FOR_CARE = "Not for care: codes in this file are randomised, and many are false."
 
 
-def read_tree(value: Any) -> dict[str, str]:
+def _read_tree(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping) or not all(
         isinstance(text, str) and text for pair in value.items() for text in pair
     ):
@@ -47,11 +47,11 @@ def read_tree(value: Any) -> dict[str, str]:
     return dict(value)
 
 
-def read_codes(value: Any) -> list[str]:
+def _read_codes(value: Any) -> list[str]:
     return sorted(names(value))
 
 
-class SharedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _SharedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What each hospital handed on."""
 
     sites: dict[str, SharedCodes]
@@ -59,7 +59,7 @@ class SharedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @documented
 @dataclass(eq=False, repr=False)
-class AgreedSharing(Undertaking[SharedBody]):
+class AgreedSharing(Undertaking[_SharedBody]):
     """What hospitals agree to before their patients' codes are shared: `CodeSharing(...).fit(auxiliary).propose()`."""
 
     method: ClassVar[str] = "code-sharing"
@@ -73,7 +73,7 @@ class AgreedSharing(Undertaking[SharedBody]):
 
     sensitive: Annotated[
         Sequence[str],
-        Parameter("a list of codes", read_codes, "the codes that nobody is to learn of a patient"),
+        Parameter("a list of codes", _read_codes, "the codes that nobody is to learn of a patient"),
     ]
     epsilon: Annotated[
         float | str | Fraction,
@@ -97,11 +97,15 @@ class AgreedSharing(Undertaking[SharedBody]):
     ]
     hidden: Annotated[
         Sequence[str],
-        Parameter("a list of codes", read_codes, "protected as well, for what they say about sensitive ones"),
+        Parameter(
+            "a list of codes", _read_codes, "protected as well, for what they say about sensitive ones"
+        ),
     ] = ()
     company: Annotated[
         Sequence[str],
-        Parameter("a list of codes", read_codes, "protected as well, as company of sensitive ones in blocks"),
+        Parameter(
+            "a list of codes", _read_codes, "protected as well, as company of sensitive ones in blocks"
+        ),
     ] = ()
     show_hidden: Annotated[
         bool, Parameter("true or false", flag, "whether codes that are hidden may come out, at random")
@@ -129,7 +133,7 @@ class AgreedSharing(Undertaking[SharedBody]):
     ] = "kept"
     tree: Annotated[
         Mapping[str, str],
-        Parameter("a parent for each code", read_tree, 'the classification itself, of taxonomy "tree"'),
+        Parameter("a parent for each code", _read_tree, 'the classification itself, of taxonomy "tree"'),
     ] = field(default_factory=dict)
     dates: Annotated[
         str,
@@ -198,10 +202,10 @@ class AgreedSharing(Undertaking[SharedBody]):
         shown = codes.difference(self.sensitive, self.hidden, self.company)
         return f"its policy agrees to no sharing by itself that does not hide {min(shown)}" if shown else None
 
-    def converse(self, partners: Partners) -> Conversation[Learned[SharedBody]]:
+    def converse(self, partners: Partners) -> Conversation[Learned[_SharedBody]]:
         replies = yield AskSharedCodes(query=self.query, target="", design=self.design)
         patients: dict[str, int | None] = {site: one.counts.shape[0] for site, one in replies.items()}
-        return Learned(SharedBody(replies), patients, [NOT_FOR_CARE])
+        return Learned(_SharedBody(replies), patients, [NOT_FOR_CARE])
 
     @property
     def sequences_(self) -> dict[str, Sequences]:

@@ -6,6 +6,11 @@ code before it P(e | O_NS) ~ P(e) * product over the patient's codes in the clea
 optimal where those codes are independent given e. What it achieves is its precision: of the guesses that name a
 code, how many are right.
 
+The attack on whole histories takes a patient's codes as a hidden chain. States follow one another as codes did in
+auxiliary patients; outputs are what the mechanism makes of them. The forward-backward recursion gives the
+probability of each code behind each event from everything shared of the patient, randomised neighbours included. It
+is optimal where codes are a first-order chain (docs/methods.md, section 7.10).
+
 docs/methods.md, section 7.9.
 """
 
@@ -57,14 +62,14 @@ class Precision:
         return self.right / self.guesses if self.guesses >= LEAST_GUESSES else None
 
 
-def find_priors(graph: DependenceGraph) -> NDArray[np.float64]:
+def _find_priors(graph: DependenceGraph) -> NDArray[np.float64]:
     """P(e) of an event."""
     weights = np.maximum(graph.events, UNSEEN)
     priors: NDArray[np.float64] = weights / weights.sum()
     return priors
 
 
-def find_lifts(graph: DependenceGraph) -> NDArray[np.float32]:
+def _find_lifts(graph: DependenceGraph) -> NDArray[np.float32]:
     """log(P(c | e) / P(c)) in row c and column e, each shrunk towards independence as by one patient more."""
     shares = (graph.patients + UNSEEN) / (graph.population + 1)
     conditionals = (graph.joint + shares) / (graph.patients + 1.0)[:, None]
@@ -76,7 +81,7 @@ def guess_events(graph: DependenceGraph, channel: NDArray[np.float64], view: Sha
     """The most likely state behind each event; a code in the clear is itself. `channel`: P(hidden output | state)."""
     with np.errstate(divide="ignore"):
         likelihoods = np.log(channel).T.astype(np.float32)
-    lifts, priors = find_lifts(graph), np.log(find_priors(graph)).astype(np.float32)
+    lifts, priors = _find_lifts(graph), np.log(_find_priors(graph)).astype(np.float32)
     guesses = view.shown.copy()
     owners = view.owners
     for events, patients in _take_patients(view, owners):
@@ -119,3 +124,90 @@ def find_largest(precisions: list[Precision]) -> float | None:
     """MAP: the precision on the sensitive code for which it is largest; None where no code was guessed often enough."""
     values = [one.value for one in precisions if one.value is not None]
     return max(values, default=None)
+
+
+HISTORIES_AT_ONCE = 2_000
+
+
+def count_transitions(offsets: NDArray[np.int64], codes: NDArray[np.int32], size: int) -> NDArray[np.float32]:
+    """How often code b was the next event after code a of the same patient, in row a and column b."""
+    follows = np.ones(max(len(codes) - 1, 0), dtype=bool)
+    starts = offsets[1:-1]
+    follows[starts[(starts > 0) & (starts < len(codes))] - 1] = False
+    left, right = codes[:-1][follows].astype(np.int64), codes[1:][follows].astype(np.int64)
+    counts = np.bincount(left * size + right, minlength=size * size).reshape(size, size)
+    return counts.astype(np.float32)
+
+
+def find_transitions(counts: NDArray[np.float32], graph: DependenceGraph) -> NDArray[np.float32]:
+    """P(next = b | a), each row shrunk towards the priors as by one event more."""
+    priors = _find_priors(graph).astype(np.float32)
+    weights: NDArray[np.float32] = (counts + priors) / (counts.sum(axis=1, keepdims=True) + np.float32(1))
+    return weights
+
+
+def guess_histories(
+    graph: DependenceGraph,
+    transitions: NDArray[np.float32],
+    channel: NDArray[np.float64],
+    view: SharedView,
+) -> NDArray[np.intp]:
+    """The most likely state behind each event given the whole history; a code in the clear is itself."""
+    guesses = view.shown.copy()
+    lengths = np.diff(view.offsets)
+    owners = view.owners
+    attacked = np.zeros(len(lengths), dtype=bool)
+    attacked[owners[view.hidden >= 0]] = True
+    order = np.flatnonzero(attacked)[np.argsort(-lengths[attacked], kind="stable")]
+    priors = _find_priors(graph).astype(np.float32)
+    emissions = channel.T.astype(np.float32)
+    for first in range(0, len(order), HISTORIES_AT_ONCE):
+        patients = order[first : first + HISTORIES_AT_ONCE]
+        _guess_some(guesses, view, patients, priors, transitions, emissions)
+    return guesses
+
+
+def _guess_some(
+    guesses: NDArray[np.intp],
+    view: SharedView,
+    patients: NDArray[np.intp],
+    priors: NDArray[np.float32],
+    transitions: NDArray[np.float32],
+    emissions: NDArray[np.float32],
+) -> None:
+    """Patients with the longest history first, so that those still going on are the first rows at every step."""
+    starts, lengths = view.offsets[patients], np.diff(view.offsets)[patients]
+    going = [int(np.count_nonzero(lengths > step)) for step in range(int(lengths[0]))]
+
+    def emit(step: int, rows: int) -> NDArray[np.float32]:
+        events = starts[:rows] + step
+        likely = np.ones((rows, len(priors)), dtype=np.float32)
+        hidden, shown = view.hidden[events], view.shown[events]
+        covered, open_ = np.flatnonzero(hidden >= 0), np.flatnonzero(shown >= 0)
+        likely[covered] = emissions[hidden[covered]]
+        likely[open_] = 0.0
+        likely[open_, shown[open_]] = 1.0
+        return likely
+
+    forward: list[NDArray[np.float32]] = []
+    for step, rows in enumerate(going):
+        before = (
+            np.broadcast_to(priors, (rows, len(priors))) if step == 0 else forward[-1][:rows] @ transitions
+        )
+        forward.append(_normalise(before * emit(step, rows)))
+    backward = np.ones((going[-1], len(priors)), dtype=np.float32)
+    for step in range(len(going) - 1, -1, -1):
+        rows = going[step]
+        if len(backward) < rows:  # whose history ends here
+            ends = np.ones((rows - len(backward), len(priors)), dtype=np.float32)
+            backward = np.concatenate([backward, ends])
+        events = starts[:rows] + step
+        unknown = np.flatnonzero(view.hidden[events] >= 0)
+        guesses[events[unknown]] = (forward[step][unknown] * backward[unknown]).argmax(axis=1)
+        if step:
+            backward = _normalise(np.matmul(backward * emit(step, rows), transitions.T))
+
+
+def _normalise(weights: NDArray[np.float32]) -> NDArray[np.float32]:
+    sums = weights.sum(axis=1, keepdims=True)
+    return np.divide(weights, np.where(sums > 0, sums, 1), dtype=np.float32)

@@ -18,10 +18,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.codes.block_response import BlockResponse
-from concilium.codes.blocks import check_size
-from concilium.codes.code_grammar import Zeros
+from concilium.codes.block_response import BlockResponse, check_size
 from concilium.codes.code_tree import CodeTree
+from concilium.codes.icd import Zeros
 from concilium.codes.taxonomy import Headings, Taxonomy
 from concilium.errors import RecordsError, StudyError
 from concilium.protocol.questions import is_positive
@@ -118,7 +117,7 @@ def open_design(design: CodeDesign) -> tuple[Taxonomy, BlockResponse]:
 def check_design(design: CodeDesign) -> Taxonomy:
     """The taxonomy; StudyError where the design cannot be. It takes no blocks, which take the square of the codes."""
     design.check()
-    taxonomy = open_taxonomy(design)
+    taxonomy = _open_taxonomy(design)
     listed = (*design.sensitive, *design.hidden, *design.company)
     if unknown := [code for code in listed if code not in taxonomy]:
         raise StudyError(f"{unknown[0]!r} is not a code of {taxonomy!r}, which a design names in full")
@@ -135,7 +134,7 @@ def _open_again(encoded: bytes) -> tuple[Taxonomy, BlockResponse]:
     return taxonomy, response
 
 
-def open_taxonomy(design: CodeDesign) -> Taxonomy:
+def _open_taxonomy(design: CodeDesign) -> Taxonomy:
     """The taxonomy of a design; StudyError where there is none."""
     headings, zeros = cast(Headings, design.headings), cast(Zeros, design.zeros)  # checked before
     if design.taxonomy == "icd9":

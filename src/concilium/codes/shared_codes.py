@@ -2,9 +2,13 @@
 
 Claim: as protocol/releases/shared.py and block_response.py say. Everyone is charged max_events * epsilon of the
 design, whoever has how many events. The order of a hospital's rows does not show: patients leave in an order that only
-the hospital can work out, and codes of one moment sorted by what they leave as (code_events.py). A text that is no code
+the hospital can work out, and codes of one moment sorted by what they leave as. A text that is no code
 of the design's taxonomy leaves as any protected code: a refusal would tell that somebody has it. The hospital's own log
 names such texts.
+
+Claim. Protected: each recorded code, from whoever sees how shared codes are ordered and which were left out. A file
+may be sorted by code, so that its order tells codes that were randomised. Which of several events of one moment are
+left out is therefore drawn at random, and those that leave are sorted by the code that they leave as.
 
 docs/methods.md, section 7.13.
 """
@@ -12,26 +16,99 @@ docs/methods.md, section 7.13.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from concilium.codes.block_response import UNREADABLE
 from concilium.codes.code_design import SINCE_FIRST, CodeDesign, open_design
-from concilium.codes.code_events import read_codes, replace_codes, start_at_zero, take_latest
 from concilium.codes.taxonomy import Taxonomy
 from concilium.errors import DoesNotFit, MessageError, StudyError, UnknownCode
+from concilium.privacy import randomness
 from concilium.protocol.arrays import Array, pack, unpack
 from concilium.protocol.cohort import Cohort
 from concilium.protocol.patient_numbers import order_patients
 from concilium.protocol.questions import Randomised, Reply
 from concilium.protocol.sums import find_narrowest
 from concilium.protocol.work import CALL, Workload
+from concilium.records.sequence_lists import MILLISECONDS
 from concilium.records.sequences import Clock, Sequences
 
 if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
+
+
+def take_latest(sequences: Sequences, most: int) -> Sequences:
+    """Of each patient the latest events, so many at most; which of several at one time, is drawn anew each time."""
+    counts = sequences.counts
+    if counts.max(initial=0) <= most:
+        return sequences
+    kept = np.minimum(counts, most)
+    offsets = np.concatenate([[0], np.cumsum(kept)])
+    latest = np.arange(offsets[-1]) + np.repeat(sequences.offsets[1:] - offsets[1:], kept)
+    tickets = randomness.draw_words(len(sequences.codes))
+    events = np.lexsort((tickets, _number_moments(sequences)))[latest]
+    return Sequences.from_arrays(
+        offsets,
+        sequences.codes[events],
+        sequences.times[events],
+        sequences.labels,
+        ids=sequences.ids,
+        clock=sequences.clock,
+    )
+
+
+def replace_codes(sequences: Sequences, codes: NDArray[np.integer], labels: Sequence[str]) -> Sequences:
+    """The same patients and times with the codes that were drawn, those of one moment sorted by what was drawn."""
+    drawn = sequences.with_codes(codes, labels)
+    first = _number_moments(drawn) * len(drawn.labels)
+    return drawn.with_codes(np.sort(first + drawn.codes) - first, drawn.labels)
+
+
+def _number_moments(sequences: Sequences) -> NDArray[np.int64]:
+    """For each event the number of its moment: events of one patient at one time have the same."""
+    times, owners = sequences.times, sequences.owners
+    begins = np.ones(len(times), dtype=bool)
+    begins[1:] = (times[1:] != times[:-1]) | (owners[1:] != owners[:-1])
+    return np.cumsum(begins, dtype=np.int64)
+
+
+def number_codes(taxonomy: Taxonomy, sequences: Sequences) -> NDArray[np.int32]:
+    """The number of each event's code in the taxonomy; a blot has the number after the last. UnknownCode names what is
+    no code of it."""
+    number_of = {code: number for number, code in enumerate(taxonomy.codes)}
+    blot, known = taxonomy.root, len(taxonomy.codes)
+    names = iter(taxonomy.normalise_all([text for text in sequences.labels if text != blot]))
+    numbers = np.array(
+        [known if text == blot else number_of[next(names)] for text in sequences.labels], dtype=np.int32
+    )
+    return numbers[sequences.codes] if len(numbers) else np.zeros(0, dtype=np.int32)
+
+
+def _read_codes(taxonomy: Taxonomy, sequences: Sequences) -> NDArray[np.int32]:
+    """The number of each event's code, read by itself; UNREADABLE where it is none of the taxonomy, or suppressed."""
+    number_of = {code: number for number, code in enumerate(taxonomy.codes)}
+    read = taxonomy.read_each(sequences.labels)
+    numbers = [UNREADABLE if code is None else number_of[code] for code in read]
+    return np.array(numbers, dtype=np.int32)[sequences.codes] if numbers else np.zeros(0, dtype=np.int32)
+
+
+def _start_at_zero(sequences: Sequences) -> Sequences:
+    """The same events in days since each patient's first: no calendar is left.
+
+    They are rounded to the millisecond, since the last digits of a difference tell how large both numbers were.
+    """
+    counts = sequences.counts
+    firsts = sequences.times[sequences.offsets[:-1][counts > 0]]
+    times = sequences.times - np.repeat(firsts, counts[counts > 0])
+    times = np.rint(times * MILLISECONDS) / MILLISECONDS
+    return Sequences.from_arrays(
+        sequences.offsets, sequences.codes, times, sequences.labels, ids=sequences.ids
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -120,21 +197,21 @@ class AskSharedCodes(Randomised[SharedCodes], frozen=True, kw_only=True):
         )
 
     def count(self, cohort: Cohort) -> int:
-        held = find_codes(cohort)
+        held = _find_codes(cohort)
         return int(np.minimum(held.counts, self.design.max_events).sum())
 
     def compute(self, cohort: Cohort, order: bytes = b"") -> SharedCodes:
         taxonomy, response = open_design(self.design)
-        held = find_codes(cohort)
+        held = _find_codes(cohort)
         latest = take_latest(held.take(order_patients(order, held.ids)), self.design.max_events)
         if self.design.dates == SINCE_FIRST:
-            latest = start_at_zero(latest)
-        warn_of_unreadable(taxonomy, held)
-        drawn = response.randomize(read_codes(taxonomy, latest))
-        return write_codes(replace_codes(latest, drawn, taxonomy.codes))
+            latest = _start_at_zero(latest)
+        _warn_of_unreadable(taxonomy, held)
+        drawn = response.randomize(_read_codes(taxonomy, latest))
+        return _write_codes(replace_codes(latest, drawn, taxonomy.codes))
 
 
-def warn_of_unreadable(taxonomy: Taxonomy, held: Sequences) -> None:
+def _warn_of_unreadable(taxonomy: Taxonomy, held: Sequences) -> None:
     """Say in the hospital's own log which codes cannot be read: outside nobody is told, since one patient could decide
     it."""
     try:
@@ -145,14 +222,14 @@ def warn_of_unreadable(taxonomy: Taxonomy, held: Sequences) -> None:
         log.warning("codes that are suppressed (%s) leave as any protected code", taxonomy.root)
 
 
-def find_codes(cohort: Cohort) -> Sequences:
+def _find_codes(cohort: Cohort) -> Sequences:
     part = cohort.take_part("codes")
     if not isinstance(part, Sequences):
         raise DoesNotFit("this hospital holds its codes in a form that cannot be handed on")
     return part
 
 
-def write_codes(sequences: Sequences) -> SharedCodes:
+def _write_codes(sequences: Sequences) -> SharedCodes:
     counts, codes = (values.astype(find_narrowest(values)) for values in (sequences.counts, sequences.codes))
     return SharedCodes(
         sequences.clock, list(sequences.labels), pack(counts), pack(codes), pack(sequences.times)

@@ -20,15 +20,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.codes.blocks import Blocking, check_size, choose_blocking, find_losses
-from concilium.codes.channel import CodeMechanism, tabulate_channel
+from concilium.codes.attack import count_transitions
+from concilium.codes.block_response import (
+    Blocking,
+    CodeMechanism,
+    Suppression,
+    check_size,
+    choose_blocking,
+    find_losses,
+    tabulate_channel,
+)
 from concilium.codes.code_design import SINCE_FIRST, describe_taxonomy, make_response
-from concilium.codes.code_events import number_codes, replace_codes, take_latest
-from concilium.codes.dependence import MOST_STEPS, PRIOR, count_dependence
-from concilium.codes.leakage import Extension, extend_protection
+from concilium.codes.dependence import MOST_STEPS, PRIOR, Extension, count_dependence, extend_protection
 from concilium.codes.sensitive_codes import sensitive_codes
-from concilium.codes.sequence_attack import count_transitions
-from concilium.codes.suppression import Suppression
+from concilium.codes.shared_codes import number_codes, replace_codes, take_latest
 from concilium.codes.taxonomy import Taxonomy
 from concilium.errors import StudyError
 from concilium.privacy.mechanisms import Number, read_positive

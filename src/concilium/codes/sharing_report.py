@@ -11,19 +11,34 @@ docs/methods.md, section 7.12.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from concilium.codes.agreed_sharing import NOT_FOR_CARE
-from concilium.codes.attack import Precision, SharedView, find_largest, guess_events, judge_guesses
+from concilium.codes.attack import (
+    Precision,
+    SharedView,
+    find_largest,
+    find_transitions,
+    guess_events,
+    guess_histories,
+    judge_guesses,
+)
 from concilium.codes.block_response import BlockResponse
-from concilium.codes.frequencies import Frequencies, estimate_frequencies
-from concilium.codes.loss import InformationLoss, expect_loss, measure_divergence, measure_loss
-from concilium.codes.sequence_attack import find_transitions, guess_histories
+from concilium.codes.frequencies import (
+    Frequencies,
+    InformationLoss,
+    estimate_frequencies,
+    expect_loss,
+    measure_divergence,
+    measure_loss,
+)
 from concilium.codes.sharing import CodeSharing, Histories, read_histories
+from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 from concilium.privacy.mechanisms import Number
 from concilium.records.sequences import Sequences
 
@@ -33,7 +48,7 @@ PLAIN, BLOT = "umaxrr", "suppression"
 
 
 @dataclass(frozen=True)
-class Measurement:
+class _Measurement:
     """One draw: what it loses, how far it moves the frequencies, and how precise the attacks on it are."""
 
     loss: InformationLoss
@@ -61,7 +76,7 @@ class CurvePoint:
     protected: int
     block_size: int
     expected_loss: float
-    measured: Measurement
+    measured: _Measurement
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +91,7 @@ class SharingReport:
     company: tuple[str, ...]
     kept_clear: float
     expected_loss: float
-    measured: Measurement
+    measured: _Measurement
     frequencies: Frequencies
     curves: tuple[CurvePoint, ...]
 
@@ -142,7 +157,7 @@ class SharingTest:
         self._states = np.full(len(taxonomy.codes) + 1, -1, dtype=np.intp)
         self._states[sharing.states] = np.arange(len(sharing.states))
 
-    def measure(self, sharing: CodeSharing | None = None, histories: bool = False) -> Measurement:
+    def measure(self, sharing: CodeSharing | None = None, histories: bool = False) -> _Measurement:
         """Share once, by this sharing or another of the same auxiliary patients; attack, and compare."""
         sharing = sharing or self.sharing
         offsets = self.sequences.offsets
@@ -166,7 +181,7 @@ class SharingTest:
             transitions = find_transitions(sharing.transitions, sharing.graph)
             guesses = guess_histories(sharing.graph, transitions, channel, view)
             by_history = tuple(judge_guesses(guesses, truth, hidden >= 0, targets))
-        return Measurement(loss, measure_divergence(counts[0], counts[1]), tuple(precisions), by_history)
+        return _Measurement(loss, measure_divergence(counts[0], counts[1]), tuple(precisions), by_history)
 
 
 def report_sharing(
@@ -195,11 +210,11 @@ def report_sharing(
         find_expected_loss(sharing),
         test.measure(histories=True),
         estimate_frequencies(mechanism, drawn.astype(np.intp)),
-        tuple(draw_points(sharing, test, epsilons)),
+        tuple(_draw_points(sharing, test, epsilons)),
     )
 
 
-def draw_points(sharing: CodeSharing, test: SharingTest, epsilons: Iterable[Number]) -> list[CurvePoint]:
+def _draw_points(sharing: CodeSharing, test: SharingTest, epsilons: Iterable[Number]) -> list[CurvePoint]:
     """Blocks beside UMAXRR and suppression: on sensitive codes alone, as in the source, and UMAXRR on the same."""
     bare = {"gamma": None, "gamma_max": None}
     points = []
@@ -243,3 +258,65 @@ def find_expected_loss(sharing: CodeSharing, everything: bool = False) -> float:
 
 def _say(precision: float | None) -> str:
     return "no code guessed 30 times" if precision is None else f"{precision:.2f}"
+
+
+WIDTH, HEIGHT, LEFT, BELOW, ABOVE, LEGEND = 640, 360, 52, 40, 14, 18
+TICKS = 5
+
+
+def draw_curves(
+    points: Iterable[CurvePoint], measure: Callable[[CurvePoint], float | None], title: str
+) -> str:
+    """The mean of a measure over runs, with bars of one standard deviation; points without a value are left out."""
+    series: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    listed = list(points)
+    colour_of = {name: place for place, name in enumerate(dict.fromkeys(point.series for point in listed))}
+    for point in listed:
+        value = measure(point)
+        if value is not None:
+            series[point.series][float(point.epsilon)].append(value)
+    widest = max((x for line in series.values() for x in line), default=1.0)
+    highest = max((max(found) for line in series.values() for found in line.values()), default=1.0) or 1.0
+    right, bottom = WIDTH - 20, HEIGHT - BELOW
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return LEFT + (right - LEFT) * x / widest, bottom - (bottom - ABOVE) * y / highest
+
+    parts = _draw_axes(widest, highest, right, bottom, title)
+    for number, (name, line) in enumerate(series.items()):
+        colour = COLOURS[colour_of[name] % len(COLOURS)]
+        means = [(x, float(np.mean(found)), float(np.std(found))) for x, found in sorted(line.items())]
+        path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y, _ in means)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        for x, y, spread in means:
+            left, low = place(x, max(y - spread, 0.0))
+            _, high = place(x, min(y + spread, highest))
+            parts.append(
+                f'<line x1="{left:.1f}" y1="{low:.1f}" x2="{left:.1f}" y2="{high:.1f}" stroke="{colour}"/>'
+            )
+        top = HEIGHT + LEGEND * number
+        parts.append(f'<rect x="{LEFT}" y="{top}" width="12" height="4" fill="{colour}"/>')
+        parts.append(f'<text x="{LEFT + 20}" y="{top + 7}">{element_text(name)}</text>')
+    return draw_frame(f"{title} over epsilon", parts, WIDTH, HEIGHT + LEGEND * len(series) + 4)
+
+
+def _draw_axes(widest: float, highest: float, right: float, bottom: float, title: str) -> list[str]:
+    parts = [f'<line x1="{LEFT}" y1="{bottom}" x2="{right}" y2="{bottom}" stroke="{RULE}"/>']
+    for tick in range(TICKS + 1):
+        share = tick / TICKS
+        x, y = LEFT + (right - LEFT) * share, bottom - (bottom - ABOVE) * share
+        parts.append(
+            f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="{RULE}" stroke-width="0.5"/>'
+        )
+        parts.append(
+            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="{SOFT}">{highest * share:.2f}</text>'
+        )
+        parts.append(
+            f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="{SOFT}">{widest * share:.1f}</text>'
+        )
+    middle = (LEFT + right) / 2
+    parts.append(
+        f'<text x="{middle:.0f}" y="{bottom + 32}" text-anchor="middle">'
+        f"{element_text(title)} over epsilon of one event</text>"
+    )
+    return parts

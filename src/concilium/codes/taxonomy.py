@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.codes.code_grammar import (
+from concilium.codes.code_tree import ROOT, CodeTree
+from concilium.codes.icd import (
     Grammar,
     Zeros,
     looks_like_icd9,
     looks_like_icd10,
     read_icd9,
+    read_icd9_tree,
     read_icd10,
+    read_icd10_tree,
+    sum_up_titles,
 )
-from concilium.codes.code_tree import ROOT, CodeTree
-from concilium.codes.icd9 import read_icd9_tree, sum_up_titles
-from concilium.codes.icd10 import read_icd10_tree
 from concilium.errors import StudyError, UnknownCode
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Taxonomy:
 
     @classmethod
     def icd9(cls, digits: int = 3, *, zeros: Zeros = "kept", headings: Headings = "refuse") -> Taxonomy:
-        """ICD-9-CM. `zeros="lost"` is for a file whose codes lost dots and leading zeros (code_grammar.py).
+        """ICD-9-CM. `zeros="lost"` is for a file whose codes lost dots and leading zeros (icd.py).
 
         At four and five digits a heading such as 585 is no code: it was one once, or somebody cut the others.
         `headings="keep"` makes each a code of its own beside those under it.
@@ -107,7 +108,7 @@ class Taxonomy:
         What has no parent (an empty cell, or no row) is at the top. The codes are the nodes without children.
         A text is a code if it is the same but for blanks around it, or else but for the case of letters.
         """
-        from concilium.codes.tree_reading import read_tree
+        from concilium.codes.code_tree import read_tree
 
         name, parent_of, titles = read_tree(source, table, parent, child, title)
         return cls(name, CodeTree(parent_of), titles)

@@ -17,8 +17,7 @@ import markupsafe
 
 from concilium.codes.agreed_sharing import NOT_FOR_CARE
 from concilium.codes.block_response import BlockResponse
-from concilium.codes.sharing_charts import draw_curves
-from concilium.codes.sharing_report import BLOT, PLAIN, CurvePoint, SharingReport
+from concilium.codes.sharing_report import BLOT, PLAIN, CurvePoint, SharingReport, draw_curves
 from concilium.consult.report import make_environment
 from concilium.ledger.budgets import Balance
 from concilium.privacy.accounting import shown

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.privacy.accounting import Number as Exact
-from concilium.privacy.accounting import epsilon_from_rho, rho_for_epsilon, say_epsilon, sigma_squared_for
-from concilium.privacy.mechanisms import Number, add_gaussian, add_laplace
+from concilium.privacy.accounting import epsilon_from_rho, rho_for_epsilon, say_epsilon
 
 BINARY_PLACES = 10
 GRID = 1 << BINARY_PLACES
@@ -51,21 +50,7 @@ def find_squared_sensitivity(bound: int, steps: int) -> Fraction:
     return Fraction(steps * find_sensitivity(bound) ** 2)
 
 
-def average_step(told: NDArray[np.floating], bound: int, epsilon: Number) -> float:
-    """The noisy average of one step [expert]: pure epsilon."""
-    sums = sum_on_grid(told[:, None], bound)
-    noisy = add_laplace(sums, epsilon, find_sensitivity(bound))
-    return float(noisy[0]) / GRID / len(told)
-
-
-def average_course(told: NDArray[np.floating], bound: int, rho: Fraction) -> NDArray[np.float64]:
-    """The noisy averages of a course [expert, step], which cost rho together."""
-    variance = sigma_squared_for(rho, find_squared_sensitivity(bound, told.shape[1]))
-    noisy: NDArray[np.float64] = add_gaussian(sum_on_grid(told, bound), variance) / (GRID * len(told))
-    return noisy
-
-
-def find_step_deviation(experts: int, bound: int, epsilon: float) -> float:
+def _find_step_deviation(experts: int, bound: int, epsilon: float) -> float:
     """Of the noise on one step: sqrt(2) B/(N e)."""
     return math.sqrt(2) * bound / (experts * epsilon)
 
@@ -77,7 +62,7 @@ def find_course_deviation(experts: int, bound: int, steps: int, rho: Fraction) -
 
 def check_step(experts: int, bound: int, epsilon: Fraction) -> None:
     """StudyError where a private answer for one step would be noise, with what would do."""
-    deviation = find_step_deviation(experts, bound, float(epsilon))
+    deviation = _find_step_deviation(experts, bound, float(epsilon))
     widest = bound * float(WIDEST)
     if deviation > widest:
         factor = deviation / widest

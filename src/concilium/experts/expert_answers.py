@@ -26,10 +26,10 @@ from concilium.experts.averaging import (
     find_squared_sensitivity,
     sum_on_grid,
 )
-from concilium.experts.expert_ensemble import ExpertEnsemble
+from concilium.experts.expert import ExpertEnsemble
 from concilium.experts.expert_task import ExpertTask, check_task
 from concilium.experts.network import open_network
-from concilium.experts.public_stays import PublicStays
+from concilium.experts.patient_windows import PublicStays
 from concilium.experts.site_experts import open_grown, open_unselected
 from concilium.privacy.accounting import rho_for_epsilon, sigma_squared_for
 from concilium.privacy.mechanisms import add_gaussian
@@ -90,10 +90,10 @@ class AskExpertLabels(Summed, frozen=True, kw_only=True):
         return self.experts * find_sensitivity(self.task.bound)
 
     def check(self, release: Release) -> None:
-        check_asked(self.task, self.experts, self.stays)
+        _check_asked(self.task, self.experts, self.stays)
 
     def estimate(self, patients: int, columns: int) -> Workload:
-        return estimate_experts(self.task, self.experts, self.stays, patients)
+        return _estimate_experts(self.task, self.experts, self.stays, patients)
 
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         laid, asked = self.stays.open(self.task)
@@ -155,16 +155,16 @@ class AskGrownExperts(Summed, frozen=True, kw_only=True):
         return max(self.experts, 64 * self.task.bound) * GRID
 
     def check(self, release: Release) -> None:
-        check_asked(self.task, self.experts, self.stays)
+        _check_asked(self.task, self.experts, self.stays)
         if self.limit is not None and self.limit < 1:
             raise MessageError("a grown ensemble has at least one expert")
-        if self.conditional and not (is_positive(self.conditional) and is_delta(self.delta)):
+        if self.conditional and not (is_positive(self.conditional) and _is_delta(self.delta)):
             raise MessageError(
                 "conditional noise has an epsilon such as '1/2', and a delta such as '1/100000'"
             )
 
     def estimate(self, patients: int, columns: int) -> Workload:
-        grown = estimate_experts(self.task, self.experts, self.stays, patients)
+        grown = _estimate_experts(self.task, self.experts, self.stays, patients)
         told = Workload(20 * self.experts * patients * self.task.steps, 64 * self.experts * patients)
         return grown + told
 
@@ -185,11 +185,11 @@ class AskGrownExperts(Summed, frozen=True, kw_only=True):
         return np.clip(average, -self.largest, self.largest)
 
 
-def is_delta(delta: str) -> bool:
+def _is_delta(delta: str) -> bool:
     return is_positive(delta) and Fraction(delta) < 1
 
 
-def check_asked(task: ExpertTask, experts: int, stays: PublicStays) -> None:
+def _check_asked(task: ExpertTask, experts: int, stays: PublicStays) -> None:
     """MessageError unless the question is of bearable size, about a network that is there."""
     check_task(task)
     if not 1 <= experts <= MOST_EXPERTS:
@@ -201,7 +201,7 @@ def check_asked(task: ExpertTask, experts: int, stays: PublicStays) -> None:
     stays.open(task)
 
 
-def estimate_experts(task: ExpertTask, experts: int, stays: PublicStays, patients: int) -> Workload:
+def _estimate_experts(task: ExpertTask, experts: int, stays: PublicStays, patients: int) -> Workload:
     """To lay out all stays, to train so many experts, and to have them answer."""
     network = open_network(task.network, len(task.variables))
     training = network.estimate_seconds(ASSUMED_WINDOWS, task.steps) / SLOWEST_OPERATION

@@ -16,7 +16,7 @@ from concilium.records.series import Series
 from concilium.records.time_grid import read_duration
 
 
-def read_time(value: Any) -> str:
+def _read_time(value: Any) -> str:
     try:
         read_duration(value, "time")
     except RecordsError:
@@ -24,7 +24,7 @@ def read_time(value: Any) -> str:
     return str(value)
 
 
-def read_public(value: Any) -> Series | str:
+def _read_public(value: Any) -> Series | str:
     if not isinstance(value, Series | str) or (not isinstance(value, Series) and not value):
         raise ValueError
     return value
@@ -76,25 +76,26 @@ Public = Annotated[
     Series | str | None,
     Parameter(
         "a Series, or the name of a file of series",
-        read_public,
+        _read_public,
         "public stays that the ensembles label once, to teach the student; None: none yet, see student()",
     ),
 ]
 Every = Annotated[
-    str, Parameter("a time such as '2h'", read_time, "public stays are asked about one step in so long")
+    str, Parameter("a time such as '2h'", _read_time, "public stays are asked about one step in so long")
 ]
-Step = Annotated[str, Parameter("a time such as '1h'", read_time, "the step of the series")]
+Step = Annotated[str, Parameter("a time such as '1h'", _read_time, "the step of the series")]
 WindowSpan = Annotated[
     str,
-    Parameter("a time such as '24h'", read_time, "what a network sees at a time; windows overlap by half"),
+    Parameter("a time such as '24h'", _read_time, "what a network sees at a time; windows overlap by half"),
 ]
 Carry = Annotated[
-    str, Parameter("a time such as '24h'", read_time, "how long a value of a series stands for those missing")
+    str,
+    Parameter("a time such as '24h'", _read_time, "how long a value of a series stands for those missing"),
 ]
 Lead = Annotated[
     str,
     Parameter(
-        "a time such as '12h'", read_time, "severity rises from 0 in so long before the target is first 1"
+        "a time such as '12h'", _read_time, "severity rises from 0 in so long before the target is first 1"
     ),
 ]
 Bound = Annotated[

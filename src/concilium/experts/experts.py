@@ -45,10 +45,18 @@ from concilium.experts.expert_parameters import (
     WindowSpan,
 )
 from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange, check_task
-from concilium.experts.patient_windows import lay_out
-from concilium.experts.public_stays import DIGEST, PublicStays, lay_course, lay_public
-from concilium.experts.student import Lesson, judge, open_rules, read_features, teach, tell
-from concilium.experts.student_body import StoredStudent, StudentBody, write_student
+from concilium.experts.patient_windows import DIGEST, PublicStays, lay_course, lay_out, lay_public
+from concilium.experts.student import (
+    Lesson,
+    StoredStudent,
+    StudentBody,
+    judge,
+    open_rules,
+    read_features,
+    teach,
+    tell,
+    write_student,
+)
 from concilium.models.explanation import Explanation, Reason
 from concilium.models.method import (
     Delta,

@@ -24,7 +24,7 @@ DECAY_OF_MEAN, DECAY_OF_SQUARE, TINY = 0.9, 0.999, 1e-8
 
 
 @compiled()
-def squash(x: float) -> float:
+def _squash(x: float) -> float:
     return 1.0 / (1.0 + math.exp(-x))
 
 
@@ -38,7 +38,7 @@ def find_places(inputs: int, units: int) -> tuple[int, int, int, int]:
 
 
 @compiled()
-def run_window(
+def _run_window(
     weights: Reals,
     window: Inputs,
     length: int,
@@ -71,8 +71,8 @@ def run_window(
                 gate[j] += h * weights[row + j]
         total = weights[bias]
         for k in range(units):
-            i, f = squash(gate[k]), squash(gate[units + k])
-            g, o = math.tanh(gate[2 * units + k]), squash(gate[3 * units + k])
+            i, f = _squash(gate[k]), _squash(gate[units + k])
+            g, o = math.tanh(gate[2 * units + k]), _squash(gate[3 * units + k])
             gate[k], gate[units + k], gate[2 * units + k], gate[3 * units + k] = i, f, g, o
             cell = f * cells[step, k] + i * g
             cells[step + 1, k] = cell
@@ -82,7 +82,7 @@ def run_window(
 
 
 @compiled()
-def turn_back(
+def _turn_back(
     weights: Reals,
     window: Inputs,
     length: int,
@@ -133,7 +133,7 @@ def turn_back(
 
 
 @compiled()
-def find_gradient(
+def _find_gradient(
     weights: Reals, windows: Inputs, targets: Reals, lengths: Lengths, units: int, gradient: Reals
 ) -> float:
     """The mean squared error over all steps whose target is known, and its gradient."""
@@ -151,14 +151,14 @@ def find_gradient(
     error = 0.0
     for w in range(len(lengths)):
         length = lengths[w]
-        run_window(weights, windows[w], length, units, gates, cells, hidden, outputs)
+        _run_window(weights, windows[w], length, units, gates, cells, hidden, outputs)
         for step in range(length):
             slopes[step] = 0.0
             if not math.isnan(targets[w, step]):
                 miss = outputs[step] - targets[w, step]
                 error += miss * miss
                 slopes[step] = 2.0 * miss / known
-        turn_back(weights, windows[w], length, units, gates, cells, hidden, slopes, gradient)
+        _turn_back(weights, windows[w], length, units, gates, cells, hidden, slopes, gradient)
     return error / known
 
 
@@ -189,7 +189,7 @@ def fit(
         loss, parts = 0.0, 0
         for first in range(0, len(lengths), batch):
             last = min(first + batch, len(lengths))
-            error = find_gradient(
+            error = _find_gradient(
                 weights, windows[first:last], targets[first:last], lengths[first:last], units, gradient
             )
             loss += error * (last - first)
@@ -227,6 +227,6 @@ def run_all(weights: Reals, windows: Inputs, lengths: Lengths, units: int) -> Re
     told = np.zeros((len(weights), len(lengths), longest))
     for network in range(len(weights)):
         for w in range(len(lengths)):
-            run_window(weights[network], windows[w], lengths[w], units, gates, cells, hidden, outputs)
+            _run_window(weights[network], windows[w], lengths[w], units, gates, cells, hidden, outputs)
             told[network, w, : lengths[w]] = outputs[: lengths[w]]
     return told

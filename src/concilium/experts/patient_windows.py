@@ -9,14 +9,41 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import DoesNotFit
+from concilium.errors import DoesNotFit, MessageError
 from concilium.experts.expert_task import ExpertTask
-from concilium.experts.severity import grade
+from concilium.protocol.arrays import Array, pack, unpack
 from concilium.records.series import Series
 from concilium.records.time_grid import count_steps, read_step
+
+
+def _grade(series: Series, target: str, lead: int, bound: int) -> NDArray[np.float64]:
+    """The severity of every cell of the stays, NaN where it is unknown.
+
+    The paper's physicians gave grades. Where there is a label of 0 and 1 alone, severity is B while it is there,
+    rises to B in a straight line over the `lead` before it first is, and is 0 elsewhere. It is unknown where the
+    label is missing, or neither 0 nor 1: such a step teaches nothing.
+    """
+    label = series.stays[target]
+    cells = np.arange(len(label)) - np.repeat(series.starts[:-1], series.lengths)
+    first = np.repeat(find_onsets(series, target), series.lengths)
+    rising = 1.0 - (first - cells) / max(lead, 1)
+    severity = np.where(label == 1, 1.0, np.where(cells < first, np.clip(rising, 0.0, 1.0), 0.0))
+    return np.where((label == 0) | (label == 1), bound * severity, np.nan)
+
+
+def find_onsets(series: Series, target: str) -> NDArray[np.float64]:
+    """The step at which each patient's label is first 1; infinite where it never is."""
+    label, starts = series.stays[target], series.starts
+    there = np.flatnonzero(label == 1)
+    owners = np.searchsorted(starts, there, side="right") - 1
+    onsets = np.full(len(series), np.inf)
+    onsets[owners[::-1]] = (there - starts[owners])[::-1]  # the first of each stays
+    return onsets
+
 
 FARTHEST = 4.0  # half-widths from the middle of the range: what is beyond is a slip, or far enough
 
@@ -110,5 +137,81 @@ def lay_out(series: Series, task: ExpertTask, *, labelled: bool = True) -> LaidO
     severity = np.full(size, np.nan)
     if labelled:
         lead = count_steps(task.lead, task.step, "lead")
-        severity = grade(series, task.target, lead, task.bound)
+        severity = _grade(series, task.target, lead, task.bound)
     return LaidOut(task, values, severity, series.starts)
+
+
+STEPS_OF_ONE = 8192
+MOST_CELLS, MOST_ASKED = 2_000_000, 100_000
+DIGEST = "sha256:"
+
+
+class PublicStays(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`inputs` [cell, variable] in steps of 1/8192, stays of these `lengths` one after the other, and the numbers of
+    the cells that are `asked` about, rising.
+
+    The house scales them by public ranges and sends them as whole numbers. They are nobody's secret: who answers
+    them is protected, not who is in them. Hospitals agree to them by their digest. docs/methods.md, section 8.5.
+    """
+
+    inputs: Array
+    lengths: Array
+    asked: Array
+
+    @property
+    def steps(self) -> int:
+        """How many steps are asked about."""
+        return self.asked.shape[0] if self.asked.shape else 0
+
+    @property
+    def digest(self) -> str:
+        content = hashlib.sha256(b"concilium/public-stays@1")
+        for array in (self.inputs, self.lengths, self.asked):
+            content.update(f"{array.dtype} {array.shape} ".encode())
+            content.update(array.data)
+        return DIGEST + content.hexdigest()
+
+    def open(self, task: ExpertTask) -> tuple[LaidOut, NDArray[np.int64]]:
+        """The stays, and the cells that are asked about; MessageError where they are none of this task."""
+        lengths = unpack(self.lengths).astype(np.int64)
+        inputs, asked = unpack(self.inputs), unpack(self.asked).astype(np.int64)
+        size = int(lengths.sum())
+        fits = (
+            self.inputs.dtype == "i2"
+            and inputs.shape == (size, len(task.variables))
+            and 1 <= size <= MOST_CELLS
+            and lengths.ndim == 1
+            and bool((lengths >= 1).all())
+            and asked.ndim == 1
+            and 1 <= len(asked) <= MOST_ASKED
+            and bool((np.diff(asked) > 0).all())
+            and int(asked[0]) >= 0
+            and int(asked[-1]) < size
+        )
+        if not fits:
+            raise MessageError(
+                f"public stays have at least one step each and {MOST_CELLS} together, of which 1 to {MOST_ASKED} are "
+                "asked about, each once"
+            )
+        farthest = int(FARTHEST / 2 * STEPS_OF_ONE)
+        values = np.clip(inputs, -farthest, farthest).astype(np.float32) / STEPS_OF_ONE
+        starts = np.concatenate(([0], np.cumsum(lengths)))
+        return LaidOut(task, values, np.full(size, np.nan), starts), asked
+
+
+def lay_public(series: Series, task: ExpertTask, every: str) -> PublicStays:
+    """Public stays for a task, asked about in one step of `every`, and in the last of each stay."""
+    laid = lay_out(series, task, labelled=False)
+    stride = max(1, count_steps(every, task.step, "every"))
+    cells = np.arange(len(laid.values)) - np.repeat(laid.starts[:-1], series.lengths)
+    chosen = cells % stride == stride - 1
+    chosen[laid.starts[1:] - 1] = True
+    inputs = np.rint(laid.values.astype(np.float64) * STEPS_OF_ONE).astype("<i2")
+    return PublicStays(
+        pack(inputs), pack(series.lengths.astype("<u4")), pack(np.flatnonzero(chosen).astype("<u4"))
+    )
+
+
+def lay_course(series: Series, task: ExpertTask, *, whole: bool) -> PublicStays:
+    """One stay, asked about in all of its steps or in the last."""
+    return lay_public(series, task, task.step if whole else f"{int(series.lengths.max()) + 1}d")

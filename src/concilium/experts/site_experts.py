@@ -4,6 +4,13 @@ Claim. Whether a patient's expert answers depends on the patient's own stay, the
 who else is there: one patient who comes or goes brings at most one expert in and puts at most one out. Experts are
 trained once for a hospital and a task, and kept on its shelf; nothing of them leaves. docs/methods.md, sections 8.3 and
 8.4.
+
+Growing is the paper's greedy choice of experts (its algorithm 2). It looks at errors on validation patients, whose
+covariance is computed once: C[i, j] is the mean of the product of two experts' errors, the mean squared error of
+weights w is w' C w. An expert is added exactly where the uniform error of the ensemble with it is below that
+without it; those whose patient had the outcome come first, each group by its own error. Who is chosen depends on
+candidates and validation patients alike, so that noise on a grown ensemble protects a member only on condition of
+that choice.
 """
 
 from __future__ import annotations
@@ -13,21 +20,137 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import DoesNotFit
-from concilium.experts.expert import Expert
-from concilium.experts.expert_ensemble import ExpertEnsemble
+from concilium.errors import DoesNotFit, StudyError
+from concilium.experts.expert import Expert, ExpertEnsemble
 from concilium.experts.expert_task import ExpertTask
-from concilium.experts.growing import Growth, find_covariance
 from concilium.experts.patient_windows import LaidOut, lay_out
 from concilium.experts.training import train_experts
 from concilium.protocol.cohort import Cohort
 from concilium.records.patients import PatientPart
 from concilium.records.series import Series
+
+Reals = NDArray[np.float64]
+
+
+def find_covariance(told: NDArray[np.floating], truth: Reals) -> Reals:
+    """C of [expert, cell] answers over the cells whose severity is known."""
+    known = ~np.isnan(truth)
+    if not known.any():
+        raise StudyError("an ensemble is grown on validation patients, and none of them has a known severity")
+    errors = told[:, known].astype(np.float64) - truth[known]
+    covariance: Reals = errors @ errors.T / errors.shape[1]
+    return covariance
+
+
+@dataclass
+class Growth:
+    """A growing ensemble: `members` in the order in which they came, `errors` the uniform error after each."""
+
+    covariance: Reals
+    septic: NDArray[np.bool_]
+    limit: int | None = None
+    members: list[int] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    _total: float = 0.0
+    _shared: Reals = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        size = len(self.covariance)
+        if self.covariance.shape != (size, size) or self.septic.shape != (size,) or not size:
+            raise StudyError(
+                "growing needs at least one candidate, with a row and a column of the covariance each"
+            )
+        if self.limit is not None and self.limit < 1:
+            raise StudyError(f"an ensemble has at least one expert; got a limit of {self.limit}")
+        self._shared = np.zeros(size)  # with all members together
+
+    @property
+    def error(self) -> float:
+        """The mean squared error of the uniform ensemble; infinite while it is empty."""
+        return self.errors[-1] if self.errors else float("inf")
+
+    @property
+    def order(self) -> NDArray[np.intp]:
+        """The candidates as they are looked at."""
+        return np.lexsort((np.diag(self.covariance), ~self.septic))
+
+    def would_be(self, candidates: NDArray[np.intp]) -> Reals:
+        """The error with each of these candidates added."""
+        size = len(self.members) + 1
+        own = np.diag(self.covariance)[candidates]
+        grown: Reals = (self._total + 2 * self._shared[candidates] + own) / size**2
+        return grown
+
+    def add(self, candidate: int) -> None:
+        self.errors.append(float(self.would_be(np.array([candidate]))[0]))
+        self._total += 2 * float(self._shared[candidate]) + float(self.covariance[candidate, candidate])
+        self._shared += self.covariance[candidate]
+        self.members.append(int(candidate))
+
+    def grow(self) -> Growth:
+        """Add experts until none of the rest lowers the error, or the limit is reached."""
+        order = self.order
+        left = np.ones(len(order), dtype=np.bool_)
+        left[np.isin(order, self.members)] = False
+        while left.any() and (self.limit is None or len(self.members) < self.limit):
+            candidates = order[left]
+            better = np.flatnonzero(self.would_be(candidates) < self.error)
+            if not len(better):
+                break
+            chosen = int(candidates[better[0]])
+            self.add(chosen)
+            left[order == chosen] = False
+        return self
+
+    def join(self, row: Reals, own_error: float, septic: bool) -> bool:
+        """A new patient's expert, with its covariances to all candidates: taken in if that lowers the error.
+
+        Nobody is trained again and nobody leaves.
+        """
+        size = len(self.covariance)
+        wider = np.empty((size + 1, size + 1))
+        wider[:size, :size], wider[size, :size], wider[:size, size] = self.covariance, row, row
+        wider[size, size] = own_error
+        self.covariance, self.septic = wider, np.append(self.septic, septic)
+        self._shared = np.append(self._shared, row[self.members].sum())
+        full = self.limit is not None and len(self.members) >= self.limit
+        if full or not self.would_be(np.array([size]))[0] < self.error:
+            return False
+        self.add(size)
+        return True
+
+
+def weigh_optimally(covariance: Reals) -> Reals:
+    """C^-1 1 / (1' C^-1 1), the weights of the least error; of the shortest length where several are. They may be
+    negative and depend on everybody: reported without any claim, never released."""
+    ones = np.ones(len(covariance))
+    raw = np.linalg.lstsq(covariance, ones, rcond=1e-10)[0]
+    total = raw.sum()
+    if not np.isfinite(total) or abs(total) < 1e-12:
+        raise StudyError("these experts have no optimal weights: their errors do not tell them apart")
+    weights: Reals = raw / total
+    return weights
+
+
+def weigh_by_history(told: NDArray[np.floating], truth: Reals, starts: NDArray[np.integer]) -> Reals:
+    """For every cell [expert, cell] how well each expert told the earlier steps of the same stay: in proportion to
+    1 + the sum of 1 / (1 + error^2) over known steps before. Weights begin at 1, or the first step would be 0/0.
+
+    Whoever uses them knows the truth of those steps; never released with a claim (docs/methods.md, section 8.4).
+    """
+    gains = np.where(np.isnan(truth), 0.0, 1.0 / (1.0 + (told - np.nan_to_num(truth)) ** 2))
+    before = np.cumsum(gains, axis=1, dtype=np.float64) - gains
+    begins = np.repeat(np.asarray(starts[:-1]), np.diff(starts))
+    weights: Reals = 1.0 + before - before[:, begins]
+    weights /= weights.sum(axis=0)
+    return weights
+
 
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())
@@ -44,10 +167,10 @@ def open_unselected(cohort: Cohort, task: ExpertTask, size: int) -> ExpertEnsemb
     """The experts of the patients who come first by their hash, at most so many."""
 
     def make(laid: LaidOut) -> ExpertEnsemble:
-        chosen = rank(laid)[:size].tolist()
+        chosen = _rank(laid)[:size].tolist()
         if len(chosen) < size:
             log.warning("the study counts on %d experts here, and there are %d", size, len(chosen))
-        return ExpertEnsemble(task, train(cohort, laid, chosen))
+        return ExpertEnsemble(task, _train(cohort, laid, chosen))
 
     return _open(cohort, task, ("unselected", size), make)
 
@@ -56,7 +179,7 @@ def open_grown(cohort: Cohort, task: ExpertTask, size: int, limit: int | None) -
     """The ensemble grown from at most so many candidates, on other patients; DoesNotFit where there are too few."""
 
     def make(laid: LaidOut) -> ExpertEnsemble:
-        order = rank(laid)
+        order = _rank(laid)
         validation = order[: len(order) // VALIDATION]
         candidates = order[len(validation) :][:size]
         known = ~np.isnan(laid.severity)
@@ -65,8 +188,8 @@ def open_grown(cohort: Cohort, task: ExpertTask, size: int, limit: int | None) -
         )
         if not len(candidates) or not known[cells].any():
             raise DoesNotFit("this hospital has too few patients to grow an ensemble of experts")
-        ensemble = ExpertEnsemble(task, train(cohort, laid, candidates.tolist()))
-        told, truth = ensemble.tell(take_stays(laid, validation)), laid.severity[cells]
+        ensemble = ExpertEnsemble(task, _train(cohort, laid, candidates.tolist()))
+        told, truth = ensemble.tell(_take_stays(laid, validation)), laid.severity[cells]
         growth = Growth(find_covariance(told, truth), ensemble.septic, limit).grow()
         log.info("an ensemble of %d experts was grown from %d", len(growth.members), len(ensemble))
         return ensemble.take(growth.members)
@@ -74,7 +197,7 @@ def open_grown(cohort: Cohort, task: ExpertTask, size: int, limit: int | None) -
     return _open(cohort, task, ("grown", size, limit), make)
 
 
-def rank(laid: LaidOut) -> NDArray[np.intp]:
+def _rank(laid: LaidOut) -> NDArray[np.intp]:
     """The patients in an order that each one's own stay and the public seed decide."""
     seed = f"concilium/experts@1 {laid.task.network.seed} ".encode()
     digests = []
@@ -86,7 +209,7 @@ def rank(laid: LaidOut) -> NDArray[np.intp]:
     return np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.intp)
 
 
-def train(cohort: Cohort, laid: LaidOut, patients: list[int]) -> list[Expert]:
+def _train(cohort: Cohort, laid: LaidOut, patients: list[int]) -> list[Expert]:
     """Their experts, from the shelf or trained now; the hospital's own log tells how far it is."""
     tenth = max(1, len(patients) // 10)
 
@@ -97,7 +220,7 @@ def train(cohort: Cohort, laid: LaidOut, patients: list[int]) -> list[Expert]:
     return train_experts(laid, patients, cohort.view.shelf, on_progress=tell)
 
 
-def take_stays(laid: LaidOut, patients: NDArray[np.intp]) -> LaidOut:
+def _take_stays(laid: LaidOut, patients: NDArray[np.intp]) -> LaidOut:
     """Some of the stays, in this order."""
     lengths = np.diff(laid.starts)[patients]
     cells = np.concatenate(

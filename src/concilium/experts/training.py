@@ -2,7 +2,7 @@
 
 An expert is kept under the digest of the task and of all that it learns from, so that training goes on where it was
 interrupted, and so that a patient who comes later costs one expert. Which process trains it, and with whom, changes
-nothing (public_chance.py). Where all of it takes seconds, no process is started. docs/methods.md, section 8.1.
+nothing (`network.draw_public`). Where all of it takes seconds, no process is started. docs/methods.md, section 8.1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEADER = 8  # bytes of a message's length
 Tell = Callable[[int, int], None]
 
 
-class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Windows to train a network on, as they go to a process of its own."""
 
     network: NetworkSettings
@@ -61,8 +61,8 @@ def train_experts(
         if constant is not None:
             experts[place] = Expert(None, constant, constant > 0)
             continue
-        name = name_expert(task, windows)
-        kept = find_kept(shelf, name)
+        name = _name_expert(task, windows)
+        kept = _find_kept(shelf, name)
         if kept is None:
             missing.append((place, name, windows))
         else:
@@ -71,7 +71,7 @@ def train_experts(
     network = open_network(task.network, len(task.variables))
     seconds = sum(network.estimate_seconds(len(windows), task.steps) for _, _, windows in missing)
     workers = min(workers, len(missing), os.cpu_count() or 1) if seconds > WORTH_A_PROCESS else 1
-    train = train_apart if workers > 1 else train_here
+    train = _train_apart if workers > 1 else _train_here
     queue: SimpleQueue[tuple[int, str, Windows]] = SimpleQueue()
     for one in missing:
         queue.put(one)
@@ -90,7 +90,7 @@ def train_experts(
     return [experts[place] for place in range(len(patients))]
 
 
-def find_kept(shelf: Shelf, name: str) -> Expert | None:
+def _find_kept(shelf: Shelf, name: str) -> Expert | None:
     """An expert that was trained before; one that cannot be read is trained again."""
     kept = shelf.find(name)
     try:
@@ -99,7 +99,7 @@ def find_kept(shelf: Shelf, name: str) -> Expert | None:
         return None
 
 
-def name_expert(task: ExpertTask, windows: Windows) -> str:
+def _name_expert(task: ExpertTask, windows: Windows) -> str:
     """What it is kept under: by the network, the bound and the windows, which hold all the rest."""
     content = msgspec.json.encode((task.network, task.bound, windows.digest))
     return f"expert-{hashlib.sha256(content).hexdigest()}"
@@ -108,7 +108,7 @@ def name_expert(task: ExpertTask, windows: Windows) -> str:
 Keep = Callable[[int, str, Expert], None]
 
 
-def train_here(task: ExpertTask, queue: SimpleQueue[tuple[int, str, Windows]], keep: Keep) -> None:
+def _train_here(task: ExpertTask, queue: SimpleQueue[tuple[int, str, Windows]], keep: Keep) -> None:
     while True:
         try:
             place, name, windows = queue.get_nowait()
@@ -122,10 +122,10 @@ def train_one(settings: NetworkSettings, windows: Windows) -> Expert:
     return Expert(network.train(windows), 0.0, bool(np.nanmax(windows.targets) > 0))
 
 
-def train_apart(task: ExpertTask, queue: SimpleQueue[tuple[int, str, Windows]], keep: Keep) -> None:
+def _train_apart(task: ExpertTask, queue: SimpleQueue[tuple[int, str, Windows]], keep: Keep) -> None:
     """The same with a process that does the work: windows go in and experts come out, by its pipes."""
-    command = [sys.executable, "-m", "concilium.experts.worker"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=use_one_thread())
+    command = [sys.executable, "-m", "concilium.experts.training"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_use_one_thread())
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -134,9 +134,9 @@ def train_apart(task: ExpertTask, queue: SimpleQueue[tuple[int, str, Windows]], 
                 place, name, windows = queue.get_nowait()
             except Empty:
                 return
-            process.stdin.write(frame(msgspec.msgpack.encode(write_job(task.network, windows))))
+            process.stdin.write(_frame(msgspec.msgpack.encode(_write_job(task.network, windows))))
             process.stdin.flush()
-            answer = read_frame(process.stdout.read)
+            answer = _read_frame(process.stdout.read)
             if answer is None:
                 raise DoesNotFit(
                     "a process that trains experts has ended; those that are trained are kept: ask again to go on"
@@ -150,7 +150,7 @@ def train_apart(task: ExpertTask, queue: SimpleQueue[tuple[int, str, Windows]], 
         process.wait()
 
 
-def use_one_thread() -> dict[str, str]:
+def _use_one_thread() -> dict[str, str]:
     """The environment of a worker: there are as many processes as cores, each with one thread."""
     return {
         **os.environ,
@@ -160,8 +160,8 @@ def use_one_thread() -> dict[str, str]:
     }
 
 
-def write_job(settings: NetworkSettings, windows: Windows) -> Job:
-    return Job(
+def _write_job(settings: NetworkSettings, windows: Windows) -> _Job:
+    return _Job(
         settings,
         list(windows.inputs.shape),
         np.ascontiguousarray(windows.inputs, dtype="<f4").tobytes(),
@@ -170,7 +170,7 @@ def write_job(settings: NetworkSettings, windows: Windows) -> Job:
     )
 
 
-def read_job(job: Job) -> Windows:
+def _read_job(job: _Job) -> Windows:
     shape = tuple(job.shape)
     return Windows(
         np.frombuffer(job.inputs, dtype="<f4").reshape(shape),
@@ -179,11 +179,11 @@ def read_job(job: Job) -> Windows:
     )
 
 
-def frame(content: bytes) -> bytes:
+def _frame(content: bytes) -> bytes:
     return len(content).to_bytes(HEADER, "little") + content
 
 
-def read_frame(read: Callable[[int], bytes]) -> bytes | None:
+def _read_frame(read: Callable[[int], bytes]) -> bytes | None:
     """The next message of a pipe; None where it has ended."""
     header = read(HEADER)
     if len(header) < HEADER:
@@ -191,3 +191,19 @@ def read_frame(read: Callable[[int], bytes]) -> bytes | None:
     size = int.from_bytes(header, "little")
     content = read(size)
     return content if len(content) == size else None
+
+
+def _main() -> None:
+    """Train what comes in by the input, one after the other: `python -m concilium.experts.training`."""
+    while (content := _read_frame(sys.stdin.buffer.read)) is not None:
+        job = msgspec.msgpack.decode(content, type=_Job)
+        if job.network.kind.startswith("torch"):
+            from concilium.experts.torch_lstm import load_torch
+
+            load_torch().set_num_threads(1)
+        sys.stdout.buffer.write(_frame(write_expert(train_one(job.network, _read_job(job)))))
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    _main()

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from concilium.errors import StudyError
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, sigma_squared_for
 from concilium.temporal.formula import Formula
-from concilium.temporal.rule_grammar import Bins, IntervalBins, RuleGrammar
-from concilium.temporal.rule_levels import LEVELS, STRUCTURE
+from concilium.temporal.rule_grammar import LEVELS, STRUCTURE, Bins, IntervalBins, RuleGrammar
 
 MOST_ENTRIES = 100
 """R: how many counts of one question a client may be in, unless the study says otherwise."""
@@ -137,7 +136,7 @@ class DiscoveredRule:
 
 
 @dataclass(frozen=True)
-class LevelReport:
+class _LevelReport:
     """One question of a search: templates asked about and kept, those never made for want of room, noise and cost."""
 
     level: int
@@ -155,7 +154,7 @@ class Discovery:
     rules: tuple[DiscoveredRule, ...]
     clients: float
     clients_deviation: float
-    levels: tuple[LevelReport, ...]
+    levels: tuple[_LevelReport, ...]
     spent: Fraction
 
 
@@ -221,7 +220,7 @@ class LevelSearch:
 
     def run(self) -> Generator[SearchQuestion, Counts, Discovery]:
         """The questions, one after the other; each is answered by a vector of noisy counts."""
-        reports: list[LevelReport] = []
+        reports: list[_LevelReport] = []
         sizes: list[tuple[float, float]] = []
         frontier: Sequence[Formula] = self.grammar.skeletons[: self.most_templates]
         left_out = len(self.grammar.skeletons) - len(frontier)
@@ -241,7 +240,7 @@ class LevelSearch:
             kept = np.flatnonzero(counts >= least) if clients > 0 else np.zeros(0, dtype=np.intp)
             kept = kept[np.argsort(-counts[kept], kind="stable")]
             reports.append(
-                LevelReport(level, len(frontier), len(kept), left_out, deviation, self.shares[level - 1])
+                _LevelReport(level, len(frontier), len(kept), left_out, deviation, self.shares[level - 1])
             )
             survivors, counts = [frontier[place] for place in kept.tolist()], counts[kept]
             if not survivors or level == STRUCTURE:
@@ -263,7 +262,7 @@ class LevelSearch:
             asked = ParameterQuestion(tuple(survivors), bins, self.shares[-1], self.most)
             answer = check_answer((yield asked), asked.size)
             spread = math.sqrt(asked.variance * self.noise_factor)
-            reports.append(LevelReport(STRUCTURE + 1, asked.size, asked.size, 0, spread, self.shares[-1]))
+            reports.append(_LevelReport(STRUCTURE + 1, asked.size, asked.size, 0, spread, self.shares[-1]))
             rules = fill_parameters(rules, bins, answer, [spread] * len(rules), self.quantile)
         spent = sum((report.rho for report in reports), Fraction(0))
         return Discovery(tuple(rules), *pool(sizes), tuple(reports), spent)
@@ -346,14 +345,14 @@ def fill_parameters(
 def estimate_parameter(bins: Bins, counts: Counts, deviation: float, quantile: float) -> ParameterEstimate:
     """A quantile of numbers, or the most frequent interval, with the bins that it could be at 95 %."""
     chosen, candidates = (
-        find_mode(counts, deviation)
+        _find_mode(counts, deviation)
         if isinstance(bins, IntervalBins)
-        else find_quantile(counts, deviation, quantile)
+        else _find_quantile(counts, deviation, quantile)
     )
     return ParameterEstimate(bins, tuple(counts.tolist()), deviation, chosen, candidates)
 
 
-def find_quantile(counts: Counts, deviation: float, quantile: float) -> tuple[int, tuple[int, ...]]:
+def _find_quantile(counts: Counts, deviation: float, quantile: float) -> tuple[int, tuple[int, ...]]:
     """The bin in which a quantile lies, and those in which it could: never clipped, so that no bin is favoured.
 
     The quantile lies in bin j or before where (1 - q) * (count up to j) >= q * (count after j); the noise on that
@@ -372,7 +371,7 @@ def find_quantile(counts: Counts, deviation: float, quantile: float) -> tuple[in
     return chosen, tuple(range(low, high + 1))
 
 
-def find_mode(counts: Counts, deviation: float) -> tuple[int, tuple[int, ...]]:
+def _find_mode(counts: Counts, deviation: float) -> tuple[int, tuple[int, ...]]:
     """The most frequent of the named bins (the last one is "another"), and those that it could be."""
     named = counts[:-1]
     chosen = int(np.argmax(named))

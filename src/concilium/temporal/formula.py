@@ -7,7 +7,7 @@ templates (`templates`), and evaluation on series (`evaluation`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from concilium.errors import FormulaError
@@ -367,3 +367,44 @@ def make_window(window: Any) -> Window | None:
         return check_window(low, high)
     except (TypeError, ValueError) as error:
         raise FormulaError(str(error), str(window)) from None
+
+
+def rebuild(formula: Formula, change: Callable[[Formula], Formula]) -> Formula:
+    """The formula with `change` made to each of its parts, from the leaves upwards."""
+    parts = formula.children
+    if parts:
+        changed = tuple(rebuild(part, change) for part in parts)
+        if any(new is not old for new, old in zip(changed, parts, strict=True)):
+            formula = _with_children(formula, changed)
+    return change(formula)
+
+
+def replace_part(formula: Formula, place: int, part: Formula) -> Formula:
+    """The formula with one part replaced, counted in the order of `walk` (0 is the whole)."""
+    if place == 0:
+        return part
+    place -= 1
+    children = list(formula.children)
+    for index, child in enumerate(children):
+        count = sum(1 for _ in child.walk())
+        if place < count:
+            children[index] = replace_part(child, place, part)
+            return _with_children(formula, tuple(children))
+        place -= count
+    raise IndexError("a formula has no such part")
+
+
+def _with_children(formula: Formula, children: tuple[Formula, ...]) -> Formula:
+    """The same operator about other formulas."""
+    match formula:
+        case Conjunction() | Disjunction():
+            return type(formula)(children)
+        case Negation():
+            return Negation(*children)
+        case Implication():
+            return Implication(*children)
+        case Always() | Eventually():
+            return type(formula)(formula.window, *children)
+        case Until():
+            return Until(children[0], formula.window, children[1])
+    return formula

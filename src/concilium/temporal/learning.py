@@ -1,9 +1,9 @@
 """Learning rules from labelled windows: an evolutionary search over formulas (docs/methods.md, section 6.4).
 
-Structure by crossing and mutating syntax trees (breeding.py), numbers by trying all public limits of one place at a
+Structure by crossing and mutating syntax trees (search_space.py), numbers by trying all public limits of one place at a
 time; what is looked for is separation of robustness (after Nenzi et al. 2018, with a squashed robustness, so that the
 place of a limit matters and not only its variable). Whoever has windows of one class only gets a description instead
-(describing.py). The search is deterministic under its seed.
+(`_describe_windows`). The search is deterministic under its seed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,92 @@ from multiprocessing import get_context
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from concilium.errors import StudyError
+from concilium.errors import RecordsError, StudyError
 from concilium.records.columns import label
 from concilium.records.series import Series
-from concilium.temporal.breeding import Breeder
-from concilium.temporal.describing import describe_windows
+from concilium.records.time_grid import count_steps
 from concilium.temporal.evaluation import robustness_all, satisfied_all
-from concilium.temporal.formula import Formula
-from concilium.temporal.labelled_windows import LabelledWindows
-from concilium.temporal.search_space import SearchSpace
+from concilium.temporal.formula import Always, Conjunction, Eventually, Formula, Limit
+from concilium.temporal.search_space import Breeder, SearchSpace
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledWindows:
+    """A series whose "patients" are windows; `labels` says which are positive, `owners` whose (a row of the series that
+    they were cut from)."""
+
+    series: Series
+    labels: NDArray[np.bool_]
+    owners: NDArray[np.intp]
+
+    def __post_init__(self) -> None:
+        labels, owners = np.asarray(self.labels), np.asarray(self.owners)
+        shape = (len(self.series),)
+        if labels.shape != shape or labels.dtype != np.bool_:
+            raise RecordsError(f"labels are true or false, one for each of the {len(self.series)} windows")
+        if owners.shape != shape or not np.issubdtype(owners.dtype, np.integer) or (owners < 0).any():
+            raise RecordsError(
+                f"owners are whole numbers from 0, one for each of the {len(self.series)} windows"
+            )
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "owners", owners)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> LabelledWindows:
+        return LabelledWindows(self.series.take(rows), self.labels[rows], self.owners[rows])
+
+
+def cut_windows(
+    series: Series, outcome: str | ArrayLike, length: int | str, every: int | str = 1
+) -> LabelledWindows:
+    """All windows of this length, one `every` so many steps, back from the end of each stay.
+
+    `outcome` names the variable of 0 and 1 whose value in a window's last step is its label, and which is left out of
+    the windows; or it has a label for each patient, which all windows of the patient get. Windows whose label is
+    missing are left out, as are stays that are shorter than a window; where nothing is left, that is an error.
+
+    docs/methods.md, section 6.3.
+    """
+    steps, stride = count_steps(length, series.step, "length"), count_steps(every, series.step, "every")
+    if steps < 1 or stride < 1:
+        raise RecordsError(
+            f"windows have at least one step and are at least one apart; got {length!r}, {every!r}"
+        )
+    longest = int(series.lengths.max(initial=0))
+    if longest < steps:
+        raise RecordsError(f"no stay is as long as a window of {steps} steps; the longest has {longest}")
+    counts = np.where(series.lengths >= steps, (series.lengths - steps) // stride + 1, 0)
+    owners = np.repeat(np.arange(len(series)), counts)
+    nth = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    ends = series.lengths[owners] - nth * stride
+    if isinstance(outcome, str):
+        series.check([outcome])
+        labels = series.stays[outcome][series.starts[:-1][owners] + ends - 1]
+        others = [name for name in series.names if name != outcome]
+        if not others:
+            raise RecordsError(f"there is no variable beside the outcome {outcome!r}")
+        series = series.choose(others)
+    else:
+        try:
+            each = np.asarray(outcome, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise RecordsError(f"an outcome is 0 or 1, or missing (NaN): {error}") from None
+        if each.shape != (len(series),):
+            raise RecordsError(f"the outcome has one label for each of the {len(series)} patients")
+        labels = each[owners]
+    odd = ~np.isnan(labels) & (labels != 0) & (labels != 1)
+    if odd.any():
+        raise RecordsError(f"an outcome is 0 or 1, or missing; got {labels[odd][0]}")
+    labelled = ~np.isnan(labels)
+    if not labelled.any():
+        raise RecordsError("the outcome is missing in every window")
+    owners, ends, labels = owners[labelled], ends[labelled], labels[labelled]
+    return LabelledWindows(series.cut(ends, steps, owners), labels == 1, owners)
+
 
 SOFTNESS = 0.1
 """The robustness, in units of a variable's width, that counts half as much as any amount more."""
@@ -129,7 +204,7 @@ class RuleLearner:
     def _learn(self, windows: LabelledWindows, name: str) -> list[LearnedRule]:
         positive = windows.labels
         if positive.all() or not positive.any():
-            described = describe_windows(self.space, windows.series, self.rules)
+            described = _describe_windows(self.space, windows.series, self.rules)
             return [LearnedRule(formula, tightness) for formula, tightness in described]
         seed = hashlib.sha256(f"{self.seed}\n{name}".encode("utf-8", "surrogatepass")).digest()
         return _Evolution(self, self.space.scale(windows.series), positive, Random(seed)).run()
@@ -226,7 +301,7 @@ class _Evolution:
         learner = self._learner
         good = [form for form, fitness in self._fitness.items() if fitness >= learner.least]
         good = self._rank(good)[:MOST_COMPARED]
-        chosen = pick_unlike(
+        chosen = _pick_unlike(
             np.array([self._fitness[form] for form in good]),
             self._find_where_they_hold(good),
             learner.rules,
@@ -242,7 +317,7 @@ class _Evolution:
         return sorted(formulas, key=lambda one: (-self._fitness[one], one.size))
 
 
-def pick_unlike(fitness: NDArray[np.float64], held: NDArray[np.bool_], most: int) -> list[int]:
+def _pick_unlike(fitness: NDArray[np.float64], held: NDArray[np.bool_], most: int) -> list[int]:
     """At most so many of the rules, best first: each time the one whose fitness is highest after what it shares with
     one picked before, as the square of the correlation of where they hold ([rule, window]), is taken off."""
     windows = held.shape[1]
@@ -286,3 +361,65 @@ def _learn_some(work: tuple[RuleLearner, LabelledWindows]) -> dict[int, list[Lea
         name = own.series.ids[0]
         learned[int(own.owners[0])] = learner._learn(own, "" if name is None else label(name))
     return learned
+
+
+def _describe_windows(space: SearchSpace, series: Series, most: int) -> list[tuple[Formula, float]]:
+    """At most so many formulas, the tightest first, each with how tight it is: of all that `>=` and `<` can say of its
+    variable and the public limits, the share that it says, which is at most a half.
+
+    Of each variable: between which limits it always is, and what it rises above and falls below at some time, each in
+    the interval where that says most. Where a variable was not measured throughout, nothing is said of it.
+
+    docs/methods.md, section 6.5.
+    """
+    described: list[tuple[Formula, float]] = []
+    for name in space.names:
+        values = series[name]
+        numbers = np.array(space.limits[name], dtype=np.float32)
+        best: dict[str, tuple[float, int, Formula]] = {}
+        for first, last in space.intervals:
+            part = values[first : last + 1]
+            if np.isnan(part).any() or (series.lengths <= last).any():
+                continue
+            for kind, formula, tightness in _describe_course(
+                name, numbers, part, (first, last), space.limits[name]
+            ):
+                # As tight as another, always says more of a long interval, at some time of a short one.
+                rank = tightness, last - first if kind == "always" else first - last
+                if kind not in best or rank > best[kind][:2]:
+                    best[kind] = (*rank, formula)
+        described += [(formula, round(tightness, 6)) for tightness, _, formula in best.values()]
+    return sorted(described, key=lambda one: (-one[1], one[0].size))[:most]
+
+
+def _describe_course(
+    name: str,
+    numbers: NDArray[np.float32],
+    part: NDArray[np.float32],
+    interval: tuple[int, int],
+    limits: tuple[float, ...],
+) -> list[tuple[str, Formula, float]]:
+    """What holds of one variable in one interval of every window; numbers are those of `limits` in 32 bits."""
+    count = len(numbers)
+    floor = int(np.searchsorted(numbers, part.min(), side="right")) - 1  # the largest limit that is reached
+    ceiling = int(np.searchsorted(numbers, part.max(), side="right"))  # the smallest that never is
+    always = []
+    if floor >= 0:
+        always.append(Limit(name, ">=", limits[floor]))
+    if ceiling < count:
+        always.append(Limit(name, "<", limits[ceiling]))
+    described: list[tuple[str, Formula, float]] = []
+    if always:
+        ruled_out = (floor + 1) / count + (count - ceiling) / count
+        inner = always[0] if len(always) == 1 else Conjunction(always).canonical()
+        described.append(("always", Always(interval, inner), ruled_out / 2))
+    # At some time in every window: the peak of the lowest window, and the trough of the highest.
+    peak = int(np.searchsorted(numbers, part.max(axis=0).min(), side="right")) - 1
+    if peak > floor:
+        rises = Eventually(interval, Limit(name, ">=", limits[peak]))
+        described.append(("rises", rises, (peak + 1) / count / 2))
+    trough = int(np.searchsorted(numbers, part.min(axis=0).max(), side="right"))
+    if trough < ceiling and trough < count:
+        falls = Eventually(interval, Limit(name, "<", limits[trough]))
+        described.append(("falls", falls, (count - trough) / count / 2))
+    return described

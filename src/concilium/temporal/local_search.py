@@ -31,8 +31,7 @@ from concilium.temporal.discovery_search import (
     make_rule,
 )
 from concilium.temporal.formula import Formula
-from concilium.temporal.rule_grammar import Bins, RuleGrammar
-from concilium.temporal.rule_levels import STRUCTURE
+from concilium.temporal.rule_grammar import STRUCTURE, Bins, RuleGrammar
 
 GROUPS = (Fraction(1, 5), Fraction(3, 5), Fraction(1, 5))
 MOST_LISTED = (4, 20, 40)
@@ -44,7 +43,7 @@ MOST_ASKED = 500
 
 
 @dataclass(frozen=True)
-class ReportQuestion:
+class _ReportQuestion:
     """Each client of one group reports one of the templates that it matches, by the channel.
 
     They are skeletons, or all structures below their `parents`, in order.
@@ -145,11 +144,11 @@ class LocalSearch:
     def _with_epsilon(self, epsilon: Fraction) -> LocalSearch:
         return replace(self, epsilon=epsilon)
 
-    def run(self) -> Generator[ReportQuestion | BinQuestion, NDArray[np.int64], LocalDiscovery]:
+    def run(self) -> Generator[_ReportQuestion | BinQuestion, NDArray[np.int64], LocalDiscovery]:
         """At most three questions, each answered by how many reports of each answer there are."""
         skeletons = self.grammar.skeletons
         channel = ReportChannel(len(skeletons), self.most[0], self.epsilon)
-        histogram = check_answer((yield ReportQuestion(skeletons, 0, channel)), channel.answers)
+        histogram = check_answer((yield _ReportQuestion(skeletons, 0, channel)), channel.answers)
         reporting = int(histogram.sum())
         estimates = channel.estimate(histogram)
         frontier: list[Formula] = []
@@ -166,7 +165,7 @@ class LocalSearch:
         if not frontier:
             return LocalDiscovery((), reporting, least / max(reporting, 1), self.epsilon)
         channel = ReportChannel(len(frontier), self.most[1], self.epsilon)
-        asked = ReportQuestion(tuple(frontier), 1, channel, tuple(parents))
+        asked = _ReportQuestion(tuple(frontier), 1, channel, tuple(parents))
         histogram = check_answer((yield asked), channel.answers)
         clients = int(histogram.sum())
         estimates = channel.estimate(histogram)

@@ -26,8 +26,7 @@ from concilium.errors import StudyError
 from concilium.privacy.bits import find_flip_threshold
 from concilium.temporal.discovery_search import DiscoveredRule, make_rule, pool
 from concilium.temporal.formula import Formula
-from concilium.temporal.rule_grammar import RuleGrammar
-from concilium.temporal.rule_levels import LEVELS, STRUCTURE
+from concilium.temporal.rule_grammar import LEVELS, STRUCTURE, RuleGrammar
 
 UNIT = "one rule (not one client)"
 EXPLORATION = 1 / math.sqrt(2)
@@ -211,7 +210,7 @@ class PathSearch:
     def _make_rule(
         self, structure: Formula, first: tuple[float, Fraction], final: tuple[float, Fraction]
     ) -> DiscoveredRule:
-        estimates = [(count, find_yes_deviation(self.clients, cost)) for count, cost in (first, final)]
+        estimates = [(count, _find_yes_deviation(self.clients, cost)) for count, cost in (first, final)]
         count, deviation = pool(estimates)
         return make_rule(structure, count, deviation, self.clients, 0.0)
 
@@ -223,7 +222,7 @@ def find_question_epsilon(clients: int, margin: float, quantile: float) -> float
     return 2 * math.asinh(quantile / (2 * margin * math.sqrt(clients)))
 
 
-def find_flip_probability(epsilon: Fraction) -> float:
+def _find_flip_probability(epsilon: Fraction) -> float:
     """q, as it is tossed."""
     return find_flip_threshold(epsilon) / 2**64
 
@@ -232,11 +231,11 @@ def estimate_yes(yes: int, clients: int, epsilon: Fraction) -> float:
     """How many clients match, from how many said so: (y - n q)/(p - q), without bias and never clipped."""
     if not 0 <= yes <= clients:
         raise StudyError(f"{yes} of {clients} clients cannot have said yes")
-    flipped = find_flip_probability(epsilon)
+    flipped = _find_flip_probability(epsilon)
     return (yes - clients * flipped) / (1 - 2 * flipped)
 
 
-def find_yes_deviation(clients: int, epsilon: Fraction) -> float:
+def _find_yes_deviation(clients: int, epsilon: Fraction) -> float:
     """The standard deviation of that estimate: sqrt(n p q)/(p - q), whatever the true count."""
-    flipped = find_flip_probability(epsilon)
+    flipped = _find_flip_probability(epsilon)
     return math.sqrt(clients * flipped * (1 - flipped)) / (1 - 2 * flipped)

@@ -159,7 +159,7 @@ def _collect(formula: Formula, parts: list[_Part], numbered: dict[Formula, int],
     steps = (
         None
         if window is None
-        else (count_steps(window.low, step_hours), count_steps(window.high, step_hours))
+        else (_count_steps(window.low, step_hours), _count_steps(window.high, step_hours))
     )
     for child in children:
         parts[child].readers += 1
@@ -239,7 +239,7 @@ def _release(part: _Part, free: list[int]) -> None:
         free.append(part.slot)
 
 
-def count_steps(bound: Bound, step_hours: float) -> int:
+def _count_steps(bound: Bound, step_hours: float) -> int:
     """A bound in steps, of which it is checked that it is a whole number."""
     steps = bound.steps(step_hours) if isinstance(bound, Duration) else bound
     assert isinstance(steps, int)
@@ -303,7 +303,7 @@ class _Check:
         for bound in window[:2]:
             if isinstance(bound, Duration) and bound.steps(self.series.step_hours) is None:
                 raise _Unfit(f"{bound} is no whole number of steps of {self.series.step}", part)
-        reach = before + count_steps(window.high, self.series.step_hours)
+        reach = before + _count_steps(window.high, self.series.step_hours)
         if reach >= self.grid:
             more = f" (with those around it, to step {reach})" if before else ""
             raise _Unfit(

@@ -1,4 +1,4 @@
-"""Formulas as text that reads back to the same formula, with the place of each part for error messages."""
+"""Formulas as text: as it reads back, with the place of each part for error messages, and in words for people."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def hole_places(formula: Formula) -> list[int]:
     return _Writer(formula).holes
 
 
-def show_name(name: str | Hole) -> str:
+def _show_name(name: str | Hole) -> str:
     """A variable as written: in backquotes where it has spaces or signs in it, or is a word of the language."""
     if isinstance(name, Hole):
         return "?"
@@ -50,7 +50,7 @@ def show_name(name: str | Hole) -> str:
     return name if plain else "`" + name.replace("`", "``") + "`"
 
 
-def show_number(number: float | Hole) -> str:
+def _show_number(number: float | Hole) -> str:
     """A number as short as it can be read back."""
     if isinstance(number, Hole):
         return "?"
@@ -94,14 +94,14 @@ class _Writer:
         match formula:
             case Limit(variable, relation, number):
                 self._mark(formula)
-                self._put_slot(variable, show_name(variable))
+                self._put_slot(variable, _show_name(variable))
                 self._put(" ")
                 self._put_slot(relation, str(relation))
                 self._put(" ")
-                self._put_slot(number, show_number(number))
+                self._put_slot(number, _show_number(number))
             case Proposition(variable):
                 self._mark(formula)
-                self._put(show_name(variable))
+                self._put(_show_name(variable))
             case Constant(value):
                 self._mark(formula)
                 self._put("true" if value else "false")
@@ -151,3 +151,48 @@ class _Writer:
         self._write(part)
         if wrapped:
             self._put(")")
+
+
+RELATION_WORDS = {">=": "at least", "<=": "at most", ">": "above", "<": "below"}
+
+
+def say_formula(formula: Formula, step: str = "1h") -> str:
+    """A formula as a clause: "in hours 0 to 5 always HR at least 90"."""
+    match formula:
+        case Limit(variable, relation, number):
+            words = RELATION_WORDS.get(str(relation), str(relation))
+            return f"{variable} {words} {_say_number(number)}"
+        case Negation(inner):
+            return f"not ({say_formula(inner, step)})"
+        case Conjunction(parts):
+            return " and ".join(_enclose(part, step) for part in parts)
+        case Disjunction(parts):
+            return " or ".join(_enclose(part, step) for part in parts)
+        case Implication(premise, result):
+            return f"if {_enclose(premise, step)}, then {_enclose(result, step)}"
+        case Always(window, inner):
+            return f"{_say_window(window, step)} always {_enclose(inner, step)}"
+        case Eventually(window, inner):
+            return f"{_say_window(window, step)} at some time {_enclose(inner, step)}"
+        case Until(left, window, right):
+            return f"{_enclose(left, step)} until, {_say_window(window, step)}, {_enclose(right, step)}"
+    return str(formula)
+
+
+def _say_window(window: Window | None, step: str) -> str:
+    """An interval in words: hours where a step is one, else steps."""
+    if window is None:
+        return "from then on"
+    unit = {"1h": "hour", "60min": "hour", "1d": "day", "24h": "day", "1min": "minute"}.get(step, "step")
+    if window.low == window.high:
+        return f"in {unit} {window.low}"
+    return f"in {unit}s {window.low} to {window.high}"
+
+
+def _say_number(number: object) -> str:
+    return f"{number:g}" if isinstance(number, float | int) else str(number)
+
+
+def _enclose(part: Formula, step: str) -> str:
+    said = say_formula(part, step)
+    return said if isinstance(part, Limit) else f"({said})"

@@ -4,11 +4,11 @@ Each patient has a list of rules, given or learned at the hospital from that pat
 patients share? Three answers, by whom the patients have to trust:
 
 secure-sum   sums over all hospitals under masks, with noise; each patient is protected with all its rules
-             (discovery_by_sums.py, rule_counts.py)
+             (`converse_by_sums`, `AskRuleCounts`)
 local        one randomised report of each patient: nobody need be trusted, and few rules are seen
-             (discovery_by_reports.py, rule_reports.py)
+             (`converse_by_reports`, `AskRuleReports`)
 rule         the search of the paper, corrected: protects one rule, not one patient, and says so
-             (discovery_along_paths.py, rule_bits.py)
+             (`converse_along_paths`, `AskRuleBits`)
 """
 
 from __future__ import annotations
@@ -38,11 +38,20 @@ from concilium.records.query import Query
 from concilium.records.series import Series
 from concilium.records.series_outcomes import find_windows
 from concilium.records.time_grid import count_steps
-from concilium.temporal.discovery_along_paths import converse_along_paths
-from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, is_complete, write_table
-from concilium.temporal.discovery_by_reports import converse_by_reports
-from concilium.temporal.discovery_by_sums import converse_by_sums
-from concilium.temporal.discovery_chart import draw_prevalences
+from concilium.temporal.discovery_body import (
+    DiscoveryBody,
+    FoundRule,
+    draw_prevalences,
+    explain_courses,
+    is_complete,
+    score_courses,
+    write_table,
+)
+from concilium.temporal.discovery_conversations import (
+    converse_along_paths,
+    converse_by_reports,
+    converse_by_sums,
+)
 from concilium.temporal.discovery_parameters import (
     TRUST,
     Allocation,
@@ -59,17 +68,16 @@ from concilium.temporal.discovery_parameters import (
     Threshold,
     Trust,
     WindowLength,
+    plan_questions,
+    say_protection,
 )
-from concilium.temporal.discovery_plan import plan_questions, say_protection
 from concilium.temporal.discovery_search import MOST_TEMPLATES, LevelSearch
 from concilium.temporal.local_search import LocalSearch
 from concilium.temporal.path_search import PathSearch
-from concilium.temporal.rule_codes import PARAMETER_SHARE
-from concilium.temporal.rule_evidence import explain_courses, score_courses
-from concilium.temporal.rule_levels import VARIABLES
-from concilium.temporal.rule_patients import read_courses
+from concilium.temporal.rule_grammar import VARIABLES
+from concilium.temporal.rule_questions import PARAMETER_SHARE
 from concilium.temporal.rule_task import LearningTask, PublicLimits, RuleTask, open_grammar
-from concilium.temporal.site_rules import prepare
+from concilium.temporal.site_rules import prepare, read_courses
 
 SIZE_SHARE, NAME_SHARE, OUTCOME_SHARE = Fraction(1, 1000), Fraction(1, 20), Fraction(1, 4)
 """Of the budget: for how many patients there are, for which variables occur, for what rules say of the outcome."""
@@ -290,7 +298,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         return None
 
     def find_outcomes(self, patients: Patients) -> KnownOutcomes:
-        """One window of each patient whom the query selects, and whether it has the outcome (rule_outcomes.py)."""
+        """One window of each patient whom the query selects, and whether it has the outcome (`AskRuleOutcomes`)."""
         learning = self.task.learning
         if learning is None:
             raise ModelError(

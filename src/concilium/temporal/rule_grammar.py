@@ -1,11 +1,24 @@
 """The public grammar that a discovery searches: which templates there are at all, whatever the clients hold.
 
 A *state* is limits joined by and and or; a *course* is G, F or U of states; courses are joined by and, or and ->. That
-is what the local learner breeds (breeding.py), up to so many limits and so large; a *wide* grammar has limits outside
-of G, F and U as well, which speak of the first moment, and -> inside of them. From the skeletons, all of them at
-once, each template is expanded into its children on the next level: variables, then relations. The parameters of a
+is what the local learner breeds (search_space.py), up to so many limits and so large. A *wide* grammar has limits
+outside of G, F and U as well, which speak of the first moment, and -> inside of them. From the skeletons, all of them
+at once, each template is expanded into its children on the next level: variables, then relations. The parameters of a
 structure have public bins. Claim: everything here is computed from what the study states and nothing from a client,
 so it costs no privacy.
+
+How much of a rule a template shows: levels of abstraction, from its skeleton to its whole structure.
+
+    rule                            G[0,5](HR < 110 and HR >= 60)
+    3 structure, the rule without numbers and intervals   G[?](HR < ? and HR >= ?)
+    2 variables, the structure without relations          G[?](HR ? ? and HR ? ?)
+    1 skeleton, without variables                         G[?](? ? ? and ? ? ?)
+
+Every rule has exactly one template on each level, which matches it, so the templates of a level divide all rules: a
+client with at most R rules matches at most R templates of a level, however many are asked. Sensitivities rest on
+that (discovery_search.py). The parameters left open by a structure are the last level, one distribution for each.
+
+docs/methods.md, section 6.7.
 
 docs/methods.md, section 6.7.
 """
@@ -17,13 +30,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
-from concilium.temporal.breeding import LARGEST, RELATIONS
 from concilium.temporal.canonical import order
 from concilium.temporal.formula import (
     Always,
@@ -33,12 +45,85 @@ from concilium.temporal.formula import (
     Formula,
     Implication,
     Limit,
+    Negation,
+    OpenFormula,
     Until,
     make_window,
 )
-from concilium.temporal.rule_levels import SKELETON, STRUCTURE, VARIABLES, abstract, find_level
-from concilium.temporal.search_space import SearchSpace
+from concilium.temporal.search_space import LARGEST, RELATIONS, SearchSpace
 from concilium.temporal.windows import ANY_WINDOW, HOLE, Window
+
+SKELETON: Final = 1
+VARIABLES: Final = 2
+STRUCTURE: Final = 3
+LEVELS: Final = (SKELETON, VARIABLES, STRUCTURE)
+
+
+def abstract(rule: Formula, level: int) -> Formula:
+    """The template of a level that stands for a rule, canonical; rules of one canonical form have the same.
+
+    Of a template, the template of a level above it: the skeleton of a rule's structure is the rule's skeleton.
+    """
+    return arrange(rule.canonical(), level)[0]
+
+
+def arrange(rule: Formula, level: int) -> tuple[Formula, tuple[Any, ...]]:
+    """The template of a canonical rule, and what fills its holes, in the order written: `template.fill(*values)` has
+    the rule's canonical form.
+
+    Where the template cannot tell parts of `and` or `or` apart, their values come in the order of the canonical rule,
+    so that equal rules have equal values.
+    """
+    match rule:
+        case Limit(variable, relation, number):
+            if level == STRUCTURE:
+                return Limit(variable, relation, HOLE), (number,)
+            if level == VARIABLES:
+                return Limit(variable, HOLE, HOLE), (relation, number)
+            return Limit(HOLE, HOLE, HOLE), (variable, relation, number)
+        case Conjunction(parts) | Disjunction(parts):
+            arranged = [(*arrange(part, level), part) for part in parts]
+            arranged.sort(key=lambda one: (order(one[0]), order(one[2])))
+            return type(rule)(one[0] for one in arranged), sum((one[1] for one in arranged), ())
+        case Always(window, inner) | Eventually(window, inner):
+            template, values = arrange(inner, level)
+            return type(rule)(ANY_WINDOW, template), (window, *values)
+        case Until(left, window, right):
+            first, before = arrange(left, level)
+            second, after = arrange(right, level)
+            return Until(first, ANY_WINDOW, second), (*before, window, *after)
+        case Implication(premise, result):
+            first, before = arrange(premise, level)
+            second, after = arrange(result, level)
+            return Implication(first, second), before + after
+        case Negation(inner):
+            template, values = arrange(inner, level)
+            return Negation(template), values
+    return rule, ()
+
+
+def find_level(templates: Iterable[Formula]) -> int | None:
+    """The level that all these canonical templates are of; None where there is none."""
+    levels = set(LEVELS)
+    for template in templates:
+        for level in LEVELS:
+            if level in levels and not _is_of(template, level):
+                levels.discard(level)
+        if not levels:
+            return None
+    return min(levels)
+
+
+def _is_of(template: Formula, level: int) -> bool:
+    for part in template.walk():
+        if isinstance(part, Limit):
+            opened = (part.variable is HOLE, part.relation is HOLE, part.number is HOLE)
+            if opened != (level < VARIABLES, level < STRUCTURE, True):
+                return False
+        elif isinstance(part, OpenFormula) or getattr(part, "window", ANY_WINDOW) != ANY_WINDOW:
+            return False
+    return True
+
 
 OPERATORS = ("G", "F", "U", "and", "or", "->")
 MOST_LIMITS = 3
@@ -48,7 +133,7 @@ _LIMIT = Limit(HOLE, HOLE, HOLE)
 
 
 @dataclass(frozen=True)
-class NumberBins:
+class _NumberBins:
     """Where a number lies among public edges: below the first, from each edge up to the next, from the last on."""
 
     edges: tuple[float, ...]
@@ -100,7 +185,7 @@ class IntervalBins:
         return "the rest of the stay" if interval is None else str(interval)
 
 
-Bins = NumberBins | IntervalBins
+Bins = _NumberBins | IntervalBins
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +316,7 @@ class RuleGrammar:
         match template:
             case Limit(variable):
                 assert isinstance(variable, str)
-                yield NumberBins(self.edges[variable])
+                yield _NumberBins(self.edges[variable])
             case Until(left, _, right):
                 yield from self._find_bins(left)
                 yield IntervalBins(self.intervals)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from concilium.errors import ConciliumError, RecordsError
+from concilium.errors import ConciliumError, FormulaError, RecordsError
 from concilium.records.columns import Value, label
 from concilium.records.row_hashes import Hashes, hash_contents, hash_texts
 from concilium.records.table import Records, number_rows
 from concilium.records.time_grid import count_steps
 from concilium.temporal.formula import Formula
-from concilium.temporal.rule_texts import RuleTexts
+from concilium.temporal.parsing import parse
+from concilium.temporal.templates import fill, holes
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -90,7 +92,7 @@ class RuleSets:
 
         `outcome`, `length` and `every` are those of `cut_windows`; who has no window has no rules.
         """
-        from concilium.temporal.labelled_windows import cut_windows
+        from concilium.temporal.learning import cut_windows
 
         learned: dict[int, list[LearnedRule]] = {}
         if (series.lengths >= count_steps(length, series.step, "length")).any():
@@ -193,7 +195,7 @@ class _Reading:
 
     def __init__(self) -> None:
         self.rules: list[Formula] = []
-        self._texts = RuleTexts()
+        self._texts = _RuleTexts()
         self._number_of: dict[Formula, int] = {}
         self._seen: dict[Any, int] = {}
         self._problems: dict[Any, str] = {}
@@ -249,3 +251,55 @@ class _Reading:
             f"{count} cannot be read, first rule {place} of client {label(ids[row - 1])!r}, {text!r}: "
             f"{self._problems[str(rule)]}"
         )
+
+
+_NUMERAL = re.compile(r"(?<![\w.])-?[0-9]+(?:\.[0-9]+)?(?![\w.])")
+_UNUSUAL = re.compile(r"[?#`]")
+
+
+def _read_bound(numeral: str) -> int | str:
+    return int(numeral) if numeral.isdecimal() else numeral
+
+
+_READERS: dict[str, Any] = {"number": float, "bound": _read_bound}
+
+
+class _RuleTexts:
+    """Remembers the forms that were read.
+
+    Rules often differ in their numbers only: each form is parsed once, and the numbers are filled in.
+    `_RuleTexts().read(text)` gives exactly what `parse(text)` gives, or raises what it raises: whatever is not
+    plainly a form with numbers goes through `parse` itself.
+    """
+
+    def __init__(self) -> None:
+        self._forms: dict[str, tuple[Formula, list[Any]] | None] = {}
+
+    def read(self, text: str) -> Formula:
+        """The formula that a text says."""
+        if not isinstance(text, str) or _UNUSUAL.search(text):
+            return parse(text)
+        form = _NUMERAL.sub("?", text)
+        if form not in self._forms:
+            self._forms[form] = _read_form(form)
+        entry = self._forms[form]
+        numerals = _NUMERAL.findall(text)
+        if entry is None or len(entry[1]) != len(numerals):
+            return parse(text)
+        template, readers = entry
+        try:
+            return fill(
+                template, [reader(numeral) for reader, numeral in zip(readers, numerals, strict=True)]
+            )
+        except FormulaError:
+            return parse(text)
+
+
+def _read_form(form: str) -> tuple[Formula, list[Any]] | None:
+    """The template, and how to read the text of what fills each hole; None where a hole is no number or bound."""
+    try:
+        template = parse(form)
+    except FormulaError:
+        return None
+    kinds = [hole.kind for hole in holes(template)]
+    return (template, [_READERS[kind] for kind in kinds]) if set(kinds) <= set(_READERS) else None

@@ -6,15 +6,24 @@ docs/methods.md, section 6.11.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal, get_args
 
 import msgspec
+import numpy as np
 
+from concilium.errors import FormulaError, MessageError
+from concilium.privacy.local_reports import ListedAnswers
 from concilium.records.clinical_ranges import CLINICAL_RANGES
 from concilium.records.time_grid import count_steps
+from concilium.temporal.formula import Formula, Limit
 from concilium.temporal.learning import RuleLearner
-from concilium.temporal.rule_grammar import RuleGrammar
+from concilium.temporal.parsing import parse
+from concilium.temporal.rule_grammar import LEVELS, STRUCTURE, Bins, RuleGrammar, find_level
 from concilium.temporal.search_space import SearchSpace
+from concilium.temporal.template_index import TemplateIndex, work_out_once
 from concilium.temporal.windows import Window
 
 ALL_RELATIONS = (">=", "<=", ">", "<")
@@ -70,14 +79,14 @@ def open_grammar(task: RuleTask, names: tuple[str, ...] = ()) -> RuleGrammar:
     if names:
         return open_grammar(task).restrict(names)
     if task.learning is not None:
-        return RuleGrammar.from_space(open_space(task), task.limits)
+        return RuleGrammar.from_space(_open_space(task), task.limits)
     last = task.horizon
     intervals = [Window(first, end) for first in range(last + 1) for end in range(first, last + 1)]
     return RuleGrammar(task.edges, (None, *intervals), relations=ALL_RELATIONS, limits=task.limits, wide=True)
 
 
 @lru_cache(maxsize=8)
-def open_space(task: RuleTask) -> SearchSpace:
+def _open_space(task: RuleTask) -> SearchSpace:
     """Where the local learner looks; a unit of a variable is its reference range, where one is known."""
     assert task.learning is not None
     edges = task.edges
@@ -92,4 +101,135 @@ def open_space(task: RuleTask) -> SearchSpace:
 def open_learner(task: RuleTask) -> RuleLearner:
     """The local learner of a task: the same at every hospital."""
     assert task.learning is not None
-    return RuleLearner(space=open_space(task), rules=task.learning.rules, seed=1)
+    return RuleLearner(space=_open_space(task), rules=task.learning.rules, seed=1)
+
+
+Stage = Literal["clients", "names", "skeletons", "variables", "structures", "parameters"]
+STAGES: tuple[Stage, ...] = ("skeletons", "variables", "structures")
+"""By level, the first is level 1."""
+
+MOST_EXPANDED = 100_000
+MOST_PARENTS = 5_000
+MOST_VARIABLES = 1_000
+MOST_EDGES = 1_000
+MOST_STEPS = 1_000
+MOST_RULES = 1_000
+MOST_LIMITS = 4
+MOST_HORIZON = 48
+
+
+class RulePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`names` are the variables that are still looked at (empty: all of the task); `about` are the parents of the
+    templates that are asked about, or the structures whose parameters are.
+
+    A question names the parents that survived so far, and both ends expand them by the public grammar, in the same
+    order: thousands of templates travel as a handful of texts.
+    """
+
+    task: RuleTask
+    stage: str
+    names: tuple[str, ...] = ()
+    about: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _OpenedPart:
+    """The entries that are asked about, one count for each: variables, templates, or bins."""
+
+    names: tuple[str, ...] = ()
+    templates: tuple[Formula, ...] = ()
+    bins: tuple[tuple[Bins, ...], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many entries there are."""
+        if self.bins:
+            return sum(len(each) for own in self.bins for each in own)
+        return len(self.names) or len(self.templates)
+
+    def list(self, index: TemplateIndex, most: int) -> ListedAnswers:
+        """Which entries each client has, at most so many."""
+        if self.bins:
+            return index.list_parameters(self.templates, self.bins, most)
+        if self.names:
+            return index.list_variables(self.names, most)
+        if not self.templates:
+            nobody = np.zeros(len(index.rule_sets) + 1, dtype=np.int64)
+            return ListedAnswers(nobody, np.zeros(0, dtype=np.int32))
+        return index.list_templates(self.templates, most)
+
+
+@work_out_once
+def open_part(part: RulePart) -> _OpenedPart:
+    """The entries of a part; MessageError where it is none, or too large."""
+    check_task(part.task)
+    if part.names and not set(part.names) <= set(part.task.names):
+        raise MessageError("a question looks at variables of its own study only")
+    if len(part.about) > MOST_PARENTS:
+        raise MessageError(f"a question names at most {MOST_PARENTS} templates; got {len(part.about)}")
+    if part.stage not in get_args(Stage):
+        raise MessageError(f"a question is about one of {', '.join(get_args(Stage))}")
+    if part.stage == "clients":
+        return _OpenedPart()
+    if part.stage == "names":
+        return _OpenedPart(names=part.task.names)
+    grammar = open_grammar(part.task, part.names)
+    if part.stage == "skeletons":
+        return _OpenedPart(templates=grammar.skeletons)
+    about = tuple(read_template(text) for text in part.about)
+    if not about:
+        raise MessageError("a question about templates names their parents")
+    if part.stage == "parameters":
+        _check_level(about, grammar, STRUCTURE)
+        return _OpenedPart(templates=about, bins=tuple(grammar.find_bins(form) for form in about))
+    level = list[str](STAGES).index(part.stage) + 1
+    _check_level(about, grammar, level - 1)
+    return _OpenedPart(templates=_expand_all(grammar, about, level))
+
+
+def _expand_all(grammar: RuleGrammar, parents: Sequence[Formula], level: int) -> tuple[Formula, ...]:
+    """The templates of a level below these, in order."""
+    if sum(grammar.count_children(parent, level) for parent in parents) > MOST_EXPANDED:
+        raise MessageError(f"a question is about at most {MOST_EXPANDED} templates")
+    return tuple(form for parent in parents for form in grammar.expand(parent, level))
+
+
+def check_task(task: RuleTask) -> None:
+    """MessageError where it is of unbearable size."""
+    if not 1 <= len(task.edges) == len(task.variables) <= MOST_VARIABLES:
+        raise MessageError(
+            f"a discovery has 1 to {MOST_VARIABLES} different variables, each with public limits"
+        )
+    if not all(1 <= len(own) <= MOST_EDGES and np.isfinite(own).all() for own in task.edges.values()):
+        raise MessageError(f"a variable has 1 to {MOST_EDGES} public limits")
+    learning = task.learning
+    if learning is not None and not (1 <= learning.steps <= MOST_STEPS and 1 <= learning.rules <= MOST_RULES):
+        raise MessageError(f"windows have 1 to {MOST_STEPS} steps, and a patient 1 to {MOST_RULES} rules")
+    if not 1 <= task.limits <= MOST_LIMITS or not 0 <= task.horizon <= MOST_HORIZON:
+        raise MessageError(
+            f"rules have 1 to {MOST_LIMITS} limits, and intervals of at most {MOST_HORIZON} steps"
+        )
+
+
+def _check_level(templates: Sequence[Formula], grammar: RuleGrammar, deepest: int) -> None:
+    """MessageError unless these are templates of one level, not below this one, about the grammar's variables."""
+    level = find_level(templates)
+    if level is None or level > deepest or (deepest == max(LEVELS) and level != deepest):
+        raise MessageError("these are not templates of the level above the one that is asked about")
+    for template in templates:
+        for limit in template.walk():
+            if (
+                isinstance(limit, Limit)
+                and isinstance(limit.variable, str)
+                and limit.variable not in grammar.edges
+            ):
+                raise MessageError(f"{limit.variable!r} is no variable of this question")
+
+
+@lru_cache(maxsize=1 << 14)
+def read_template(text: str) -> Formula:
+    """A template as it is written, canonical; MessageError where it is none."""
+    try:
+        return parse(text).canonical()
+    except FormulaError as error:
+        raise MessageError(f"this is no template: {str(error).splitlines()[0]}") from None

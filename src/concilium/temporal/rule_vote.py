@@ -15,8 +15,7 @@ from concilium.errors import ModelError
 from concilium.records.series import Series
 from concilium.temporal.evaluation import satisfied_all
 from concilium.temporal.formula import Formula
-from concilium.temporal.labelled_windows import LabelledWindows
-from concilium.temporal.learning import LearnedRule
+from concilium.temporal.learning import LabelledWindows, LearnedRule
 
 Floats = NDArray[np.float64]
 

@@ -2,7 +2,7 @@
 
 Rules are grouped by their skeleton. Against a skeleton a template is worked out once, as the ways in which its parts
 can be placed; each way says which variables, relations, numbers and bounds a rule must have at which place, and that
-is checked for all rules of the skeleton at once. Templates of a level (rule_levels.py) need not even that: every rule
+is checked for all rules of the skeleton at once. Templates of a level (rule_grammar.py) need not even that: every rule
 has one, so thousands are counted in one pass.
 
 Claim. `count` and `list_templates` with `most` let one client, whatever its rules, into at most so many of the counts
@@ -14,16 +14,17 @@ docs/methods.md, section 6.7.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache, update_wrapper
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.compiling import compiled
 from concilium.privacy.local_reports import ListedAnswers
-from concilium.temporal.client_counting import list_entries, mark_clients
 from concilium.temporal.formula import (
     Always,
     Conjunction,
@@ -38,12 +39,90 @@ from concilium.temporal.formula import (
     Proposition,
     Until,
 )
-from concilium.temporal.rule_grammar import Bins, RuleGrammar
-from concilium.temporal.rule_levels import LEVELS, SKELETON, STRUCTURE, VARIABLES, arrange, find_level
+from concilium.temporal.rule_grammar import (
+    LEVELS,
+    SKELETON,
+    STRUCTURE,
+    VARIABLES,
+    Bins,
+    RuleGrammar,
+    arrange,
+    find_level,
+)
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.templates import match_canonical
 from concilium.temporal.windows import Hole, Window
-from concilium.temporal.worked_out_once import work_out_once
+
+Asked = TypeVar("Asked")
+Found = TypeVar("Found")
+
+
+class work_out_once(Generic[Asked, Found]):
+    """The same function, which remembers the last few results; whoever asks meanwhile waits for them.
+
+    Several sites of one process often ask the same at the same time: one of their threads works it out for all.
+    """
+
+    def __init__(self, find: Callable[[Asked], Found]) -> None:
+        self._remembered, self._lock = lru_cache(maxsize=8)(find), threading.Lock()
+        update_wrapper(self, find)
+
+    def __call__(self, asked: Asked) -> Found:
+        with self._lock:
+            return self._remembered(asked)
+
+    def forget(self) -> None:
+        """As if nothing had been asked."""
+        self._remembered.cache_clear()
+
+
+@compiled(boundscheck=False)
+def _mark_clients(
+    rules: NDArray[np.bool_],
+    starts: NDArray[np.int64],
+    clients: NDArray[np.int32],
+    marks: NDArray[np.bool_],
+) -> None:
+    """Mark whoever has one of the rules; rule r is held by `clients[starts[r]:starts[r + 1]]`."""
+    for rule in range(len(rules)):
+        if rules[rule]:
+            for place in range(starts[rule], starts[rule + 1]):
+                marks[clients[place]] = True
+
+
+@compiled(boundscheck=False)
+def _list_entries(
+    starts: NDArray[np.int64],
+    members: NDArray[np.int32],
+    entry_starts: NDArray[np.int64],
+    entries: NDArray[np.int32],
+    columns: int,
+    most: int,
+    begins: NDArray[np.int64],
+    chosen: NDArray[np.int32],
+) -> int:
+    """The distinct columns of each client, the first `most` in the order of its rules, one client after the other.
+
+    Rule r has the columns `entries[entry_starts[r]:entry_starts[r + 1]]`. Client c gets
+    `chosen[begins[c]:begins[c + 1]]`; the return value is how many there are of all.
+    """
+    seen = np.full(columns, -1, dtype=np.int64)
+    count = 0
+    for client in range(len(starts) - 1):
+        begins[client] = count
+        own = 0
+        for place in range(starts[client], starts[client + 1]):
+            rule = members[place]
+            for entry in range(entry_starts[rule], entry_starts[rule + 1]):
+                column = entries[entry]
+                if own < most and seen[column] != client:
+                    seen[column] = client
+                    chosen[count] = column
+                    count += 1
+                    own += 1
+    begins[len(starts) - 1] = count
+    return count
+
 
 MOST_PLACINGS = 64
 """More ways than this to place a template in one skeleton, and its rules are matched one by one."""
@@ -72,7 +151,7 @@ class _SkeletonRules:
 
 
 @work_out_once
-def find_places(templates: tuple[Formula, ...]) -> tuple[Mapping[Formula, list[int]], int | None]:
+def _find_places(templates: tuple[Formula, ...]) -> tuple[Mapping[Formula, list[int]], int | None]:
     """Where in a question each canonical template stands, and their level. Sites of one process are asked the same, and
     a question has tens of thousands of them."""
     places: dict[Formula, list[int]] = {}
@@ -159,13 +238,13 @@ class TemplateIndex:
         produced = np.array([grammar.produces(form) for form in present], dtype=np.bool_)
         marks = np.zeros(len(self.rule_sets), dtype=np.bool_)
         if len(present):
-            mark_clients(produced[of_rule], *self._holders, marks)
+            _mark_clients(produced[of_rule], *self._holders, marks)
         return marks
 
     def match(self, template: Formula) -> NDArray[np.bool_]:
         """Whether each client has a rule that the template matches."""
         marks = np.zeros(len(self.rule_sets), dtype=np.bool_)
-        mark_clients(self.match_rules(template), *self._holders, marks)
+        _mark_clients(self.match_rules(template), *self._holders, marks)
         return marks
 
     def match_rules(self, template: Formula) -> NDArray[np.bool_]:
@@ -205,7 +284,7 @@ class TemplateIndex:
 
         In the order of the client's rules, and with `most` the first so many.
         """
-        places, level = find_places(tuple(templates))
+        places, level = _find_places(tuple(templates))
         if level is None:
             rows, columns = self._match_each(places)
         else:
@@ -288,7 +367,7 @@ class TemplateIndex:
         chosen = np.empty(room, dtype=np.int32)
         begins = np.zeros(len(rule_sets) + 1, dtype=np.int64)
         limit = room if most is None else most
-        length = list_entries(
+        length = _list_entries(
             rule_sets.starts, rule_sets.members, entry_starts, entries, size, limit, begins, chosen
         )
         return ListedAnswers(begins, chosen[:length])

@@ -108,14 +108,14 @@ def check_window(low: Any, high: Any) -> Window:
     window = Window(check_bound(low), check_bound(high))
     if isinstance(window.low, Hole) or isinstance(window.high, Hole):
         return window
-    if not same_unit(window.low, window.high):
+    if not _same_unit(window.low, window.high):
         raise ValueError(f"{window} mixes steps and time; write both bounds in the same way")
     if _length(window.low) > _length(window.high):
         raise ValueError(f"{window} is reversed; the smaller bound comes first")
     return window
 
 
-def same_unit(*bounds: Bound) -> bool:
+def _same_unit(*bounds: Bound) -> bool:
     """Whether bounds can be compared and added: all in steps or all in time; 0 is both."""
     return len({type(bound) for bound in bounds if bound != 0}) < 2
 
@@ -128,7 +128,7 @@ def add_windows(outer: Window | None, inner: Window | None) -> Window | None:
     """
     if outer is None and inner is None:
         return None
-    if outer is None or inner is None or outer.holes or inner.holes or not same_unit(*outer[:2], *inner[:2]):
+    if outer is None or inner is None or outer.holes or inner.holes or not _same_unit(*outer[:2], *inner[:2]):
         raise ValueError("these intervals cannot be added")
     return check_window(_add(outer.low, inner.low), _add(outer.high, inner.high))
 

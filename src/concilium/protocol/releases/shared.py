@@ -5,7 +5,7 @@ as one of the protected outputs of its question, at the question's pure epsilon 
 as many entries as anyone may have. Who is not: an entry in the clear is what was recorded, whatever was paid for the
 others, so that the ledger holds the price *and* says that no bound holds for all of it. How many entries a patient
 has, and that there is one, is seen. The order of the hospital's own rows is not: patients leave under numbers, in an
-order that only the hospital can work out (patient_numbers.py), and entries in an order of their own (code_events.py).
+order that only the hospital can work out (patient_numbers.py), and entries in an order of their own (shared_codes.py).
 The draw, the charge and the stored answer are one transaction: a repeated question gets the same draw, and another draw
 is another study, which is charged again.
 """
