@@ -3,8 +3,8 @@
 FLARE's own requests (the auxiliary channel, Collab's calls) are streams: each is cut into chunks that are acknowledged,
 and its body is an object that is taken apart and put together. Below them lies the cell, which carries one message over
 the same connection, under the same certificates and through the same filters. Our messages are bytes and small, so they
-go that way: an empty round with three sites takes a quarter of the time (benchmarks/flare.py). Nothing is trusted to it
-but delivery (transport.py). It reaches below FLARE's public interface: nvflare is pinned to one version, and
+go that way: an empty round with three sites took a quarter of the time. Nothing is trusted to it but delivery
+(transport.py). It reaches below FLARE's public interface: nvflare is pinned to one version, and
 tests/flare runs on a real network.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nvflare.apis.shareable import Shareable
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message
@@ -27,8 +26,6 @@ from concilium.transports.flare.transport import Ended, Unreachable
 CHANNEL = "concilium"
 # Where a job's folder at the house has a file for each site whose process of the job is gone.
 ENDED = "ended"
-# The engine's own way, by which the house measures what the network takes.
-ENGINES_OWN = "concilium.engine"
 GONE = frozenset(
     {
         ReturnCode.COMM_ERROR,
@@ -72,11 +69,6 @@ def write_reply(code: str, body: bytes = b"") -> Any:
     return Message({MessageHeaderKey.RETURN_CODE: code}, body)
 
 
-def listen_as_engine(engine: Any) -> None:
-    """At a site: answer the engine's own requests at once, with nothing."""
-    engine.register_aux_message_handler(ENGINES_OWN, lambda topic, request, fl_ctx: Shareable())
-
-
 def note_ended(run: Path, site: str) -> None:
     """At the house's main process: leave word in a job's folder that a site's process of the job has ended."""
     with contextlib.suppress(OSError):  # the job may be over, and its folder gone
@@ -115,8 +107,3 @@ class FlareLine:
         if code in GONE:
             return Unreachable("its process ended, or its connection broke")
         return Silence(f"it could not take the question ({code})")
-
-    def ask_as_engine(self, site: str, timeout: float) -> None:
-        """The engine's own empty request."""
-        with self._engine.new_context() as context:
-            self._engine.send_aux_request([site], ENGINES_OWN, Shareable(), timeout, context, optional=True)

@@ -159,8 +159,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
             start = time.perf_counter()
             model = method.fit(house)
             seconds = time.perf_counter() - start
-            rounds = transport.describe_rounds((site.name for site in model.card.sites), line.ask_as_engine)
-            log.info("%s, %.2f s in all", rounds, seconds)
+            log.info("%s, %.2f s in all", transport.describe_rounds(), seconds)
         finally:
             transport.close()
         model.save(results / "model.json")

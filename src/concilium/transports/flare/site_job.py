@@ -21,7 +21,7 @@ import concilium
 from concilium.errors import ConciliumError, MessageError
 from concilium.protocol.messages import decode, encode
 from concilium.protocol.site import Site
-from concilium.transports.flare.channel import listen, listen_as_engine
+from concilium.transports.flare.channel import listen
 from concilium.transports.flare.own_log import start_own_log
 from concilium.transports.flare.rehearsal import rehearse
 from concilium.transports.flare.site_file import SiteFile
@@ -57,7 +57,6 @@ class FlareSite(Executor):  # type: ignore[misc]
         if event_type == EventType.START_RUN:
             engine, job = fl_ctx.get_engine(), fl_ctx.get_job_id()
             start_own_log(find_kit(fl_ctx), fl_ctx.get_identity_name(), job)
-            listen_as_engine(engine)
             listen(engine, job, KNOCK, lambda message: b"")
             listen(engine, job, HELLO, self._greet)
             listen(engine, job, QUESTION, self._answer)
