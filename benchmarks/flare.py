@@ -47,6 +47,7 @@ sex = "code"
 ward = "code"
 death = "code"
 """
+AGREES = '[agree]\nreleases = ["exact", "masked"]\nmethods = ["tree", "rulefit"]\n'
 SETTINGS = {
     "tree of depth 8": ("tree", "[tree]\nmax_depth = 8\n"),
     "rulefit": ("rulefit", ""),
@@ -81,7 +82,7 @@ def write_network(folder: Path) -> None:
             lines.append(f"{age},{draw.choice('fm')},{draw.choice('abcdefgh')},{bsa},{death}")
         (local[site] / "records.csv").write_text("\n".join(lines) + "\n")
         peers = "".join(f'{one} = "{key}"\n' for one, key in keys.items() if one != site)
-        (local[site] / "policy.toml").write_text(f'[houses]\nhouse = "{house}"\n[peers]\n{peers}[agree]\n')
+        (local[site] / "policy.toml").write_text(f'[houses]\nhouse = "{house}"\n[peers]\n{peers}{AGREES}')
         (local[site] / "concilium.toml").write_text(
             f'[site]\nrecords = "records.csv"\npolicy = "policy.toml"\nledger = "{site}.ledger"\n{SCHEMA}'
         )

@@ -56,9 +56,15 @@ from nvflare.private.fed.server.server_commands import ServerCommands
 from concilium.errors import HouseError
 from concilium.transports.flare import process
 from concilium.transports.flare.channel import FlareLine, listen
-from concilium.transports.flare.job import SITE_CONFIG, STUDY, render_job, render_site_config, write_job
-from concilium.transports.flare.origins import MANAGEMENT, may_speak
-from concilium.transports.flare.submitted_job import check_submitted_job
+from concilium.transports.flare.guards import MANAGEMENT, may_speak
+from concilium.transports.flare.job import (
+    SITE_CONFIG,
+    STUDY,
+    check_submitted_job,
+    render_job,
+    render_site_config,
+    write_job,
+)
 from concilium.transports.flare.transport import Ended
 
 SECRET = "hunter2-of-the-house"

@@ -28,8 +28,8 @@ from concilium.study.results import find_terms
 from concilium.study.study import Study
 from concilium.study.work_in_progress import WorkInProgress, write_whole
 from concilium.transports.flare.channel import FlareLine, JobAborted
-from concilium.transports.flare.house_file import HouseFile
 from concilium.transports.flare.job import OUTCOME, PROGRESS, RESULTS, STUDY, JobOutcome, SubmittedStudy
+from concilium.transports.flare.own_files import HouseFile
 from concilium.transports.flare.own_log import start_own_log
 from concilium.transports.flare.transport import FlareTransport
 

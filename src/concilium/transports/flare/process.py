@@ -30,14 +30,14 @@ def guard(module: str) -> None:
     if module not in (HOUSE, SITE, HOUSE_JOB, SITE_JOB):
         raise ValueError(f"{module} is not a process of the network")
     read_json_only()
-    from concilium.transports.flare.origins import filter_origins
+    from concilium.transports.flare.guards import filter_origins
 
     filter_origins()
     if module == HOUSE:
         check_jobs()
         keep_losses_apart()
     elif module == SITE:
-        from concilium.transports.flare.deployed_job import answer_jobs_only
+        from concilium.transports.flare.guards import answer_jobs_only
 
         answer_jobs_only()
 
@@ -67,7 +67,7 @@ def check_jobs() -> None:
     """At the house: have each submitted job checked before FLARE opens it."""
     from nvflare.private.fed.server.job_meta_validator import JobMetaValidator
 
-    from concilium.transports.flare.submitted_job import check_submitted_job
+    from concilium.transports.flare.job import check_submitted_job
 
     validate = JobMetaValidator.validate
 

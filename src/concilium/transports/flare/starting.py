@@ -16,10 +16,9 @@ from pathlib import Path
 from concilium.errors import ConciliumError, HouseError, KitError
 from concilium.privacy.identity import Identity
 from concilium.transports.flare.hardening import GUARDED, harden
-from concilium.transports.flare.house_file import HouseFile
 from concilium.transports.flare.kit import HouseNotThere, Kit
+from concilium.transports.flare.own_files import HouseFile, SiteFile
 from concilium.transports.flare.own_log import start_own_log
-from concilium.transports.flare.site_file import SiteFile
 
 Tell = Callable[[str], None]
 
