@@ -46,26 +46,26 @@ def listen(engine: Any, job: str, topic: str, answer: Callable[[bytes], bytes | 
     house = FQCN.join([FQCN.ROOT_SERVER, job])
 
     def take(request: Any) -> Any:
-        body = read_body(request)
+        body = _read_body(request)
         if body is None or request.get_header(MessageHeaderKey.ORIGIN) != house:
-            return write_reply(ReturnCode.INVALID_REQUEST)
+            return _write_reply(ReturnCode.INVALID_REQUEST)
         try:
             reply = answer(body)
         except MessageError:
-            return write_reply(ReturnCode.INVALID_REQUEST)
+            return _write_reply(ReturnCode.INVALID_REQUEST)
         code = ReturnCode.SERVICE_UNAVAILABLE if reply is None else ReturnCode.OK
-        return write_reply(code, reply or b"")
+        return _write_reply(code, reply or b"")
 
     engine.get_cell().core_cell.register_request_cb(CHANNEL, topic, take)
 
 
-def read_body(message: Any) -> bytes | None:
+def _read_body(message: Any) -> bytes | None:
     """The bytes of a message; None where it has something else."""
     body = message.payload
     return bytes(body) if isinstance(body, bytes | bytearray | memoryview) else None
 
 
-def write_reply(code: str, body: bytes = b"") -> Any:
+def _write_reply(code: str, body: bytes = b"") -> Any:
     return Message({MessageHeaderKey.RETURN_CODE: code}, body)
 
 
@@ -99,7 +99,7 @@ class FlareLine:
             optional=True,
         )
         code = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
-        body = read_body(reply)
+        body = _read_body(reply)
         if code == ReturnCode.OK and body is not None:
             return body
         if code == ReturnCode.TIMEOUT:

@@ -57,7 +57,7 @@ def may_speak(own: str, neighbour: str, origin: str, channel: str, topic: str) -
 
     The names are those of FLARE's cells: `server`, `north`, and `server.JOB`, `north.JOB` for processes of a job.
     """
-    if own == HOUSE and not is_within(neighbour, origin):
+    if own == HOUSE and not _is_within(neighbour, origin):
         return False
     ours, theirs = (FQCN.split(name)[0] for name in (own, origin))
     if ours == theirs:
@@ -69,12 +69,12 @@ def may_speak(own: str, neighbour: str, origin: str, channel: str, topic: str) -
     return bool(theirs == HOUSE)
 
 
-def is_within(name: str, origin: str) -> bool:
+def _is_within(name: str, origin: str) -> bool:
     """Whether an origin is a cell itself, or a process that it started."""
     return origin == name or bool(FQCN.is_ancestor(name, origin))
 
 
-def refuse_strangers(message: Any, cell: Any) -> Any:
+def _refuse_strangers(message: Any, cell: Any) -> Any:
     """A filter of FLARE's cells: None lets a message pass, a reply drops it."""
     own = cell.get_fqcn()
     endpoint = message.get_prop(MessagePropKey.ENDPOINT)
@@ -88,13 +88,13 @@ def refuse_strangers(message: Any, cell: Any) -> Any:
             (StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC),
         )
     ]
-    if all(may_speak(own, neighbour, origin, *way) for way in ways) and not would_end(own, origin, message):
+    if all(may_speak(own, neighbour, origin, *way) for way in ways) and not _would_end(own, origin, message):
         return None
     log.warning("%s refused a message that %s may not send, from %s: %s", own, origin, neighbour, ways)
     return make_reply(ReturnCode.UNAUTHENTICATED)
 
 
-def would_end(own: str, origin: str, message: Any) -> bool:
+def _would_end(own: str, origin: str, message: Any) -> bool:
     """Whether this is, from elsewhere, the error at which FLARE ends the house's process of a study."""
     here = FQCN.split(own)[0] == FQCN.split(origin)[0]
     return not here and message.get_header(StreamHeaderKey.ERROR_TYPE) == BlobSizeError.__name__
@@ -106,7 +106,7 @@ def filter_origins() -> None:
 
     def build_with_filter(self: Any, *positions: Any, **names: Any) -> None:
         build(self, *positions, **names)
-        self.add_incoming_filter("*", "*", refuse_strangers, cell=self)
+        self.add_incoming_filter("*", "*", _refuse_strangers, cell=self)
 
     CoreCell.__init__ = build_with_filter
 
@@ -126,7 +126,7 @@ WITH_RESOURCES = frozenset(
 )
 
 
-class DeployOwnJob(RequestProcessor):  # type: ignore[misc]
+class _DeployOwnJob(RequestProcessor):  # type: ignore[misc]
     """Answers the request to deploy a job: writes the hospital's own, whatever came with it."""
 
     def get_topics(self) -> list[str]:
@@ -136,11 +136,11 @@ class DeployOwnJob(RequestProcessor):  # type: ignore[misc]
         job = req.get_header(RequestHeader.JOB_ID)
         if not is_valid_job_id(job):
             return error_reply("a job has a number of FLARE's form")
-        write_own_job(Workspace(root_dir=app_ctx.args.workspace, site_name=app_ctx.get_client_name()), job)
+        _write_own_job(Workspace(root_dir=app_ctx.args.workspace, site_name=app_ctx.get_client_name()), job)
         return ok_reply(body="deployed")
 
 
-class Bounded(RequestProcessor):  # type: ignore[misc]
+class _Bounded(RequestProcessor):  # type: ignore[misc]
     """Answers a request as FLARE does, about jobs only, and with the hospital's own description of the job."""
 
     def __init__(self, inner: Any) -> None:
@@ -154,20 +154,20 @@ class Bounded(RequestProcessor):  # type: ignore[misc]
         if job is not None and not is_valid_job_id(job):
             return error_reply("a job has a number of FLARE's form")
         own = Message(req.topic, {} if req.topic in WITH_RESOURCES else req.body)
-        own.headers = {**req.headers, RequestHeader.JOB_META: describe_own_job(job)}
+        own.headers = {**req.headers, RequestHeader.JOB_META: _describe_own_job(job)}
         return self._inner.process(own, app_ctx)
 
 
-def write_own_job(workspace: Any, job: str) -> None:
+def _write_own_job(workspace: Any, job: str) -> None:
     """The folder of a job, as the hospital itself would have it."""
     shutil.rmtree(workspace.get_run_dir(job), ignore_errors=True)
     config = Path(workspace.get_app_dir(job)) / "config" / Path(SITE_CONFIG).name
     config.parent.mkdir(parents=True)
     config.write_bytes(render_site_config())
-    Path(workspace.get_job_meta_path(job)).write_text(json.dumps(describe_own_job(job)), encoding="utf-8")
+    Path(workspace.get_job_meta_path(job)).write_text(json.dumps(_describe_own_job(job)), encoding="utf-8")
 
 
-def describe_own_job(job: str | None) -> dict[str, Any]:
+def _describe_own_job(job: str | None) -> dict[str, Any]:
     """What FLARE wants to know of a job; its other sites are no concern of this one."""
     return {
         JobMetaKey.JOB_ID.value: job,
@@ -179,5 +179,5 @@ def describe_own_job(job: str | None) -> dict[str, Any]:
 def answer_jobs_only() -> None:
     """Have this site answer the requests of a job, and no others."""
     theirs = ClientRequestProcessors.request_processors
-    ours = [Bounded(one) for one in theirs if set(one.get_topics()) <= ANSWERED]
-    theirs[:] = [DeployOwnJob(), *ours]
+    ours = [_Bounded(one) for one in theirs if set(one.get_topics()) <= ANSWERED]
+    theirs[:] = [_DeployOwnJob(), *ours]

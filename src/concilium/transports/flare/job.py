@@ -76,16 +76,16 @@ def render_job(study: SubmittedStudy) -> dict[str, bytes]:
         "components": [],
     }
     return {
-        META: render(meta),
-        HOUSE_CONFIG: render(house),
-        HOUSE_STUDY: render(msgspec.to_builtins(study)),
+        META: _render(meta),
+        HOUSE_CONFIG: _render(house),
+        HOUSE_STUDY: _render(msgspec.to_builtins(study)),
         SITE_CONFIG: render_site_config(),
     }
 
 
 def render_site_config() -> bytes:
     """What a hospital's process of a job builds: the one class, without arguments."""
-    return render(
+    return _render(
         {
             "format_version": 2,
             "executors": [{"tasks": ["concilium"], "executor": {"path": SITE_CLASS, "args": {}}}],
@@ -94,7 +94,7 @@ def render_site_config() -> bytes:
     )
 
 
-def render(document: Mapping[str, Any]) -> bytes:
+def _render(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=1).encode("ascii")
 
 
@@ -141,7 +141,7 @@ def check_submitted_job(folder: str, archive: str | Path) -> SubmittedStudy:
     try:
         if not FOLDER_NAME.fullmatch(folder):
             raise HouseError("the name of its folder")
-        return check_files(read_archive(folder, Path(archive)))
+        return _check_files(_read_archive(folder, Path(archive)))
     except HouseError as error:
         raise HouseError(NOT_OURS.format(error)) from None
     except (
@@ -150,9 +150,9 @@ def check_submitted_job(folder: str, archive: str | Path) -> SubmittedStudy:
         raise HouseError(NOT_OURS.format(type(error).__name__)) from None
 
 
-def read_archive(folder: str, archive: Path) -> dict[str, bytes]:
+def _read_archive(folder: str, archive: Path) -> dict[str, bytes]:
     """The files of a job's archive, by their paths in its folder."""
-    check_directory(archive)
+    _check_directory(archive)
     with zipfile.ZipFile(archive) as job:
         entries = job.infolist()
         names = [entry.filename for entry in entries]
@@ -177,7 +177,7 @@ def read_archive(folder: str, archive: Path) -> dict[str, bytes]:
         }
 
 
-def check_directory(archive: Path) -> None:
+def _check_directory(archive: Path) -> None:
     """HouseError where an archive, or its list of files, is larger than a job's; read before anything is built."""
     size = archive.stat().st_size
     if size > MOST_JOB_BYTES:
@@ -192,17 +192,17 @@ def check_directory(archive: Path) -> None:
         raise HouseError("too many files")
 
 
-def check_files(files: dict[str, bytes]) -> SubmittedStudy:
+def _check_files(files: dict[str, bytes]) -> SubmittedStudy:
     """The study of a job's files, which are those of its job and their signatures."""
     for folder in FOLDERS:
-        check_signature(files.pop(folder + SIGNATURES, None), files.pop(folder + CERTIFICATE, None))
+        _check_signature(files.pop(folder + SIGNATURES, None), files.pop(folder + CERTIFICATE, None))
     try:
         study = msgspec.json.decode(files[HOUSE_STUDY], type=SubmittedStudy)
     except KeyError:
         raise HouseError(f"no {PurePosixPath(HOUSE_STUDY).name}") from None
     except msgspec.DecodeError:
         raise HouseError("a study of another form") from None
-    check_names(study)
+    _check_names(study)
     expected = render_job(study)
     for name in sorted({*files, *expected}, key=lambda name: (name != META, name)):
         if files.get(name) != expected.get(name):
@@ -211,7 +211,7 @@ def check_files(files: dict[str, bytes]) -> SubmittedStudy:
     return study
 
 
-def check_signature(signatures: bytes | None, certificate: bytes | None) -> None:
+def _check_signature(signatures: bytes | None, certificate: bytes | None) -> None:
     """HouseError unless these are what FLARE signs a folder with, or nothing; whether it holds FLARE checks."""
     if signatures is None and certificate is None:
         return
@@ -222,7 +222,7 @@ def check_signature(signatures: bytes | None, certificate: bytes | None) -> None
         raise HouseError("a certificate of another form")
 
 
-def check_names(study: SubmittedStudy) -> None:
+def _check_names(study: SubmittedStudy) -> None:
     """HouseError where a name could mean more than itself to whatever reads it next."""
     if not (study.name.isprintable() and 0 < len(study.name) <= 200):
         raise HouseError("the name of its study")

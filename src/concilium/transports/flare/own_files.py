@@ -1,5 +1,5 @@
-"""The file `local/concilium.toml` of a kit: a hospital's, with its records, policy and ledger, and the house's, with the
-folder of its identity, its memory and its studies under way.
+"""The file `local/concilium.toml` of a kit: a hospital's, with its records, policy and ledger, and the house's, with
+the folder of its identity, its memory and its studies under way.
 
 The house keeps a study under way by its ticket, a number that whoever submits it draws. It holds the journal of
 finished rounds (journal.py: under `exact`, each hospital's numbers), readable by the owner only, until it has been
@@ -43,7 +43,7 @@ FILE = "local/concilium.toml"
 SECTIONS = ("site", "schema", "series", "dictionary", "map")
 
 
-class Holdings(msgspec.Struct, frozen=True, kw_only=True):
+class _Holdings(msgspec.Struct, frozen=True, kw_only=True):
     """[site]: what the hospital holds, and what guards it."""
 
     policy: Text
@@ -57,7 +57,7 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True):
     one_row_per_patient: Stated = False
 
 
-class HeldColumns(CourseColumns, frozen=True, kw_only=True):
+class _HeldColumns(CourseColumns, frozen=True, kw_only=True):
     """[series]: as in a study file, and the step of the grid that its courses are read on."""
 
     step: Text = "1h"
@@ -68,9 +68,9 @@ class SiteFile:
     """`SiteFile.read(kit)`; its `open` reads the records and opens the gate before them."""
 
     path: Path
-    holds: Holdings
+    holds: _Holdings
     schema: dict[str, Kind]
-    columns: HeldColumns
+    columns: _HeldColumns
     dictionary: Dictionary
     map: TableMap | None
 
@@ -78,10 +78,10 @@ class SiteFile:
     def read(cls, kit: Path) -> SiteFile:
         """The file of a kit; KitError says which key is wrong and how."""
         path = kit / FILE
-        document = read_toml(path, SECTIONS)
+        document = _read_toml(path, SECTIONS)
         try:
-            holds = read_section(path, "site", document, Holdings)
-            columns = read_section(path, "series", document, HeldColumns)
+            holds = read_section(path, "site", document, _Holdings)
+            columns = read_section(path, "series", document, _HeldColumns)
             schema = read_columns(path, "schema", document, Kind)
             dictionary = find_dictionary(path, document)
             map = TableMap.parse(document["map"], str(path)) if "map" in document else None
@@ -147,7 +147,7 @@ class SiteFile:
         return place if "://" in place else str(self.path.parent / place)
 
 
-def read_toml(path: Path, sections: tuple[str, ...]) -> dict[str, Any]:
+def _read_toml(path: Path, sections: tuple[str, ...]) -> dict[str, Any]:
     """A file of a kit that has no other sections than these."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -165,7 +165,7 @@ KEPT_DAYS = 7
 Fingerprint = Annotated[str, Meta(description="a fingerprint, such as ABCD-EFGH-...")]
 
 
-class HouseFolder(msgspec.Struct, frozen=True, kw_only=True):
+class _HouseFolder(msgspec.Struct, frozen=True, kw_only=True):
     """[house]: where it keeps what lasts."""
 
     folder: Text = "../../house-state"
@@ -184,11 +184,11 @@ class HouseFile:
     def read(cls, kit: Path) -> HouseFile:
         """The file of a kit; KitError says which key is wrong and how."""
         path = kit / FILE
-        document = read_toml(path, ("house", "sites", "revoked"))
+        document = _read_toml(path, ("house", "sites", "revoked"))
         try:
-            section = read_section(path, "house", document, HouseFolder)
-            pins = read_pins(path, "sites", document)
-            revoked = set(read_pins(path, "revoked", document).values())
+            section = read_section(path, "house", document, _HouseFolder)
+            pins = _read_pins(path, "sites", document)
+            revoked = set(_read_pins(path, "revoked", document).values())
         except StudyError as error:
             raise KitError(str(error)) from None
         for site, pin in pins.items():
@@ -251,9 +251,9 @@ class HouseFile:
                     "this study is still under way in another job; wait for it to end (concilium flare status), or "
                     "have it ended there"
                 ) from None
-            keep_until(work.folder, days + 1)
+            _keep_until(work.folder, days + 1)
             yield work
-            keep_until(work.folder, KEPT_DAYS)
+            _keep_until(work.folder, KEPT_DAYS)
         finally:
             os.close(lock)
 
@@ -265,7 +265,7 @@ class HouseFile:
                     shutil.rmtree(folder)
 
 
-def read_pins(path: Path, section: str, document: dict[str, Any]) -> dict[str, str]:
+def _read_pins(path: Path, section: str, document: dict[str, Any]) -> dict[str, str]:
     """The fingerprints of a section, each in its usual form; KitError names the one that is none."""
     pins = read_columns(path, section, document, Fingerprint)
     try:
@@ -274,5 +274,5 @@ def read_pins(path: Path, section: str, document: dict[str, Any]) -> dict[str, s
         raise KitError(f"{path}: [{section}]: {error}") from None
 
 
-def keep_until(folder: Path, days: int) -> None:
+def _keep_until(folder: Path, days: int) -> None:
     write_whole(folder / "until", (today() + timedelta(days=days)).isoformat().encode())

@@ -54,14 +54,14 @@ class FlareNetwork(msgspec.Struct, frozen=True, kw_only=True):
     people: People
 
 
-class HouseAddress(msgspec.Struct, frozen=True, kw_only=True):
+class _HouseAddress(msgspec.Struct, frozen=True, kw_only=True):
     """[house]: where it listens."""
 
     host: Host
     port: Port = 8402
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class _Member(msgspec.Struct, frozen=True, kw_only=True):
     """[[site]]: a hospital."""
 
     name: Name
@@ -72,7 +72,7 @@ class FlareProject(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Path
     network: FlareNetwork
-    house: HouseAddress
+    house: _HouseAddress
     sites: tuple[str, ...]
 
     @classmethod
@@ -97,9 +97,9 @@ class FlareProject(msgspec.Struct, frozen=True, kw_only=True):
             project = cls(
                 path=path,
                 network=read_section(path, "project", document, FlareNetwork),
-                house=read_section(path, "house", document, HouseAddress),
+                house=read_section(path, "house", document, _HouseAddress),
                 sites=tuple(
-                    fill(path, f"[[site]] number {n}", table, Member).name
+                    fill(path, f"[[site]] number {n}", table, _Member).name
                     for n, table in enumerate(tables, start=1)
                 ),
             )
@@ -199,20 +199,20 @@ def provision(project: FlareProject, out: Path, renew: Iterable[str] = ()) -> di
     try:
         out.mkdir(parents=True, exist_ok=True)
         out.chmod(0o700)
-        forget_certificates(out / AUTHORITY / project.network.name / "state" / "cert.json", {**new, **old})
-        made = make_kits(project, out / AUTHORITY)
+        _forget_certificates(out / AUTHORITY / project.network.name / "state" / "cert.json", {**new, **old})
+        made = _make_kits(project, out / AUTHORITY)
         for name, folder in new.items():
-            finish(made / name, out / folder, folder, project)
+            _finish(made / name, out / folder, folder, project)
         for name, folder in old.items():
-            finish(made / name, made / f"{name} finished", folder, project)
-            replace_startup(out / folder, made / f"{name} finished" / "startup")
+            _finish(made / name, made / f"{name} finished", folder, project)
+            _replace_startup(out / folder, made / f"{name} finished" / "startup")
         shutil.rmtree(made)
     except OSError as error:
         raise KitError(f"{out}: cannot be written ({error.strerror})") from None
     return {folder: out / folder for folder in (*new.values(), *old.values())}
 
 
-def replace_startup(kit: Path, startup: Path) -> None:
+def _replace_startup(kit: Path, startup: Path) -> None:
     """Put a new folder of certificates in place of that of a kit."""
     before = kit / "startup.old"
     if (kit / "startup").exists():
@@ -222,7 +222,7 @@ def replace_startup(kit: Path, startup: Path) -> None:
     shutil.rmtree(before, ignore_errors=True)
 
 
-def forget_certificates(state: Path, names: Iterable[str]) -> None:
+def _forget_certificates(state: Path, names: Iterable[str]) -> None:
     """Have new certificates made for these: FLARE would hand out the old ones again, even when they have expired."""
     if not state.exists():
         return
@@ -233,12 +233,12 @@ def forget_certificates(state: Path, names: Iterable[str]) -> None:
     state.chmod(0o600)
 
 
-def make_kits(project: FlareProject, workspace: Path) -> Path:
+def _make_kits(project: FlareProject, workspace: Path) -> Path:
     """Have FLARE make all kits, with the authority that is in the workspace (or a new one); where they are."""
     from nvflare.lighter.provision import prepare_builders, prepare_project
     from nvflare.lighter.provisioner import Provisioner
 
-    network = write_network(project)
+    network = _write_network(project)
     told = io.StringIO()
     with contextlib.redirect_stdout(told):
         context = Provisioner(str(workspace.absolute()), prepare_builders(network)).provision(
@@ -251,7 +251,7 @@ def make_kits(project: FlareProject, workspace: Path) -> Path:
     return Path(context["current_prod_dir"])
 
 
-def write_network(project: FlareProject) -> dict[str, Any]:
+def _write_network(project: FlareProject) -> dict[str, Any]:
     """The project as FLARE describes it."""
     house = project.house
     participants: list[dict[str, Any]] = [
@@ -284,7 +284,7 @@ def write_network(project: FlareProject) -> dict[str, Any]:
     }
 
 
-def finish(made: Path, kit: Path, name: str, project: FlareProject) -> None:
+def _finish(made: Path, kit: Path, name: str, project: FlareProject) -> None:
     """A kit of ours from one of FLARE's: without its scripts, with our rules and the file to fill in."""
     shutil.copytree(made, kit)
     kit.chmod(0o700)

@@ -59,12 +59,12 @@ class FlareSite(Executor):  # type: ignore[misc]
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         if event_type == EventType.START_RUN:
             engine, job = fl_ctx.get_engine(), fl_ctx.get_job_id()
-            start_own_log(find_kit(fl_ctx), fl_ctx.get_identity_name(), job)
+            start_own_log(_find_kit(fl_ctx), fl_ctx.get_identity_name(), job)
             listen(engine, job, KNOCK, lambda message: b"")
             listen(engine, job, HELLO, self._greet)
             listen(engine, job, QUESTION, self._answer)
             threading.Thread(
-                target=self._open, args=(find_kit(fl_ctx), fl_ctx.get_identity_name()), daemon=True
+                target=self._open, args=(_find_kit(fl_ctx), fl_ctx.get_identity_name()), daemon=True
             ).start()
         elif event_type == EventType.END_RUN:
             with self._answering:
@@ -124,11 +124,11 @@ class FlareSite(Executor):  # type: ignore[misc]
             return self._site.answer(message)
 
 
-def find_kit(fl_ctx: Any) -> Path:
+def _find_kit(fl_ctx: Any) -> Path:
     return Path(fl_ctx.get_workspace().get_root_dir())
 
 
-# Fewer are counted without kernels (trees/counting.py).
+# Fewer are counted without kernels (protocol/counting.py).
 PATIENTS = 3000
 
 

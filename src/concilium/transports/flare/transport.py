@@ -67,7 +67,7 @@ class FlareGreeting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     problem: str = ""
 
 
-class Send(Protocol):
+class _Send(Protocol):
     """One message to one site: what it sends back, or why nothing came; Unreachable where nobody is there."""
 
     def __call__(self, site: str, topic: str, message: bytes, timeout: float) -> bytes | Silence: ...
@@ -81,7 +81,7 @@ class FlareTransport:
         self,
         sites: Iterable[str],
         connected: Iterable[str],
-        send: Send,
+        send: _Send,
         pins: Mapping[str, str] | None = None,
     ) -> None:
         self._names = tuple(sites)
@@ -118,7 +118,7 @@ class FlareTransport:
         greeted: set[str] = set()
         while limits:
             hellos = {
-                site: self._pool.submit(self._send, site, HELLO, write_hello(), self._left(limit))
+                site: self._pool.submit(self._send, site, HELLO, _write_hello(), self._left(limit))
                 for site, (limit, _) in limits.items()
             }
             wait(hellos.values())
@@ -219,7 +219,7 @@ class FlareTransport:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def write_hello() -> bytes:
+def _write_hello() -> bytes:
     return encode(FlareHello(concilium.__version__, time.time()))
 
 
