@@ -19,7 +19,6 @@ from concilium.privacy.study_keys import Roll
 from concilium.protocol import message_memory
 from concilium.protocol.message_memory import LIST, MOST_MEMORY, measure_memory
 from concilium.protocol.messages import VERSION, Refusal, decode, open_reply
-from concilium.protocol.schema import ConditionalSchema
 from concilium.registry import KINDS, load
 from concilium.rulefit.terms import SentTerms
 
@@ -177,7 +176,7 @@ def test_no_kind_of_question_takes_more_than_four_times_its_size(site, kind, siz
 
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("form", [ConditionalSchema, Roll, Shown])
+@pytest.mark.parametrize("form", [Roll, Shown])
 def test_nor_does_what_one_site_is_told(form, size):
     for template in grow(inspect.type_info(form), size):
         peak, _, _ = peak_of(lambda template=template: read(template, form))

@@ -66,6 +66,7 @@ from concilium.transports.flare.job import (
     write_job,
 )
 from concilium.transports.flare.transport import Ended
+from pairwise import meet_in_pairs
 
 SECRET = "hunter2-of-the-house"
 TEXT = '[study]\nname = "burns"\npurpose = "{$DB_PASSWORD} ${DB_PASSWORD}"\n'
@@ -183,12 +184,14 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("ending", [".conf", ".yml", ".yaml", ".conf.default", ".json.default"])
-@pytest.mark.parametrize(("place", "instead"), PLACES)
-@pytest.mark.parametrize("text", EVALUATED)
+ENDINGS = [".conf", ".yml", ".yaml", ".conf.default", ".json.default"]
+
+
+@pytest.mark.parametrize(("text", "where", "ending"), meet_in_pairs(EVALUATED, PLACES, ENDINGS))
 def test_a_configuration_that_is_evaluated_is_neither_accepted_nor_read(
-    guarded, signed, tmp_path, monkeypatch, text, place, instead, ending
+    guarded, signed, tmp_path, monkeypatch, text, where, ending
 ):
+    place, instead = where
     monkeypatch.setenv("DB_PASSWORD", SECRET)
     secret = tmp_path / "house.conf"
     secret.write_text(f'password = "{SECRET}"\n')

@@ -17,7 +17,7 @@ from auditing import bound_epsilon, learn_epsilon, tails_and_points
 import concilium as cc
 from agreed import Asker
 from concilium.experts.averaging import find_sensitivity, sum_on_grid
-from concilium.experts.expert_answers import AskExpertLabels, AskExpertStep
+from concilium.experts.expert_answers import AskExpertLabels
 from concilium.experts.public_stays import PublicStays
 from concilium.privacy import local_reports
 from concilium.privacy.accounting import epsilon_from_rho
@@ -140,8 +140,8 @@ def draw_private(question, moved, draws, circle=(3, 1)):
 
 
 def test_one_step_of_private_experts_costs_what_it_claims():
-    question = make_question(AskExpertStep, 1, epsilon="1")
-    largest = question.sensitivity
+    question = make_question(AskExpertLabels, 1, noise=Laplace("1"))
+    largest = question.l1
     bound = question.task.bound
     said = [
         sum_on_grid(np.array([[answer]]), bound)[0] for answer in (0, math.nan, math.inf, -math.inf, 1e30)
