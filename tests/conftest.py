@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Two workers share two cores: threads of linear algebra beside them would mostly wait for each other. Before numpy.
@@ -44,3 +45,11 @@ def pytest_collection_finish():
 def pytest_collection_modifyitems(items):
     """Those that start networks first: they take longest, and next to each other they share one."""
     items.sort(key=lambda item: item.path.parent.name != "flare")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _patient_houses():
+    """A machine that is busy with other things is no site that hangs: tests of those say how long they wait."""
+    from concilium.protocol.house import House
+
+    House.__init__.__kwdefaults__["timeout"] = 600.0

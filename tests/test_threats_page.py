@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 PAGES = [page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("threats*.md"))]
 COMMANDS = sorted({command for page in PAGES for command in re.findall(r"`pytest ([^`]*)`", page)})
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_what_a_command_runs_is_there(command):
+def test_what_every_command_runs_is_there():
+    for command in COMMANDS:
+        check_command(command)
+
+
+def check_command(command):
     places, _, chosen = command.partition(" -k ")
     words = chosen.strip('"').split(" or ")
     files = [

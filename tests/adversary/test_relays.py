@@ -61,6 +61,19 @@ STRANGER = Identity.create()
 # The last study of each release, of those that take little time.
 ONE_OF_EACH = list({release: place for place, (_, release) in enumerate(cases())}.values())
 every_study = pytest.mark.parametrize("place", PLACES, ids=NAMES)
+
+
+def every_study_in_turn(name: str, values: list[Any]) -> Any:
+    """Every study with one of these values, in turn, and one study of each release with all of them."""
+    pairs = {(place, place % len(values)) for place in PLACES}
+    pairs |= {(place, turn) for place in ONE_OF_EACH for turn in range(len(values))}
+    cases = [
+        pytest.param(place, values[turn], id=f"{NAMES[place]}-{values[turn]}")
+        for place, turn in sorted(pairs)
+    ]
+    return pytest.mark.parametrize(("place", name), cases)
+
+
 every_method = pytest.mark.parametrize("place", range(len(cases())), ids=NAMES[: len(cases())])
 
 
@@ -95,8 +108,7 @@ def test_every_kind_is_relayed():
 # At the hospital
 
 
-@every_study
-@pytest.mark.parametrize("order", ["as it was", "backwards", "shuffled"])
+@every_study_in_turn("order", ["as it was", "backwards", "shuffled"])
 def test_a_study_said_again_gets_what_was_said_and_costs_nothing(place, order):
     recording = record(place)
     site, messages = find(recording, "north"), recording.few_of_each_kind("north", 3)
@@ -223,8 +235,7 @@ def open_again(recording: Recording, name: str) -> cc.Site:
     return site
 
 
-@every_study
-@pytest.mark.parametrize("seed", range(3))
+@every_study_in_turn("seed", [0, 1, 2])
 def test_in_another_order_nothing_is_answered_but_what_an_honest_study_gets(place, seed):
     """Opened before it is covered, met before it is joined, asked before it is proposed."""
     recording = record(place)

@@ -56,10 +56,17 @@ from nvflare.private.fed.server.server_commands import ServerCommands
 from concilium.errors import HouseError
 from concilium.transports.flare import process
 from concilium.transports.flare.channel import FlareLine, listen
-from concilium.transports.flare.job import SITE_CONFIG, STUDY, render_job, render_site_config, write_job
-from concilium.transports.flare.origins import MANAGEMENT, may_speak
-from concilium.transports.flare.submitted_job import check_submitted_job
+from concilium.transports.flare.guards import MANAGEMENT, may_speak
+from concilium.transports.flare.job import (
+    SITE_CONFIG,
+    STUDY,
+    check_submitted_job,
+    render_job,
+    render_site_config,
+    write_job,
+)
 from concilium.transports.flare.transport import Ended
+from pairwise import meet_in_pairs
 
 SECRET = "hunter2-of-the-house"
 TEXT = '[study]\nname = "burns"\npurpose = "{$DB_PASSWORD} ${DB_PASSWORD}"\n'
@@ -177,12 +184,14 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("ending", [".conf", ".yml", ".yaml", ".conf.default", ".json.default"])
-@pytest.mark.parametrize(("place", "instead"), PLACES)
-@pytest.mark.parametrize("text", EVALUATED)
+ENDINGS = [".conf", ".yml", ".yaml", ".conf.default", ".json.default"]
+
+
+@pytest.mark.parametrize(("text", "where", "ending"), meet_in_pairs(EVALUATED, PLACES, ENDINGS))
 def test_a_configuration_that_is_evaluated_is_neither_accepted_nor_read(
-    guarded, signed, tmp_path, monkeypatch, text, place, instead, ending
+    guarded, signed, tmp_path, monkeypatch, text, where, ending
 ):
+    place, instead = where
     monkeypatch.setenv("DB_PASSWORD", SECRET)
     secret = tmp_path / "house.conf"
     secret.write_text(f'password = "{SECRET}"\n')

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from concilium.errors import HouseError
-from concilium.transports.flare.house_file import HouseFile
+from concilium.transports.flare.own_files import HouseFile
 
 pytest.importorskip("nvflare")
 

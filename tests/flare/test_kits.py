@@ -24,11 +24,10 @@ from hypothesis import strategies as st
 from concilium.errors import ConciliumError, KitError, MissingExtra, StudyError
 from concilium.study.study import Study
 from concilium.transports.flare.kit import HouseNotThere, Kit
+from concilium.transports.flare.own_files import SiteFile
 from concilium.transports.flare.own_log import start_own_log
 from concilium.transports.flare.parent import watch_dates
-from concilium.transports.flare.project import FlareProject
-from concilium.transports.flare.provisioning import SITE_FILE
-from concilium.transports.flare.site_file import SiteFile
+from concilium.transports.flare.provisioning import SITE_FILE, FlareProject
 from concilium.transports.flare.starting import prepare_site
 from flare_network import PERSON, FlareNetwork, run_command
 

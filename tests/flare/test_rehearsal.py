@@ -11,7 +11,7 @@ pytest.importorskip("nvflare")
 
 # In a process of its own: here, others have loaded them.
 LOADED = """
-from concilium.transports.flare.rehearsal import rehearse
+from concilium.transports.flare.site_job import rehearse
 from concilium.protocol import counting
 kernels = [one for one in vars(counting).values() if hasattr(one, "nopython_signatures")]
 assert kernels and not any(one.nopython_signatures for one in kernels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from concilium.errors import KitError
-from concilium.transports.flare.site_file import SiteFile
+from concilium.transports.flare.own_files import SiteFile
 
 FILE = """
 [site]

@@ -284,7 +284,7 @@ def test_a_house_that_pins_the_new_identity_goes_on_and_still_knows_how_far_the_
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("nvflare")
-    from concilium.transports.flare.house_file import FILE, HouseFile
+    from concilium.transports.flare.own_files import FILE, HouseFile
 
     kit = tmp_path / "kit"
     (kit / FILE).parent.mkdir(parents=True)

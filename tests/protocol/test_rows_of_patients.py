@@ -23,7 +23,7 @@ from concilium.protocol.questions import Gaussian
 from concilium.protocol.releases import find_release
 from concilium.study.sources import read_tables
 from concilium.study.study import Study
-from concilium.transports.flare.site_file import SiteFile
+from concilium.transports.flare.own_files import SiteFile
 from small_study import SEVERAL, SPLIT, lay_out
 
 PRIVATE = '[privacy]\nrelease = "private"\nepsilon = 1\n[values]\nsex = ["f", "m"]\ndeath = [0, 1]\n'

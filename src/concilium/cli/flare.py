@@ -90,7 +90,7 @@ def provision(
       concilium flare provision network.toml --out kits --renew north
     """
     require_flare()
-    from concilium.transports.flare.project import FlareProject
+    from concilium.transports.flare.provisioning import FlareProject
     from concilium.transports.flare.provisioning import provision as make
 
     made = make(FlareProject.read(project), out, renew or ())

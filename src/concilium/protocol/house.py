@@ -171,7 +171,7 @@ class House:
         # Also those that are not its own sites: under masks it reaches hospitals through regions.
         known = self._read_memory()
         try:
-            # Of a site that was given a new identity the head alone is known, until it answers (house_file.py).
+            # Of a site that was given a new identity the head alone is known, until it answers (own_files.py).
             self.identities = {
                 site: bytes.fromhex(said.identity) for site, said in known.items() if said.identity
             }

@@ -143,11 +143,6 @@ class Region:
             return self._refuse(envelope, "internal", CANNOT)
 
     @property
-    def asks_here(self) -> bool:
-        """Whether its sites are of this process: then an embedded house need not ask several regions at once."""
-        return hasattr(self.house.transport, "hospitals")
-
-    @property
     def hospitals(self) -> list[Introducible]:
         """Its sites, where they are of this process."""
         transport = self.house.transport

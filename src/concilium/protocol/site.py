@@ -188,11 +188,6 @@ class Site:
         return self._desk.charge(envelope, agreed.numbers, None, let_out)
 
     @property
-    def never_waits(self) -> bool:
-        """Whether nothing but its own work, which is metered, keeps an answer waiting: all it needs is in memory."""
-        return self.ledger.path == ":memory:"
-
-    @property
     def division_key(self) -> bytes:
         """What decides who is held out: the same also after a rotation of the identity, and never sent."""
         return self._division_key if isinstance(self._division_key, bytes) else self._division_key()

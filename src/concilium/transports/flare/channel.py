@@ -3,8 +3,8 @@
 FLARE's own requests (the auxiliary channel, Collab's calls) are streams: each is cut into chunks that are acknowledged,
 and its body is an object that is taken apart and put together. Below them lies the cell, which carries one message over
 the same connection, under the same certificates and through the same filters. Our messages are bytes and small, so they
-go that way: an empty round with three sites takes a quarter of the time (benchmarks/flare.py). Nothing is trusted to it
-but delivery (transport.py). It reaches below FLARE's public interface: nvflare is pinned to one version, and
+go that way: an empty round with three sites took a quarter of the time. Nothing is trusted to it but delivery
+(transport.py). It reaches below FLARE's public interface: nvflare is pinned to one version, and
 tests/flare runs on a real network.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nvflare.apis.shareable import Shareable
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message
@@ -27,8 +26,6 @@ from concilium.transports.flare.transport import Ended, Unreachable
 CHANNEL = "concilium"
 # Where a job's folder at the house has a file for each site whose process of the job is gone.
 ENDED = "ended"
-# The engine's own way, by which the house measures what the network takes.
-ENGINES_OWN = "concilium.engine"
 GONE = frozenset(
     {
         ReturnCode.COMM_ERROR,
@@ -49,32 +46,27 @@ def listen(engine: Any, job: str, topic: str, answer: Callable[[bytes], bytes | 
     house = FQCN.join([FQCN.ROOT_SERVER, job])
 
     def take(request: Any) -> Any:
-        body = read_body(request)
+        body = _read_body(request)
         if body is None or request.get_header(MessageHeaderKey.ORIGIN) != house:
-            return write_reply(ReturnCode.INVALID_REQUEST)
+            return _write_reply(ReturnCode.INVALID_REQUEST)
         try:
             reply = answer(body)
         except MessageError:
-            return write_reply(ReturnCode.INVALID_REQUEST)
+            return _write_reply(ReturnCode.INVALID_REQUEST)
         code = ReturnCode.SERVICE_UNAVAILABLE if reply is None else ReturnCode.OK
-        return write_reply(code, reply or b"")
+        return _write_reply(code, reply or b"")
 
     engine.get_cell().core_cell.register_request_cb(CHANNEL, topic, take)
 
 
-def read_body(message: Any) -> bytes | None:
+def _read_body(message: Any) -> bytes | None:
     """The bytes of a message; None where it has something else."""
     body = message.payload
     return bytes(body) if isinstance(body, bytes | bytearray | memoryview) else None
 
 
-def write_reply(code: str, body: bytes = b"") -> Any:
+def _write_reply(code: str, body: bytes = b"") -> Any:
     return Message({MessageHeaderKey.RETURN_CODE: code}, body)
-
-
-def listen_as_engine(engine: Any) -> None:
-    """At a site: answer the engine's own requests at once, with nothing."""
-    engine.register_aux_message_handler(ENGINES_OWN, lambda topic, request, fl_ctx: Shareable())
 
 
 def note_ended(run: Path, site: str) -> None:
@@ -107,7 +99,7 @@ class FlareLine:
             optional=True,
         )
         code = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
-        body = read_body(reply)
+        body = _read_body(reply)
         if code == ReturnCode.OK and body is not None:
             return body
         if code == ReturnCode.TIMEOUT:
@@ -115,8 +107,3 @@ class FlareLine:
         if code in GONE:
             return Unreachable("its process ended, or its connection broke")
         return Silence(f"it could not take the question ({code})")
-
-    def ask_as_engine(self, site: str, timeout: float) -> None:
-        """The engine's own empty request."""
-        with self._engine.new_context() as context:
-            self._engine.send_aux_request([site], ENGINES_OWN, Shareable(), timeout, context, optional=True)

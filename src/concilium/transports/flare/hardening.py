@@ -46,12 +46,12 @@ LOCAL_CHANNEL: dict[str, Any] = {
 }
 
 
-def write_rules(role: Role, folder: Path) -> dict[str, dict[str, Any]]:
+def _write_rules(role: Role, folder: Path) -> dict[str, dict[str, Any]]:
     """The files of `local/`, by name; `folder` is where the kit is."""
     if role == "site":
         # Of people outside, anybody may submit a job (one of ours, which the gate then answers) and nothing else.
         lead = NOTHING | {"submit_job": "any", "manage_job": "n:submitter", "view": "any"}
-        resources = write_site_resources()
+        resources = _write_site_resources()
     else:
         lead = NOTHING | {
             "submit_job": "any",
@@ -60,17 +60,17 @@ def write_rules(role: Role, folder: Path) -> dict[str, dict[str, Any]]:
             "app_command": "n:submitter",
             "view": "any",
         }
-        resources = write_house_resources(folder)
+        resources = _write_house_resources(folder)
     nobody = {"project_admin": NOTHING, "org_admin": NOTHING, "member": NOTHING}
     return {
         "authorization.json": {"format_version": "1.0", "permissions": {**nobody, "lead": lead}},
         "resources.json": resources,
-        "log_config.json": write_log_config(),
+        "log_config.json": _write_log_config(),
         "comm_config.json": LOCAL_CHANNEL,
     }
 
 
-def write_site_resources() -> dict[str, Any]:
+def _write_site_resources() -> dict[str, Any]:
     return {
         "format_version": 2,
         "class_list_enforcement_mode": "enforce",
@@ -97,7 +97,7 @@ def write_site_resources() -> dict[str, Any]:
     }
 
 
-def write_house_resources(folder: Path) -> dict[str, Any]:
+def _write_house_resources(folder: Path) -> dict[str, Any]:
     storage = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
     return {
         "format_version": 2,
@@ -140,7 +140,7 @@ def write_house_resources(folder: Path) -> dict[str, Any]:
     }
 
 
-def write_log_config() -> dict[str, Any]:
+def _write_log_config() -> dict[str, Any]:
     """FLARE's own messages go to log.txt of the kit and of each job, warnings and worse; ours to concilium.log."""
     plain = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     rotated = {
@@ -173,12 +173,12 @@ def write_log_config() -> dict[str, Any]:
 def harden(folder: Path, role: Role) -> None:
     """Write the rules of a kit where there are none; KitError where there are others than ours."""
     local = folder / "local"
-    for name, rules in write_rules(role, folder).items():
+    for name, rules in _write_rules(role, folder).items():
         path = local / name
         if not path.exists():
             local.mkdir(exist_ok=True)
             path.write_text(json.dumps(rules, indent=2) + "\n", encoding="utf-8")
-        elif not is_as_written(path, rules):
+        elif not _is_as_written(path, rules):
             raise KitError(
                 f"{path}: these are not the rules that concilium writes, under which no code comes with a job and no "
                 "log leaves; delete the file, and it is written anew"
@@ -190,7 +190,7 @@ def harden(folder: Path, role: Role) -> None:
         raise KitError(f"{custom}: a folder with code for jobs has no place in this kit; delete it")
 
 
-def is_as_written(path: Path, rules: dict[str, Any]) -> bool:
+def _is_as_written(path: Path, rules: dict[str, Any]) -> bool:
     try:
         return bool(json.loads(path.read_text(encoding="utf-8")) == rules)
     except (OSError, ValueError) as error:

@@ -1,6 +1,6 @@
 """The house's process of one FLARE job: it runs the study's method against the job's hospitals, and leaves the model.
 
-Finished rounds are kept outside the job (house_file.py), by the ticket of whoever submitted it: FLARE loses a job whose
+Finished rounds are kept outside the job (own_files.py), by the ticket of whoever submitted it: FLARE loses a job whose
 house is killed, and the next job with the same ticket goes on where that one was. Questions that hospitals have
 answered they answer again for nothing.
 """
@@ -28,8 +28,8 @@ from concilium.study.results import find_terms
 from concilium.study.study import Study
 from concilium.study.work_in_progress import WorkInProgress, write_whole
 from concilium.transports.flare.channel import FlareLine, JobAborted
-from concilium.transports.flare.house_file import HouseFile
 from concilium.transports.flare.job import OUTCOME, PROGRESS, RESULTS, STUDY, JobOutcome, SubmittedStudy
+from concilium.transports.flare.own_files import HouseFile
 from concilium.transports.flare.own_log import start_own_log
 from concilium.transports.flare.transport import FlareTransport
 
@@ -101,7 +101,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 path.write_text(submitted.study, encoding="utf-8")
                 unpack_attached(submitted.files, path.parent)
                 study = Study.read(path, elsewhere=True).find_variant(submitted.method)
-                method = open_method(study)
+                method = _open_method(study)
             own = HouseFile.read(kit)
             with own.take_up(submitted.ticket, study.house.days, submitted.resumed) as work:
                 return self._learn(submitted.sites, study, method, own, work, results, abort_signal, fl_ctx)
@@ -159,8 +159,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
             start = time.perf_counter()
             model = method.fit(house)
             seconds = time.perf_counter() - start
-            rounds = transport.describe_rounds((site.name for site in model.card.sites), line.ask_as_engine)
-            log.info("%s, %.2f s in all", rounds, seconds)
+            log.info("%s, %.2f s in all", transport.describe_rounds(), seconds)
         finally:
             transport.close()
         model.save(results / "model.json")
@@ -168,7 +167,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
         return JobOutcome(ended="finished", study=model.card.study, seconds=round(seconds, 3))
 
 
-def open_method(study: Study) -> Method[Any]:
+def _open_method(study: Study) -> Method[Any]:
     """What a study learns by."""
     if not study.method_type.reads_courses:
         return study.open_method()

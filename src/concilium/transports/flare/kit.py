@@ -79,8 +79,8 @@ class Kit:
         kit = cls(
             folder,
             role,
-            read_name(certificate, NameOID.COMMON_NAME),
-            read_name(certificate, NameOID.ORGANIZATION_NAME),
+            _read_name(certificate, NameOID.COMMON_NAME),
+            _read_name(certificate, NameOID.ORGANIZATION_NAME),
             project,
             host,
             port,
@@ -97,7 +97,7 @@ class Kit:
             raise KitError(f"{path}: cannot be read ({error.strerror})") from None
         except (ValueError, TypeError):
             raise KitError(f"{path}: is not the key of a certificate; get the kit anew") from None
-        if key.public_key() != self.certificate.public_key() or not is_issued_by(
+        if key.public_key() != self.certificate.public_key() or not _is_issued_by(
             self.certificate, self.authority
         ):
             raise KitError(
@@ -209,12 +209,12 @@ def read_certificate(path: Path) -> x509.Certificate:
         raise KitError(f"{path}: is not a certificate; get the kit anew") from None
 
 
-def read_name(certificate: x509.Certificate, part: x509.ObjectIdentifier) -> str:
+def _read_name(certificate: x509.Certificate, part: x509.ObjectIdentifier) -> str:
     found = certificate.subject.get_attributes_for_oid(part)
     return str(found[0].value) if found else ""
 
 
-def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     key = authority.public_key()
     if not isinstance(key, rsa.RSAPublicKey) or certificate.signature_hash_algorithm is None:
         return False

@@ -16,17 +16,17 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
     """Named in resources.json of a site's kit (hardening.py)."""
 
     def get_command(self, job_meta: dict[str, Any], fl_ctx: Any) -> str:
-        return guard_command(super().get_command(job_meta, fl_ctx), fl_ctx)
+        return _guard_command(super().get_command(job_meta, fl_ctx), fl_ctx)
 
 
 class HouseLauncher(ServerProcessJobLauncher):  # type: ignore[misc]
     """Named in resources.json of the house's kit (hardening.py)."""
 
     def get_command(self, job_meta: dict[str, Any], fl_ctx: Any) -> str:
-        return guard_command(super().get_command(job_meta, fl_ctx), fl_ctx)
+        return _guard_command(super().get_command(job_meta, fl_ctx), fl_ctx)
 
 
-def guard_command(command: str, fl_ctx: Any) -> str:
+def _guard_command(command: str, fl_ctx: Any) -> str:
     """The same command, its module run by the guarded process."""
     flag, module = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)[JobProcessArgs.EXE_MODULE]
     before, after = command.split(f"{flag} {module}", 1)

@@ -33,12 +33,12 @@ def watch_dates(kit: Kit, log: logging.Logger, stop: threading.Event, every: flo
     while not stop.wait(every):
         try:
             if warning := kit.check_dates():
-                log.warning("%s%s", warning, say_if_renewed(kit))
+                log.warning("%s%s", warning, _say_if_renewed(kit))
         except KitError as error:
-            log.error("%s%s", error, say_if_renewed(kit))
+            log.error("%s%s", error, _say_if_renewed(kit))
 
 
-def say_if_renewed(kit: Kit) -> str:
+def _say_if_renewed(kit: Kit) -> str:
     """Advice where another certificate lies in the kit than the process was started with."""
     stem = "server" if kit.role == "house" else "client"
     try:

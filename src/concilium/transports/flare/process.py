@@ -29,20 +29,20 @@ def guard(module: str) -> None:
     """Close what this module of FLARE leaves open; ValueError where it is none of ours."""
     if module not in (HOUSE, SITE, HOUSE_JOB, SITE_JOB):
         raise ValueError(f"{module} is not a process of the network")
-    read_json_only()
-    from concilium.transports.flare.origins import filter_origins
+    _read_json_only()
+    from concilium.transports.flare.guards import filter_origins
 
     filter_origins()
     if module == HOUSE:
-        check_jobs()
-        keep_losses_apart()
+        _check_jobs()
+        _keep_losses_apart()
     elif module == SITE:
-        from concilium.transports.flare.deployed_job import answer_jobs_only
+        from concilium.transports.flare.guards import answer_jobs_only
 
         answer_jobs_only()
 
 
-def read_json_only() -> None:
+def _read_json_only() -> None:
     """Take FLARE's other readers of configuration away.
 
     HOCON and OmegaConf evaluate what they read: files, addresses and the environment of whoever reads. Variables in
@@ -63,11 +63,11 @@ def read_json_only() -> None:
     wfconf.resolve_var_refs = json_configer.resolve_var_refs = lambda scanner, values: None
 
 
-def check_jobs() -> None:
+def _check_jobs() -> None:
     """At the house: have each submitted job checked before FLARE opens it."""
     from nvflare.private.fed.server.job_meta_validator import JobMetaValidator
 
-    from concilium.transports.flare.submitted_job import check_submitted_job
+    from concilium.transports.flare.job import check_submitted_job
 
     validate = JobMetaValidator.validate
 
@@ -83,7 +83,7 @@ def check_jobs() -> None:
     JobMetaValidator.validate = validate_checked
 
 
-def keep_losses_apart() -> None:
+def _keep_losses_apart() -> None:
     """At the house: a site whose process of a job failed is lost to that job, and fails it for nobody else.
 
     FLARE ends a job at all sites when one reports that its process failed, or cannot start it. Here the study's own

@@ -1,7 +1,9 @@
-"""Kits for a network: certificates of one authority, made by FLARE, and nothing that says who a hospital is.
+"""A network as a TOML file, and its kits: certificates of one authority, made by FLARE.
 
-Whoever makes kits holds the authority, and can let anybody connect. That is all: a hospital's identity, which signs its
-answers and which its peers pin, is made at the hospital when its site first starts, and so is the house's.
+The file says where the house listens, which hospitals dial it, and who may submit studies. Nothing in a kit says who a
+hospital is. Whoever makes kits holds the authority, and can let anybody connect. That is all: a hospital's identity,
+which signs its answers and which its peers pin, is made at the hospital when its site first starts, and so is the
+house's.
 """
 
 from __future__ import annotations
@@ -9,17 +11,118 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from concilium.errors import KitError, nearest
+import msgspec
+from msgspec import Meta
+
+from concilium.errors import KitError, StudyError, nearest
+from concilium.study.sections import fill, read_section
 from concilium.study.work_in_progress import write_whole
 from concilium.transports.flare.hardening import harden
 from concilium.transports.flare.kit import read_json
-from concilium.transports.flare.project import FlareProject
+
+Name = Annotated[
+    str,
+    Meta(
+        pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$",
+        description="a name of letters, digits, - and _, such as north",
+    ),
+]
+Host = Annotated[
+    str,
+    Meta(
+        pattern="^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$",
+        description="the name by which hospitals reach the house, such as house.example.org",
+    ),
+]
+Port = Annotated[int, Meta(ge=1, le=65535, description="a whole number from 1 to 65535")]
+People = Annotated[tuple[str, ...], Meta(min_length=1, description="a list of e-mail addresses")]
+RESERVED = ("house", "server", "authority", "all")
+
+
+class FlareNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """[project]: its name, and the people who may submit studies."""
+
+    name: Name
+    people: People
+
+
+class _HouseAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """[house]: where it listens."""
+
+    host: Host
+    port: Port = 8402
+
+
+class _Member(msgspec.Struct, frozen=True, kw_only=True):
+    """[[site]]: a hospital."""
+
+    name: Name
+
+
+class FlareProject(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked project file."""
+
+    path: Path
+    network: FlareNetwork
+    house: _HouseAddress
+    sites: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: str | Path) -> FlareProject:
+        """The project in a TOML file; KitError says which key is wrong and how."""
+        path = Path(path)
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise KitError(f"{path}: cannot be read ({error.strerror})") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise KitError(f"{path}: is not a TOML file: {error}") from None
+        for name in document:
+            if name not in ("project", "house", "site"):
+                raise KitError(
+                    f"{path}: there is no section [{name}]{nearest(name, ('project', 'house', 'site'))}"
+                )
+        tables = document.get("site", [])
+        if not isinstance(tables, list) or not tables:
+            raise KitError(f"{path}: name every hospital by a [[site]] of its own, with two brackets")
+        try:
+            project = cls(
+                path=path,
+                network=read_section(path, "project", document, FlareNetwork),
+                house=read_section(path, "house", document, _HouseAddress),
+                sites=tuple(
+                    fill(path, f"[[site]] number {n}", table, _Member).name
+                    for n, table in enumerate(tables, start=1)
+                ),
+            )
+        except StudyError as error:
+            raise KitError(str(error)) from None
+        project._check()
+        return project
+
+    def _check(self) -> None:
+        for person in self.network.people:
+            if not re.fullmatch(r"[A-Za-z0-9_.+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", person):
+                raise KitError(f"{self.path}: [project] people: {person!r} is not an e-mail address")
+        seen: set[str] = set()
+        for name in (*self.sites, *self.network.people):
+            is_taken = name.lower() in RESERVED or name.lower().endswith("-state")  # where ledgers lie
+            if is_taken or name == self.house.host:
+                raise KitError(
+                    f"{self.path}: {name!r} is the name of something else; call the site otherwise"
+                )
+            if name.lower() in seen:
+                raise KitError(f"{self.path}: two are named {name!r}; give each a name of its own")
+            seen.add(name.lower())
+
 
 AUTHORITY = "authority"
 LEFT_OUT = (
@@ -96,20 +199,20 @@ def provision(project: FlareProject, out: Path, renew: Iterable[str] = ()) -> di
     try:
         out.mkdir(parents=True, exist_ok=True)
         out.chmod(0o700)
-        forget_certificates(out / AUTHORITY / project.network.name / "state" / "cert.json", {**new, **old})
-        made = make_kits(project, out / AUTHORITY)
+        _forget_certificates(out / AUTHORITY / project.network.name / "state" / "cert.json", {**new, **old})
+        made = _make_kits(project, out / AUTHORITY)
         for name, folder in new.items():
-            finish(made / name, out / folder, folder, project)
+            _finish(made / name, out / folder, folder, project)
         for name, folder in old.items():
-            finish(made / name, made / f"{name} finished", folder, project)
-            replace_startup(out / folder, made / f"{name} finished" / "startup")
+            _finish(made / name, made / f"{name} finished", folder, project)
+            _replace_startup(out / folder, made / f"{name} finished" / "startup")
         shutil.rmtree(made)
     except OSError as error:
         raise KitError(f"{out}: cannot be written ({error.strerror})") from None
     return {folder: out / folder for folder in (*new.values(), *old.values())}
 
 
-def replace_startup(kit: Path, startup: Path) -> None:
+def _replace_startup(kit: Path, startup: Path) -> None:
     """Put a new folder of certificates in place of that of a kit."""
     before = kit / "startup.old"
     if (kit / "startup").exists():
@@ -119,7 +222,7 @@ def replace_startup(kit: Path, startup: Path) -> None:
     shutil.rmtree(before, ignore_errors=True)
 
 
-def forget_certificates(state: Path, names: Iterable[str]) -> None:
+def _forget_certificates(state: Path, names: Iterable[str]) -> None:
     """Have new certificates made for these: FLARE would hand out the old ones again, even when they have expired."""
     if not state.exists():
         return
@@ -130,12 +233,12 @@ def forget_certificates(state: Path, names: Iterable[str]) -> None:
     state.chmod(0o600)
 
 
-def make_kits(project: FlareProject, workspace: Path) -> Path:
+def _make_kits(project: FlareProject, workspace: Path) -> Path:
     """Have FLARE make all kits, with the authority that is in the workspace (or a new one); where they are."""
     from nvflare.lighter.provision import prepare_builders, prepare_project
     from nvflare.lighter.provisioner import Provisioner
 
-    network = write_network(project)
+    network = _write_network(project)
     told = io.StringIO()
     with contextlib.redirect_stdout(told):
         context = Provisioner(str(workspace.absolute()), prepare_builders(network)).provision(
@@ -148,7 +251,7 @@ def make_kits(project: FlareProject, workspace: Path) -> Path:
     return Path(context["current_prod_dir"])
 
 
-def write_network(project: FlareProject) -> dict[str, Any]:
+def _write_network(project: FlareProject) -> dict[str, Any]:
     """The project as FLARE describes it."""
     house = project.house
     participants: list[dict[str, Any]] = [
@@ -181,7 +284,7 @@ def write_network(project: FlareProject) -> dict[str, Any]:
     }
 
 
-def finish(made: Path, kit: Path, name: str, project: FlareProject) -> None:
+def _finish(made: Path, kit: Path, name: str, project: FlareProject) -> None:
     """A kit of ours from one of FLARE's: without its scripts, with our rules and the file to fill in."""
     shutil.copytree(made, kit)
     kit.chmod(0o700)

@@ -21,7 +21,7 @@ LOST = "the house ended, or its connection broke, before the study was done"
 
 
 @dataclass(frozen=True)
-class NetworkStatus:
+class _NetworkStatus:
     """Who is connected to the house (and how many seconds ago it was last heard), and its jobs, the latest first."""
 
     house: str
@@ -30,14 +30,14 @@ class NetworkStatus:
     jobs: list[dict[str, Any]]
 
 
-def look_at_network(kit: Kit) -> NetworkStatus:
+def look_at_network(kit: Kit) -> _NetworkStatus:
     """Who is connected, and which jobs there are."""
     with open_session(kit) as session:
         info = session.get_system_info()
         jobs = session.list_jobs(limit=20, reverse=True)
     now = time.time()
     sites = {one.name: max(0.0, now - float(one.last_connect_time)) for one in info.client_info}
-    return NetworkStatus(str(info.server_info.status), float(info.server_info.start_time), sites, jobs)
+    return _NetworkStatus(str(info.server_info.status), float(info.server_info.start_time), sites, jobs)
 
 
 def end_job(kit: Kit, beginning: str) -> str:
@@ -78,7 +78,7 @@ def open_session(kit: Kit) -> Iterator[Any]:
     ):  # FLARE talks to its own shell
         try:
             session = new_secure_session(kit.name, str(kit.folder), timeout=LOGGED_IN_WITHIN)
-            stack.callback(close_session, session)
+            stack.callback(_close_session, session)
             yield session
         except AuthenticationError as error:
             raise KitError(f"{kit.name}: the house does not let this kit in ({error})") from None
@@ -88,7 +88,7 @@ def open_session(kit: Kit) -> Iterator[Any]:
             raise RunStopped(f"{LOST} ({error})") from None
 
 
-def close_session(session: Any) -> None:
+def _close_session(session: Any) -> None:
     with contextlib.suppress(Exception):
         session.close()
 

@@ -16,10 +16,9 @@ from pathlib import Path
 from concilium.errors import ConciliumError, HouseError, KitError
 from concilium.privacy.identity import Identity
 from concilium.transports.flare.hardening import GUARDED, harden
-from concilium.transports.flare.house_file import HouseFile
 from concilium.transports.flare.kit import HouseNotThere, Kit
+from concilium.transports.flare.own_files import HouseFile, SiteFile
 from concilium.transports.flare.own_log import start_own_log
-from concilium.transports.flare.site_file import SiteFile
 
 Tell = Callable[[str], None]
 
@@ -71,9 +70,9 @@ def prepare_site(kit: Kit, tell: Tell, *, wait: bool = True) -> None:
         tell(f"{kit.name}: {site!r}, ledger {own.ledger}")
         site.ledger.close()
         for place in (own.ledger, own.identity):
-            warn_of_place(kit, place, log, tell)
+            _warn_of_place(kit, place, log, tell)
         if wait:
-            wait_for_house(kit, tell)
+            _wait_for_house(kit, tell)
         else:
             kit.check_house()
             tell(f"{kit.name}: the house at {kit.host}:{kit.port} is there")
@@ -83,7 +82,7 @@ def prepare_site(kit: Kit, tell: Tell, *, wait: bool = True) -> None:
     log.info("starting, for the house at %s:%s", kit.host, kit.port)
 
 
-def warn_of_place(kit: Kit, path: Path, log: logging.Logger, tell: Tell) -> None:
+def _warn_of_place(kit: Kit, path: Path, log: logging.Logger, tell: Tell) -> None:
     """Warn where something that must last lies in the kit, which is replaced one day."""
     if path.resolve().is_relative_to(kit.folder.resolve()):
         warning = (
@@ -94,7 +93,7 @@ def warn_of_place(kit: Kit, path: Path, log: logging.Logger, tell: Tell) -> None
         tell(f"warning: {warning}")
 
 
-def wait_for_house(kit: Kit, tell: Tell) -> None:
+def _wait_for_house(kit: Kit, tell: Tell) -> None:
     """Return once the house answers; KitError at once where it is another's, or takes no such kit."""
     log = start_own_log(kit.folder, kit.name)
     pause, said = FIRST_PAUSE, ""
@@ -123,15 +122,15 @@ def prepare_house(kit: Kit, tell: Tell) -> None:
             tell(f"warning: {warning}")
         own = HouseFile.read(kit.folder)
         tell(f"house: {own.identity.fingerprint} (hospitals enter it under [houses] of their policies)")
-        warn_of_place(kit, own.folder, log, tell)
-        check_port(kit)
+        _warn_of_place(kit, own.folder, log, tell)
+        _check_port(kit)
     except ConciliumError as error:
         log.error(str(error))
         raise
     log.info("starting, at port %s", kit.port)
 
 
-def check_port(kit: Kit) -> None:
+def _check_port(kit: Kit) -> None:
     """HouseError where something else listens at the house's port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -147,7 +146,7 @@ def check_port(kit: Kit) -> None:
 def become_site(kit: Kit) -> None:
     """Go on as FLARE's process of a site, which dials the house and starts a process for each job."""
     command = "nvflare.private.fed.app.client.client_train"
-    run_flare(
+    _run_flare(
         kit,
         [command, "-m", str(kit.folder), "-s", "fed_client.json", "--set", "secure_train=true"],
         [f"uid={kit.name}", f"org={kit.organisation}", "config_folder=config"],
@@ -157,14 +156,14 @@ def become_site(kit: Kit) -> None:
 def become_house(kit: Kit) -> None:
     """Go on as FLARE's process of the house, at which sites arrive."""
     command = "nvflare.private.fed.app.server.server_train"
-    run_flare(
+    _run_flare(
         kit,
         [command, "-m", str(kit.folder), "-s", "fed_server.json", "--set", "secure_train=true"],
         [f"org={kit.organisation}", "config_folder=config"],
     )
 
 
-def run_flare(kit: Kit, command: Sequence[str], settings: Sequence[str]) -> None:
+def _run_flare(kit: Kit, command: Sequence[str], settings: Sequence[str]) -> None:
     (kit.folder / "transfer").mkdir(exist_ok=True)
     environment = os.environ | {"MALLOC_ARENA_MAX": "4"}
     sys.stdout.flush()

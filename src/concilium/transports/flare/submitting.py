@@ -45,7 +45,7 @@ LOOKED_EVERY = 0.5
 STARTED_WITHIN, SILENT_FOR = 120.0, 60.0
 
 
-class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By what the house knows a study that was submitted: kept beside the results until they are there."""
 
     ticket: str
@@ -62,11 +62,11 @@ def submit_study(
     same folder.
     """
     work = WorkInProgress.beside(out, resume)
-    learn = functools.partial(learn_elsewhere, kit)
+    learn = functools.partial(_learn_elsewhere, kit)
     results: StudyResults | SeveralResults
     with work.until_done(resume):
         if study.several:
-            results = conduct_all(study, work, tell, say_once(warn), learn, bind_to_ticket)
+            results = conduct_all(study, work, tell, say_once(warn), learn, _bind_to_ticket)
             files = publish_all(results, work.folder, out)
         else:
             results = learn(study, work, tell, warn)
@@ -75,13 +75,13 @@ def submit_study(
     return replace(results, files=files)
 
 
-def learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, warn: Tell) -> StudyResults:
+def _learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, warn: Tell) -> StudyResults:
     """Have the house run a study of one method; what came of it, measured on the patients of `[evaluate] file`."""
     with open_session(kit) as session:
         connected = list_connected(session)
-        resumed = bind_to_ticket(study, work) is not None
-        ticket = find_ticket(study, work, connected)
-        warn_of_absent(study, ticket.sites, connected, warn)
+        resumed = _bind_to_ticket(study, work) is not None
+        ticket = _find_ticket(study, work, connected)
+        _warn_of_absent(study, ticket.sites, connected, warn)
         if study.method_type.reads_courses:
             # As the house will: what is wrong with a file is said here, where it lies, and not there.
             from concilium.study.courses import open_learner
@@ -97,38 +97,38 @@ def learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, wa
             pack_attached(study.path),
             resumed,
         )
-        outcome, folder = run_job(kit, session, job, work.folder / "fetched", tell)
+        outcome, folder = _run_job(kit, session, job, work.folder / "fetched", tell)
     if outcome.ended == "pending":
         raise StudyPending(outcome.study, outcome.sites)
     if outcome.ended == "stopped":
         raise RunStopped(outcome.problem)
     if outcome.ended == "failed":
         raise HouseError(outcome.problem)
-    return assemble(study, folder, outcome)
+    return _assemble(study, folder, outcome)
 
 
-def find_ticket(study: Study, work: WorkInProgress, connected: Sequence[str]) -> Ticket:
+def _find_ticket(study: Study, work: WorkInProgress, connected: Sequence[str]) -> _Ticket:
     """That of the study as it was submitted first, or a new one."""
-    kept = bind_to_ticket(study, work)
+    kept = _bind_to_ticket(study, work)
     if kept is not None:
         return kept
     sites = tuple(hospital.name for hospital in study.hospitals) or tuple(connected)
     if not sites:
         raise HouseError("no hospital is connected to the house; have them start `concilium flare site`")
-    ticket = Ticket(draw_bytes(16).hex(), study.digest, sites)
+    ticket = _Ticket(draw_bytes(16).hex(), study.digest, sites)
     work.keep("ticket", ticket)
     return ticket
 
 
-def bind_to_ticket(study: Study, work: WorkInProgress) -> Ticket | None:
+def _bind_to_ticket(study: Study, work: WorkInProgress) -> _Ticket | None:
     """The ticket of work in progress; CannotResume where the study is another by now."""
-    kept = work.recall("ticket", Ticket)
+    kept = work.recall("ticket", _Ticket)
     if kept is not None and kept.digest != study.digest:
         raise CannotResume(f"{study.path}: the study has changed since it was submitted")
     return kept
 
 
-def warn_of_absent(study: Study, sites: Sequence[str], connected: Sequence[str], warn: Tell) -> None:
+def _warn_of_absent(study: Study, sites: Sequence[str], connected: Sequence[str], warn: Tell) -> None:
     """Say who is not connected; HouseError where that ends the study before it begins."""
     absent = [site for site in sites if site not in connected]
     if not absent:
@@ -142,13 +142,13 @@ def warn_of_absent(study: Study, sites: Sequence[str], connected: Sequence[str],
     warn(f"{remedy}; the study goes on without")
 
 
-def run_job(kit: Kit, session: Any, job: Path, fetched: Path, tell: Tell) -> tuple[JobOutcome, Path]:
+def _run_job(kit: Kit, session: Any, job: Path, fetched: Path, tell: Tell) -> tuple[JobOutcome, Path]:
     """Submit a job, wait for its end, and fetch what it left: how it ended, and where that is."""
     tell("submitting")
     token = draw_bytes(16).hex()  # by which the house knows a job that is sent twice
-    number = patiently(kit, lambda: session.submit_job(str(job.absolute()), submit_token=token))
+    number = _patiently(kit, lambda: session.submit_job(str(job.absolute()), submit_token=token))
     try:
-        status = follow(kit, session, number, tell)
+        status = _follow(kit, session, number, tell)
     except BaseException as error:
         # Nobody waits for it any more; the next job with this ticket goes on from its rounds.
         if not isinstance(error, RunStopped):
@@ -158,16 +158,16 @@ def run_job(kit: Kit, session: Any, job: Path, fetched: Path, tell: Tell) -> tup
     tell("fetching the results")
     shutil.rmtree(fetched, ignore_errors=True)
     fetched.mkdir()
-    if not fetch_files(session, number, fetched):
-        status = follow(kit, session, number, tell, to_the_end=True)
-        patiently(kit, lambda: session.download_job_result(number, str(fetched)))
+    if not _fetch_files(session, number, fetched):
+        status = _follow(kit, session, number, tell, to_the_end=True)
+        _patiently(kit, lambda: session.download_job_result(number, str(fetched)))
     found = list(fetched.rglob(OUTCOME))
     if not found:
         raise RunStopped(f"job {number} left no results ({status}); the house's log of it says why")
     return msgspec.json.decode(found[0].read_bytes(), type=JobOutcome), found[0].parent
 
 
-def fetch_files(session: Any, number: str, folder: Path) -> bool:
+def _fetch_files(session: Any, number: str, folder: Path) -> bool:
     """Have the files of a job whose study is over while its process is there; False where that is too late."""
     try:
         files = session.do_app_command(number, PROGRESS, {"fetch": True}).get("files", {})
@@ -178,17 +178,17 @@ def fetch_files(session: Any, number: str, folder: Path) -> bool:
     return OUTCOME in files
 
 
-def follow(kit: Kit, session: Any, number: str, tell: Tell, *, to_the_end: bool = False) -> str:
+def _follow(kit: Kit, session: Any, number: str, tell: Tell, *, to_the_end: bool = False) -> str:
     """Tell how a job goes until its study is over, or until it has ended itself; its last status."""
     begun = heard = time.monotonic()
     said = ""
     while True:
-        status = str(patiently(kit, lambda: session.get_job_meta(number)).get("status", ""))
+        status = str(_patiently(kit, lambda: session.get_job_meta(number)).get("status", ""))
         if status.startswith(("FINISHED", "ABANDONED")):
             return status
         now = time.monotonic()
         if status == "RUNNING":
-            progress = None if to_the_end else ask_progress(session, number)
+            progress = None if to_the_end else _ask_progress(session, number)
             if progress is not None:
                 heard = now
                 if progress.get("over"):
@@ -211,7 +211,7 @@ def follow(kit: Kit, session: Any, number: str, tell: Tell, *, to_the_end: bool 
         time.sleep(LOOKED_EVERY)
 
 
-def ask_progress(session: Any, number: str) -> dict[str, Any] | None:
+def _ask_progress(session: Any, number: str) -> dict[str, Any] | None:
     """What the job told last, and whether it is over; None where it does not answer."""
     try:
         told: dict[str, Any] = session.do_app_command(number, PROGRESS, {})
@@ -220,7 +220,7 @@ def ask_progress(session: Any, number: str) -> dict[str, Any] | None:
         return None
 
 
-def patiently(kit: Kit, call: Callable[[], T]) -> T:
+def _patiently(kit: Kit, call: Callable[[], T]) -> T:
     """What a call to the house brings: again where a busy house was late; RunStopped where it is gone."""
     from nvflare.fuel.flare_api.api_spec import NoConnection, SessionClosed
 
@@ -240,7 +240,7 @@ def patiently(kit: Kit, call: Callable[[], T]) -> T:
             time.sleep(LOOKED_EVERY)
 
 
-def assemble(study: Study, folder: Path, outcome: JobOutcome) -> StudyResults:
+def _assemble(study: Study, folder: Path, outcome: JobOutcome) -> StudyResults:
     """The results of a study from what its job left, measured on the patients of `[evaluate] file`."""
     model = load(folder / "model.json")
     metrics_of: list[Any] = []

@@ -12,7 +12,7 @@ import logging
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
@@ -34,7 +34,6 @@ UNTIL_SEEN = 60.0
 ONE_HELLO = 10.0
 # Where an answer takes longer than this, its site is knocked at: one whose process is gone is not waited for.
 KNOCKED_AFTER, ONE_KNOCK = 4.0, 3.0
-EMPTY_ROUNDS = 9
 # A clock that is off by more than this is wrong: days on which studies end are told by it.
 CLOCKS_DIFFER = 300.0
 
@@ -68,7 +67,7 @@ class FlareGreeting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     problem: str = ""
 
 
-class Send(Protocol):
+class _Send(Protocol):
     """One message to one site: what it sends back, or why nothing came; Unreachable where nobody is there."""
 
     def __call__(self, site: str, topic: str, message: bytes, timeout: float) -> bytes | Silence: ...
@@ -82,7 +81,7 @@ class FlareTransport:
         self,
         sites: Iterable[str],
         connected: Iterable[str],
-        send: Send,
+        send: _Send,
         pins: Mapping[str, str] | None = None,
     ) -> None:
         self._names = tuple(sites)
@@ -119,7 +118,7 @@ class FlareTransport:
         greeted: set[str] = set()
         while limits:
             hellos = {
-                site: self._pool.submit(self._send, site, HELLO, write_hello(), self._left(limit))
+                site: self._pool.submit(self._send, site, HELLO, _write_hello(), self._left(limit))
                 for site, (limit, _) in limits.items()
             }
             wait(hellos.values())
@@ -170,19 +169,9 @@ class FlareTransport:
         finally:
             self.took.append(time.perf_counter() - start)
 
-    def describe_rounds(self, sites: Iterable[str], ask_as_engine: Callable[[str, float], None]) -> str:
-        """How long a round took, beside one in which these sites answer at once with nothing: the network's share. Then
-        the same by the engine's own requests, which take another way."""
-        there = list(sites)
-        empty = measure_rounds(lambda: self._knock(there))
-        engines = measure_rounds(
-            lambda: wait([self._pool.submit(ask_as_engine, site, ONE_KNOCK) for site in there])
-        )
-        own = 1000 * statistics.median(self.took)
-        return (
-            f"{len(self.took)} rounds of {own:.1f} ms in the middle, empty ones {empty:.1f} ms, by the engine's own "
-            f"requests {engines:.1f} ms"
-        )
+    def describe_rounds(self) -> str:
+        """How many rounds there were, and how long one took."""
+        return f"{len(self.took)} rounds, median {1000 * statistics.median(self.took):.1f} ms"
 
     def _ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Silence]:
         replies: dict[str, bytes | Silence] = {
@@ -230,17 +219,7 @@ class FlareTransport:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def measure_rounds(ask: Callable[[], object]) -> float:
-    """Milliseconds of the one in the middle."""
-    took = []
-    for _ in range(EMPTY_ROUNDS):
-        start = time.perf_counter()
-        ask()
-        took.append(time.perf_counter() - start)
-    return 1000 * statistics.median(took)
-
-
-def write_hello() -> bytes:
+def _write_hello() -> bytes:
     return encode(FlareHello(concilium.__version__, time.time()))
 
 
