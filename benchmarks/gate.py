@@ -16,21 +16,21 @@ from pathlib import Path
 import numpy as np
 
 import concilium as cc
-from concilium.protocol.attributes import Attribute, OwnValues
+from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import VERSION, Answer, Envelope, digest_question, encode, open_reply
 from concilium.protocol.run import Run
-from concilium.protocol.schema import ConditionalSchema, name_classes
+from concilium.protocol.schema import name_classes
 from concilium.protocol.terms import prove
 from concilium.records.table import Coded, Records
 
 PATIENTS, ATTRIBUTES = 10_000, 40
 
 
-def write(run: Run, name: str, body: bytes, template: bytes) -> bytes:
+def write(run: Run, name: str, body: bytes) -> bytes:
     """One question of an agreed study, proven to the site, under an id of its own."""
     kind = AskCounts.kind
-    digest = digest_question(run.study, kind, "exact", hashlib.sha256(body).digest(), template)
+    digest = digest_question(run.study, kind, "exact", hashlib.sha256(body).digest(), b"")
     return encode(
         Envelope(
             version=VERSION,
@@ -39,7 +39,6 @@ def write(run: Run, name: str, body: bytes, template: bytes) -> bytes:
             kind=kind,
             release="exact",
             body=body,
-            template=template,
             proof=prove(run._proof_keys["a"], name, digest, None),
         )
     )
@@ -69,14 +68,14 @@ def agree(draw: np.random.Generator) -> tuple[float, float]:
 def main(questions: int) -> None:
     draw = np.random.default_rng(4)
     records = draw_records(draw)
-    own = OwnValues([0, 1, 2], ["a", "b", "c"])
-    template = encode(ConditionalSchema(OwnValues([0, 1], ["n", "p"]), [own] * ATTRIBUTES))
     question = AskCounts(
         query="",
         target="y",
-        classes=name_classes("y", ("n", "p")).hide(),
+        classes=name_classes("y", ("n", "p")),
         attributes=tuple(
-            Attribute(name, hidden=3, missing=False, other=False) for name in records.names if name != "y"
+            Attribute(name, (), ("a", "b", "c"), missing=False, other=False)
+            for name in records.names
+            if name != "y"
         ),
         tree=[],
         nodes=[0],
@@ -86,14 +85,12 @@ def main(questions: int) -> None:
         cohort = site._desk.view.select("", "y")
         run = cc.House([site]).open(cc.DecisionTree("y").draft())
         run.begin()
-        messages = [
-            write(run, f"question-{number}", encode(question), template) for number in range(questions)
-        ]
+        messages = [write(run, f"question-{number}", encode(question)) for number in range(questions)]
         assert isinstance(open_reply(site.answer(messages[0])), Answer)
         whole, bare = [], []
         for message in messages[1:]:
             start = time.perf_counter()
-            question.compute(cohort, template)
+            question.compute(cohort)
             middle = time.perf_counter()
             site.answer(message)
             whole.append(time.perf_counter() - middle)
