@@ -221,7 +221,9 @@ def test_what_cannot_be_read_goes_no_further(
         assert answer_of(read_one(connection)) == ["AA", "NEXT"]
     assert answer_of(reply) == answer
     assert [V2Header.read(one)[10] for one in hospital.received] == ["NEXT"]
-    assert caplog.messages[0] == "error hl7"
+    # Of the gateway alone: the garbage of earlier tests may speak up meanwhile.
+    own = [record.getMessage() for record in caplog.records if record.name == "concilium.gateway"]
+    assert own[0] == "error hl7"
     assert "ROE" not in caplog.text + reply.decode()
 
 
