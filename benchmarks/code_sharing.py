@@ -3,7 +3,7 @@
 Run: python benchmarks/code_sharing.py
 
 The peer draws from the same channel with numpy's generator, which protects nobody: for each distinct input code one
-call of `Generator.choice` for all its events. Patients are made up: 45 sensitive among 1,000 codes.
+call of `Generator.choice` for all its events. Patients are synthetic: 45 sensitive among 1,000 codes.
 """
 
 from __future__ import annotations

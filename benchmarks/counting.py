@@ -18,7 +18,8 @@ from concilium.protocol.cohort import View
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.schema import name_classes
 from concilium.protocol.splits import Split
-from concilium.records.table import Coded, Records
+from concilium.records.columns import Coded
+from concilium.records.table import Records
 
 ATTRIBUTES, NODES, REPEATS = 262, 16, 7
 

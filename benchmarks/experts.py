@@ -5,7 +5,7 @@ python benchmarks/experts.py [DATA]
 
 The paper's public code takes 117 s for an expert; a plain loop in torch, two layers of 200 units, stands in for it.
 CPU seconds of one thread. With DATA, the folder of data sets, stays are those of PhysioNet's challenge of 2019 and both
-ensembles are compared on held-out stays; without it stays are made up and no AUROC is printed.
+ensembles are compared on held-out stays; without it stays are synthetic and no AUROC is printed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 import concilium as cc
-from concilium.cli.demo_ward import make_ward
+from concilium.cli.demo_patients import make_ward
 from concilium.experts.expert import Expert, ExpertEnsemble
+from concilium.experts.expert import _train_one as train_one
 from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange
 from concilium.experts.patient_windows import LaidOut, Windows, lay_out
-from concilium.experts.training import train_one
 from concilium.records.clinical_ranges import CLINICAL_RANGES
 from concilium.records.series import Series
 

@@ -42,7 +42,7 @@ bsa = [5, 10, 20, 30, 40, 50, 60, 80]
 SCHEMA = {"age": "number", "bsa": "number", "sex": "code", "ward": "code", "death": "code"}
 AGREES = '[agree]\nreleases = ["exact", "masked"]\nmethods = ["tree", "rulefit"]\n'
 SETTINGS = {
-    "tree of depth 8": ("tree", "[tree]\nmax_depth = 8\n"),
+    "tree of depth 8": ("tree", '[tree]\ngrowth = "id3"\nmax_depth = 8\n'),
     "rulefit": ("rulefit", ""),
     "many questions": ("rulefit", '[rulefit]\nsolver = "fedda"\ntrees = 20\n'),
 }

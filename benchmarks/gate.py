@@ -22,7 +22,8 @@ from concilium.protocol.messages import VERSION, Answer, Envelope, digest_questi
 from concilium.protocol.run import Run
 from concilium.protocol.schema import name_classes
 from concilium.protocol.terms import prove
-from concilium.records.table import Coded, Records
+from concilium.records.columns import Coded
+from concilium.records.table import Records
 
 PATIENTS, ATTRIBUTES = 10_000, 40
 
@@ -82,7 +83,7 @@ def main(questions: int) -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         site = cc.Site("a", records, ledger=Path(folder) / "a.ledger")
-        cohort = site._desk.view.select("", "y")
+        cohort = site._context.view.select("", "y")
         run = cc.House([site]).open(cc.DecisionTree("y").draft())
         run.begin()
         messages = [write(run, f"question-{number}", encode(question)) for number in range(questions)]

@@ -19,7 +19,8 @@ import numpy as np
 import concilium as cc
 from concilium.evaluation.folds import learn_folds
 from concilium.evaluation.leave_out import leave_bands_out
-from concilium.records.table import Coded, Records
+from concilium.records.columns import Coded
+from concilium.records.table import Records
 
 ATTRIBUTES, BANDS, DEPTH, REPEATS = 262, 10, 8, 5
 
@@ -68,10 +69,12 @@ def main(patients: int, count: int) -> None:
             return cc.House(list(sites.values()) if fold is None else [sites[name] for name in fold.learn])
 
         def fit(fold=None, open_house=open_house):
-            return cc.DecisionTree("outcome", max_depth=DEPTH).fit(open_house(fold))
+            return cc.DecisionTree("outcome", growth="id3", max_depth=DEPTH).fit(open_house(fold))
 
         def learn(folds=folds, open_house=open_house):
-            return learn_folds(lambda: cc.DecisionTree("outcome", max_depth=DEPTH), folds, open_house)
+            return learn_folds(
+                lambda: cc.DecisionTree("outcome", growth="id3", max_depth=DEPTH), folds, open_house
+            )
 
         alone, learned = [fit(fold) for fold in folds], learn()
         if [model.body for model in learned.models] != [model.body for model in alone]:

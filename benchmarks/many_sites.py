@@ -17,7 +17,7 @@ import tiers
 
 import concilium as cc
 from concilium.privacy import manifest
-from concilium.privacy.mask_graph import choose_degree
+from concilium.privacy.manifest import _choose_degree
 
 PATIENTS, DEPTH, MOST_PAIRS = 50, 4, 200
 
@@ -25,7 +25,9 @@ PATIENTS, DEPTH, MOST_PAIRS = 50, 4, 200
 def fit(tables: list[cc.Records], release: str) -> tuple[float, float, cc.DecisionTree]:
     sites = [cc.Site(f"s{index:04d}", table) for index, table in enumerate(tables)]
     clock, begun = time.perf_counter(), time.process_time()
-    tree = cc.DecisionTree("outcome", max_depth=DEPTH, release=release).fit(cc.House(sites, timeout=600))
+    tree = cc.DecisionTree("outcome", growth="id3", max_depth=DEPTH, release=release).fit(
+        cc.House(sites, timeout=600)
+    )
     return time.process_time() - begun, time.perf_counter() - clock, tree
 
 
@@ -43,9 +45,9 @@ def main(counts: list[int]) -> None:
         busy, clock, tree = fit(tables, "masked")
         pairs = " " * 18
         if count <= MOST_PAIRS:
-            manifest.choose_degree = lambda sites, colluders: sites - 1
+            manifest._choose_degree = lambda sites, colluders: sites - 1
             complete, _, same = fit(tables, "masked")
-            manifest.choose_degree = choose_degree
+            manifest._choose_degree = _choose_degree
             if same.body != tree.body:
                 sys.exit("the tree depends on who shares masks with whom")
             pairs = f"{complete:10.2f} {same.card.bytes / 1e6:7.2f}"
@@ -53,7 +55,7 @@ def main(counts: list[int]) -> None:
             sys.exit("the masked tree is not the exact tree")
         sent = tree.card.bytes / 1e6
         print(
-            f"{count:6,} {choose_degree(count, 1):7} {exact:7.2f} {busy:8.2f} ({clock:5.2f}) {sent:7.2f}"
+            f"{count:6,} {_choose_degree(count, 1):7} {exact:7.2f} {busy:8.2f} ({clock:5.2f}) {sent:7.2f}"
             f"   {pairs}   {1000 * busy / (count * math.log2(count)):6.2f}",
             flush=True,
         )

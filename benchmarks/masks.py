@@ -21,8 +21,8 @@ import numpy as np
 from concilium.ledger.mask_store import SqliteMaskStore
 from concilium.privacy.identity import Identity
 from concilium.privacy.manifest import Participant, compose
+from concilium.privacy.masks import MaskedRound
 from concilium.privacy.study_keys import call_roll, verify_study_keys
-from concilium.privacy.unmasking import MaskedRound
 from concilium.protocol.membership import Membership
 
 REPEATS = 41

@@ -12,8 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from concilium.privacy.bits import randomize_bits, randomize_codes
-from concilium.privacy.mechanisms import add_gaussian, add_laplace
+from concilium.privacy.mechanisms import add_gaussian, add_laplace, randomize_bits, randomize_codes
 from concilium.privacy.shares import draw_gaussian_share, draw_laplace_share
 
 COUNTS = np.zeros(5_240, dtype=np.int64)

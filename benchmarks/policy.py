@@ -25,7 +25,8 @@ from concilium.console.gateway import Gateway
 from concilium.policy.constrain import constrain
 from concilium.policy.fhir import decide_bundle
 from concilium.policy.hl7v2 import decide_v2
-from concilium.records.table import Coded, Records
+from concilium.records.columns import Coded
+from concilium.records.table import Records
 
 RULES = """
 graph identity { node u exists u.name, exists u.ssn, exists u.address, exists u.dob; }
@@ -193,7 +194,9 @@ def run_tree(tables: list[Records], policy: cc.Policy) -> tuple[float, float]:
     start = time.perf_counter()
     sites = [cc.Site(f"s{index}", table, policy=policy) for index, table in enumerate(tables)]
     opened = time.perf_counter()
-    cc.DecisionTree("outcome", bins={"age": [40.0, 60.0, 80.0]}, max_depth=DEPTH).fit(cc.House(sites))
+    cc.DecisionTree("outcome", growth="id3", bins={"age": [40.0, 60.0, 80.0]}, max_depth=DEPTH).fit(
+        cc.House(sites)
+    )
     return opened - start, time.perf_counter() - opened
 
 

@@ -80,8 +80,10 @@ def read_theirs(path: str):
 
 
 def read_ours(path: str):
+    import pyarrow.compute
+    import pyarrow.csv  # noqa: F401 (the modules that read)
+
     import concilium as cc
-    import concilium.records.cell_scanning
     import concilium.records.delimited
 
     yield
@@ -112,7 +114,7 @@ def grow_ours(path: str):
     with tempfile.TemporaryDirectory() as folder:
         yield
         site = cc.Site("here", cc.Records.read(path), ledger=Path(folder) / "here.ledger")
-        yield cc.DecisionTree("outcome", max_depth=DEPTH).fit(cc.House([site]))
+        yield cc.DecisionTree("outcome", growth="id3", max_depth=DEPTH).fit(cc.House([site]))
 
 
 def settle_theirs(path: str):
@@ -145,7 +147,7 @@ def settle_ours(path: str):
             cc.Site(f"s{i}", cc.Records.read(part[:rows]), ledger=folder / f"{i}-{rows}.ledger")
             for i, part in enumerate(frames)
         ]
-        return cc.DecisionTree("outcome", max_depth=DEPTH).fit(cc.House(sites))
+        return cc.DecisionTree("outcome", growth="id3", max_depth=DEPTH).fit(cc.House(sites))
 
     with tempfile.TemporaryDirectory() as name:
         grow(Path(name), 1_000)

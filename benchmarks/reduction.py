@@ -24,7 +24,8 @@ from pathlib import Path
 import numpy as np
 
 import concilium as cc
-from concilium.records.table import Coded, Records
+from concilium.records.columns import Coded
+from concilium.records.table import Records
 
 THRESHOLDS = (None, 0.0, 0.05, 0.1)
 LEFT_OUT = {
@@ -86,10 +87,10 @@ def draw_rare() -> list[TimedSite]:
 
 def compare(says: str, sites: list[TimedSite], depth: int, repeats: int) -> None:
     trees = {
-        "root alone": cc.DecisionTree("outcome", max_depth=1),
+        "root alone": cc.DecisionTree("outcome", growth="id3", max_depth=1),
         **{
             "without" if share is None else f"reduce = {share:g}": cc.DecisionTree(
-                "outcome", max_depth=depth, reduce=share
+                "outcome", growth="id3", max_depth=depth, reduce=share
             )
             for share in THRESHOLDS
         },

@@ -44,7 +44,8 @@ def open_house(sites: list[Site]) -> cc.House:
 
 def fit_ours(house: cc.House, covariates: int, release: Any = "exact") -> Any:
     edges = {f"x{place}": np.linspace(-3, 3, 101).tolist() for place in range(1, covariates + 1)}
-    return cc.RuleFit(target=TARGET, positive=1, bins=edges, trees=TREES, release=release).fit(house)
+    settings = {"trees": TREES, "penalty": PENALTY, "max_terms": "all", "release": release}
+    return cc.RuleFit(target=TARGET, positive=1, bins=edges, **settings).fit(house)
 
 
 def measure_ours(model: Any, test: Site) -> float:

@@ -14,7 +14,8 @@ import numpy as np
 
 import concilium as cc
 from concilium.protocol.region import Region
-from concilium.records.table import Coded, Records
+from concilium.records.columns import Coded
+from concilium.records.table import Records
 
 PATIENTS, ATTRIBUTES, DEPTH = 100, 20, 6
 
@@ -36,7 +37,7 @@ def make(sites: int) -> list[Records]:
 def main(sites: int, regions: int) -> None:
     tables = make(sites)
     # Compiled once and kept on disk: a first run after an upgrade would otherwise measure the compiler.
-    cc.DecisionTree("outcome", max_depth=2).fit(cc.House([cc.Site("warm", tables[0])]))
+    cc.DecisionTree("outcome", growth="id3", max_depth=2).fit(cc.House([cc.Site("warm", tables[0])]))
 
     def build() -> list[cc.Site]:
         return [cc.Site(f"s{index:04d}", table) for index, table in enumerate(tables)]
@@ -46,10 +47,10 @@ def main(sites: int, regions: int) -> None:
     built = time.perf_counter() - start
     start = time.perf_counter()
     tiers = [Region(f"r{index:02d}", cc.House(hospitals[index::regions])) for index in range(regions)]
-    tiered = cc.DecisionTree("outcome", max_depth=DEPTH).fit(cc.House(tiers, timeout=600))
+    tiered = cc.DecisionTree("outcome", growth="id3", max_depth=DEPTH).fit(cc.House(tiers, timeout=600))
     through, busy = time.perf_counter() - start, time.process_time() - begun
     start = time.perf_counter()
-    flat = cc.DecisionTree("outcome", max_depth=DEPTH).fit(cc.House(build(), timeout=600))
+    flat = cc.DecisionTree("outcome", growth="id3", max_depth=DEPTH).fit(cc.House(build(), timeout=600))
     alone = time.perf_counter() - start - built
     if tiered.body != flat.body:
         raise SystemExit("the tree through tiers is not the tree of one house")

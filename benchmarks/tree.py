@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 import concilium as cc
-from concilium.records.table import Coded, Records
+from concilium.records.columns import Coded
+from concilium.records.table import Records
 
 ATTRIBUTES, SITES, DEPTH, REPEATS = 262, 10, 8, 3
 
@@ -39,7 +40,7 @@ def main(patients: int) -> None:
             columns = {f"x{i:03d}": Coded(codes[i, here].copy(), ("n", "y")) for i in range(ATTRIBUTES)}
             columns["outcome"] = Coded(outcome[here] + 1, ("bad", "good"))
             sites.append(cc.Site(f"s{index}", Records(columns), ledger=Path(folder) / f"s{index}.ledger"))
-        tree = cc.DecisionTree("outcome", max_depth=DEPTH)
+        tree = cc.DecisionTree("outcome", growth="id3", max_depth=DEPTH)
         tree.fit(cc.House(sites))
         ours = []
         for _ in range(REPEATS):

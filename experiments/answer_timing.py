@@ -23,7 +23,8 @@ import concilium as cc
 from concilium.experts.site_experts import open_unselected
 from concilium.protocol.cohort import View
 from concilium.protocol.messages import open_envelope
-from concilium.records.table import Coded, Numbers, Records
+from concilium.records.columns import Coded, Numbers
+from concilium.records.table import Records
 
 RICH = cc.Policy(budget=cc.Budget("unlimited"))
 RANGES = {"HR": (60.0, 100.0), "Temp": (36.0, 38.0)}

@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
-from concilium.cli.demo import MEASURED, deal_patients, fill_in, find_patients, write_study
+from concilium.cli.demo import STUDIES
+from concilium.cli.demo_patients import deal_patients, find_patients
 from concilium.consult.audit_report import render_audit
-from concilium.evaluation.attack_figures import Estimate
+from concilium.evaluation.attacks import Estimate
 from concilium.evaluation.audit import Audit, say_meaning
-from concilium.study.auditing import AuditOrder
+from concilium.study import Study
+from concilium.study.finished_models import AuditOrder
 
 STUDY = """\
 [study]
@@ -30,13 +33,13 @@ method = "{method}"
 target = "died"
 positive = "yes"
 [privacy]
-{{privacy}}
+{privacy}
 [sites]
 records = "patients.csv"
 by = "hospital"
 [schema]
 {schema}
-{{values}}
+{values}
 [evaluate]
 holdout = 0.5
 """
@@ -46,11 +49,12 @@ EXACT = 'release = "exact"'
 # Every attribute cut at so many even steps of its range: bins that hardly group anybody.
 FINE = 100
 ATTRIBUTE = "cancer"
+BINS: dict[str, list[float]] = tomllib.loads((STUDIES / "intensive-care" / "study.toml").read_text())["bins"]
 
 
 def describe_bins(table: Any, fine: bool) -> str:
     lines = []
-    for name, (_, edges) in MEASURED.items():
+    for name, edges in BINS.items():
         if fine:
             low, high = float(table[name].min()), float(table[name].max())
             edges = [round(low + (high - low) * step / FINE, 6) for step in range(1, FINE)]
@@ -63,7 +67,7 @@ def list_values(table: Any) -> str:
     listed = {
         name: sorted(table[name].dropna().astype(str).unique())
         for name in table
-        if name not in MEASURED and name != "hospital"
+        if name not in BINS and name != "hospital"
     }
     return "[values]\n" + "\n".join(f'"{name}" = {values}' for name, values in listed.items())
 
@@ -71,10 +75,15 @@ def list_values(table: Any) -> str:
 def make_studies() -> dict[str, tuple[str, str, str, bool]]:
     """Method, epsilon where it is private, the method's section, whether bins are fine, by what tables call it."""
     return {
-        "tree, depth 4": ("tree", "", "[tree]\nmax_depth = 4\n", False),
-        "tree, depth 4, 20 to a branch": ("tree", "", "[tree]\nmax_depth = 4\nmin_leaf = 20\n", False),
-        "tree, any depth": ("tree", "", "", False),
-        "tree, any depth, fine bins": ("tree", "", "", True),
+        "tree, depth 4": ("tree", "", '[tree]\ngrowth = "id3"\nmax_depth = 4\n', False),
+        "tree, depth 4, 20 to a branch": (
+            "tree",
+            "",
+            '[tree]\ngrowth = "id3"\nmax_depth = 4\nmin_leaf = 20\n',
+            False,
+        ),
+        "tree, any depth": ("tree", "", '[tree]\ngrowth = "id3"\n', False),
+        "tree, any depth, fine bins": ("tree", "", '[tree]\ngrowth = "id3"\n', True),
         "RuleFit": ("rulefit", "", "[rulefit]\ntrees = 100\n", False),
         "private tree, epsilon 1": ("tree", "1.0", "[tree]\nmax_depth = 4\n", False),
         "private tree, epsilon 8": ("tree", "8.0", "[tree]\nmax_depth = 4\n", False),
@@ -85,7 +94,9 @@ def make_studies() -> dict[str, tuple[str, str, str, bool]]:
 def audit(name: str, table: Any, folder: Path, shadows: int) -> tuple[Audit, float]:
     """A study of the patients run and audited: its audit, and the AUC of its model on those held back."""
     method, epsilon, section, fine = make_studies()[name]
-    text = fill_in(STUDY, method).format(
+    text = STUDY.format(
+        method=method,
+        schema="\n".join(f'"{name}" = "number"' for name in BINS),
         privacy=PRIVATE.format(epsilon=epsilon) if epsilon else EXACT,
         values=list_values(table) if epsilon else "",
     )
@@ -93,7 +104,9 @@ def audit(name: str, table: Any, folder: Path, shadows: int) -> tuple[Audit, flo
     (folder / "policy.toml").write_text('[budget]\ntotal = "unlimited"\n')
     text = text.replace('by = "hospital"', 'by = "hospital"\npolicy = "policy.toml"')
     text += "\n[bins]\n" + describe_bins(table, fine) + "\n" + section
-    study = write_study(folder, text, {"patients": table}, sites=False)
+    table.to_csv(folder / "patients.csv", index=False)
+    (folder / "study.toml").write_text(text)
+    study = Study.read(folder / "study.toml")
     results = study.run(folder / name.replace(" ", "-"))
     order = AuditOrder(results.files["model.json"], study=study, attribute=ATTRIBUTE, shadows=shadows)
     return order.run(), results.metrics["auc"]

@@ -1,6 +1,6 @@
-"""Figures 4 to 7 of Bonomi, Gousheh and Fan (2023) remade: what attacks find and what sharing loses, over epsilon.
+"""Figures 2 and 4 to 7 of Bonomi, Gousheh and Fan (2023) remade: what attacks find, what sharing loses.
 
-python experiments/code_sharing.py DATA [--runs 25] [--figures 4-5 6 7 five] [--epsilons 0.1 ... 5] [--pictures DIR]
+python experiments/code_sharing.py DATA [--runs 25] [--figures 2 4-5 6 7 five] [--epsilons 0.1 ... 5] [--pictures DIR]
                                    [--histories]
 
 DATA is the folder of data sets: Diabetes 130-US hospitals at three digits, and for five digits the MIMIC-III demo,
@@ -41,12 +41,12 @@ from concilium.codes.sharing_report import (
     measure_point,
 )
 from concilium.codes.taxonomy import Taxonomy
-from concilium.evaluation.intervals import t_quantile
+from concilium.evaluation.comparison import t_quantile
 from concilium.records.sequences import Sequences
 from diabetes_codes import list_diagnoses, read_stays, split
 
 EPSILONS = ["0.1", "0.5", "1", "1.5", "2", "2.5", "3", "4", "5"]
-FIGURES = ["4-5", "6", "7", "five"]
+FIGURES = ["2", "4-5", "6", "7", "five"]
 GAMMAS = [0.01, 0.05, 0.1]
 BARE = {"gamma": None, "gamma_max": None}
 SERIES: dict[str, dict[str, object]] = {
@@ -91,6 +91,40 @@ def tabulate(title: str, first: str, points: dict[Key, list[CurvePoint]]) -> Non
         codes = np.mean([point.protected for point in found])
         block = np.mean([point.block_size for point in found])
         print(f"{key:>8} {series:28}{cells}{codes:8.1f}{block:7.1f}", flush=True)
+
+
+def remake_2(pictures: Path | None) -> None:
+    """The dissimilarity of all categories: how far apart codes of one section, of one chapter and of two are."""
+    taxonomy = Taxonomy.icd9(digits=3)
+    names = taxonomy.tree.leaves
+    distances = taxonomy.distances(names)
+    above = np.array(
+        [taxonomy.ancestors(code)[:2] + ("",) * (2 - len(taxonomy.ancestors(code))) for code in names]
+    )
+    chapters, sections = above[:, 0], above[:, 1]
+    together, near = chapters[:, None] == chapters, sections[:, None] == sections
+    others = ~np.eye(len(names), dtype=bool)
+    print(f"\nFigure 2: dissimilarity of {len(names)} categories")
+    for label, chosen in (
+        ("one section", together & near & others),
+        ("one chapter, two sections", together & ~near),
+        ("two chapters", ~together),
+    ):
+        found = distances[chosen]
+        print(f"{label:28}{found.mean():8.3f} ({found.min():.3f} to {found.max():.3f})")
+    if pictures is not None:
+        pictures.mkdir(parents=True, exist_ok=True)
+        step, size = 4, 2
+        cells = distances[::step, ::step]
+        squares = [
+            f'<rect x="{size * x}" y="{size * y}" width="{size}" height="{size}" '
+            f'fill="hsl(200,60%,{20 + 75 * value:.0f}%)"/>'
+            for y, row in enumerate(cells)
+            for x, value in enumerate(row)
+        ]
+        side = size * len(cells)
+        text = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {side} {side}">{"".join(squares)}</svg>'
+        (pictures / "figure_2.svg").write_text(text, encoding="utf-8")
 
 
 def remake_4_and_5(
@@ -237,7 +271,9 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path)
     parser.add_argument("--histories", action="store_true", help="attack whole histories as well (slow)")
     options = parser.parse_args()
-    if set(options.figures) - {"five"}:
+    if "2" in options.figures:
+        remake_2(options.pictures)
+    if set(options.figures) - {"2", "five"}:
         sequences = list_diagnoses(read_stays(options.data))
         print(sequences)
         if "4-5" in options.figures:

@@ -107,7 +107,9 @@ def leave_out(
 
 def show(study: Study, depth: str, limits: dict[str, int]) -> None:
     def make() -> cc.DecisionTree:
-        return cc.DecisionTree(study.target, bins=study.bins, attributes=study.attributes, **limits)
+        return cc.DecisionTree(
+            study.target, growth="id3", bins=study.bins, attributes=study.attributes, **limits
+        )
 
     sizes = {name: len(table) for name, table in study.tables.items()}
     classes = find_classes(study.tables.values(), study.target)

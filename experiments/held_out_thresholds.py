@@ -42,10 +42,10 @@ def draw_patients(count: int, seed: int) -> list[dict[str, Any]]:
 
 def make_models(decision: str) -> dict[str, Any]:
     return {
-        "tree": cc.DecisionTree("y", bins=BINS, max_depth=4, min_leaf=20, decision=decision),
-        "naive-bayes": cc.NaiveBayes("y", bins=BINS, decision=decision),
+        "tree": cc.DecisionTree("y", growth="id3", bins=BINS, max_depth=4, min_leaf=20, threshold=decision),
+        "naive-bayes": cc.NaiveBayes("y", bins=BINS, threshold=decision),
         "rulefit": cc.RuleFit(
-            "y", "yes", bins=BINS, trees=60, penalty=0.002, decision=decision, release="exact"
+            "y", "yes", bins=BINS, trees=60, penalty=0.002, threshold=decision, release="exact"
         ),
     }
 

@@ -54,7 +54,7 @@ def learn(table: pd.DataFrame, bins: dict[str, list[float]], decision: str) -> c
         cc.Site(f"s{n}", cc.Records.read(table.iloc[rows].reset_index(drop=True)))
         for n, rows in enumerate(parts)
     ]
-    return cc.NaiveBayes("event", bins=bins, decision=decision, positive="yes").fit(sites)
+    return cc.NaiveBayes("event", bins=bins, threshold=decision, positive="yes").fit(sites)
 
 
 def main() -> None:

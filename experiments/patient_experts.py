@@ -1,7 +1,7 @@
 """Patient experts on intensive-care stays: tables 3 and 4 and figures 2 and 3 of Schamoni, Hagmann and Riezler
 (2022) remade on other data, and a student at a total epsilon of 8.
 
-python experiments/patient_experts.py DATA [--stays 1275] [--runs 5] [--students]
+python experiments/patient_experts.py DATA [--stays 1275] [--runs 5] [--students] [--leakage [--splits 4] [--epochs 30]]
 
 DATA is the folder of data sets; what is read is PhysioNet's challenge of 2019 (40,336 stays at two hospitals, hourly).
 The paper's patients are closed. As there, stays under 16 hours and stays with sepsis on admission are left out (here:
@@ -30,6 +30,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import duckdb
@@ -38,19 +39,20 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from scipy.stats import t as t_distribution
 from scipy.stats import ttest_ind
 
-from concilium.evaluation.attack_figures import measure_threshold_attack
-from concilium.experts import lstm_kernel
-from concilium.experts.averaging import find_course_deviation
-from concilium.experts.expert import ExpertEnsemble, average
+from concilium.evaluation.attacks import measure_threshold_attack
+from concilium.evaluation.horizons import HORIZONS, ScoredStays, measure_horizons
+from concilium.experts.expert import ExpertEnsemble, average, train_experts
+from concilium.experts.expert_answers import find_course_deviation
 from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange
 from concilium.experts.experts import STUDENT
-from concilium.experts.network import SmallLstm
+from concilium.experts.network import Network, SmallLstm, Weights, _fit
 from concilium.experts.patient_windows import LaidOut, find_onsets, lay_out
-from concilium.experts.site_experts import Growth, find_covariance, weigh_by_history, weigh_optimally
+from concilium.experts.site_experts import ExpertGrowth, find_covariance, weigh_by_history, weigh_optimally
 from concilium.experts.student import find_features, smooth, teach_network, tell
-from concilium.experts.training import train_experts
+from concilium.experts.torch_lstm import TorchLstm, load_torch
 from concilium.privacy.accounting import rho_for_epsilon
 from concilium.records.clinical_ranges import CLINICAL_RANGES
 from concilium.records.series import Series
@@ -90,7 +92,6 @@ LABORATORY = (
 TARGET, BEFORE_ONSET = "SepsisLabel", 6
 SEPTIC_SHARE = 296 / 1275
 SHORTEST, EARLIEST = 16, 24
-HORIZONS = {"4h": (4, 4), "8h": (8, 8), "12h": (12, 12), "12h-8h": (8, 12), "24h-12h": (12, 24)}
 EPSILONS = [10.0**power for power in range(-3, 4)]
 FULL = NetworkSettings(units=32, rate=0.005, batch=20)
 FULL_ROUNDS = 6
@@ -181,24 +182,9 @@ def make_splits(data: Path, stays: int) -> Iterator[Split]:
 
 
 def measure(severity: Reals, split: Split) -> dict[str, float]:
-    """AUROC at each time before onset."""
-    starts = split.test.starts
-    steps = np.arange(len(severity)) - np.repeat(starts[:-1], np.diff(starts))
-    onset = np.repeat(split.onsets, np.diff(starts))
-    found = {}
-    for name, (last, first) in HORIZONS.items():
-        counted = steps <= onset - last
-        found[name] = find_auc(severity[counted], (steps >= onset - first)[counted])
-    return found
-
-
-def find_auc(scores: Reals, truth: NDArray[np.bool_]) -> float:
-    """By ranks, ties counting a half."""
-    _, places = np.unique(scores, return_inverse=True)
-    counts = np.bincount(places)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    ill = int(truth.sum())
-    return float((ranks[truth].sum() - ill * (ill + 1) / 2) / (ill * (len(truth) - ill)))
+    """AUROC at each time before onset, against all hours, as in the paper."""
+    found = measure_horizons(ScoredStays(severity, split.test.starts, split.onsets), matched=False, draws=0)
+    return {name: one.value for name, one in found.items() if one is not None}
 
 
 def train_full(split: Split) -> tuple[Reals, Reals]:
@@ -212,21 +198,80 @@ def train_full(split: Split) -> tuple[Reals, Reals]:
     best, best_error = weights.copy(), np.inf
     for _ in range(FULL_ROUNDS):
         inputs, targets, lengths = windows.inputs, windows.targets, windows.lengths
-        lstm_kernel.fit(
-            weights, inputs, targets, lengths, FULL.units, FULL.batch, 2, FULL.rate, FULL.clip, 0, 9, 0.0
-        )
+        _fit(weights, inputs, targets, lengths, FULL.units, FULL.batch, 2, FULL.rate, FULL.clip, 0, 9, 0.0)
         error = float(np.nanmean((network.run([{"weights": weights}], held)[0] - held.targets) ** 2))
         if error >= best_error:
             break
         best, best_error = weights.copy(), error
-    return run_full(network, best, split.test), run_full(network, best, split.training)
+    learned = {"weights": best}
+    return run_full(network, learned, split.test), run_full(network, learned, split.training)
 
 
-def run_full(network: SmallLstm, weights: Reals, laid: LaidOut) -> Reals:
+def run_full(network: Network, learned: Weights, laid: LaidOut) -> Reals:
     windows, places, cells = laid.gather(np.arange(len(laid)))
     told = np.empty(len(laid.values))
-    told[cells] = network.run([{"weights": weights}], windows)[0].ravel()[places]
+    told[cells] = network.run([learned], windows)[0].ravel()[places]
     return np.clip(told, 0, laid.task.bound)
+
+
+PAPER_NETWORK = NetworkSettings(kind="torch-lstm", units=200, layers=2, dropout=0.2, rate=0.001, batch=20)
+
+
+def train_paper(split: Split, epochs: int) -> dict[str, tuple[Reals, Reals]]:
+    """The paper's network of all training patients, "stopped" where validation patients are told best and after all
+    `epochs`; what each says of the test stays, and of its own."""
+    torch = load_torch()
+    torch.manual_seed(1)
+    network = TorchLstm(PAPER_NETWORK, len(split.training.task.variables))
+    core, out = network._build()
+    windows, _, _ = split.training.gather(np.arange(len(split.training)))
+    held, _, _ = split.validation.gather(np.arange(len(split.validation)))
+    targets = torch.from_numpy(windows.targets).float()
+    optimiser = torch.optim.Adam([*core.parameters(), *out.parameters()], lr=PAPER_NETWORK.rate)
+    order, best_error = np.random.default_rng(1), np.inf
+    said: dict[str, tuple[Reals, Reals]] = {}
+    for epoch in range(epochs):
+        core.train()
+        shuffled = order.permutation(len(windows))
+        for first in range(0, len(windows), PAPER_NETWORK.batch):
+            part = shuffled[first : first + PAPER_NETWORK.batch]
+            optimiser.zero_grad()
+            miss = out(core(torch.from_numpy(windows.inputs[part]))[0])[..., 0] - targets[part]
+            (miss[~torch.isnan(miss)] ** 2).mean().backward()
+            torch.nn.utils.clip_grad_norm_([*core.parameters(), *out.parameters()], PAPER_NETWORK.clip)
+            optimiser.step()
+        learned = {
+            f"core.{name}": value.numpy().astype(np.float64) for name, value in core.state_dict().items()
+        }
+        learned |= {
+            f"out.{name}": value.numpy().astype(np.float64) for name, value in out.state_dict().items()
+        }
+        error = float(np.nanmean((network.run([learned], held)[0] - held.targets) ** 2))
+        if error < best_error or epoch == epochs - 1:
+            pair = run_full(network, learned, split.test), run_full(network, learned, split.training)
+            said["stopped" if error < best_error else "after all epochs"] = pair
+        best_error = min(best_error, error)
+    return {"stopped": said["stopped"], "after all epochs": said.get("after all epochs", said["stopped"])}
+
+
+def run_leakage(splits: Iterator[Split], epochs: int, dice: np.random.Generator) -> None:
+    """Figure 2 with the paper's network of 2 x 200 units, with and without early stopping."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for split in splits:
+        for name, (test, own) in train_paper(split, epochs).items():
+            for epsilon in EPSILONS:
+                scale = split.training.task.bound / epsilon
+                inside = find_losses(own + dice.laplace(0, scale, len(own)), split.training)
+                outside = find_losses(test + dice.laplace(0, scale, len(test)), split.test)
+                advantage = measure_threshold_attack(inside, outside).advantage.value
+                found.setdefault(name, {}).setdefault(epsilon, []).append(advantage)
+            console.print(
+                f"split {split.number}, {name}: {found[name][EPSILONS[-1]][-1]:+.2f} at the largest epsilon"
+            )
+    table = Table("Figure 2, 2 x 200 units: leakage, median of splits", *(f"{one:g}" for one in EPSILONS))
+    for name, by_epsilon in found.items():
+        table.add_row(name, *(f"{statistics.median(by_epsilon[one]):+.2f}" for one in EPSILONS))
+    console.print(table)
 
 
 def find_losses(severity: Reals, laid: LaidOut) -> Reals:
@@ -254,7 +299,7 @@ def run_split(split: Split, runs: int, dice: np.random.Generator) -> Outcome:
     task, everyone = split.experts.task, split.experts
     told, answers = everyone.tell(split.validation), everyone.tell(split.test)
     covariance = find_covariance(told, split.validation.severity)
-    members = Growth(covariance, everyone.septic).grow().members
+    members = ExpertGrowth(covariance, everyone.septic).grow().members
     grown = answers[members]
     weights = weigh_by_history(grown, split.test.severity, split.test.starts)
     full, full_own = train_full(split)
@@ -329,24 +374,34 @@ def run_student(
     return tell(teach_network(split.validation, targets, STUDENT), split.test)
 
 
+def say_mean(values: list[float]) -> str:
+    """The mean over splits and its 95 % interval by Student's t: splits share patients, so that it is a guide."""
+    mean, half = statistics.fmean(values), 0.0
+    if len(values) > 1:
+        half = (
+            float(t_distribution.ppf(0.975, len(values) - 1))
+            * statistics.stdev(values)
+            / math.sqrt(len(values))
+        )
+    return f"{mean:.1f} ({mean - half:.1f} to {mean + half:.1f})"
+
+
 def say_tables(outcomes: list[Outcome]) -> None:
     table = Table(
         "Table 3: grown ensembles", *(f"split-{place}" for place in range(len(outcomes))), "mean", "paper"
     )
     for place, name in enumerate(PAPER_SIZES):
-        sizes = [outcome.sizes[place] for outcome in outcomes]
-        table.add_row(name, *map(str, sizes), f"{statistics.fmean(sizes):.2f}", PAPER_SIZES[name])
+        sizes = [float(outcome.sizes[place]) for outcome in outcomes]
+        table.add_row(name, *(f"{one:.0f}" for one in sizes), say_mean(sizes), PAPER_SIZES[name])
     console.print(table)
-    table = Table("Table 4: AUROC before onset (sd over splits)", *HORIZONS)
+    table = Table("Table 4: AUROC before onset (95 % interval over splits)", *HORIZONS)
     for name in outcomes[0].auroc:
         cells = []
         for at in HORIZONS:
             values = [100 * outcome.auroc[name][at] for outcome in outcomes]
             full = [100 * outcome.auroc["full model"][at] for outcome in outcomes]
             differs = name != "full model" and ttest_ind(values, full).pvalue < 0.05
-            cells.append(
-                f"{'*' if differs else ''}{statistics.fmean(values):.2f} ({statistics.stdev(values):.2f})"
-            )
+            cells.append(f"{'*' if differs else ''}{say_mean(values)}")
         table.add_row(name, *cells)
         if name in PAPER:
             table.add_row("  the paper", *PAPER[name], style="dim")
@@ -391,10 +446,20 @@ def main() -> None:
     parser.add_argument("--stays", type=int, default=1275)
     parser.add_argument("--runs", type=int, default=5, help="draws of noise")
     parser.add_argument("--students", action="store_true", help="the last table only")
+    parser.add_argument(
+        "--leakage", action="store_true", help="figure 2 with the paper's network only, in torch"
+    )
+    parser.add_argument("--splits", type=int, default=4, help="of --leakage: so many of the four")
+    parser.add_argument(
+        "--epochs", type=int, default=30, help="of --leakage: passes over the training patients"
+    )
     arguments = parser.parse_args()
     dice = np.random.default_rng(1)
     start = time.process_time()
     splits = make_splits(arguments.data, arguments.stays)
+    if arguments.leakage:
+        run_leakage(islice(splits, arguments.splits), arguments.epochs, dice)
+        return
     shown = track(splits, "splits", total=4)
     if arguments.students:
         found = []

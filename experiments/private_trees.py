@@ -39,7 +39,7 @@ from concilium.evaluation.leave_out import hold_out
 from concilium.evaluation.metrics import auc
 from concilium.models.prediction import NewPatients
 from concilium.protocol.attributes import NOWHERE, Attribute, recode
-from concilium.records.table import Coded, Column, Numbers
+from concilium.records.columns import Coded, Column, Numbers
 from concilium.trees.private_growing import TreeBudget
 
 UNLIMITED = cc.Policy(budget=cc.Budget("unlimited"))  # a simulation, with an epsilon of 10 in it
@@ -161,7 +161,7 @@ def state(column: Column) -> Column:
 
 
 def deal(row: int) -> int:
-    """The made-up hospital of a patient: by hash, so that everyone deals alike."""
+    """The synthetic hospital of a patient: by hash, so that everyone deals alike."""
     return int.from_bytes(hashlib.sha256(str(row).encode()).digest()[:8], "big") % HOSPITALS
 
 
@@ -335,8 +335,8 @@ def tell(study: Study, python: str) -> None:
     print(f"| AUC at epsilon = | {' | '.join(f'{e:g}' for e in EPSILONS)} |")
     print(f"|---|{'---|' * len(EPSILONS)}")
     ways = {
-        "tree": (cc.DecisionTree, {"max_depth": DEPTH}),
-        "tree, budget spread evenly": (EvenTree, {"max_depth": DEPTH}),
+        "tree": (cc.DecisionTree, {"growth": "id3", "max_depth": DEPTH}),
+        "tree, budget spread evenly": (EvenTree, {"growth": "id3", "max_depth": DEPTH}),
         "one level (NaiveBayes)": (cc.NaiveBayes, {}),
         "rules (RuleFit)": (cc.RuleFit, {}),
     }

@@ -159,7 +159,13 @@ def find_bins(part: Part, parts: int) -> dict[str, list[float]]:
 
 def try_tree(learn: Part, held: Part) -> dict[str, Labels]:
     house, patients = open_house(learn), as_records(held.table)
-    options = {"positive": "yes", "decision": "prevalence", "bins": find_bins(learn, 5), **LIMITS}
+    options = {
+        "positive": "yes",
+        "threshold": "prevalence",
+        "growth": "id3",
+        "bins": find_bins(learn, 5),
+        **LIMITS,
+    }
     tree = cc.DecisionTree("outcome", **options).fit(house)
     larger = cc.DecisionTree("outcome", **{**options, "min_leaf": LARGER_LEAF}).fit(house)
     return {
@@ -170,13 +176,13 @@ def try_tree(learn: Part, held: Part) -> dict[str, Labels]:
 
 
 def try_voting(learn: Part, held: Part) -> dict[str, Labels]:
-    model = cc.VotingTrees("outcome", "yes", bins=find_bins(learn, 5)).fit(open_house(learn))
+    model = cc.VotingTrees("outcome", "yes", growth="id3", bins=find_bins(learn, 5)).fit(open_house(learn))
     return {"voting trees": model.predict(as_records(held.table)) == "yes"}
 
 
 def try_rulefit(learn: Part, held: Part) -> dict[str, Labels]:
     model = cc.RuleFit(
-        "outcome", "yes", bins=find_bins(learn, 20), penalty="auto", decision="prevalence", release="exact"
+        "outcome", "yes", bins=find_bins(learn, 20), penalty="auto", threshold="prevalence", release="exact"
     ).fit(open_house(learn))
     return {"RuleFit at prevalence": model.predict(as_records(held.table)) == "yes"}
 

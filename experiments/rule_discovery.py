@@ -25,9 +25,8 @@ import numpy as np
 
 from concilium.errors import StudyError
 from concilium.privacy.accounting import rho_for_epsilon
-from concilium.privacy.bits import randomize_bits
 from concilium.privacy.local_reports import split_clients
-from concilium.privacy.mechanisms import add_gaussian
+from concilium.privacy.mechanisms import add_gaussian, randomize_bits
 from concilium.records.series import Series
 from concilium.records.series_description import OddValues
 from concilium.temporal.discovery_search import (
@@ -40,7 +39,8 @@ from concilium.temporal.discovery_search import (
 from concilium.temporal.formula import Formula
 from concilium.temporal.learning import RuleLearner
 from concilium.temporal.local_search import GROUPS, BinQuestion, LocalDiscovery, LocalSearch
-from concilium.temporal.path_search import UNIT, Allocation, PathDiscovery, PathSearch
+from concilium.temporal.path_search import UNIT, PathDiscovery, PathSearch
+from concilium.temporal.rule_discovery import Allocation
 from concilium.temporal.rule_grammar import STRUCTURE, RuleGrammar
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.search_space import SearchSpace

@@ -50,9 +50,8 @@ from concilium.errors import StudyError
 from concilium.evaluation.metrics import Figures, measure
 from concilium.evaluation.rule_judgement import judge_vote
 from concilium.privacy.accounting import rho_for_epsilon
-from concilium.privacy.bits import randomize_bits
 from concilium.privacy.local_reports import ListedAnswers, ReportChannel, split_clients
-from concilium.privacy.mechanisms import add_gaussian
+from concilium.privacy.mechanisms import add_gaussian, randomize_bits
 from concilium.records.series_description import OddValues
 from concilium.temporal.discovery_search import (
     DiscoveredRule,
@@ -63,18 +62,18 @@ from concilium.temporal.discovery_search import (
     make_rule,
 )
 from concilium.temporal.formula import Formula
-from concilium.temporal.learning import LabelledWindows, RuleLearner
+from concilium.temporal.learning import LabelledWindows, RuleLearner, RuleVote, cast_votes
 from concilium.temporal.local_search import GROUPS, MOST_ASKED, MOST_LISTED, LocalSearch
 from concilium.temporal.path_search import (
     PATH_LENGTH,
     UNIT,
-    Allocation,
     BitQuestion,
     PathDiscovery,
     PathSearch,
     estimate_yes,
     find_question_epsilon,
 )
+from concilium.temporal.rule_discovery import Allocation
 from concilium.temporal.rule_grammar import (
     LEVELS,
     SKELETON,
@@ -82,10 +81,10 @@ from concilium.temporal.rule_grammar import (
     Bins,
     RuleGrammar,
     abstract,
+    fill_structure,
     find_level,
 )
 from concilium.temporal.rule_sets import RuleSets
-from concilium.temporal.rule_vote import RuleVote, cast_votes
 from concilium.temporal.search_space import SearchSpace
 from concilium.temporal.template_index import TemplateIndex
 from rule_discovery import (
@@ -585,10 +584,8 @@ def make_full_client(grammar: RuleGrammar, most: int) -> list[Formula]:
     rules = []
     for skeleton in grammar.skeletons:
         for form in itertools.islice(grammar.expand(skeleton, STRUCTURE), 2000):
-            values = (
-                each.choose(place % (len(each) - 1)) for place, each in enumerate(grammar.find_bins(form), 1)
-            )
-            rule = form.fill(*values).canonical()
+            bins = enumerate(grammar.find_bins(form), 1)
+            rule = fill_structure(form, ((each, place % (len(each) - 1)) for place, each in bins))
             if abstract(rule, SKELETON) == skeleton:
                 rules.append(rule)
                 break

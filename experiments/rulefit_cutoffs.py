@@ -44,6 +44,8 @@ def run(cell: Cell, bins: int, cutoffs: int | None, repetition: int) -> Trial:
         positive=1,
         bins={f"x{place}": edges for place in range(1, COVARIATES + 1)},
         cutoffs=cutoffs,
+        penalty=0.01,
+        max_terms="all",
         release="exact",
     ).fit(house)
     seconds = time.perf_counter() - begun

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import concilium as cc
 from concilium.privacy.mechanisms import add_laplace
-from concilium.protocol.edges import choose_cutoffs
+from concilium.protocol.attributes import choose_cutoffs
 from rulefit_simulation import SEED, judge
 from simulation import COVARIATES, SHAPES, TARGET, Dealt, as_records, deal, list_cells
 
@@ -48,7 +48,9 @@ def per_site(dealt: Dealt, edges: list[float], epsilon: Fraction | None) -> Cuts
 
 def fit(dealt: Dealt, cuts: Cuts, **options: Any) -> Any:
     house = cc.House([cc.Site(f"s{place}", as_records(*site)) for place, site in enumerate(dealt.sites)])
-    return cc.RuleFit(target=TARGET, positive=1, bins=cuts, **options).fit(house)
+    return cc.RuleFit(target=TARGET, positive=1, bins=cuts, penalty=0.01, max_terms="all", **options).fit(
+        house
+    )
 
 
 def find_error(dealt: Dealt, cuts: Cuts) -> float:

@@ -4,7 +4,7 @@
 
 DATA is a folder with trauma.csv (R package BFI), burn1000.csv (R package aplore3) and patients_first12h.parquet
 (PhysioNet Challenge 2019), in folders of their own or not; sets that are not there are left out. The other sets come by
-pip or are made up: intensive care of `concilium demo`, and its four departments. Every division holds back 30 % of
+pip or are synthetic: intensive care of `concilium demo`, and its four departments. Every division holds back 30 % of
 every hospital's patients: mean AUC of all of these together, and seconds of a fit.
 """
 
@@ -14,6 +14,7 @@ import argparse
 import statistics
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,11 @@ from typing import Any
 import numpy as np
 
 import concilium as cc
-from concilium.cli import demo
-from concilium.cli.demo_departments import write_departments
+from concilium.cli.demo import STUDIES
+from concilium.cli.demo_patients import MEASURED, deal_patients, find_patients, write_departments
 from concilium.evaluation.leave_out import hold_out
 from concilium.evaluation.metrics import auc
-from concilium.records.table import label
+from concilium.records.columns import label
 
 HELD_BACK = 0.3
 DEPARTMENTS = {
@@ -58,14 +59,14 @@ def find(folder: Path, name: str) -> Path | None:
 
 def list_sets(folder: Path) -> Iterator[tuple[str, Tables, dict[str, Any]]]:
     """Name, tables by hospital, and what a RuleFit is told of them."""
-    load = demo.find_patients()
+    load = find_patients()
     with tempfile.TemporaryDirectory() as scratch:
         yield "four departments", *read_departments(Path(scratch))
-        bins = {name: edges for name, (_, edges) in demo.MEASURED.items()}
+        bins = tomllib.loads((STUDIES / "intensive-care" / "study.toml").read_text())["bins"]
         for title, days in (("intensive care, 30 days", 30), ("intensive care, 2 days", 2)):
             path = Path(scratch) / "patients.csv"
-            demo.deal_patients(load("rhc"), days=days).to_csv(path, index=False)
-            table = cc.Records.read(path, schema=dict.fromkeys(demo.MEASURED, "number"))
+            deal_patients(load("rhc"), days=days).to_csv(path, index=False)
+            table = cc.Records.read(path, schema=dict.fromkeys(MEASURED, "number"))
             yield title, table.split("hospital"), {"target": "died", "positive": "yes", "bins": bins}
     trauma = find(folder, "trauma.csv")
     if trauma:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 import concilium as cc
 from concilium.evaluation.leave_out import hold_out
 from concilium.evaluation.metrics import measure
-from concilium.records.table import Coded, Numbers
+from concilium.records.columns import Coded, Numbers
 
 EPSILONS = (0.5, 1.0, 3.0)
 REPEATS = 5

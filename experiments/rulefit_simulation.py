@@ -50,7 +50,9 @@ CLOSE = 0.005
 
 def learn_rulefit(sites: list[Site], seed: int) -> Predictor:
     house = cc.House([cc.Site(f"s{place:02d}", as_records(*site)) for place, site in enumerate(sites)])
-    model = cc.RuleFit(target=TARGET, positive=1, bins=EDGES, release="exact").fit(house)
+    model = cc.RuleFit(
+        target=TARGET, positive=1, bins=EDGES, penalty=0.01, max_terms="all", release="exact"
+    ).fit(house)
     positive = list(model.classes_).index(1)
     return lambda matrix: model.predict_proba(as_records(matrix))[:, positive]
 

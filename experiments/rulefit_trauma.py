@@ -61,7 +61,8 @@ def read_hospitals(folder: Path) -> Tables:
 
 def fit_rulefit(tables: Tables, **options: Any) -> Any:
     house = cc.House([cc.Site(name, table) for name, table in tables.items()])
-    return cc.RuleFit(target=TARGET, positive=1, bins=EDGES, release="exact", **options).fit(house)
+    settings = {"penalty": PENALTY, "max_terms": "all", "release": "exact", **options}
+    return cc.RuleFit(target=TARGET, positive=1, bins=EDGES, **settings).fit(house)
 
 
 def as_matrix(table: cc.Records) -> tuple[Floats, Floats]:

@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.records.table import Coded, Column, Numbers, Records
+from concilium.records.columns import Coded, Column, Numbers
+from concilium.records.table import Records
 
 Floats = NDArray[np.float64]
 Site = tuple[Floats, Floats]

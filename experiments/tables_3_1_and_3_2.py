@@ -127,7 +127,7 @@ def rename(rows: Sequence[Row], target: str, backwards: bool) -> list[Row]:
 def try_distributed(others: Sites, tested: Sequence[Row], target: str) -> tuple[int, int]:
     """How many instances the distributed tree of the other sites has right, and how many have a value new to it."""
     house = cc.House([cc.Site(name, cc.Records.from_rows(rows)) for name, rows in others.items()])
-    tree = cc.DecisionTree(target).fit(house)
+    tree = cc.DecisionTree(target, growth="id3").fit(house)
     right = int((tree.predict(tested) == [row[target] for row in tested]).sum())
     resting = settle(tree.body, NewPatients(tested))
     return right, sum(tree.body.nodes[node].attribute is not None for node in resting)

@@ -27,8 +27,7 @@ from concilium.evaluation.metrics import Figures, measure
 from concilium.evaluation.rule_judgement import judge_vote
 from concilium.records.series import Series
 from concilium.records.series_description import OddValues
-from concilium.temporal.learning import LabelledWindows, RuleLearner, cut_windows
-from concilium.temporal.rule_vote import RuleVote
+from concilium.temporal.learning import LabelledWindows, RuleLearner, RuleVote, cut_windows
 from concilium.temporal.search_space import SearchSpace
 
 SEED, PROCESSES = 1, 2

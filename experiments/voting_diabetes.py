@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 import concilium as cc
 from concilium.evaluation.leave_out import hold_out
 from concilium.evaluation.metrics import Figures, measure
-from concilium.records.table import Coded, Column
+from concilium.records.columns import Coded, Column
 from concilium.trees.voting import VotingTrees
 
 SEED = 7
@@ -176,7 +176,7 @@ def compare(
     """One tree and the ensemble, learnt from the same sites and tried on the same held-back patients."""
     learning, held_back = deal(columns, (categories == task.diagnosis).any(axis=1), task.query)
     house = cc.House([cc.Site(name, patients) for name, patients in learning.items()])
-    options = {"query": task.query, "bins": BINS, "attributes": ATTRIBUTES, **settings}
+    options = {"growth": "id3", "query": task.query, "bins": BINS, "attributes": ATTRIBUTES, **settings}
     # No share is below 0: one ordinary tree, of the very sites that take part in the ensemble.
     single = VotingTrees("diagnosis", "yes", **options, imbalance=0).fit(house)
     voting = VotingTrees("diagnosis", "yes", **options).fit(house)

@@ -23,13 +23,12 @@ from concilium.parameters import Parameter
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.privacy.identity import Identity, fingerprint
 from concilium.privacy.manifest import Manifest
-from concilium.privacy.masks import Commitment
+from concilium.privacy.masks import MaskedRound, _Commitment
 from concilium.privacy.study_keys import call_roll
-from concilium.privacy.unmasking import MaskedRound
 from concilium.protocol import terms as agreed_terms
 from concilium.protocol.masking import Join, Joined, Meet
 from concilium.protocol.messages import VERSION, Answer, Envelope, Refusal, decode, encode, open_reply
-from concilium.protocol.questions import Question, Statistic, open_question, read_question
+from concilium.protocol.questions import Question, Statistic, _read_question, open_question
 from concilium.protocol.releases import find_release
 from concilium.protocol.terms import (
     Agreed,
@@ -76,6 +75,10 @@ class Anything(Method[Any]):
             ),
         )
 
+    @property
+    def needed_columns(self) -> frozenset[str]:
+        return frozenset()
+
     def find_objection(self, question: Statistic) -> str | None:
         about = question.query == self.query and question.target == self.target
         return None if about else "it is about other patients"
@@ -83,15 +86,25 @@ class Anything(Method[Any]):
     def converse(self, partners: Any) -> Any:
         raise NotImplementedError
 
-    predict_proba = _explain = text = attributes_ = converse
+    predict_proba = _explain = _text = attributes_ = converse
 
 
 agreed_terms.PROPOSED = ChainMap({"anything": "agreed:Anything"}, PROPOSED)
 
 
-def draft(release: str = "exact", query: str = "", target: str = "y") -> Draft:
+def draft(release: str = "exact", query: str = "", target: str = "y", price: Fraction = Fraction(1)) -> Draft:
     """A study that may ask anything about these patients, for a house to open."""
-    return Draft("anything", release, {"target": target, "query": query, "release": release}, price=PRICE)
+    return Draft("anything", release, {"target": target, "query": query, "release": release}, price=price)
+
+
+def afford(sites: Sequence[Any]) -> str | None:
+    """The most that a study may cost at these sites: none is begun that does not fit."""
+    balances = [site.ledger.balance() for site in sites if hasattr(site, "ledger")]
+    if any(balance.currency != "rho" for balance in balances):
+        return None
+    left = [one for balance in balances for one in (balance.left, balance.month_left) if one is not None]
+    price = min([PRICE if len(balances) == len(list(sites)) else Fraction(1), *left])
+    return str(price) if price > 0 else None
 
 
 class Asker:
@@ -127,7 +140,7 @@ class Asker:
                 "method": method,
                 "parameters": asked,
                 "models": 1,
-                "price": str(PRICE),
+                "price": afford(sites),
                 "participants": tuple(sorted(keys)),
                 "identities": tuple(keys[name] for name in sorted(keys)) if masked else (),
                 "colluders": colluders if masked else None,
@@ -143,7 +156,7 @@ class Asker:
         """The manifest of a study under masks."""
         return open_terms(self.terms, sign_terms(self.terms, self.identity)).manifest
 
-    def show(self, site: Any, commitments: Iterable[Commitment]) -> bytes:
+    def show(self, site: Any, commitments: Iterable[_Commitment]) -> bytes:
         """What a site is shown of what all have committed to."""
         return encode(MaskedRound(self.manifest, b"", b"").show(commitments)[site.name])
 
@@ -216,9 +229,9 @@ def set_up_masks(sites: Sequence[Any], release: str = "masked", **options: Any) 
 
 def introduce_house(site: Any, identity: Identity = HOUSE) -> None:
     """Have a site know the house of the tests, as one of its own process."""
-    desk = getattr(site, "_desk", None)
-    if desk is not None:
-        desk.studies.introduce(identity.fingerprint)
+    context = getattr(site, "_context", None)
+    if context is not None:
+        context.studies.introduce(identity.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -253,4 +266,4 @@ def deliver(site: Any, message: bytes | Envelope) -> bytes:
 
 def check(question: Question, release: str) -> Question:
     """The question as a site reads it under this release; MessageError where it would refuse it."""
-    return read_question(question.kind, release, encode(question))
+    return _read_question(question.kind, release, encode(question))

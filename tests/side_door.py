@@ -17,6 +17,9 @@ from concilium.errors import ConciliumError
 from concilium.privacy.randomness import zero_noise
 from concilium.protocol.messages import Answer, open_envelope, open_reply
 
+# A budget that no study ends: where all is refused, there is nothing to compare.
+UNLIMITED = cc.Policy(budget=cc.Budget("unlimited"))
+
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -57,7 +60,7 @@ class Watched:
 def watch(
     sites: Mapping[str, Rows],
     study: Callable[[cc.House], Any],
-    policy: cc.Policy | None = None,
+    policy: cc.Policy = UNLIMITED,
     schema: Mapping[str, str] | None = None,
 ) -> list[Seen]:
     """Everything visible from outside while the study runs on these sites, in an order that no thread decides.
@@ -81,7 +84,7 @@ def state(rows: Rows, **kinds: str) -> cc.Records:
     return cc.Records.from_rows(rows, schema={name: kinds.get(name, "code") for row in rows for name in row})
 
 
-def make_site(name: str, rows: Rows, schema: Mapping[str, str], policy: cc.Policy | None) -> cc.Site:
+def make_site(name: str, rows: Rows, schema: Mapping[str, str], policy: cc.Policy) -> cc.Site:
     """A site with these patients; the columns are stated, so that they are the same if a site has none."""
     if rows:
         return cc.Site(
@@ -96,7 +99,7 @@ def find_side_doors(
     sites: Mapping[str, Rows],
     leave_out: tuple[str, int],
     study: Callable[[cc.House], Any],
-    policy: cc.Policy | None = None,
+    policy: cc.Policy = UNLIMITED,
     schema: Mapping[str, str] | None = None,
 ) -> list[tuple[Seen | None, Seen | None]]:
     """The exchanges that differ between these data and the same without one patient (site, row); none is right."""

@@ -39,11 +39,11 @@ add_laplace([5], epsilon=1e-6)
     "gateway": """
 import http.client, threading
 from concilium import policy
-from concilium.console.gateway import Gateway, WebApp, listen, make_server
+from concilium.console.gateway import Gateway, _make_server, _WebApp, listen
 from concilium.console.mllp import MllpChannel
 gateway = Gateway(policy.parse("graph N { node x + eliminate x.name; }"))
 MllpChannel(gateway, "127.0.0.1", 1)
-server = make_server(WebApp(gateway))
+server = _make_server(_WebApp(gateway))
 with listen("127.0.0.1", 0, "--port") as listener:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

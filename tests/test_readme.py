@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,13 +22,17 @@ def test_its_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     dice = random.Random(1)
     for name in ("north", "south", "west"):
-        rows = [f"{dice.randint(18, 95)},{dice.choice('fm')},{dice.choice('yn')}" for _ in range(200)]
+        ages = [dice.randint(18, 95) for _ in range(200)]
+        rows = [f"{age},{dice.choice('fm')},{'ny'[dice.random() < age / 100]}" for age in ages]
         Path(f"{name}.csv").write_text("age,sex,death\n" + "\n".join(rows) + "\n")
     Path("policy.toml").write_text("[release]\nminimum_patients = 5\n")
     (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
-    exec(compile(example, "README.md", "exec"), {})
+    names: dict[str, Any] = {}
+    exec(compile(example, "README.md", "exec"), names)
     said = capsys.readouterr().out
+    assert "├─ age < " in said  # nothing was stated, and it learns from numbers
     assert "death = " in said
+    assert "age" in names["rules"].attributes_
     assert Path("tree.json").exists()
 
 

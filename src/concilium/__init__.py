@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from concilium import errors as errors
     from concilium import policy as policy
     from concilium import privacy as privacy
+    from concilium.codes.recipient import SharedCodes as SharedCodes
     from concilium.codes.sharing import CodeSharing as CodeSharing
     from concilium.codes.taxonomy import Taxonomy as Taxonomy
     from concilium.experts.experts import Experts as Experts
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from concilium.records.table import Records as Records
     from concilium.records.table_map import TableMap as TableMap
     from concilium.rulefit.rulefit import RuleFit as RuleFit
+    from concilium.statistics.cox import CoxRegression as CoxRegression
+    from concilium.statistics.describe import Describe as Describe
+    from concilium.statistics.regression import Regression as Regression
+    from concilium.statistics.survival_curve import SurvivalCurve as SurvivalCurve
     from concilium.study.study import Study as Study
     from concilium.temporal import stl as stl
     from concilium.temporal.rule_discovery import RuleDiscovery as RuleDiscovery
@@ -44,7 +49,9 @@ __version__ = "0.1.0"
 _PLACES = {
     "Budget": "concilium.policy.policy",
     "CodeSharing": "concilium.codes.sharing",
+    "CoxRegression": "concilium.statistics.cox",
     "DecisionTree": "concilium.trees.tree",
+    "Describe": "concilium.statistics.describe",
     "Dictionary": "concilium.records.dictionary",
     "Experts": "concilium.experts.experts",
     "House": "concilium.protocol.house",
@@ -55,13 +62,16 @@ _PLACES = {
     "Query": "concilium.records.query",
     "Records": "concilium.records.table",
     "Region": "concilium.protocol.region",
+    "Regression": "concilium.statistics.regression",
     "RuleDiscovery": "concilium.temporal.rule_discovery",
     "RuleFit": "concilium.rulefit.rulefit",
     "RuleSets": "concilium.temporal.rule_sets",
     "Sequences": "concilium.records.sequences",
     "Series": "concilium.records.series",
+    "SharedCodes": "concilium.codes.recipient",
     "Site": "concilium.protocol.site",
     "Study": "concilium.study.study",
+    "SurvivalCurve": "concilium.statistics.survival_curve",
     "TableMap": "concilium.records.table_map",
     "Taxonomy": "concilium.codes.taxonomy",
     "VotingTrees": "concilium.trees.voting",

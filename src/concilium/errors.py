@@ -31,7 +31,7 @@ own sentence; all others send KEPT_BACK, and the machine's own log has the rest.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import ClassVar
 
@@ -203,6 +203,12 @@ class MissingExtra(ConciliumError):
         super().__init__(
             f"{purpose} needs an optional part; install it with: pip install 'concilium[{extra}]'"
         )
+
+
+def name_some(names: Sequence[str], most: int = 3) -> str:
+    """The first of these names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

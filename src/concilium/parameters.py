@@ -13,7 +13,9 @@ from dataclasses import MISSING, dataclass, fields
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+
+from concilium.errors import StudyError
 
 Reader = Callable[[Any], Any]
 WIDE = 118
@@ -72,6 +74,35 @@ def _declare(field: Any, hint: Any) -> Declared:
     return Declared(field.name, parameter, required, type(None) in get_args(kind), default)
 
 
+class Parametrised:
+    """A dataclass whose fields are its parameters; `called` is how sentences name it, `aliases` are other names of
+    parameters under its own section of a study file."""
+
+    called: ClassVar[str]
+    aliases: ClassVar[Mapping[str, str]] = {}
+    _parameters: ClassVar[dict[str, Declared]]
+
+    @classmethod
+    def parameters(cls) -> dict[str, Declared]:
+        """Its parameters, in the order of its arguments."""
+        if "_parameters" not in vars(cls):
+            cls._parameters = declared(cls)
+        return cls._parameters
+
+    def read_parameters(self) -> None:
+        """Read every parameter as it is kept; StudyError for the first that is none."""
+        for one in self.parameters().values():
+            value = getattr(self, one.name)
+            try:
+                setattr(self, one.name, one.read(value))
+            except ValueError:
+                raise self.wrong(one.name, one.takes, value) from None
+
+    def wrong(self, name: str, must: str, value: Any) -> StudyError:
+        """What to say of a parameter that is none."""
+        return StudyError(f"the {name!r} of {self.called} must be {must}; got {value!r}")
+
+
 def describe(method: type) -> str:
     """The parameters as the lines of a docstring."""
     listed = declared(method).values()
@@ -107,6 +138,11 @@ def whole(least: int, most: int) -> Reader:
         return value
 
     return read
+
+
+def whole_number(least: int, most: int, about: str) -> Parameter:
+    """A parameter that takes whole numbers between these."""
+    return Parameter(f"a whole number from {least} to {most}", whole(least, most), about)
 
 
 def number(fits: Callable[[float], bool]) -> Reader:

@@ -3,6 +3,8 @@ to change, repeat and search. A new method, release or kind is among it without 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -13,12 +15,15 @@ from concilium.protocol.messages import Answer, Envelope, Refusal, open_envelope
 from concilium.protocol.questions import Question, open_question
 from concilium.registry import PROPOSED
 from concilium.rulefit import fedda
+from concilium.temporal import discovery_conversations
+from concilium.temporal.outcome_fit import RuleEffect
 from contract.patients import SITES, VARIANTS, make, make_rows, method_types, open_sites, proposed_types
 
 # Nothing of what an adversary asks is stopped by an allowance: what stops it must be the rule that is tested.
 GENEROUS = cc.Policy(budget=cc.Budget("unlimited"))
 ROWS = {name: make_rows(30 + 2 * place, place) for place, name in enumerate(SITES)}
 FEW_TREES = {"trees": 5, "max_depth": 2}
+ENOUGH = 100.0  # epsilon at which a dozen patients whose outcome changes teach a student
 ROUNDS = 3  # of a solver that asks the same hundreds of times
 # Parts of the patients, and cutoffs that are chosen (with noise, under masks), are asked about when a study says so.
 STUDIES = [
@@ -99,13 +104,25 @@ class Recording:
 def make_small(name: str, release: str, **more: Any) -> Any:
     """A method with what it declares of the study, as little work as may be."""
     method = proposed_types()[name]
-    bounded = {} if release == "private" else FEW_TREES
+    bounded: dict[str, Any] = {} if release == "private" else FEW_TREES
+    if name == "experts" and release == "private" and "answers" not in more:
+        bounded = {"epsilon": ENOUGH}
     return make(method, release, **{**bounded, **more})
 
 
-def few_rounds() -> Any:
-    """The same for as long as a test needs it."""
-    return mock.patch.dict(fedda.fit.__kwdefaults__, rounds=ROUNDS)
+def fit_all(effects: Sequence[RuleEffect]) -> list[int]:
+    return list(range(len(effects)))
+
+
+@contextmanager
+def few_rounds() -> Iterator[None]:
+    """The same for as long as a test needs it. Rules are fitted together though none is sure to say something: so few
+    patients would leave that to chance, and a kind of question with it."""
+    with (
+        mock.patch.dict(fedda.fit.__kwdefaults__, rounds=ROUNDS),
+        mock.patch.object(discovery_conversations, "choose_fitted", fit_all),
+    ):
+        yield
 
 
 def run(name: str, release: str, more: dict[str, Any], sites: list[cc.Site], **options: Any) -> Recording:

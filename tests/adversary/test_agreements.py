@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from agreed import Asker
-from concilium.cli.agreement_words import ExampleStudy, describe_agree, is_agreed, list_examples
+from concilium.cli.agreement_words import _ExampleStudy, _is_agreed, _list_examples, describe_agree
 from concilium.consult.consent import find_study, write_page
 from concilium.policy.policy import Agree
 from concilium.protocol.attributes import Attribute
@@ -63,6 +63,7 @@ STUDIES = [
     Proposed("experts", "exact", {"bins": {"age": [20, 60]}}),
     Proposed("experts", "private", {"bins": {"age": [20, 60]}, "epsilon": "2"}, gaussian=2.0),
     Proposed("experts", "private", {"bins": {"age": [20, 60]}, "epsilon": "1", "answers": "step"}, pure=1.0),
+    Proposed("code-counts", "noised", {"epsilon": "1/2", "pairs_with": ["042"]}, pure=0.5),
     Proposed(
         "code-sharing",
         "shared",
@@ -128,6 +129,13 @@ def decide_plainly(
     return study.release in WITH_A_BOUND or len(ROWS) >= keys.get("least_patients", 0)
 
 
+def has_room(budget: dict[str, str], index: int, models: int) -> bool:
+    """Whether a ledger of which nothing is spent has room for a study."""
+    price = find_price(index, budget["currency"])
+    total = budget.get("total", {"rho": "1", "epsilon": "8"}[budget["currency"]])
+    return price is None or total == "unlimited" or price * models <= float(Fraction(total))
+
+
 def some_of(names: list[str]) -> st.SearchStrategy[list[str]]:
     return st.lists(st.sampled_from(names), unique=True, max_size=len(names))
 
@@ -138,7 +146,7 @@ KEYS = st.fixed_dictionaries(
     {},
     optional={
         "releases": some_of(RELEASES),
-        "methods": some_of(sorted(LEARN_A_MODEL | {"code-sharing"})),
+        "methods": some_of(sorted(LEARN_A_MODEL | {"code-sharing", "code-counts"})),
         "price_per_study": LIMITS,
         "price_per_month": LIMITS,
         "least_patients": st.sampled_from([0, 10, 40, 41, 1000]),
@@ -186,6 +194,9 @@ def test_a_site_agrees_by_itself_to_what_the_policy_says_and_no_more(keys, budge
         study = STUDIES[index]
         expected = decide_plainly(keys, budget, index, models, spent)
         reply, asker = propose(site, study, models)
+        if expected and not has_room(budget, index, models):  # agreed to, and begun only where all of it fits
+            assert reply.rule == "budget"
+            continue
         agreed = isinstance(reply, Answer)
         assert agreed == expected, (keys, budget, study, models, reply)
         if agreed:
@@ -207,12 +218,12 @@ def test_the_words_of_policy_check_are_what_a_site_does(keys, budget):
     rules = site.policy
     assert rules.agree is not None
     words = describe_agree(rules)
-    examples = {one: is_agreed(rules, rules.agree, one) for one in list_examples(rules, rules.agree)}
+    examples = {one: _is_agreed(rules, rules.agree, one) for one in _list_examples(rules, rules.agree)}
     for wanted, beginning in ((True, "for example, agrees to"), (False, "for example, leaves")):
         assert any(line.startswith(beginning) for line in words) == (wanted in examples.values())
     for index, study in enumerate(STUDIES):
         price = find_price(index, budget["currency"])
-        unpriced = ExampleStudy(study.release, study.method, None)
+        unpriced = _ExampleStudy(study.release, study.method, None)
         if price is None and unpriced in examples and not rules.agree.least_patients:
             assert examples[unpriced] == decide_plainly(keys, budget, index, 1, 0.0)
         agreed = f"agrees to {study.release} studies by "
@@ -238,7 +249,7 @@ def test_a_limit_is_in_the_currency_of_the_budget(currency, key, pure):
     price = float(pure) if currency == "epsilon" else float(pure) * math.tanh(float(pure) / 2)
     for factor, expected in ((0.999, "waiting"), (1.001, "answer")):
         keys = {"releases": ["shared"], "methods": ["code-sharing"], key: f"{factor * price:.12f}"}
-        site = open_site(keys, {"currency": currency})
+        site = open_site(keys, {"currency": currency, "total": "100"})
         reply, _ = propose(site, sharing)
         assert (reply.rule if isinstance(reply, Refusal) else "answer") == expected
         if expected == "answer":

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from concilium import policy
 from concilium.console import connections as limits
 from concilium.console.connections import Connection, Connections
-from concilium.console.gateway import MOST_BYTES, Gateway, WebApp, listen, make_server
+from concilium.console.gateway import MOST_BYTES, Gateway, _make_server, _WebApp, listen
 from concilium.console.mllp import END, START, MllpChannel, Patience, running
 
 RULES = "graph N { node x + eliminate x.name, eliminate x.PID.5; }"
@@ -35,7 +35,7 @@ def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def web_server(gateway: Gateway, seconds: float = LONG) -> Iterator[int]:
-    server = make_server(WebApp(gateway, seconds))
+    server = _make_server(_WebApp(gateway, seconds))
     with listen("127.0.0.1", 0, "--port") as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

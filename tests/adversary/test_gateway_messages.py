@@ -281,8 +281,8 @@ def test_signs_within_text_do_not_count_as_values(value: Any) -> None:
         return max(len(inner) - 1, 0) + isinstance(one, dict | list) + sum(map(count, inner))
 
     data, parts = json.dumps(value).encode(), count(value)
-    assert not web.has_more_parts(data, parts)
-    assert parts == 0 or web.has_more_parts(data, parts - 1)
+    assert not web._has_more_parts(data, parts)
+    assert parts == 0 or web._has_more_parts(data, parts - 1)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])

@@ -16,15 +16,22 @@ import concilium as cc
 from concilium.errors import MessageError
 from concilium.privacy.masks import Shown
 from concilium.privacy.study_keys import Roll
-from concilium.protocol import message_memory
-from concilium.protocol.message_memory import LIST, MOST_MEMORY, measure_memory
-from concilium.protocol.messages import VERSION, Refusal, decode, open_reply
+from concilium.protocol import messages
+from concilium.protocol.messages import (
+    LIST,
+    MOST_MEMORY,
+    VERSION,
+    Refusal,
+    _measure_memory,
+    decode,
+    open_reply,
+)
 from concilium.registry import KINDS, load
 from concilium.rulefit.terms import _SentTerms
 
 # The limit is lowered for the test, which is then as sharp and much faster.
 LIMIT = 1 << 18
-# What is not raw bytes (message_memory.py), once as it is read and once for what is checked of it.
+# What is not raw bytes (messages.py), once as it is read and once for what is checked of it.
 CONSTANT = 2 * LIMIT + 200_000
 SIZES = [LIMIT // LIST, 100_000]
 FORMS = {kind: load(place) for kind, place in KINDS.items()}
@@ -49,6 +56,8 @@ def smallest(kind):
             return min((smallest(one) for one in types), key=len)
         case inspect.StrType():
             return b"\xa0"
+        case inspect.LiteralType(values=values):
+            return min(map(msgspec.msgpack.encode, values), key=len)
         case inspect.BytesType():
             return b"\xc4\x00"
         case inspect.BoolType():
@@ -146,8 +155,8 @@ def site():
 
 @pytest.fixture
 def low_limit(monkeypatch):
-    monkeypatch.setattr(message_memory, "MOST_MEMORY", LIMIT)
-    monkeypatch.setattr(message_memory, "UNREAD", LIMIT // LIST)
+    monkeypatch.setattr(messages, "MOST_MEMORY", LIMIT)
+    monkeypatch.setattr(messages, "UNREAD", LIMIT // LIST)
 
 
 def peak_of(ask):
@@ -227,4 +236,4 @@ def test_what_is_measured_is_no_less_than_what_is_taken():
     for _ in range(50):
         data = msgspec.msgpack.encode([value(3) for _ in range(20)])
         peak, _, _ = peak_of(lambda data=data: msgspec.msgpack.decode(data))
-        assert peak <= measure_memory(data) + len(data) + 2000
+        assert peak <= _measure_memory(data) + len(data) + 2000

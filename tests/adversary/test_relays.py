@@ -30,6 +30,7 @@ from adversary.recordings import (
 )
 from agreed import Asker
 from concilium.errors import ConciliumError
+from concilium.ledger.chain import Head
 from concilium.ledger.study_book import ENDED
 from concilium.privacy.identity import Identity
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
@@ -37,7 +38,6 @@ from concilium.protocol.masking import Greeting
 from concilium.protocol.messages import (
     VERSION,
     Answer,
-    LedgerHead,
     Refusal,
     decode,
     encode,
@@ -580,7 +580,7 @@ def name_one_after_the_other(region: LyingRegion, asked: Any, told: Any) -> Any:
             site=last,
             body=encode(Greeting(0, (f"{last}+",))),
             charge=None,
-            ledger=LedgerHead(0, ""),
+            ledger=Head(0, ""),
             identity=region.identity.public,
         )
         reply, path = write_signed(said, region.identity), open_envelope(message)

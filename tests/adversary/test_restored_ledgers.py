@@ -24,15 +24,16 @@ from agreed import Asker
 from concilium.errors import BudgetError, LedgerError, MaskError
 from concilium.ledger import chain as ledger_chain
 from concilium.ledger.budgets import Allowance
+from concilium.ledger.chain import Head
 from concilium.ledger.ledger import Ledger
-from concilium.privacy.masks import Seed
+from concilium.privacy.masks import MaskedRound, MaskedVector, Seed
 from concilium.privacy.study_keys import StudyKey, call_roll
-from concilium.privacy.unmasking import MaskedRound
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.masking import Covered, Join, Joined, Meet, Open, Opened
-from concilium.protocol.messages import Answer, LedgerHead, Refusal, decode, encode, open_reply
+from concilium.protocol.messages import Answer, Refusal, decode, encode, open_reply
 from concilium.protocol.questions import Gaussian
+from concilium.protocol.releases.private import Private
 from side_door import state
 
 NAMES = ("s0", "s1", "s2")
@@ -101,7 +102,7 @@ class HostileHouse:
         self.studies = [Asker(some, release="private", nonce=f"study number {k}") for k in range(STUDIES)]
         self.keys: dict[tuple[int, str], StudyKey] = {}
         self.covered: dict[tuple[int, int, str], list[Covered]] = {}
-        self.heads: list[LedgerHead] = []
+        self.heads: list[Head] = []
         self.refusals: list[Refusal] = []
         self.opened: dict[tuple[int, int], dict[str, Seed]] = {}
         self.sums: set[bytes] = set()
@@ -314,9 +315,9 @@ def test_a_copy_without_its_log_is_whole_or_refused(tmp_path, entries):
                     Ledger(folder / "a.ledger")
 
 
-def test_a_hospital_that_runs_twice_charges_and_answers_once(tmp_path):
-    """Both joined the same study and are asked at the same time: one charge, one vector, and one chain to show."""
-    hospitals = Hospitals(tmp_path)
+def run_twice(folder: Path) -> tuple[HostileHouse, cc.Site, cc.Site]:
+    """A hospital in two processes, both of which joined the same study."""
+    hospitals = Hospitals(folder)
     first = hospitals.sites[VICTIM]
     second = hospitals.open(VICTIM)
     house = HostileHouse(hospitals, random.Random(0), "omitted")
@@ -327,13 +328,23 @@ def test_a_hospital_that_runs_twice_charges_and_answers_once(tmp_path):
     hospitals.introduce()
     house.join(0, VICTIM)
     house.meet(0, VICTIM)
+    return house, first, second
+
+
+def cover_once(house: HostileHouse, site: cc.Site) -> MaskedVector:
+    study = house.studies[0]
+    reply = open_reply(study.ask(site, study.wrap(ask(0), name="the same question")))
+    assert isinstance(reply, Answer), reply
+    return decode(reply.body, Covered).masked
+
+
+def test_a_hospital_that_runs_twice_charges_and_answers_once(tmp_path):
+    """Both are asked at the same time: one charge, one vector, and one chain to show."""
+    house, first, second = run_twice(tmp_path)
     answers = []
 
     def cover(site: cc.Site) -> None:
-        reply = open_reply(
-            house.studies[0].ask(site, house.studies[0].wrap(ask(0), name="the same question"))
-        )
-        answers.append(decode(reply.body, Covered).masked)
+        answers.append(cover_once(house, site))
 
     threads = [threading.Thread(target=cover, args=(site,)) for site in (first, second)]
     for thread in threads:
@@ -346,6 +357,22 @@ def test_a_hospital_that_runs_twice_charges_and_answers_once(tmp_path):
         house.cover(0, 0, name)
     house.open(0, 0)
     assert len(house.sums) == 1
+
+
+def test_a_question_that_the_other_process_paid_for_meanwhile_is_answered(tmp_path, monkeypatch):
+    """The budget is of one such question: the second process finds it used, and the answer stored."""
+    house, first, second = run_twice(tmp_path)
+    answers, work_out = [], Private.work_out
+
+    def work_out_later(self, context, study, question):
+        monkeypatch.setattr(Private, "work_out", work_out)
+        answers.append(cover_once(house, first))
+        return work_out(self, context, study, question)
+
+    monkeypatch.setattr(Private, "work_out", work_out_later)
+    answers.append(cover_once(house, second))
+    assert len({answer.vector for answer in answers}) == 1
+    assert first.ledger.spent() == second.ledger.spent() < 2 * Fraction(1, 200)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -59,7 +59,7 @@ def study():
 
 def protect(study, question, words):
     site, asker = study
-    return find_release("private").protect(site._desk, asker.study, question, words)
+    return find_release("private").protect(site._context, asker.study, question, words)
 
 
 @settings(max_examples=12, deadline=None)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 import concilium as cc
 from adversary.recordings import NAMES, PLACES, STUDIES, Exchange, Relay, few_rounds, make_small
 from agreed import Asker
-from concilium.ledger.ledger import LASTING_RULE
+from concilium.ledger.memory import LASTING_RULE
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.messages import VERSION, Answer, Envelope, Refusal, decode, encode, open_reply
 from concilium.protocol.questions import Gathered, Statistic
@@ -162,10 +162,11 @@ def fit_to(question: Gathered[Any], parameters: dict[str, Any]) -> bytes:
     changed = {name: parameters[name] for name in question.__struct_fields__ if name in parameters}
     if question.named:
         changed["attributes"] = [
-            replace(one, edges=tuple(bins.get(one.name, one.edges))) for one in question.named
+            replace(one, stated_edges=tuple(bins[one.name]), grid=None) if one.name in bins else one
+            for one in question.named
         ]
     if "bins" in changed:
-        changed["bins"] = bins
+        changed["bins"] = {name: edges for name, edges in bins.items() if name in question.bins}
     return encode(replace(question, **changed))
 
 

@@ -19,16 +19,14 @@ from concilium.experts.site_experts import LAST_ENSEMBLES
 from concilium.ledger import chain as ledger_chain
 from concilium.policy.policy import WorkLimits
 from concilium.protocol import meter
-from concilium.protocol.arrays import pack
-from concilium.protocol.attributes import Attribute
+from concilium.protocol.attributes import SLOWEST_OPERATION, Attribute
 from concilium.protocol.counts import AskCounts
-from concilium.protocol.messages import Answer, Refusal, encode, open_reply
+from concilium.protocol.messages import Answer, Refusal, Refused, encode, open_reply
 from concilium.protocol.questions import Gaussian, Statistic, Summed
-from concilium.protocol.refused import Refused
 from concilium.protocol.releases import find_release
 from concilium.protocol.schema import AskSchema
-from concilium.protocol.site_columns import LAST_ASKED
-from concilium.protocol.work import SLOWEST_OPERATION
+from concilium.protocol.splits import LAST_ASKED
+from concilium.protocol.sums import pack
 from concilium.registry import KINDS, load
 from concilium.rulefit.body import Outcome
 from concilium.rulefit.design import LAST
@@ -45,6 +43,8 @@ TIMES = 20  # each patient is there, so that the table is made in no time
 OF_EACH, MOST_ROUNDS = 4, 60
 # What Python itself takes, whatever is asked.
 LEAST_SECONDS, LEAST_BYTES = 0.02, 500_000
+REPEATS = 3  # the fastest counts: another process on the same core slows the others down
+LONG = 0.5  # what takes longer is hardly slowed down by a moment
 
 
 class EnoughError(Exception):
@@ -105,10 +105,17 @@ def measure(view, question, template):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+    seconds = time_once(own, question, cohort, template)
+    for _ in range(REPEATS - 1) if seconds < LONG else ():
+        seconds = min(seconds, time_once(own, question, cohort, template))
+    return question, seconds, peak
+
+
+def time_once(own, question, cohort, template):
     forget(own)
     start = time.process_time()
     question.compute(cohort, *template)
-    return question, time.process_time() - start, peak
+    return time.process_time() - start
 
 
 def forget(view):
@@ -119,7 +126,7 @@ def forget(view):
     LAST_ASKED.pop(view, None)
     LAST_ENSEMBLES.clear()
     _find_places.forget()
-    view.shelf._kept.clear()
+    view.cache._kept.clear()
 
 
 def test_every_kind_says_what_it_takes(measured):
@@ -137,7 +144,9 @@ def test_no_kind_takes_more_than_it_says(measured):
 def test_nor_much_less(measured):
     """An estimate far beyond what is taken would refuse what a site can well answer."""
     for question, seconds, peak in measured:
-        if question.patience:  # what must be learned first was learned, and is kept
+        if (
+            question.patience
+        ):  # what must be learned first was learned, and is kept; or learning is held to it
             continue
         work = question.estimate(PATIENTS, COLUMNS)
         assert 1e-9 * work.operations <= 300 * seconds + 1, (question.kind, seconds, work)
@@ -189,7 +198,7 @@ def test_a_small_question_that_would_take_minutes_is_refused_at_once():
 
 def test_at_its_default_a_policy_refuses_the_largest_questions_at_a_large_hospital():
     site = small_site()
-    site._desk.meter._rounded = 1 << 20  # nothing is computed before it is refused
+    site._context.meter._rounded = 1 << 20  # nothing is computed before it is refused
     refusal = ask_site(site, steps_of_fedda(1000))
     assert isinstance(refusal, Refusal)
     assert refusal.rule == "work"
@@ -257,7 +266,7 @@ def test_no_patient_decides_whether_a_private_question_is_too_much_work():
     question = AskCounts(
         totals=False, query="", target="y", attributes=(Attribute("age", (50.0,)),), noise=Gaussian("100")
     )
-    meters = [small_site(count, operations_per_question=1000)._desk.meter for count in (1000, 2000)]
+    meters = [small_site(count, operations_per_question=1000)._context.meter for count in (1000, 2000)]
     asked = []
     for one in meters:
         envelope = wrap(question.kind, question, release="private")
@@ -316,9 +325,9 @@ def test_an_answer_that_is_told_again_takes_nothing():
     site = small_site(operations_per_day=10**8)
     question = AskSchema(query="", target="y")
     first = ask_site(site, question)
-    before = site._desk.meter._unwritten
+    before = site._context.meter._unwritten
     assert ask_site(site, question) == first
-    assert site._desk.meter._unwritten == before
+    assert site._context.meter._unwritten == before
 
 
 def test_a_table_larger_than_its_policy_says_is_not_opened():

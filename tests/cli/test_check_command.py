@@ -125,7 +125,7 @@ def test_rows_that_are_there_twice_are_counted(tmp_path):
     path = write(tmp_path)
     path.write_text(path.read_text() + "\n" + path.read_text().splitlines()[5])
     text = run("check", path, "--dictionary", tmp_path / "heart.toml")
-    assert "look  1 row says the same as an earlier one in every column" in text
+    assert "check: 1 row says the same as an earlier one in every column" in text
 
 
 def test_a_rule_that_concerns_nobody_is_said_with_what_the_column_holds(tmp_path):

@@ -12,7 +12,7 @@ import concilium as cc
 from concilium.cli.main import app
 from concilium.errors import StudyError
 from concilium.evaluation.alone import cross_validate
-from concilium.evaluation.comparison import wrong
+from concilium.evaluation.comparison import _wrong
 from concilium.study import Study
 from small_study import SPLIT, lay_out
 
@@ -35,7 +35,7 @@ def test_local_federated_and_pooled_stand_side_by_side(tmp_path: Path) -> None:
     }
     for name, said in alone.items():
         assert said is not None
-        assert metrics["comparison"]["sites"][name]["local"] == wrong(said)
+        assert metrics["comparison"]["sites"][name]["local"] == _wrong(said)
     assert metrics["comparison"]["intervals"]["pooled"]["mean"] == 0
     assert isinstance(metrics["comparison"]["donors"], str)
     assert "wrongly diagnosed" in result.stdout

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import concilium as cc
-from concilium.cli.consult import read_value
+from concilium.cli.consult import _read_value
 from concilium.cli.main import app
 from concilium.records.grammar import canonical
 from small_study import make_patients
@@ -94,7 +94,6 @@ BAD_PATIENTS = [
     (["age=71", "age=72"], None, "'age' is given twice"),
     (["=71"], None, "'=71' names no attribute"),
     (["age=old", "sex=f"], None, "'age'"),
-    (["colour=blue"], None, "none of the attributes that this model asks about"),
     (["-"], "{", "standard input: line 1, column 2: is not JSON"),
     (["-"], "[]", "standard input: there is no patient in it"),
     (["-"], "[5]", "a patient is an object"),
@@ -151,17 +150,17 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
 
 @given(st.integers(-(2**53) + 1, 2**53 - 1))
 def test_whole_numbers_are_numbers(number: int) -> None:
-    assert read_value(str(number)) == number
+    assert _read_value(str(number)) == number
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**6), max_value=10**6))
 def test_decimals_are_numbers(number: Any) -> None:
-    assert read_value(str(number)) == float(number)
+    assert _read_value(str(number)) == float(number)
 
 
 @given(st.text())
 def test_any_text_is_a_value(text: str) -> None:
-    value = read_value(text)
+    value = _read_value(text)
     assert value is None or isinstance(value, str | int | float | bool)
     if isinstance(value, str):
         assert value == text or value == canonical(text)
@@ -169,4 +168,4 @@ def test_any_text_is_a_value(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["007", "+5", "0x10", "١", "inf", "1_000", "9007199254740993", "tRUE"])
 def test_what_people_do_not_write_as_a_number_stays_text(text: str) -> None:
-    assert read_value(text) == text
+    assert _read_value(text) == text

@@ -78,9 +78,12 @@ def test_methods_are_on_the_page() -> None:
 
 
 def test_the_studies_that_are_shown_are_studies(tmp_path: Path) -> None:
-    (shown,) = re.findall(r"```toml\n(.*?)```", STUDIES_PAGE, flags=re.DOTALL)
-    (tmp_path / "study.toml").write_text(shown)
+    whole, split = re.findall(r"```toml\n(.*?)```", STUDIES_PAGE, flags=re.DOTALL)
+    (tmp_path / "study.toml").write_text(whole)
     assert Study.read(tmp_path / "study.toml").evaluate is not None
+    listed = whole[whole.index("[sites]") : whole.index("[evaluate]")]
+    (tmp_path / "study.toml").write_text(whole.replace(listed, split))
+    assert Study.read(tmp_path / "study.toml").split is not None
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "examples").glob("*.toml")), ids=lambda path: path.name)

@@ -140,11 +140,11 @@ def test_a_budget_is_set_anew_with_its_reason(book: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1].endswith("; ~1.16667 is left")
     with Ledger.open_readonly(book) as ledger:
-        assert ledger.budget == Fraction(3, 2)
+        assert ledger.settings.budget == Fraction(3, 2)
         assert ledger.entries()[-1].note == "the committee agreed"
     assert ask("budget", str(book), "none", "--reason", "no cap").exit_code == 0
     with Ledger.open_readonly(book) as ledger:
-        assert ledger.remaining() is None
+        assert ledger.balance().left is None
 
 
 @pytest.mark.parametrize(("amount", "said"), [("1/4", "cannot"), ("much", "much"), ("-1", "-1")])
@@ -153,14 +153,14 @@ def test_a_budget_that_cannot_be_is_one_sentence(book: Path, amount: str, said: 
     assert result.exit_code == 2
     assert said in result.stderr
     with Ledger.open_readonly(book) as ledger:
-        assert ledger.budget == Fraction(3, 4)
+        assert ledger.settings.budget == Fraction(3, 4)
 
 
 def test_a_changed_table_is_bound_and_what_is_spent_stays_spent(book: Path, tmp_path: Path) -> None:
     from concilium.records.table import Records
 
     (tmp_path / "north.csv").write_text("age,race,y\n40,5,1\n50,3,0\n")
-    result = ask("rebind", str(book), str(tmp_path / "north.csv"), "--code", "race", "--site", "north")
+    result = ask("rebind", str(book), str(tmp_path / "north.csv"), "--site", "north")
     assert result.exit_code == 0, result.output
     digest = Records.read(tmp_path / "north.csv", schema={"race": "code"}).digest
     with Ledger(book, site="north", records=digest) as ledger:

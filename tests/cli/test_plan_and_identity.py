@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_plan_says_every_question_its_cost_and_what_is_left(folder: Path) -> None:
     result = ask("run", str(folder / "private.toml"), "--plan")
     assert result.exit_code == 0, result.output
-    assert sum(line.startswith("counts ") for line in result.stdout.splitlines()) == 3
+    assert result.stdout.count("\ncounts ") == 3
     assert "epsilon = 1 at delta = 1e-6 for every patient" in result.stdout
     lines = [line.split("  ") for line in result.stdout.splitlines() if line.rstrip().endswith(" fits")]
     assert [[cell.strip() for cell in line if cell.strip()] for line in lines] == [
@@ -86,7 +86,8 @@ def test_a_plan_that_does_not_fit_is_said_and_the_run_refused_with_a_receipt(fol
     assert (planned.stdout.count("does not fit"), planned.exit_code) == (3, 2)
     result = ask("run", str(folder / "private.toml"), "--out", str(folder / "out"))
     assert result.exit_code == 2
-    assert "this would cost rho" in result.stderr
+    assert "costs rho ~0.024356, and north has no room for that (rho 0.001 is left)" in result.stderr
+    assert not list(folder.glob("*.ledger"))
     assert not (folder / "out").exists()
 
 
@@ -155,12 +156,18 @@ def test_without_a_place_for_results_nothing_runs(folder: Path) -> None:
     assert "--out DIR" in result.stderr
 
 
-def test_a_private_study_that_leaves_things_unsaid_is_one_sentence(folder: Path) -> None:
+def test_a_private_study_that_names_no_classes_pays_for_finding_them(folder: Path) -> None:
     text = (folder / "private.toml").read_text().replace('fall = ["n", "y"]', "")
     (folder / "unsaid.toml").write_text(text)
-    result = ask("run", str(folder / "unsaid.toml"), "--plan")
-    assert result.exit_code == 2
-    assert "unsaid.toml: a private DecisionTree needs the classes" in result.stderr
+    planned = json.loads(ask("run", str(folder / "unsaid.toml"), "--plan", "--json").stdout)
+    stated = json.loads(ask("run", str(folder / "private.toml"), "--plan", "--json").stdout)
+    first, *others = planned["questions"]
+    assert first["note"] == "which classes fall has, among 0, 1; no, yes; No, Yes and 6 more pairs"
+    assert Fraction(first["cost"]) > 0
+    assert [one["note"] for one in others] == [one["note"] for one in stated["questions"]]
+    for one in (planned, stated):
+        assert sum(Fraction(question["cost"]) for question in one["questions"]) == Fraction(one["total"])
+    assert Fraction(planned["total"]) <= rho_for_epsilon("1", "1e-6")
 
 
 def test_an_identity_is_made_once_and_shown_again(tmp_path: Path) -> None:

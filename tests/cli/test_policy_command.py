@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from concilium.cli.main import app
-from concilium.cli.policy import side_by_side
+from concilium.cli.policy import _side_by_side
 from concilium.policy import parse
-from concilium.policy.explain import describe, find_oddities, reached_in_records
+from concilium.policy.explain import _reached_in_records, describe, find_oddities
 from concilium.policy.matching import match_alone
 
 RULES = """# what leaves
@@ -213,7 +213,7 @@ def test_a_gateway_says_where_its_secret_belongs(tmp_path: Path) -> None:
 
 
 def test_lines_that_are_alike_stand_beside_each_other() -> None:
-    assert list(side_by_side(["a", "b", "c"], ["a", "x", "y", "c"])) == [
+    assert list(_side_by_side(["a", "b", "c"], ["a", "x", "y", "c"])) == [
         ("a", "a"),
         ("b", "x"),
         ("", "y"),
@@ -248,7 +248,7 @@ def test_what_reaches_records_is_what_the_matcher_says() -> None:
                 if all(pattern >> t & 1 for t in always):
                     fits = match_alone(step.motif, [pattern >> t & 1 for t in tags])
                     expected |= {t for t in tags if fits is not None and fits[t]}
-            assert reached_in_records(step) == expected, text
+            assert _reached_in_records(step) == expected, text
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import concilium as cc
-from concilium.cli.demo_ward import make_ward
+from concilium.cli.demo_patients import make_ward
 from concilium.cli.main import app
 from concilium.errors import StudyError
 
@@ -27,11 +27,12 @@ HR = [60, 80, 90, 100, 120]
 Temp = [36, 37.5, 38.5]
 [discovery]
 window = "4h"
-threshold = 0.2
+prevalence = 0.2
 limits = 1
 most_rules = 5
 [evaluate]
 holdout = 0.3
+simulation = true
 """
 RULES = """
 [study]
@@ -40,11 +41,11 @@ method = "discovery"
 outcome = "sepsis"
 query = "ward = 'a'"
 [privacy]
-epsilon = 8.0
+epsilon = 7.0
 [schema]
 ward = "code"
 [discovery]
-threshold = 0.3
+prevalence = 0.3
 limits = 1
 most_rules = 5
 [bins]
@@ -57,7 +58,7 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ward")
     text = STUDY
     for seed, name in enumerate(("north", "south", "west")):
-        make_ward(40, seed).to_csv(folder / f"{name}.csv", index=False)
+        make_ward(120, seed).to_csv(folder / f"{name}.csv", index=False)
         text += f'[[site]]\nname = "{name}"\nseries = "{name}.csv"\n'
     (folder / "study.toml").write_text(text)
     ran = CliRunner().invoke(app, ["run", str(folder / "study.toml"), "--out", str(folder / "results")])
@@ -71,8 +72,10 @@ def test_a_study_of_series_leaves_whole_results(results):
     assert metrics["discovery"]["coverage"] == pytest.approx(
         metrics["discovery"]["precision"] * metrics["discovery"]["rules"] / metrics["discovery"]["truth"]
     )
-    assert metrics["patients"] == 36
+    assert metrics["patients"] == 108
     assert metrics["epsilon"] == 6
+    assert 0.5 < metrics["horizons"]["4h"]["value"] <= 1
+    assert "alarms in a day of a patient" in metrics["evaluation"]
     model = cc.load(results / "model.json")
     assert isinstance(model, cc.RuleDiscovery)
     assert all(
@@ -88,6 +91,12 @@ def test_a_patient_is_consulted_as_a_course(results, tmp_path):
     )
     assert said.exit_code == 0, said.output
     assert said.output.startswith("sepsis = ")
+    svg = tmp_path / "patient.svg"
+    drawn = runner.invoke(
+        app, ["consult", str(results / "model.json"), "HR=88,95,102,110", "--picture", str(svg)]
+    )
+    assert drawn.exit_code == 0, drawn.output
+    assert svg.read_text().startswith("<svg")
     patient = tmp_path / "patient.json"
     patient.write_text(json.dumps({"HR": [88, 95, None, 110], "Temp": 38.9}))
     told = runner.invoke(app, ["consult", str(results / "model.json"), str(patient), "--json"])
@@ -139,11 +148,11 @@ def test_one_file_is_dealt_to_gateways(tmp_path):
         ),
         (
             ("gateways = 3", 'by = "ward"'),
-            "[sites] deals patients with courses to gateways = 3, say, and not by a column",
+            "[sites] by is for tables: of series, [series] by names the column of the hospital",
         ),
         (("[discovery]", '[discovery]\nwindow = "6h"'), "[sites] needs the key 'series', and it alone"),
         (
-            ("epsilon = 8.0", 'release = "private"'),
+            ("epsilon = 7.0", 'release = "private"'),
             "[privacy] release follows from [discovery] trust: leave it out",
         ),
         (
@@ -151,10 +160,10 @@ def test_one_file_is_dealt_to_gateways(tmp_path):
             "[evaluate] of method = 'discovery' holds patients",
         ),
         (
-            ("threshold = 0.3", "threshold = 2"),
-            "[discovery] threshold must be a number between 0 and 1; got 2",
+            ("prevalence = 0.3", "prevalence = 2"),
+            "[discovery] prevalence must be a number between 0 and 1; got 2",
         ),
-        (("threshold = 0.3", "threshold = 0.01\nclients = 100"), "this study cannot work"),
+        (("prevalence = 0.3", "prevalence = 0.01\nclients = 100"), "this study cannot work"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(tmp_path, change, sentence):

@@ -26,7 +26,7 @@ def as_naive_bayes(text: str) -> str:
 
 @pytest.mark.parametrize("evaluation", ['leave_out = "site"', "holdout = 0.3"])
 def test_a_study_runs_and_its_model_is_consulted(tmp_path: Path, evaluation: str) -> None:
-    study = lay_out(tmp_path, f"{as_naive_bayes(SPLIT)}\n[evaluate]\n{evaluation}\n")
+    study = lay_out(tmp_path, f"{as_naive_bayes(SPLIT)}\n[evaluate]\nsimulation = true\n{evaluation}\n")
     ask("run", study, "--out", tmp_path / "out")
     written = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert written == ["card.json", "metrics.json", "model.json", "report.html", "terms.json"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import re
@@ -16,12 +17,15 @@ from typer.testing import CliRunner
 
 import concilium as cc
 from concilium.cli.main import app
+from concilium.codes.sharing import CodeSharing
+from concilium.codes.sharing_report import find_expected_loss
+from concilium.errors import StudyError
 from concilium.privacy.accounting import rho_from_pure
+from concilium.protocol.journal import Journal
 from concilium.registry import RELEASES
+from concilium.study.sections import tabulate_parameters
 
 CHEAP = ["--epsilon", "0.1", "--max-events", "5", "--sensitive", "042,303", "--sensitive", "304"]
-# More codes than can be hidden at once.
-MANY = [f"y{n}-{c},2020-01-01,{c}" for c in cc.Taxonomy.icd9().codes[300:430] for n in range(4)]
 CLEAR = ["250.00", "401.9", "428", "486", "427.31"]
 
 
@@ -61,13 +65,12 @@ def test_a_copy_a_page_and_how_it_was_drawn(codes, tmp_path):
     lines = out.read_text().splitlines()
     assert lines[0] == "patient,time,code,notice"
     assert all(line.endswith(",not for care") for line in lines[1:])
-    # A fifth is held back to learn from and is not shared.
     shared = cc.Sequences.read(out)
-    assert len(shared) == 301 - 61
-    assert sorted(map(int, shared.ids)) == list(range(1, 241))
+    assert len(shared) == 301
+    assert sorted(map(int, shared.ids)) == list(range(1, 302))
     key = (tmp_path / "key.csv").read_text().splitlines()
     assert key[0] == "number,patient"
-    assert len({line.split(",")[1] for line in key[1:]}) == 240
+    assert len({line.split(",")[1] for line in key[1:]}) == 301
     page = (tmp_path / "shared.html").read_text()
     for words in (
         "Not for care",
@@ -80,8 +83,8 @@ def test_a_copy_a_page_and_how_it_was_drawn(codes, tmp_path):
         "Date, signature",
         "readmission",
         "<code>303</code> Alcohol dependence",
-        "<code>571</code>",
-        "61 auxiliary patients",
+        "<code>571</code> Chronic liver disease and cirrhosis",
+        "the public list",
     ):
         assert words in page, words
     assert "p1-" not in page
@@ -111,8 +114,9 @@ def test_the_same_command_is_the_same_copy_and_costs_nothing_and_another_draw_is
 def test_a_plan_says_what_it_would_cost_and_charges_and_writes_nothing(codes, tmp_path):
     done = share(codes, "--plan", *CHEAP)
     assert done.exit_code == 0, done.output
-    assert "240 patients would be shared; 61 auxiliary ones" in done.stdout
+    assert "301 patients would be shared" in done.stdout
     assert "sensitive: 042, 303, 304" in done.stdout
+    assert "hidden with them (the public list): 176, 571, 980" in done.stdout
     assert "0.5 for every patient: rho = ~0.122" in done.stdout
     assert "it fits" in done.stdout
     dear = share(codes, "--plan")
@@ -153,7 +157,7 @@ def test_auxiliary_patients_of_another_file_leave_nobody_out(codes, tmp_path):
     both = tmp_path / "both.csv"
     both.write_text(codes.read_text() + "".join(other.read_text().splitlines(keepends=True)[1:]))
     plan = share(codes, "--plan", *CHEAP, "--auxiliary", both)
-    assert "301 patients would be shared; 301 auxiliary ones" in plan.stdout
+    assert "hidden with them (taught by auxiliary patients, 301 of them): " in plan.stdout
     own = share(codes, "--plan", *CHEAP, "--auxiliary", codes)
     assert own.exit_code == 2
     assert "all of its patients are among those that are shared" in own.stderr
@@ -194,7 +198,7 @@ def test_one_ledger_for_models_and_codes(codes, tmp_path):
     done = share(codes, "--out", tmp_path / "shared.csv", *small, *gate)
     assert done.exit_code == 0, done.output
     assert read_spent(ledger) == spent + rho_from_pure(Fraction(1, 5))
-    assert 0 < len(cc.Sequences.read(tmp_path / "shared.csv")) < 240
+    assert 0 < len(cc.Sequences.read(tmp_path / "shared.csv")) < 301
     cc.Site("north", records, policy, ledger).ledger.close()  # and goes on with models
 
 
@@ -230,7 +234,7 @@ def test_icd10_own_trees_columns_and_fhir(tmp_path):
     done = share(table, "--out", tmp_path / "ten.csv.gz", *columns, *cheap, *ten)
     assert done.exit_code == 0, done.output
     (tmp_path / "tree.csv").write_text("parent,child\na,I10\na,E11.9\nb,F10.20\nb,K70.3\nb,other\n")
-    own = ["--taxonomy", tmp_path / "tree.csv", "--sensitive", "F10.20,other", "--keep-dates", "--again"]
+    own = ["--taxonomy", tmp_path / "tree.csv", "--sensitive", "F10.20,other", "--dates", "kept", "--again"]
     done = share(table, "--out", tmp_path / "own.parquet", *columns, *cheap, *own, "--ledger", tmp_path / "l")
     assert done.exit_code == 0, done.output
     assert set(cc.Sequences.read(tmp_path / "own.parquet").labels) <= {
@@ -264,12 +268,10 @@ def test_icd10_own_trees_columns_and_fhir(tmp_path):
         (["x,2020-01-01,E11.9"], [], "codes of ICD-9-CM and ICD-10-CM are mixed"),
         (["x,2020-01-01,999.999"], [], "1 code is not in Taxonomy"),
         (["x,2020-01-01,42", "x,2020-01-01,4019"], [], "have lost both dots and leading zeros"),
-        (MANY, ["--gamma", "0.000001"], "the smallest gamma that can is"),
         ([], ["--block-size", "50"], "a block must be smaller than the set of protected codes: a size of 50"),
-        ([], ["--epsilon", "none"], "epsilon must be"),
+        ([], ["--epsilon", "none"], "'epsilon' of a CodeSharing must be a number above 0"),
         ([], ["--mechanism", "suppression"], "suppression has no price"),
-        ([], ["--max-events", "0"], "max_events must be a whole number of at least 1"),
-        ([], ["--auxiliary-percent", "95"], "from 1 to 90 percent"),
+        ([], ["--max-events", "0"], "'max_events' of a CodeSharing must be a whole number from 1"),
         ([], ["--auxiliary", "nowhere.csv"], "nowhere.csv"),
         ([], ["--query", "age > 3"], "name the table of these patients"),
         ([], ["--policy", "nowhere.toml"], "nowhere.toml: cannot be read"),
@@ -306,10 +308,394 @@ def test_codes_with_and_without_dots_and_zeros_are_one_code(codes, tmp_path):
     assert share(codes, "--plan", *CHEAP).exit_code == 0
     codes.write_text(codes.read_text() + "z1,2020-01-01,42\nz2,2020-01-01,4019\n")
     assert "have lost both dots and leading zeros" in share(codes, "--plan", *CHEAP).stderr
-    done = share(codes, "--plan", *CHEAP, "--zeros-lost")
+    done = share(codes, "--plan", *CHEAP, "--zeros", "lost")
     assert "may be" in done.stderr or done.exit_code == 0, done.output
+
+
+def write_study(folder: Path, parameters: str = "", more: str = "") -> Path:
+    file = folder / "share.toml"
+    file.write_text(
+        '[study]\nname = "codes of the north"\nmethod = "code-sharing"\npurpose = "readmission"\n'
+        f"[code-sharing]\n{parameters}"
+        f'[[site]]\nname = "north"\ncodes = "codes.csv"\nledger = "north.ledger"\n{more}'
+    )
+    return file
+
+
+def run(*arguments: Any) -> Result:
+    return CliRunner().invoke(app, ["run", *map(str, arguments)])
+
+
+AGREED = 'sensitive = ["042", "303", "304"]\nepsilon = 0.1\nmax_events = 5\n'
+
+
+def test_a_study_file_shares_what_the_command_does(codes, tmp_path):
+    study = write_study(tmp_path, AGREED)
+    plan = run(study, "--plan")
+    assert plan.exit_code == 0, plan.output
+    assert "301 patients would be shared" in plan.stdout
+    assert not (tmp_path / "north.ledger").exists()
+    done = run(study, "--out", tmp_path / "results")
+    assert done.exit_code == 0, done.output
+    assert read_spent(tmp_path / "north.ledger") == rho_from_pure(Fraction(1, 2))
+    assert {path.name for path in (tmp_path / "results").iterdir()} == {
+        "shared.csv",
+        "shared.json",
+        "shared.html",
+    }
+    # The same by the command: the same terms, so the same copy, free.
+    gate = ["--ledger", tmp_path / "north.ledger", "--site", "north", "--purpose", "readmission"]
+    assert share(codes, "--out", tmp_path / "again.csv", *CHEAP, *gate).exit_code == 0
+    assert (tmp_path / "again.csv").read_text() == (tmp_path / "results" / "shared.csv").read_text()
+    assert read_spent(tmp_path / "north.ledger") == rho_from_pure(Fraction(1, 2))
+
+
+def test_a_study_file_names_columns_auxiliary_patients_a_table_and_who_agrees(tmp_path):
+    write_codes(tmp_path / "codes.csv", first="who,when,what")
+    write_codes(tmp_path / "other.csv", seed=2, first="who,when,what")
+    ids = sorted({line.split(",")[0] for line in (tmp_path / "codes.csv").read_text().splitlines()[1:]})
+    rows = [f"{one},{40 + number % 50}" for number, one in enumerate(ids)]
+    (tmp_path / "table.csv").write_text("\n".join(["id,age", *rows]) + "\n")
+    (tmp_path / "policy.toml").write_text("[agree]\nleast_patients = 10\n")
+    study = write_study(
+        tmp_path,
+        AGREED + 'gamma = { "042" = 0.5, "303" = 0.05, "304" = 1 }\ndates = "kept"\n',
+        'records = "table.csv"\npatient = "id"\npolicy = "policy.toml"\n'
+        '[codes]\npatient = "who"\ntime = "when"\ncode = "what"\n[auxiliary]\ncodes = "other.csv"\n',
+    )
+    study.write_text(study.read_text().replace("[study]\n", '[study]\nquery = "age > 60"\n'))
+    plan = json.loads(run(study, "--plan", "--json").stdout)
+    assert (plan["auxiliary_patients"], plan["design"]["dates"]) == (301, "kept")
+    waiting = run(study, "--out", tmp_path / "results")
+    assert waiting.exit_code == 2
+    assert "waits for a person of the hospital to agree" in waiting.stderr
+
+
+@pytest.mark.parametrize(
+    ("parameters", "more", "said"),
+    [
+        ("epsilom = 1\n", "", "[code-sharing] has no key 'epsilom'; did you mean 'epsilon'?"),
+        ("max_events = 0\n", "", "[code-sharing] max_events must be a whole number from 1 to 100000; got 0"),
+        ("", "[tree]\n", "a sharing of codes has no section [tree]"),
+        ("", '[[site]]\nname = "south"\ncodes = "b.csv"\n', "name it by one [[site]]"),
+        ("", "[auxiliary]\npercent = 95\n", "[auxiliary] has no key 'percent'"),
+        ("", 'series = "x.csv"\n', "[[site]] has no key 'series'"),
+    ],
+)
+def test_a_wrong_study_file_is_one_sentence(codes, tmp_path, parameters, more, said):
+    done = run(write_study(tmp_path, parameters, more), "--plan")
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_a_sharing_is_no_study_of_a_model(codes, tmp_path):
+    with pytest.raises(StudyError, match="shares patients' entries and learns no model"):
+        cc.Study.read(write_study(tmp_path))
+    assert "say where the copy goes" in run(write_study(tmp_path)).stderr
+
+
+def test_the_calls_that_the_refusal_names_share_the_codes(codes, tmp_path, monkeypatch):
+    """Somebody pastes what the sentence says, from Python and on a terminal."""
+    monkeypatch.chdir(tmp_path)
+    file = write_study(tmp_path, AGREED)
+    with pytest.raises(StudyError) as refused:
+        cc.Study.read(file)
+    called = re.search(r"In Python: (.*) \(or \.plan\(\)\)$", str(refused.value)).group(1)
+    exec(called)
+    assert (tmp_path / "shared.csv").is_file()
+    exec(called.replace('.run("shared.csv")', ".plan()"))
+    command = re.search(r"concilium run (.*?) \(or --plan\)", str(refused.value)).group(1)
+    assert run(*command.split()).exit_code == 0
+    assert (tmp_path / "results" / "shared.csv").read_bytes() == (tmp_path / "shared.csv").read_bytes()
+
+
+def test_a_wrong_sharing_says_what_is_wrong_with_it_in_python_too(tmp_path):
+    with pytest.raises(StudyError, match="has no key 'epsilom'; did you mean 'epsilon'"):
+        cc.Study.read(write_study(tmp_path, "epsilom = 1\n"))
+    file = write_study(tmp_path)
+    file.write_text(file.read_text().replace('"code-sharing"', '"code-counts"'))
+    with pytest.raises(StudyError, match="concilium share CODES --counts EPSILON"):
+        cc.Study.read(file)
+
+
+def test_a_study_file_given_as_codes_is_pointed_to_the_command_that_runs_it(codes, tmp_path):
+    file = write_study(tmp_path)
+    done = share(file, "--out", tmp_path / "shared.csv")
+    assert done.exit_code == 2
+    assert (
+        f"this is a study file, and CODES are dated codes. Share as it says: concilium run {file}"
+        in done.stderr
+    )
+    assert not (tmp_path / "shared.csv").exists()
+
+
+def test_the_page_about_sharing_has_the_table_of_its_parameters():
+    page = (Path(__file__).parents[2] / "docs" / "code-sharing.md").read_text(encoding="utf-8")
+    assert tabulate_parameters(CodeSharing) in page, tabulate_parameters(CodeSharing)
 
 
 def test_what_is_shared_is_a_release_of_its_own():
     assert RELEASES["shared"].priced
     assert not RELEASES["shared"].bounded
+
+
+def test_one_release_has_one_epsilon_wherever_it_is_shown(codes, tmp_path):
+    """The epsilon of a pure mechanism is that number; what rho would make of it at some delta is another."""
+    assert share(codes, "--out", tmp_path / "shared.csv", *CHEAP, "--purpose", "one epsilon").exit_code == 0
+    assert "epsilon = 0.5" in (tmp_path / "shared.html").read_text()
+    book = CliRunner().invoke(app, ["ledger", f"{codes}.ledger"]).stdout
+    assert "epsilon 0.5 " in book
+    assert "is spent (epsilon = 0.5)" in book
+    listed = CliRunner().invoke(app, ["studies", f"{codes}.ledger"], env={"COLUMNS": "250"}).stdout
+    shown = [line for line in listed.splitlines() if "one epsilon" in line]
+    assert shown
+    assert "epsilon 0.5 " in shown[0]
+    study = listed.split()[-1] if not shown else shown[0].split()[-1]
+    page = CliRunner().invoke(app, ["studies", "show", f"{codes}.ledger", study]).stdout
+    assert "epsilon 0.5 (rho 0.123)" in " ".join(page.split())
+    assert "2.8" not in book + shown[0]  # epsilon_from_rho(0.1225, 1e-6)
+
+
+def read_plan(out):
+    return json.loads(out.with_name(f"{out.stem}.plan.json").read_text())
+
+
+def test_what_is_planned_is_what_is_shared(codes, tmp_path):
+    """The same plan whoever makes it and however often; what follows it is what it fixed."""
+    out = tmp_path / "shared.csv"
+    plans = []
+    for name in ("shared.csv", "a.csv", "b.csv"):
+        assert share(codes, "--plan", *CHEAP, "--out", tmp_path / name).exit_code == 0
+        plans.append(read_plan(tmp_path / name))
+    assert len({plan["plan"] for plan in plans}) == 1
+    assert not list(tmp_path.glob("*.ledger*"))
+    assert stat.S_IMODE((tmp_path / "shared.plan.json").stat().st_mode) == 0o600
+    assert share(codes, "--out", out, *CHEAP).exit_code == 0
+    assert json.loads((tmp_path / "shared.json").read_text())["design"] == plans[0]["design"]
+    assert plans[0]["plan"][:12] in (tmp_path / "shared.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("records", "the records have changed since this plan was made"),
+        ("options", "epsilon is 1/5, and 1/10 was planned"),
+        ("edited", "this is no plan of a sharing, or it was edited since"),
+        ("auxiliary", "the auxiliary file has changed since this plan was made"),
+    ],
+)
+def test_a_plan_that_does_not_hold_any_more_is_refused_before_anything_is_charged(
+    codes, tmp_path, change, said
+):
+    out, other = tmp_path / "shared.csv", write_codes(tmp_path / "other.csv", seed=2)
+    options = [*CHEAP, *(["--auxiliary", other] if change == "auxiliary" else [])]
+    assert share(codes, "--plan", *options, "--out", out).exit_code == 0
+    if change == "records":
+        codes.write_text(codes.read_text() + "new,2020-01-01,250.00\n")
+    elif change == "options":
+        options = ["--epsilon", "0.2", *CHEAP[2:]]
+    elif change == "auxiliary":
+        other.write_text(other.read_text() + "new,2020-01-01,250.00\n")
+    else:
+        file = tmp_path / "shared.plan.json"
+        file.write_text(file.read_text().replace('"571"', '"572"'))
+    done = share(codes, "--out", out, *options)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 or "Error" in done.stderr
+    assert not out.exists()
+    assert not Path(f"{codes}.ledger").exists() or not read_spent(Path(f"{codes}.ledger"))
+
+
+def test_another_draw_that_is_refused_leaves_the_copy_that_was_paid_for(codes, tmp_path):
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[budget]\ntotal = "0.2"\n')
+    gate, out = ["--policy", policy, *CHEAP], tmp_path / "shared.csv"
+    assert share(codes, "--out", out, *gate).exit_code == 0
+    paid, spent = out.read_text(), read_spent(Path(f"{codes}.ledger"))
+    refused = share(codes, "--out", out, *gate, "--again")
+    assert refused.exit_code == 2
+    assert "would cost" in refused.stderr
+    out.unlink()
+    assert share(codes, "--out", out, *gate).exit_code == 0
+    assert out.read_text() == paid
+    assert read_spent(Path(f"{codes}.ledger")) == spent
+
+
+def test_no_patient_who_is_shared_decides_what_is_hidden(codes, tmp_path):
+    """The hidden set leaves in the terms, uncharged: no record may move it."""
+    designs = []
+    for more in (
+        "",
+        "one,2020-01-01,303\none,2020-01-02,729\n" * 1,
+        "".join(f"x{n},2020-01-01,303\nx{n},2020-01-01,729\n" for n in range(90)),
+    ):
+        file = tmp_path / "changed.csv"
+        file.write_text(codes.read_text() + more)
+        designs.append(json.loads(share(file, "--plan", "--json", *CHEAP).stdout)["design"])
+    assert designs[0] == designs[1] == designs[2]
+    named = json.loads(share(codes, "--plan", "--json", *CHEAP, "--hidden", "571,070").stdout)
+    assert (named["design"]["hidden"], named["source"]) == (["070", "571"], "named by the study")
+
+
+def test_with_few_patients_the_page_says_that_it_cannot_tell(tmp_path):
+    few = write_codes(tmp_path / "few.csv", count=25)
+    done = share(few, "--out", tmp_path / "shared.csv", *CHEAP)
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "shared.html").read_text()
+    assert "too few to tell" in page
+    assert "too few to tell" in done.stdout
+    assert "none named" not in page + done.stdout
+
+
+def test_a_plan_says_what_each_budget_buys(codes, tmp_path):
+    plan = json.loads(share(codes, "--plan", "--json", *CHEAP).stdout)
+    points = plan["curve"]
+    assert [point["price"] for point in points] == sorted(point["price"] for point in points)
+    assert {0.5, 1.5, 50.0} <= {point["price"] for point in points}
+    false = [point["false"] for point in points]
+    assert false == sorted(false, reverse=True)
+    assert false[0] > 0.8 > 0.4 > false[-1]
+    assert [point["fits"] for point in points] == sorted((point["fits"] for point in points), reverse=True)
+    # What is expected is what a draw brings.
+    assert share(codes, "--out", tmp_path / "shared.csv", *CHEAP, "--json").exit_code == 0
+    done = json.loads(share(codes, "--out", tmp_path / "shared.csv", *CHEAP, "--json").stdout)
+    planned = next(point for point in points if point["price"] == 0.5)
+    assert done["false"] == pytest.approx(planned["false"], abs=0.06)
+    assert done["loss_all"] == pytest.approx(planned["loss"], abs=0.06)
+
+
+def test_what_is_left_is_said_in_pure_epsilon_on_the_page_in_the_plan_and_in_refusals(codes, tmp_path):
+    out = tmp_path / "shared.csv"
+    assert share(codes, "--out", out, *CHEAP).exit_code == 0
+    left = "enough for one {}release of epsilon = 1.4298"  # e tanh(e/2) = 1 - 0.5 tanh(0.25)
+    assert left.format("more ") in (tmp_path / "shared.html").read_text()
+    assert left.format("") in share(codes, "--plan", *CHEAP).stdout
+    done = share(codes, "--out", tmp_path / "counts.json", "--counts", "2")
+    assert done.exit_code == 2
+    assert "these counts cost epsilon = 2, and epsilon = 1.4298 would fit" in done.stderr
+    assert share(codes, "--out", tmp_path / "counts.json", "--counts", "1.4298").exit_code == 0
+
+
+def test_a_disk_that_fills_after_the_charge_is_one_sentence_and_charges_once(codes, tmp_path, monkeypatch):
+    """The ledger is charged, and the answer cannot be kept: the same command gets the same answer, free."""
+
+    def fill_up(journal, replies):
+        journal._database.execute("PRAGMA max_page_count = 1")
+        keep(journal, replies)
+
+    keep = Journal.keep
+    for out, more in (("shared.csv", []), ("counts.json", ["--counts", "0.3"])):
+        monkeypatch.setattr(Journal, "keep", fill_up)
+        done = share(codes, "--out", tmp_path / out, *CHEAP, *more)
+        assert done.exit_code == 2
+        assert "database or disk is full" in done.stderr
+        assert "run the same command again: nothing is charged twice" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        spent = read_spent(Path(f"{codes}.ledger"))
+        assert spent > 0
+        monkeypatch.setattr(Journal, "keep", keep)
+        assert share(codes, "--out", tmp_path / out, *CHEAP, *more).exit_code == 0
+        assert read_spent(Path(f"{codes}.ledger")) == spent
+
+
+def test_counts_that_cannot_be_written_leave_those_before(codes, tmp_path, monkeypatch):
+    out = tmp_path / "counts.json"
+    assert share(codes, "--out", out, "--counts", "0.3").exit_code == 0
+    before = out.read_text()
+
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    done = share(codes, "--out", out, "--counts", "0.2")
+    assert done.exit_code == 2
+    assert "counts.json: cannot be written (No space left on device); what was there before" in done.stderr
+    assert out.read_text() == before
+    assert not list(tmp_path.glob(".part*"))
+
+
+@pytest.mark.parametrize("more", [[], ["--plan"], ["--counts", "0.5"]])
+def test_codes_of_another_classification_are_one_sentence_that_names_the_file(tmp_path, more):
+    file = tmp_path / "codes.csv"
+    file.write_text("patient,date,code\n1,2020-01-01,E11.9\n2,2020-01-01,F10.10\n")
+    done = share(file, "--out", tmp_path / f"shared.{'json' if '--counts' in more else 'csv'}", *CHEAP, *more)
+    assert done.exit_code == 2
+    said = "these are codes of ICD-10-CM ('E11.9', 'F10.10'), not of ICD-9-CM; taxonomy = 'icd10' reads them"
+    assert done.stderr == f"{file}: {said}\n"
+    assert {one.name for one in tmp_path.iterdir()} == {"codes.csv"}
+
+
+def test_a_disk_that_fills_midway_loses_nothing_and_charges_once(codes, tmp_path, monkeypatch):
+    out = tmp_path / "shared.csv"
+    assert share(codes, "--out", out, *CHEAP).exit_code == 0
+    before, ledger = out.read_text(), Path(f"{codes}.ledger")
+    spent = read_spent(ledger)
+    with monkeypatch.context() as patch:
+
+        def fail(*_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr("concilium.study.code_sharing._write_owned", fail)
+        done = share(codes, "--out", out, *CHEAP, "--again")
+    assert done.exit_code == 2
+    assert "No space left on device" in done.stderr
+    assert "writes this copy again, free" in done.stderr
+    assert out.read_text() == before
+    assert not list(tmp_path.glob(".part*"))
+    paid = read_spent(ledger)
+    assert paid == 2 * spent
+    assert share(codes, "--out", out, *CHEAP).exit_code == 0
+    assert out.read_text() != before
+    assert read_spent(ledger) == paid
+
+
+def test_errors_call_options_by_their_names(codes, tmp_path):
+    """`--time`, as the command has it, and [codes] time, as a study file has it: not time=."""
+    codes.write_text(codes.read_text().replace("patient,date,code", "patient,whenever,code"))
+    for done in (share(codes, "--plan", *CHEAP), run(write_study(tmp_path, AGREED), "--plan")):
+        assert done.exit_code == 2
+        assert "--time COLUMN (time = under [codes] of a study file)" in done.stderr
+        assert "time=..." not in done.stderr
+    done = share(codes, "--plan", *CHEAP, "--time", "nowhere")
+    assert "[codes] of a study file) names a column 'nowhere' that is not there" in done.stderr
+    assert ": time names" not in done.stderr
+
+
+def test_alpha_of_the_distance_is_a_parameter_of_the_design(codes):
+    designs = [
+        json.loads(share(codes, "--plan", "--json", *CHEAP, "--alpha", alpha).stdout)["design"]
+        for alpha in ("0", "0.5", "1")
+    ]
+    assert [design["alpha"] for design in designs] == [0, 0.5, 1]
+    sharing = CodeSharing(sensitive=["042", "303", "304"], alpha=1, block_size=2).fit()
+    other = CodeSharing(sensitive=["042", "303", "304"], alpha=0, block_size=2).fit()
+    ours = sharing.taxonomy.distances(["042", "303"], 1)[0, 1]
+    assert ours == pytest.approx(1.0)  # with alpha = 1 chapters apart are as far as can be
+    assert find_expected_loss(sharing) != find_expected_loss(other)
+
+
+def test_counts_instead_of_a_copy_by_a_command(codes, tmp_path):
+    done = share(codes, "--counts", "0.5", "--out", tmp_path / "counts.json", *CHEAP)
+    assert done.exit_code == 0, done.output
+    assert "standard deviation of 59.4, at epsilon = 1/2" in done.stdout
+    assert read_spent(Path(f"{codes}.ledger")) == rho_from_pure(Fraction(1, 2))
+    plan = share(codes, "--plan", *CHEAP, "--auxiliary", tmp_path / "counts.json")
+    assert "noisy counts that were charged" in plan.stdout
+    assert "say where the counts go" in share(codes, "--counts", "0.5", *CHEAP).stderr
+
+
+def test_what_a_patient_wants_hidden_is_hidden_for_everyone_so_that_no_wish_shows(codes, tmp_path):
+    wishes = tmp_path / "wishes.csv"
+    wishes.write_text("patient,hide\np1-1,428\np1-2,\np1-3,303; 428\n")
+    refused = share(codes, "--plan", *CHEAP, "--wishes", wishes)
+    assert refused.exit_code == 2
+    assert "patients want codes hidden that are not hidden: 428; name them under choices" in refused.stderr
+    assert "p1-" not in refused.stderr
+    options = [*CHEAP, "--choices", "428,493", "--json"]
+    with_wishes = json.loads(share(codes, "--plan", *options, "--wishes", wishes).stdout)
+    wishes.write_text("patient,hide\n")
+    without = json.loads(share(codes, "--plan", *options).stdout)
+    assert with_wishes["design"] == without["design"]
+    assert {"428", "493"} <= set(without["design"]["sensitive"])

@@ -27,6 +27,7 @@ from small_study import HOSPITALS, SEVERAL, SPLIT, lay_out
 
 PURPOSE = "Who dies of a burn, so that beds can be planned."
 STUDY = SEVERAL.replace('target = "death"', f'target = "death"\npurpose = "{PURPOSE}"') + "[house]\n"
+STUDY = STUDY.replace("[tree]\n", '[tree]\ngrowth = "id3"\n')
 for NAME in HOSPITALS:
     STUDY = STUDY.replace(f'ledger = "{NAME}.ledger"', f'ledger = "{NAME}.ledger"\npolicy = "{NAME}.toml"')
 HOUSE = 'identity = "house.identity"\n'
@@ -396,11 +397,10 @@ def test_terms_that_are_over_are_agreed_to_by_nobody(
 def test_an_unknown_house_is_refused_and_a_pinned_one_is_asked_to_wait(folder: Path) -> None:
     for name in HOSPITALS:
         (folder / f"{name}.toml").write_text('[houses]\nother = "ABCD-EFGH-ABCD-EFGH-ABCD-EFGH-ABCD-EFGH"\n')
+    fingerprint = call("identity", folder / "house.identity").stdout.split()[0]
     result = run(folder)
-    assert is_one_sentence(result, "no site answered", "is not known at this hospital", "[houses]")
-    assert studies(folder, "north") == []
-    fingerprint = call("identity", folder / "house.identity").stdout.strip()
-    assert fingerprint in result.stderr
+    assert is_one_sentence(result, "will refuse", "is not known at this hospital", "[houses]", fingerprint)
+    assert not (folder / "north.ledger").exists()
     for name in HOSPITALS:
         (folder / f"{name}.toml").write_text(f'[houses]\nnetwork = "{fingerprint}"\n[agree]\nmethods = []\n')
     assert "waits for north, south and coast" in run(folder).stderr

@@ -18,8 +18,11 @@ from concilium.codes.attack import (
     guess_events,
     guess_histories,
     judge_guesses,
+    judge_patients,
 )
 from concilium.codes.dependence import DependenceGraph
+from concilium.codes.sharing import CodeSharing
+from concilium.codes.sharing_report import SharingTest
 
 STATES, HIDDEN = 4, 3
 
@@ -136,3 +139,42 @@ def test_precision_counts_guesses_over_hidden_outputs_and_needs_thirty():
     assert precisions[1].value is None
     assert find_largest(precisions) == 0.75
     assert find_largest(precisions[1:]) is None
+
+
+def test_the_attack_on_patients_ranks_those_who_have_it_first():
+    """Against ranks by hand, and where every entry is as it was nothing is left to guess."""
+    rng = np.random.default_rng(5)
+    scores = rng.integers(0, 12, 200).astype(float)
+    having = rng.random(200) < 0.3
+    found = judge_patients(scores, having)
+    pairs = [(a > b) + (a == b) / 2 for a in scores[having] for b in scores[~having]]
+    assert found.auc == pytest.approx(np.mean(pairs))
+    assert judge_patients(scores, np.arange(200) < 20).auc is None  # too few to tell
+    perfect = judge_patients(having.astype(float), having)
+    assert (perfect.auc, perfect.top) == (1.0, 1.0)
+    blind = judge_patients(np.zeros(200), having)
+    assert blind.auc == 0.5
+    assert blind.top == pytest.approx(having.mean())
+
+
+def test_the_attack_on_patients_finds_them_as_epsilon_grows_and_lengths_hide_the_number_of_entries():
+    """303 makes histories longer: the number of entries tells who has it, until histories are cut to public lengths."""
+    rng = np.random.default_rng(6)
+    patients = []
+    for _ in range(3000):
+        codes = rng.choice(["250", "401", "428"], rng.integers(1, 5)).tolist()
+        codes += ["303", "486"] if rng.random() < 0.15 else []
+        patients.append([(float(day), code) for day, code in enumerate(codes)])
+    settled = {"sensitive": ["042", "303", "304"], "max_events": 6, "block_size": 1, "hidden": []}
+    low, high = (
+        SharingTest(sharing, patients).measure().patients
+        for sharing in (CodeSharing(epsilon=e, **settled).fit() for e in ("0.01", 8))
+    )
+    assert high.any_code.auc > 0.95
+    assert high.any_code.top > 0.9
+    assert high.worst[0] == 1
+    # Nothing but the number of entries and what is in the clear is left at epsilon = 0.01.
+    assert low.any_code.auc < 0.95
+    assert low.by_length.auc > 0.7
+    cut = CodeSharing(epsilon="0.01", lengths=[1], **settled).fit()
+    assert SharingTest(cut, patients).measure().patients.by_length.auc == 0.5

@@ -5,11 +5,11 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
+from concilium.codes.agreed_sharing import NOT_FOR_CARE
 from concilium.codes.block_response import BlockResponse
 from concilium.codes.sharing import CodeSharing
 from concilium.codes.sharing_report import (
     BLOT,
-    NOT_FOR_CARE,
     OURS,
     PLAIN,
     SAME,

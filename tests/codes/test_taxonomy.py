@@ -145,8 +145,13 @@ def test_mixed_classifications_are_refused():
         cc.Taxonomy.icd9().normalise_all(["250.00", "E11.9", "F10.10"])
     with pytest.raises(UnknownCode, match=r"ICD-10-CM and ICD-9-CM are mixed \(2 of 3 .* such as '250.00'\)"):
         cc.Taxonomy.icd10().normalise_all(["E11.9", "250.00", "E849.0"])
-    with pytest.raises(UnknownCode, match="these are codes of ICD-10-CM, not of ICD-9-CM"):
+    said = (
+        r"these are codes of ICD-10-CM \('E11.9', 'F10.10'\), not of ICD-9-CM; taxonomy = 'icd10' reads them$"
+    )
+    with pytest.raises(UnknownCode, match=said):
         cc.Taxonomy.icd9().normalise_all(["E11.9", "F10.10"])
+    with pytest.raises(UnknownCode, match=r"'250.00'\), not of ICD-10-CM; taxonomy = 'icd9' reads them$"):
+        cc.Taxonomy.icd10().normalise_all(["250.00"])
 
 
 def test_e_and_v_codes_of_both_classifications_prove_nothing():
@@ -163,7 +168,7 @@ def test_a_heading_is_no_code_unless_it_is_kept():
     assert kept.ancestors("585.9") == ("580-629", "580-589", "585.-")
     assert kept.ancestors("585") == ("580-629", "580-589", "585.-")
     assert set(kept.under("585")) == {"585", *cc.Taxonomy.icd9(digits=5).under("585")}
-    assert kept.describe("585") == "Chronic kidney disease"
+    assert kept.describe("585") == "Chronic kidney disease (CKD)"
     assert set(cc.Taxonomy.icd9(digits=5).codes) < set(kept.codes)
     assert cc.Taxonomy.icd9(digits=3, headings="keep").codes == cc.Taxonomy.icd9(digits=3).codes
 
@@ -177,7 +182,7 @@ def test_icd9_has_its_chapters_sections_categories_and_codes():
     names = [taxonomy.describe(node) for node in ("290-319", "300-316", "304", "304.01")]
     assert names == [
         "Mental disorders",
-        "Neurotic, personality and other nonpsychotic mental disorders",
+        "Neurotic disorders, personality disorders, and other nonpsychotic mental disorders",
         "Drug dependence",
         "Opioid type dependence, continuous",
     ]
@@ -294,3 +299,58 @@ def test_what_is_no_tree_is_said(tmp_path, table, problem):
         return
     with pytest.raises(RecordsError, match=problem):
         cc.Taxonomy.read(path)
+
+
+def test_categories_of_icd9_have_their_official_titles():
+    """The tabular list of ICD-9-CM, and never a title that was put together from those of codes."""
+    taxonomy = cc.Taxonomy.icd9()
+    official = {
+        "571": "Chronic liver disease and cirrhosis",
+        "305": "Nondependent abuse of drugs",
+        "584": "Acute kidney failure",
+        "V55": "Attention to artificial openings",
+        "780": "General symptoms",
+        "996": "Complications peculiar to certain specified procedures",
+        "282": "Hereditary hemolytic anemias",
+        "585": "Chronic kidney disease (CKD)",
+    }
+    assert {code: taxonomy.describe(code) for code in official} == official
+    titles = [taxonomy.describe(code) for code in taxonomy.codes]
+    assert len(titles) == 1234
+    assert not [title for title in titles if not title or title.endswith(" more")]
+    # A subcategory has none: its category's, with its number.
+    assert cc.Taxonomy.icd9(digits=4).describe("305.0") == "Nondependent abuse of drugs (305.0)"
+
+
+def test_medications_and_procedures_are_trees_of_beginnings(tmp_path):
+    path = tmp_path / "atc.csv"
+    path.write_text(
+        "code,title\nA,Alimentary\nA10BA02,metformin\nA10BA03,buformin\nN07BC01,buprenorphine\nN07BC02,methadone\n"
+    )
+    atc = cc.Taxonomy.read_codes(path, "atc", title="title")
+    assert atc.codes == ("A10BA02", "A10BA03", "N07BC01", "N07BC02")
+    assert atc.ancestors("A10BA02") == ("A", "A10", "A10B", "A10BA")
+    assert atc.under("N07") == ("N07BC01", "N07BC02")
+    assert (atc.describe("N07BC02"), atc.describe("A")) == ("methadone", "Alimentary")
+    near, far = atc.distances(["A10BA02", "A10BA03", "N07BC01"])[0, 1:]
+    assert near < far
+    sharing = cc.CodeSharing(f"atc:{path}", sensitive=["N07BC"], epsilon=1, max_events=3, block_size=1).fit()
+    shared = sharing.share([[(0, "A10BA02"), (1, "N07BC02")]] * 20)
+    assert set(shared.labels) <= set(atc.codes)
+    (tmp_path / "procedures.csv").write_text("code\n36.10\n36.11\n39.61\n")
+    assert cc.Taxonomy.read_codes(tmp_path / "procedures.csv", "icd9-procedures").under("36") == (
+        "3610",
+        "3611",
+    )
+    with pytest.raises(StudyError, match="has no code of 7 characters"):
+        cc.Taxonomy.read_codes(tmp_path / "procedures.csv", "icd10-pcs")
+    with pytest.raises(RecordsError, match="there is no column 'kode'"):
+        cc.Taxonomy.read_codes(path, "atc", code="kode")
+
+
+def test_a_file_of_another_version_is_one_short_sentence():
+    """A hundred codes that are not in the classification are counted, and ten are named."""
+    with pytest.raises(UnknownCode) as error:
+        cc.Taxonomy.icd10(7).normalise_all([f"U{number:02}.{number % 10}" for number in range(10, 99)])
+    assert str(error.value).endswith("more")
+    assert len(str(error.value)) < 1500

@@ -57,7 +57,8 @@ def test_mimic_demo():
     with pytest.raises(cc.errors.UnknownCode) as refused:
         cc.Taxonomy.icd9(digits=5).normalise_all(sequences.labels)
     assert len(refused.value.unknown) == 20
-    assert str(refused.value).count("a heading of") == 20
+    assert str(refused.value).count("a heading of") == 10
+    assert "and 10 more" in str(refused.value)
     taxonomy = cc.Taxonomy.icd9(digits=5, headings="keep")
     names = taxonomy.normalise_all(sequences.labels)
     assert [name.replace(".", "") for name in names] == list(sequences.labels)

@@ -21,7 +21,7 @@ import pytest
 
 from concilium import policy
 from concilium.console import gateway as web
-from concilium.console.gateway import MOST_BYTES, Gateway, GatewayReply, read_message
+from concilium.console.gateway import MOST_BYTES, Gateway, _GatewayReply, read_message
 from concilium.errors import ConciliumError, MissingExtra, PolicyError
 
 RULES = """
@@ -235,7 +235,7 @@ def test_a_fault_of_ours_lets_nothing_out_and_logs_only_its_name(
     monkeypatch.setattr(type(gateway.graphs), "decide", fail)
     with caplog.at_level("INFO", logger="concilium.gateway"):
         reply = gateway.handle(json.dumps(GRAPH).encode())
-    assert reply == GatewayReply(500, {"error": web.FAILED})
+    assert reply == _GatewayReply(500, {"error": web.FAILED})
     assert "MRN-7" not in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
@@ -256,7 +256,7 @@ def test_a_port_that_is_taken_is_said() -> None:
 def test_without_the_extra_the_command_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(MissingExtra, match=r"concilium\[web\]"):
-        web.make_server(web.WebApp(Gateway(policy.parse("graph N { node x; }"))))
+        web._make_server(web._WebApp(Gateway(policy.parse("graph N { node x; }"))))
 
 
 def test_random_bytes_and_damaged_messages_are_answered_without_a_fault() -> None:

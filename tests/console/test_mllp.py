@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import http.client
 import logging
 import re
@@ -23,9 +25,18 @@ from typer.testing import CliRunner
 
 from concilium import policy
 from concilium.cli.main import app
-from concilium.console.acknowledgement import V2Header, make_acknowledgement, read_acknowledgement
+from concilium.console import mllp
 from concilium.console.gateway import MOST_BYTES, Gateway, listen, write_address
-from concilium.console.mllp import END, START, MllpChannel, Patience, running
+from concilium.console.mllp import (
+    END,
+    START,
+    MllpChannel,
+    Patience,
+    _make_acknowledgement,
+    _read_acknowledgement,
+    _V2Header,
+    running,
+)
 from concilium.errors import ConciliumError
 
 RULES = """
@@ -66,8 +77,8 @@ class Hospital:
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.received: list[bytes] = []
-        self.answer: Callable[[bytes], bytes | None] = lambda data: make_acknowledgement(
-            V2Header.read(data), "A"
+        self.answer: Callable[[bytes], bytes | None] = lambda data: _make_acknowledgement(
+            _V2Header.read(data), "A"
         )
         self.listener = listen(host, 0, "")
         self.port = self.listener.getsockname()[1]
@@ -132,6 +143,11 @@ def answer_of(data: bytes) -> list[str]:
     return msa.split("|")[1:]
 
 
+def gateway_lines(caplog: Any) -> list[str]:
+    """Lines of the gateway alone: garbage of earlier tests may be logged meanwhile."""
+    return [record.getMessage() for record in caplog.records if record.name == "concilium.gateway"]
+
+
 FILTERED = (
     rb"MSH|^~\&|LAB|NORTH|EHR|SOUTH|20200228||ORU^R01|MSG7|P|2.5.1" + b"\rPID|1||HASH||\rOBX|1|NM|GLU||6.5\r"
 )
@@ -168,7 +184,7 @@ def test_a_rule_refuses_and_nothing_goes_on(port: int, hospital: Hospital, caplo
         reply = send(port, frame(message(patient="PID|1||MRN7||ROE^ANN" + "|" * 14 + "123-45-6789")))
     assert answer_of(reply) == ["AE", "MSG7", "refused by graph identity"]
     assert hospital.received == []
-    assert caplog.messages == ["refused hl7 by identity"]
+    assert gateway_lines(caplog) == ["refused hl7 by identity"]
 
 
 def test_several_messages_on_one_connection_in_order(port: int, hospital: Hospital) -> None:
@@ -178,7 +194,7 @@ def test_several_messages_on_one_connection_in_order(port: int, hospital: Hospit
         connection.sendall(b"\r\n" + frame(message("LAST")))
         assert answer_of(read_one(connection)) == ["AA", "LAST"]
     assert replies == [["AA", f"M{number}"] for number in range(20)]
-    assert [V2Header.read(data)[10] for data in hospital.received] == [*(f"M{n}" for n in range(20)), "LAST"]
+    assert [_V2Header.read(data)[10] for data in hospital.received] == [*(f"M{n}" for n in range(20)), "LAST"]
 
 
 def test_many_senders_at_once_each_get_their_own(port: int, hospital: Hospital) -> None:
@@ -220,10 +236,8 @@ def test_what_cannot_be_read_goes_no_further(
         connection.sendall(frame(message("NEXT")))
         assert answer_of(read_one(connection)) == ["AA", "NEXT"]
     assert answer_of(reply) == answer
-    assert [V2Header.read(one)[10] for one in hospital.received] == ["NEXT"]
-    # Of the gateway alone: the garbage of earlier tests may speak up meanwhile.
-    own = [record.getMessage() for record in caplog.records if record.name == "concilium.gateway"]
-    assert own[0] == "error hl7"
+    assert [_V2Header.read(one)[10] for one in hospital.received] == ["NEXT"]
+    assert gateway_lines(caplog)[0] == "error hl7"
     assert "ROE" not in caplog.text + reply.decode()
 
 
@@ -290,11 +304,11 @@ def test_a_message_may_come_in_pieces(port: int, hospital: Hospital) -> None:
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (lambda data: make_acknowledgement(V2Header.read(data), "E", "no"),
+        (lambda data: _make_acknowledgement(_V2Header.read(data), "E", "no"),
          ["AE", "MSG7", "the receiver did not take it"]),
-        (lambda data: make_acknowledgement(V2Header.read(data), "R"),
+        (lambda data: _make_acknowledgement(_V2Header.read(data), "R"),
          ["AR", "MSG7", "the receiver did not take it"]),
-        (lambda data: make_acknowledgement(V2Header.read(message("OTHER")), "A"), None),
+        (lambda data: _make_acknowledgement(_V2Header.read(message("OTHER")), "A"), None),
         (lambda data: b"MSH|^~\\&|\rMSA|XX|MSG7\r", None),
         (lambda data: b"thank you", None),
     ],
@@ -307,8 +321,8 @@ def test_accepted_is_said_only_after_the_receiver_has_said_it(
         reply = answer_of(send(port, frame(message())))
     unreached = ["AR", "MSG7", "the receiver could not be reached or did not answer; send it again"]
     assert reply == (told or unreached)
-    assert caplog.messages[-1].startswith("undelivered hl7")
-    hospital.answer = lambda data: make_acknowledgement(V2Header.read(data), "A")
+    assert gateway_lines(caplog)[-1].startswith("undelivered hl7")
+    hospital.answer = lambda data: _make_acknowledgement(_V2Header.read(data), "A")
     assert answer_of(send(port, frame(message()))) == ["AA", "MSG7"]
 
 
@@ -327,7 +341,7 @@ def test_a_receiver_that_comes_back_is_connected_to_again(port: int, hospital: H
         hospital.answer = once
         connection.sendall(frame(message("ONE")))
         assert answer_of(read_one(connection))[:2] == ["AR", "ONE"]
-        hospital.answer = lambda data: make_acknowledgement(V2Header.read(data), "A")
+        hospital.answer = lambda data: _make_acknowledgement(_V2Header.read(data), "A")
         connection.sendall(frame(message("TWO")))
         assert answer_of(read_one(connection)) == ["AA", "TWO"]
 
@@ -382,7 +396,7 @@ def test_enhanced_mode_is_answered_as_it_asks(
     }
     good, plain = hospital.received
     assert {place: good.split(b"\r")[0].decode().split("|")[place] for place in goes_on} == goes_on
-    assert V2Header.read(plain)[10] == "PLAIN"
+    assert _V2Header.read(plain)[10] == "PLAIN"
 
 
 @pytest.mark.parametrize(
@@ -400,8 +414,8 @@ def test_enhanced_mode_is_answered_as_it_asks(
 @pytest.mark.parametrize(
     ("receiver", "code"),
     [
-        (lambda data: make_acknowledgement(V2Header.read(data), "E"), "E"),
-        (lambda data: make_acknowledgement(V2Header.read(data), "R"), "R"),
+        (lambda data: _make_acknowledgement(_V2Header.read(data), "E"), "E"),
+        (lambda data: _make_acknowledgement(_V2Header.read(data), "R"), "R"),
         (lambda data: b"thank you", "R"),
     ],
 )
@@ -434,7 +448,7 @@ def test_the_applications_answer_after_the_neighbours_is_not_taken_for_the_next_
     port: int, hospital: Hospital
 ) -> None:
     def answer_twice(data: bytes) -> bytes:
-        control = V2Header.read(data)[10]
+        control = _V2Header.read(data)[10]
         return END.join(
             [f"MSH|^~\\&|\rMSA|CA|{control}\r".encode(), START + f"MSH|^~\\&|\rMSA|AA|{control}\r".encode()]
         )
@@ -449,7 +463,7 @@ def test_the_applications_answer_after_the_neighbours_is_not_taken_for_the_next_
 def test_a_control_id_that_a_rule_changes_is_the_receivers_own(hospital: Hospital) -> None:
     with channel(hospital.port, "graph I { node x + substitute x.MSH.10 =~ /MSG/ID/; }") as port:
         assert answer_of(send(port, frame(message()))) == ["AA", "MSG7"]
-    assert V2Header.read(hospital.received[0])[10] == "ID7"
+    assert _V2Header.read(hospital.received[0])[10] == "ID7"
 
 
 def test_character_sets_come_through(port: int, hospital: Hospital) -> None:
@@ -473,7 +487,25 @@ def test_a_fault_of_ours_lets_nothing_out_and_logs_only_its_name(
     assert (code, control) == ("AR", "MSG7")
     assert "nothing was let out" in said
     assert hospital.received == []
-    assert caplog.messages == ["failure hl7: ZeroDivisionError"]
+    assert gateway_lines(caplog) == ["failure hl7: ZeroDivisionError"]
+
+
+def test_a_connection_that_is_closing_when_the_channel_stops_is_not_left_pending(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    closing = threading.Event()
+
+    async def close_slowly(writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        closing.set()
+        await asyncio.sleep(1)
+
+    monkeypatch.setattr(mllp, "close", close_slowly)
+    with channel(hospital.port) as port:
+        assert answer_of(send(port, frame(message()))) == ["AA", "MSG7"]
+        assert closing.wait(20)
+    gc.collect()
+    assert "MllpChannel" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -490,7 +522,7 @@ def test_a_fault_of_ours_lets_nothing_out_and_logs_only_its_name(
     ],
 )
 def test_acknowledgements_are_read(data: bytes, read: tuple[str, str] | None) -> None:
-    assert read_acknowledgement(data) == read
+    assert _read_acknowledgement(data) == read
 
 
 def test_messages_can_also_be_posted(hospital: Hospital) -> None:

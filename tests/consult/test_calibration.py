@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from concilium.consult.calibration import SIDE, draw_calibration, find_ticks
+from concilium.consult.curves import DOTS_SIDE, _find_ticks, draw_calibration
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -38,8 +38,8 @@ def test_dots_of_right_predictions_lie_on_the_line_and_others_above_or_below() -
     x1, y1, x2, y2 = diagonal(picture)
     heights = [y1 + (x - x1) * (y2 - y1) / (x2 - x1) - y for x, y in dots(picture)]
     assert heights[0] == pytest.approx(0, abs=0.2)
-    assert heights[1] == pytest.approx(SIDE * 4 / 8, abs=0.2)  # from 2 to 10, a tick at every 2
-    assert heights[2] == pytest.approx(-SIDE * 4 / 8, abs=0.2)
+    assert heights[1] == pytest.approx(DOTS_SIDE * 4 / 8, abs=0.2)  # from 2 to 10, a tick at every 2
+    assert heights[2] == pytest.approx(-DOTS_SIDE * 4 / 8, abs=0.2)
 
 
 def test_every_dot_says_how_many_patients_it_stands_for() -> None:
@@ -64,7 +64,7 @@ def test_every_dot_is_inside(pairs: list[tuple[float, float]]) -> None:
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
 @example(-5e-324, 1e9)
 def test_ticks_are_even_and_hold_everything(low: float, width: float) -> None:
-    ticks = find_ticks(low, low + width)
+    ticks = _find_ticks(low, low + width)
     assert ticks[0] <= low + 1e-6 * abs(low)
     assert ticks[-1] >= low + width - 1e-6 * abs(low)
     assert 2 <= len(ticks) <= 8
@@ -74,9 +74,9 @@ def test_ticks_are_even_and_hold_everything(low: float, width: float) -> None:
 
 
 def test_round_numbers_are_ticks() -> None:
-    assert find_ticks(0.5, 9.4) == [0, 2, 4, 6, 8, 10]
-    assert find_ticks(5400, 19_300) == [5000, 10_000, 15_000, 20_000]
-    assert find_ticks(0, 0)[0] == 0
+    assert _find_ticks(0.5, 9.4) == [0, 2, 4, 6, 8, 10]
+    assert _find_ticks(5400, 19_300) == [5000, 10_000, 15_000, 20_000]
+    assert _find_ticks(0, 0)[0] == 0
 
 
 def test_a_name_cannot_write_svg() -> None:

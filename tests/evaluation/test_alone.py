@@ -9,16 +9,9 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.evaluation import alone
-from concilium.evaluation.alone import (
-    cross_validate,
-    deal_patients,
-    fit_alone,
-    join,
-    pool,
-    select_patients,
-)
-from concilium.evaluation.leave_out import Predictions
-from concilium.records.table import Coded, Numbers
+from concilium.evaluation.alone import _deal_patients, cross_validate, fit_alone, join, pool
+from concilium.evaluation.leave_out import Predictions, select_patients
+from concilium.records.columns import Coded, Numbers
 
 ROWS = [
     {"id": f"p{i}", "a": i % 3, "b": "xyz"[i % 7 % 3], "age": 20 + i * 7 % 60, "y": i * i % 11 % 3 % 2}
@@ -35,20 +28,20 @@ def make():
 
 @given(st.lists(st.sampled_from(["yes", "no", None]), min_size=1, max_size=80), st.integers(2, 10))
 def test_folds_are_of_like_size_and_mixture(outcomes, folds):
-    dealt = deal_patients(outcomes, folds, "site", "division")
+    dealt = _deal_patients(outcomes, folds, "site", "division")
     counts = np.bincount(dealt, minlength=folds)
     assert counts.max() - counts.min() <= 1
     for value in set(outcomes):
         here = np.bincount(dealt[[o == value for o in outcomes]], minlength=folds)
         assert here.max() - here.min() <= 1
-    assert (dealt == deal_patients(outcomes, folds, "site", "division")).all()
+    assert (dealt == _deal_patients(outcomes, folds, "site", "division")).all()
 
 
 def test_another_study_or_site_deals_otherwise():
     outcomes = ["yes", "no"] * 20
-    dealt = deal_patients(outcomes, 10, "north", "burns")
-    assert (dealt != deal_patients(outcomes, 10, "north", "falls")).any()
-    assert (dealt != deal_patients(outcomes, 10, "south", "burns")).any()
+    dealt = _deal_patients(outcomes, 10, "north", "burns")
+    assert (dealt != _deal_patients(outcomes, 10, "north", "falls")).any()
+    assert (dealt != _deal_patients(outcomes, 10, "south", "burns")).any()
 
 
 def test_every_patient_is_predicted_by_a_model_of_the_others():
@@ -57,7 +50,7 @@ def test_every_patient_is_predicted_by_a_model_of_the_others():
         lambda: cc.DecisionTree("y", "age >= 30", **OPTIONS), "north", records, classes=[0, 1], division="s"
     )
     chosen = [row for row in ROWS if row["age"] >= 30]
-    dealt = deal_patients([row["y"] for row in chosen], 10, "north", "s")
+    dealt = _deal_patients([row["y"] for row in chosen], 10, "north", "s")
     expected = []
     for fold in range(10):
         others = [row for row, at in zip(chosen, dealt, strict=True) if at != fold]
@@ -82,7 +75,7 @@ def test_rules_of_a_hospital_alone_are_made_of_all_its_other_patients():
     rows = [{**row, "cost": row["age"] + place} for place, row in enumerate(ROWS)]
     records = cc.Records.from_rows(rows, schema={"age": "number", "cost": "number"})
     said = cross_validate(number, "north", records, classes=[], division="s", folds=3)
-    dealt = deal_patients(records.values("cost"), 3, "north", "s")
+    dealt = _deal_patients(records.values("cost"), 3, "north", "s")
     expected = []
     for fold in range(3):
         model = fit_alone(number, "north", records.take(dealt != fold))
@@ -102,7 +95,9 @@ def test_a_hospital_with_fewer_patients_than_folds_has_no_model_of_its_own():
 def test_at_home_nothing_is_withheld():
     # About one value for every patient, and fewer patients than a hospital would answer others about.
     rows = [{"ward": f"w{i // 2}", "y": i // 2 % 2} for i in range(24)]
-    assert fit_alone(lambda: cc.DecisionTree("y"), "n", cc.Records.from_rows(rows)).attributes_ == ["ward"]
+    assert fit_alone(
+        lambda: cc.DecisionTree("y", growth="id3"), "n", cc.Records.from_rows(rows)
+    ).attributes_ == ["ward"]
     assert fit_alone(lambda: cc.DecisionTree("y"), "n", cc.Records.from_rows(rows[:3])).classes_ == [0, 1]
 
 
@@ -146,7 +141,7 @@ def test_nobody_is_predicted_by_an_intercept_fitted_to_him(monkeypatch):
     truth = [int(one) for one in dice.random(400) < risk**0.3]
     rows = np.column_stack([1 - risk, risk]).tolist()
     folds = dice.integers(0, 10, 400)
-    monkeypatch.setattr(alone, "deal_patients", lambda *_: folds)
+    monkeypatch.setattr(alone, "_deal_patients", lambda *_: folds)
 
     def adapt(outcomes):
         said = Predictions("north", (0, 1), outcomes, [0] * 400, rows, rows)

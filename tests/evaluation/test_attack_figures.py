@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from concilium.errors import ModelError
-from concilium.evaluation.attack_figures import FALSE_ALARMS, measure_attack, measure_threshold_attack
+from concilium.evaluation.attacks import FALSE_ALARMS, _measure_attack, measure_threshold_attack
 
 SCORES = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=30)
 
@@ -34,7 +34,7 @@ def found_by_brute_force(members, others, alarms):
 @given(SCORES, SCORES, st.integers(-3, 3))
 def test_figures_are_those_of_brute_force(inside, outside, threshold):
     members, others = np.array(inside), np.array(outside)
-    figures = measure_attack(members, others, lambda mean: threshold, resamples=2)
+    figures = _measure_attack(members, others, lambda mean: threshold, resamples=2)
     assert figures.advantage.value == pytest.approx(
         np.mean(members >= threshold) - np.mean(others >= threshold)
     )
@@ -50,7 +50,7 @@ def test_figures_are_those_of_brute_force(inside, outside, threshold):
 @given(SCORES, SCORES)
 def test_members_found_at_few_false_alarms_are_those_of_brute_force(inside, outside):
     members, others = np.array(inside), np.repeat(outside, 100)
-    found = measure_attack(members, others, lambda mean: 0.0, resamples=2).found["0.01"]
+    found = _measure_attack(members, others, lambda mean: 0.0, resamples=2).found["0.01"]
     assert found is not None
     assert found.value == pytest.approx(found_by_brute_force(members, others, 0.01))
 
@@ -61,7 +61,7 @@ def test_who_knows_nothing_gains_nothing(score, inside, outside):
     members, others = np.full(inside, score), np.full(100 * outside, score)
     for figures in (
         measure_threshold_attack(members, others, resamples=20),
-        measure_attack(members, others, lambda mean: 0.0, resamples=20),
+        _measure_attack(members, others, lambda mean: 0.0, resamples=20),
     ):
         assert (figures.advantage.low, figures.advantage.value, figures.advantage.high) == (0, 0, 0)
         assert figures.auc.value == pytest.approx(0.5)
@@ -86,7 +86,7 @@ def test_two_normals_have_the_advantage_of_the_closed_form():
         return (1 + math.erf(x / math.sqrt(2))) / 2
 
     draw = np.random.default_rng(5)
-    figures = measure_attack(
+    figures = _measure_attack(
         draw.normal(1, 1, 5_000), draw.normal(0, 1, 5_000), lambda mean: 0.5, resamples=300
     )
     closed = [2 * phi(0.5) - 1, phi(1 / math.sqrt(2)), 1 - phi(2.3263 - 1)]
@@ -117,7 +117,7 @@ def test_yeom_s_threshold_is_the_mean_loss_of_the_members():
 
 def test_an_attack_on_nobody_is_an_error():
     with pytest.raises(ModelError, match="at least one member"):
-        measure_attack(np.array([]), np.array([1.0]), lambda mean: 0.0)
+        _measure_attack(np.array([]), np.array([1.0]), lambda mean: 0.0)
 
 
 def test_the_same_seed_gives_the_same_figures():

@@ -9,11 +9,11 @@ import pytest
 
 import concilium as cc
 from concilium.errors import ModelError
-from concilium.evaluation.attribute_attack import (
+from concilium.evaluation.attacks import (
+    _compare_guesses,
+    _list_candidates,
+    _name_quarter,
     attack_attribute,
-    compare_guesses,
-    list_candidates,
-    name_quarter,
 )
 from concilium.evaluation.audited_patients import AuditedPatients
 from concilium.records.columns import Coded, Numbers
@@ -42,7 +42,7 @@ def test_what_a_model_knows_by_heart_is_inferred_of_members_only():
         for _ in range(600)
     ]
     patients = audit(rows, 300, CODES)
-    figures = attack_attribute(fit(patients, cc.DecisionTree("y")), patients, "secret")
+    figures = attack_attribute(fit(patients, cc.DecisionTree("y", growth="id3")), patients, "secret")
     assert figures.asked
     assert (figures.members, figures.others, figures.learned_from) == (300, 150, 150)
     for way in ("model", "both"):
@@ -104,20 +104,20 @@ def test_numbers_are_guessed_by_quarters_and_from_models_of_numbers():
 
 def test_candidates_have_the_places_of_patients_own_values():
     column = Numbers(np.array([1.0, 2.0, 3.0, 4.0, np.nan, 100.0]))
-    candidates = list_candidates(column, np.array([True] * 4 + [False] * 2), "x")
+    candidates = _list_candidates(column, np.array([True] * 4 + [False] * 2), "x")
     assert candidates.place.tolist() == [0, 1, 2, 3, -1, 3]
     assert [float(tried.numbers[0]) for tried in candidates.tried] == [1, 2, 3, 4]
     assert candidates.names == ["below 1.75", "from 1.75 below 2.5", "from 2.5 below 3.25", "from 3.25"]
-    assert name_quarter(np.array([2.0]), 1) == "from 2"
+    assert _name_quarter(np.array([2.0]), 1) == "from 2"
     coded = Coded(np.array([1, 2, 0, 3], dtype=np.uint8), ("a", "b", "c"))
-    candidates = list_candidates(coded, np.array([True, True, True, False]), "x")
+    candidates = _list_candidates(coded, np.array([True, True, True, False]), "x")
     assert candidates.names == ["a", "b"]
     assert candidates.place.tolist() == [0, 1, -1, -1]
 
 
 def test_guesses_have_binomial_intervals():
     right = np.arange(400) % 4 == 0
-    guess = compare_guesses(right, right, 2000, np.random.default_rng(0))
+    guess = _compare_guesses(right, right, 2000, np.random.default_rng(0))
     assert guess.members.value == 0.25
     assert guess.advantage.value == 0
     width = 1.96 * (0.25 * 0.75 / 400) ** 0.5

@@ -10,9 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
-from concilium.evaluation.comparison import compare, contrast, learn_in_every_way, tally, wrong
+from concilium.evaluation.comparison import (
+    _contrast,
+    _wrong,
+    compare,
+    estimate_difference,
+    learn_in_every_way,
+    tally,
+)
 from concilium.evaluation.folds import learn_folds
-from concilium.evaluation.intervals import estimate_difference
 from concilium.evaluation.leave_out import Predictions, find_classes, leave_sites_out, predict_at
 
 
@@ -56,9 +62,9 @@ def test_wrongly_diagnosed_patients_are_counted_and_small_hospitals_told_apart()
 
 
 def test_one_site_tells_no_interval_and_nobody_no_figures():
-    assert contrast({"a": LOCAL["a"]}, FEDERATED) is None
+    assert _contrast({"a": LOCAL["a"]}, FEDERATED) is None
     assert tally([], 1) == {"patients": 0, "wrong": 0}
-    assert wrong(said("a", [], [])) == 0
+    assert _wrong(said("a", [], [])) == 0
 
 
 @st.composite

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import HouseError
-from concilium.evaluation.folds import learn_folds
+from concilium.evaluation.folds import _plant, learn_folds
 from concilium.evaluation.leave_out import leave_bands_out, leave_sites_out
-from concilium.evaluation.shared_tables import plant
 from strategies import federations
 
 ROWS = [
@@ -42,12 +41,12 @@ def learn(folds, sites, house=None, **tree):
         members = sites.values() if fold is None else [sites[name] for name in fold.learn]
         return cc.House(list(members), **(house or {}))
 
-    return learn_folds(lambda: cc.DecisionTree("y", **tree), folds, open_house)
+    return learn_folds(lambda: cc.DecisionTree("y", **{"growth": "id3", **tree}), folds, open_house)
 
 
 def fit_alone(tables, fold, policies=None, **tree):
     sites = open_sites({name: tables[name] for name in fold.learn}, policies)
-    return cc.DecisionTree("y", **tree).fit(cc.House(list(sites.values())))
+    return cc.DecisionTree("y", **{"growth": "id3", **tree}).fit(cc.House(list(sites.values())))
 
 
 def sizes_of(tables):
@@ -71,11 +70,20 @@ class Crashing:
 @st.composite
 def limits(draw):
     chosen = {"max_depth": draw(st.one_of(st.none(), st.integers(0, 3))), "min_leaf": draw(st.integers(1, 3))}
+    chosen["growth"] = draw(st.sampled_from(["readable", "id3"]))
     if draw(st.booleans()):
         chosen["criterion"] = "gain-ratio"
     if draw(st.booleans()):
         chosen["reduce"] = draw(st.sampled_from([0, 0.2]))
     return chosen
+
+
+def test_folds_without_any_attribute_have_the_classes_of_their_own_sites():
+    tables = {"s0": [{"y": "no"}] * 10 + [{"y": "yes"}], "s1": [{"y": "no"}] * 4}
+    folds = leave_bands_out(sizes_of(tables), 2)
+    learned = learn(folds, open_sites(tables), growth="readable")
+    alone = [fit_alone(tables, fold, growth="readable") for fold in folds]
+    assert [model.body for model in learned.models] == [model.body for model in alone]
 
 
 @given(federations(most_sites=6), st.data(), limits())
@@ -103,7 +111,13 @@ def test_every_fold_is_the_model_of_its_sites_alone(tables, data, tree):
 
 
 @pytest.mark.parametrize(
-    "tree", [{}, {"bins": {"age": [30, 40, 50, 60, 70]}, "cutoffs": 2}, {"bins": {"age": [40, 60]}}]
+    "tree",
+    [
+        {"attributes": ["a", "b", "c"]},
+        {"growth": "readable", "min_leaf": 1},
+        {"bins": {"age": [30, 40, 50, 60, 70]}, "cutoffs": 2},
+        {"bins": {"age": [40, 60]}},
+    ],
 )
 def test_numbers_are_asked_for_and_charged_once(tree):
     tables = parts()
@@ -123,6 +137,21 @@ def test_numbers_are_asked_for_and_charged_once(tree):
         charged = [entry for entry in site.ledger.entries() if entry.question]
         assert len(charged) == learned.card.rounds
         assert sum(entry.numbers for entry in charged) == numbers([learned.card]) / len(sites)
+
+
+def test_folds_that_cut_a_number_elsewhere_share_a_question():
+    """Each hospital has ages of its own, so that the quantiles of each fold are others."""
+    tables = {
+        f"s{i}": [{"age": 20.5 + 13 * i + n * (7 + 2 * i) % 31, "y": n * (i + 3) % 7 % 2} for n in range(60)]
+        for i in range(5)
+    }
+    folds = leave_sites_out(sizes_of(tables))
+    for growth in ("readable", "id3"):
+        learned = learn(folds, open_sites(tables), growth=growth, min_leaf=3)
+        assert learned.together == 5
+        assert len({tuple(model.body.bins["age"]) for model in learned.models}) > 1
+        alone = [fit_alone(tables, fold, growth=growth, min_leaf=3) for fold in folds]
+        assert [model.body for model in learned.models] == [model.body for model in alone]
 
 
 def test_the_cards_say_how_it_was_done():
@@ -160,7 +189,7 @@ def test_masked_folds_are_learned_alone_which_the_sites_themselves_refuse():
         learn(leave_sites_out(sizes_of(parts())), open_sites(parts()), release="masked")
 
 
-@pytest.mark.parametrize(("name", "value"), [("folds.AT_ONCE", 2), ("shared_tables.MOST_NUMBERS", 50)])
+@pytest.mark.parametrize(("name", "value"), [("folds.AT_ONCE", 2), ("folds.MOST_NUMBERS", 50)])
 def test_few_at_a_time_gives_the_same(monkeypatch, name, value):
     monkeypatch.setattr(f"concilium.evaluation.{name}", value)
     tables = parts()
@@ -182,7 +211,7 @@ def test_a_lost_site_leaves_the_folds_of_the_rest(monkeypatch, lose_after, at_on
     stayed = {name: rows for name, rows in tables.items() if name != "s3"}
     for fold, model in zip(folds, learned.models, strict=True):
         rest = [cc.Site(n, cc.Records.from_rows(stayed[n])) for n in fold.learn if n in stayed]
-        assert model.body == cc.DecisionTree("y").fit(cc.House(rest)).body
+        assert model.body == cc.DecisionTree("y", growth="id3").fit(cc.House(rest)).body
     assert [loss.site for loss in learned.card.dropouts] == ["s3"]
 
 
@@ -233,7 +262,7 @@ GROUPS = st.sets(st.integers(0, 2), min_size=1, max_size=2).map(lambda group: tu
 @given(st.lists(st.lists(st.tuples(st.integers(0, 3), GROUPS), max_size=4, unique=True), max_size=8))
 def test_a_planted_tree_leads_to_every_node(paths):
     paths = [tuple(path) for path in paths]
-    splits, ends = plant(paths, [3, 3, 3, 3])
+    splits, ends = _plant(paths, [3, 3, 3, 3])
     reached = {0: ()}
     for split in splits:
         for child in set(split.children) - {-1}:
@@ -250,6 +279,6 @@ def test_folds_of_grouped_and_pruned_trees_are_learned_together_too(options):
     learned = learn(folds, open_sites(tables), bins={"age": [30, 45, 60]}, **options)
     assert learned.together == len(folds)
     for fold, model in zip(folds, learned.models, strict=True):
-        alone = cc.DecisionTree("y", bins={"age": [30, 45, 60]}, **options)
+        alone = cc.DecisionTree("y", growth="id3", bins={"age": [30, 45, 60]}, **options)
         alone.fit(cc.House(list(open_sites({name: tables[name] for name in fold.learn}).values())))
         assert model.body == alone.body

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from concilium.errors import StudyError
-from concilium.evaluation.intervals import Interval, estimate_difference, probability_within, t_quantile
+from concilium.evaluation.comparison import _Interval, _probability_within, estimate_difference, t_quantile
 
 FOLDS = st.lists(st.tuples(st.floats(-1, 1), st.integers(1, 500)), min_size=2, max_size=40)
 
@@ -28,7 +28,7 @@ def test_the_quantile_is_that_of_students_t(freedom: int, confidence: float) -> 
 def test_the_probability_is_that_of_students_t(freedom: int, t: float) -> None:
     angle = math.atan(t / math.sqrt(freedom))
     expected = special.betainc(0.5, freedom / 2, t * t / (freedom + t * t))
-    assert probability_within(angle, freedom) == pytest.approx(expected, abs=1e-12)
+    assert _probability_within(angle, freedom) == pytest.approx(expected, abs=1e-12)
 
 
 @given(FOLDS, st.floats(0.5, 0.99))
@@ -70,7 +70,7 @@ def test_what_is_significant_leaves_zero_out() -> None:
     assert estimate_difference([0.1, 0.11, 0.12], [10, 10, 10]).significant
     assert estimate_difference([-0.1, -0.11, -0.12], [10, 10, 10]).significant
     assert not estimate_difference([-0.1, 0.11, 0.0], [10, 10, 10]).significant
-    assert str(Interval(0.1, 0.02, 0.05, 0.15, 3, 0.95)) == "+0.100 (+0.050 to +0.150)"
+    assert str(_Interval(0.1, 0.02, 0.05, 0.15, 3, 0.95)) == "+0.100 (+0.050 to +0.150)"
 
 
 def test_folds_without_patients_do_not_count() -> None:

@@ -29,7 +29,8 @@ from concilium.evaluation.leave_out import (
 )
 from concilium.evaluation.summary import summarise
 from concilium.protocol.card import Card
-from concilium.records.table import Records, Value
+from concilium.records.columns import Value
+from concilium.records.table import Records
 from concilium.trees.voting import VotingTrees
 
 SIZES = st.dictionaries(

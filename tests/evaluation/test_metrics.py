@@ -95,6 +95,8 @@ def brute_force(case: Case, positive: str | None = None) -> dict[str, float | No
         "mcc": correlation(),
         "sensitivity": mean([recall[c] for c in chosen]),
         "specificity": mean([share([p != c for t, p in pairs if t != c]) for c in chosen]),
+        "ppv": mean([share([t == c for t, p in pairs if p == c]) for c in chosen]),
+        "npv": mean([share([t != c for t, p in pairs if p != c]) for c in chosen]),
     }
 
 

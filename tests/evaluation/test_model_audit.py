@@ -10,11 +10,15 @@ import pytest
 import concilium as cc
 from concilium.consult.audit_report import render_audit
 from concilium.errors import ModelError
-from concilium.evaluation.attack_figures import Estimate
-from concilium.evaluation.attribute_attack import AttributeFigures, Guess
-from concilium.evaluation.audit import GUESSES, audit_model, say_guesses, say_meaning
-from concilium.evaluation.audited_patients import NUMBER, AuditedPatients, join_parts
-from concilium.evaluation.responses import observe, share_of_truth
+from concilium.evaluation.attacks import AttributeFigures, Estimate, _Guess
+from concilium.evaluation.audit import GUESSES, _say_guesses, audit_model, say_meaning
+from concilium.evaluation.audited_patients import (
+    NUMBER,
+    AuditedPatients,
+    _join_parts,
+    observe,
+    share_of_truth,
+)
 from concilium.registry import METHODS
 from contract.patients import ROWS, VARIANTS, hold, make, make_rows, method_types, open_sites
 
@@ -44,6 +48,8 @@ def test_every_model_that_predicts_can_be_audited(name, release, options):
         silent = "without a window"  # rules that were given, and nothing of an outcome
     elif "answers" in options:
         silent = "no student yet"  # answers to single questions, and no model that goes out
+    elif name == "discovery" and model.find_why_silent():
+        silent = "predicts nothing"  # by chance: so few patients may leave no rule that says something
     if silent is not None:
         with pytest.raises(ModelError, match=silent):
             audit_model(model, AUDITED, resamples=10)
@@ -124,7 +130,7 @@ def test_members_among_the_others_are_counted():
 
 def test_joined_patients_keep_their_order_and_parts():
     first, second = hold(make_rows(5, 1)), hold(make_rows(7, 2))
-    joined = join_parts([first, second])
+    joined = _join_parts([first, second])
     assert joined.reads == ("table", "series")
     assert joined.by == NUMBER
     ages = [row["age"] for row in [*make_rows(5, 1), *make_rows(7, 2)]]
@@ -132,7 +138,7 @@ def test_joined_patients_keep_their_order_and_parts():
     course = joined.series["age"][0]
     np.testing.assert_allclose(course, [np.nan if age is None else age for age in ages], rtol=1e-6)
     with pytest.raises(ModelError, match="some of the patients have series and some have not"):
-        join_parts([first, cc.Patients(table=second.table)])
+        _join_parts([first, cc.Patients(table=second.table)])
     with pytest.raises(ModelError, match="nobody among the others"):
         AuditedPatients.join({"a": first}, {})
 
@@ -140,11 +146,11 @@ def test_joined_patients_keep_their_order_and_parts():
 def test_only_what_exceeds_the_groups_own_difference_is_put_down_to_membership():
     def guess(advantage, half=0.02):
         rate = Estimate(0.7, 0.68, 0.72)
-        return Guess(rate, rate, Estimate(advantage, advantage - half, advantage + half))
+        return _Guess(rate, rate, Estimate(advantage, advantage - half, advantage + half))
 
     def say(marginal, imputation, model, both):
         guesses = dict(zip(GUESSES, map(guess, (marginal, imputation, model, both)), strict=True))
-        return " ".join(say_guesses(AttributeFigures("ward", ["a", "b"], True, 100, 50, 50, guesses)))
+        return " ".join(_say_guesses(AttributeFigures("ward", ["a", "b"], True, 100, 50, 50, guesses)))
 
     assert "because they were members" not in say(
         0.03, 0.0, 0.03, 0.0
@@ -160,7 +166,10 @@ def test_attributes_of_courses_are_not_guessed():
         audit_model(model, AUDITED, attribute="sex", resamples=10)
 
 
-def test_shadows_of_a_private_discovery_on_series():
+def test_shadows_of_a_private_discovery_on_series(monkeypatch):
+    # Rules are fitted though none is sure to say something: so few patients would leave that to chance.
+    place = "concilium.temporal.discovery_conversations.choose_fitted"
+    monkeypatch.setattr(place, lambda effects: list(range(len(effects))))
     options = {"window": "3h", "limits": 2}
     told = []
     audit = audit_model(

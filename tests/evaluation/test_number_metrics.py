@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from concilium.evaluation.leave_out import FoldResult, Predictions, figures
-from concilium.evaluation.number_metrics import IN_UNITS, NUMBER_FIGURES, calibrate, measure_numbers, rank
+from concilium.evaluation.metrics import IN_UNITS, NUMBER_FIGURES, _rank, calibrate, measure_numbers
 from concilium.evaluation.summary import calibrate_all, summarise
 
 # Few different values, so that ties and constants are common.
@@ -86,7 +86,7 @@ def test_another_unit_changes_errors_in_proportion_and_nothing_else(pairs, unit)
 
 @given(st.lists(COARSE, min_size=1, max_size=50))
 def test_ranks_are_those_of_scipy(values):
-    assert rank(np.array(values)).tolist() == stats.rankdata(values).tolist()
+    assert _rank(np.array(values)).tolist() == stats.rankdata(values).tolist()
 
 
 @given(PAIRS, st.randoms())

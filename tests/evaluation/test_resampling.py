@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from concilium.evaluation.leave_out import Predictions, figures
 from concilium.evaluation.metrics import count_patients, measure
-from concilium.evaluation.resampling import ENOUGH_HOSPITALS, TIMES, draw, estimate_intervals, take_interval
+from concilium.evaluation.summary import ENOUGH_HOSPITALS, TIMES, _draw, _estimate_intervals, _take_interval
 
 CLASSES = ("no", "yes")
 
@@ -52,7 +52,7 @@ def test_weights_are_patients_that_are_there_so_often(data: st.DataObject) -> No
 @pytest.mark.parametrize("drawn", ["patients", "hospitals"])
 def test_a_draw_is_as_large_as_the_sample(drawn: str) -> None:
     sizes = np.array([3, 50, 7])
-    weights = np.concatenate(list(draw(sizes, 400, drawn)))
+    weights = np.concatenate(list(_draw(sizes, 400, drawn)))
     assert weights.shape == (400, 60)
     first = np.concatenate([[0], np.cumsum(sizes)])
     each = np.column_stack([weights[:, a:b] for a, b in itertools.pairwise(first)])
@@ -69,21 +69,21 @@ def test_a_draw_is_as_large_as_the_sample(drawn: str) -> None:
 
 def test_the_same_predictions_have_the_same_intervals_and_figures_lie_inside() -> None:
     sites = [make_site(f"s{i}", np.random.default_rng(i), 60) for i in range(4)]
-    found = estimate_intervals(sites, "yes")
-    assert found == estimate_intervals(sites[::-1], "yes")
+    found = _estimate_intervals(sites, "yes")
+    assert found == _estimate_intervals(sites[::-1], "yes")
     assert (found["drawn"], found["times"]) == ("patients", TIMES)
     for name, value in figures(sites, "yes").items():
         low, high = found[name]
         assert low < value < high
     many = [make_site(f"s{i}", np.random.default_rng(i), 30) for i in range(ENOUGH_HOSPITALS)]
-    assert estimate_intervals(many, "yes")["drawn"] == "hospitals"
+    assert _estimate_intervals(many, "yes")["drawn"] == "hospitals"
 
 
 def test_hospitals_that_differ_make_intervals_wide() -> None:
     chance = np.random.default_rng(5)
     unlike = [make_site(f"s{i}", chance, 100, lift=0.0 if i % 2 else 4.0) for i in range(20)]
     alike = [make_site(f"s{i}", chance, 100, lift=2.0) for i in range(20)]
-    width = [np.ptp(estimate_intervals(sites, "yes")["auc"]) for sites in (unlike, alike)]
+    width = [np.ptp(_estimate_intervals(sites, "yes")["auc"]) for sites in (unlike, alike)]
     assert width[0] > 2 * width[1]
 
 
@@ -91,7 +91,7 @@ def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     inside = 0
     truth = figures([make_site("all", np.random.default_rng(0), 200_000)], "yes")["accuracy"]
     for seed in range(120):
-        low, high = estimate_intervals([make_site("s", np.random.default_rng(seed + 1), 150)], "yes")[
+        low, high = _estimate_intervals([make_site("s", np.random.default_rng(seed + 1), 150)], "yes")[
             "accuracy"
         ]
         inside += low <= truth <= high
@@ -100,19 +100,19 @@ def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
 
 def test_what_patients_cannot_tell_has_no_interval() -> None:
     well = Predictions("s", CLASSES, ["no"] * 5, ["no"] * 5, [[0.8, 0.2]] * 5)
-    found = estimate_intervals([well], "yes")
+    found = _estimate_intervals([well], "yes")
     assert found["auc"] is None
     assert found["sensitivity"] is None
     assert found["accuracy"] == [1.0, 1.0]
-    assert estimate_intervals([Predictions("s", CLASSES, [], [], [])], "yes") == {}
-    assert take_interval([float("nan")] * 2 + [1.0] * 8) is None
+    assert _estimate_intervals([Predictions("s", CLASSES, [], [], [])], "yes") == {}
+    assert _take_interval([float("nan")] * 2 + [1.0] * 8) is None
 
 
 def test_numbers_have_intervals_too() -> None:
     chance = np.random.default_rng(2)
     truth = chance.normal(10, 3, 80)
     said = Predictions("s", (), truth.tolist(), (truth + chance.normal(0, 1, 80)).tolist(), [])
-    found = estimate_intervals([said], None)
+    found = _estimate_intervals([said], None)
     for name, value in figures([said], None).items():
         low, high = found[name]
         assert low < value < high

@@ -9,15 +9,15 @@ from sklearn.metrics import auc as area_below
 from sklearn.metrics import brier_score_loss, roc_curve
 
 from concilium.evaluation.leave_out import Predictions
-from concilium.evaluation.risks import (
+from concilium.evaluation.summary import (
     MOST_POINTS,
     THRESHOLDS,
-    fit_intercept,
-    fit_slope,
-    judge_risks,
-    log_odds,
-    net_benefit,
-    trace_roc,
+    _fit_intercept,
+    _fit_slope,
+    _judge_risks,
+    _log_odds,
+    _net_benefit,
+    _trace_roc,
 )
 
 risks_and_outcomes = st.lists(
@@ -42,7 +42,7 @@ def simulate(size: int, slope: float, shift: float) -> tuple[np.ndarray, np.ndar
 @given(risks_and_outcomes)
 def test_the_curve_is_that_of_scikit_learn(pairs: list[tuple[float, int]]) -> None:
     risks, outcomes = apart(pairs)
-    found = trace_roc(risks, outcomes)
+    found = _trace_roc(risks, outcomes)
     if len(set(outcomes)) < 2:
         assert found is None
         return
@@ -52,7 +52,7 @@ def test_the_curve_is_that_of_scikit_learn(pairs: list[tuple[float, int]]) -> No
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
     risks, outcomes = simulate(5000, 1.0, 0.0)
-    points = np.array(trace_roc(risks, outcomes))
+    points = np.array(_trace_roc(risks, outcomes))
     assert len(points) == MOST_POINTS
     assert points[0].tolist() == [0, 0]
     assert points[-1].tolist() == [1, 1]
@@ -68,23 +68,23 @@ def test_net_benefit_counts_each_patient(pairs: list[tuple[float, int]], thresho
         for risk, was in zip(risks, outcomes, strict=True)
         if risk >= threshold
     )
-    assert net_benefit(risks, outcomes, threshold) == pytest.approx(worth / len(pairs))
+    assert _net_benefit(risks, outcomes, threshold) == pytest.approx(worth / len(pairs))
 
 
 @pytest.mark.parametrize(("slope", "shift"), [(1.0, 0.0), (0.6, 0.0), (1.5, 0.8)])
 def test_slope_and_intercept_find_what_was_done_to_the_risks(slope: float, shift: float) -> None:
     risks, outcomes = simulate(20_000, slope, shift)
-    model = LogisticRegression(C=1e9, tol=1e-10).fit(log_odds(risks)[:, None], outcomes)
-    assert fit_slope(risks, outcomes) == pytest.approx(model.coef_[0, 0], rel=1e-4)
-    assert fit_slope(risks, outcomes) == pytest.approx(slope, abs=0.05)
-    shifted = fit_intercept(risks, outcomes)
-    assert (1 / (1 + np.exp(-log_odds(risks) - shifted))).sum() == pytest.approx(outcomes.sum())
+    model = LogisticRegression(C=1e9, tol=1e-10).fit(_log_odds(risks)[:, None], outcomes)
+    assert _fit_slope(risks, outcomes)[0] == pytest.approx(model.coef_[0, 0], rel=1e-4)
+    assert _fit_slope(risks, outcomes)[0] == pytest.approx(slope, abs=0.05)
+    shifted = _fit_intercept(risks, outcomes)
+    assert (1 / (1 + np.exp(-_log_odds(risks) - shifted))).sum() == pytest.approx(outcomes.sum())
 
 
 @given(risks_and_outcomes)
 def test_whatever_the_risks_the_slope_is_a_number_or_none(pairs: list[tuple[float, int]]) -> None:
     risks, outcomes = apart(pairs)
-    for found in (fit_slope(risks, outcomes), fit_intercept(risks, outcomes)):
+    for found in (_fit_slope(risks, outcomes)[0], _fit_intercept(risks, outcomes)):
         assert found is None or np.isfinite(found)
 
 
@@ -97,15 +97,15 @@ def test_a_site_is_judged_by_its_positive_class() -> None:
         ["ill"] * 300,
         np.column_stack([risks, 1 - risks]).tolist(),
     )
-    judged = judge_risks([said], "ill")
+    judged = _judge_risks([said], "ill")
     assert judged["brier"] == pytest.approx(brier_score_loss(outcomes, risks))
     assert sum(group["patients"] for group in judged["groups"]) == 300
     assert judged["net_benefit"]["everyone"][0] == pytest.approx(
         outcomes.mean() - (1 - outcomes.mean()) * 0.01 / 0.99
     )
-    assert judge_risks([said], None)["brier"] == pytest.approx(
+    assert _judge_risks([said], None)["brier"] == pytest.approx(
         judged["brier"]
     )  # the other class is as far off
     three = Predictions("s", ("a", "b", "c"), ["a"], ["a"], [[1.0, 0.0, 0.0]])
-    assert judge_risks([three], None) is None
-    assert judge_risks([Predictions("s", (), [1.0], [2.0], [])], None) is None
+    assert _judge_risks([three], None) is None
+    assert _judge_risks([Predictions("s", (), [1.0], [2.0], [])], None) is None

@@ -13,37 +13,37 @@ from scipy.stats import norm
 
 import concilium as cc
 from concilium.errors import ModelError
-from concilium.evaluation.attack_figures import measure_attack
-from concilium.evaluation.audited_patients import AuditedPatients
-from concilium.evaluation.shadow_attack import (
+from concilium.evaluation.attacks import (
     PRIOR,
+    _choose_samples,
+    _compare_densities,
+    _learn_shadow,
+    _measure_attack,
     attack_with_shadows,
-    choose_samples,
-    compare_densities,
-    learn_shadow,
 )
+from concilium.evaluation.audited_patients import AuditedPatients
 
 
 @given(st.integers(1, 60), st.integers(4, 20), st.floats(0.05, 0.95), st.integers(0, 5))
 def test_everybody_is_in_the_same_number_of_samples(patients, shadows, share, seed):
-    samples = choose_samples(patients, shadows, share, seed)
+    samples = _choose_samples(patients, shadows, share, seed)
     times = samples.sum(axis=0)
     assert samples.shape == (shadows, patients)
     assert set(times.tolist()) == {min(max(round(share * shadows), 2), shadows - 2)}
-    assert (samples == choose_samples(patients, shadows, share, seed)).all()
+    assert (samples == _choose_samples(patients, shadows, share, seed)).all()
 
 
 def test_too_few_shadows_are_an_error():
     with pytest.raises(ModelError, match="at least 4"):
-        choose_samples(10, 3, 0.5, 0)
+        _choose_samples(10, 3, 0.5, 0)
 
 
 @given(st.integers(0, 100))
 def test_ratios_are_those_of_scipy_s_densities(seed):
     draw = np.random.default_rng(seed)
-    samples = choose_samples(7, 8, 0.5, seed)
+    samples = _choose_samples(7, 8, 0.5, seed)
     signals, observed = draw.normal(size=(8, 7)), draw.normal(size=7)
-    ratios = compare_densities(signals, samples, observed)
+    ratios = _compare_densities(signals, samples, observed)
     pooled = [
         sum((signals[there[:, p], p].var() * there[:, p].sum()) for p in range(7)) / (there.sum() - 7)
         for there in (samples, ~samples)
@@ -60,13 +60,13 @@ def test_ratios_are_those_of_scipy_s_densities(seed):
 def test_with_many_shadows_it_is_the_best_attack_there_is():
     """What models say of a patient is N(d, 1) with and N(0, 1) without: no attack has an AUC above Phi(d / sqrt 2)."""
     draw, d, patients, shadows = np.random.default_rng(2), 1.0, 3000, 256
-    samples = choose_samples(patients, shadows, 0.5, 0)
+    samples = _choose_samples(patients, shadows, 0.5, 0)
     centres = draw.normal(0, 5, patients)  # which a threshold on the signal itself would drown in
     signals = centres + d * samples + draw.normal(size=(shadows, patients))
     member = np.arange(patients) < patients // 2
     observed = centres + d * member + draw.normal(size=patients)
-    ratios = compare_densities(signals, samples, observed)
-    figures = measure_attack(ratios[member], ratios[~member], lambda mean: 0.0, resamples=200)
+    ratios = _compare_densities(signals, samples, observed)
+    figures = _measure_attack(ratios[member], ratios[~member], lambda mean: 0.0, resamples=200)
     assert figures.auc.low - 0.01 < norm.cdf(d / math.sqrt(2)) < figures.auc.high + 0.01
     assert figures.advantage.low - 0.01 < 2 * norm.cdf(d / 2) - 1 < figures.advantage.high + 0.01
 
@@ -95,12 +95,12 @@ def audited(seed, members=150, others=150, sites=3):
 def fit(make, patients):
     own = patients.patients.take(patients.member)
     homes = [home for home, inside in zip(patients.homes, patients.member, strict=True) if inside]
-    return learn_shadow(make, own, homes)
+    return _learn_shadow(make, own, homes)
 
 
 def test_a_model_that_learns_by_heart_is_found_out_and_better_than_by_its_losses():
     patients = audited(1)
-    make = lambda: cc.DecisionTree("y")  # noqa: E731
+    make = lambda: cc.DecisionTree("y", growth="id3")  # noqa: E731
     told = []
     figures = attack_with_shadows(
         fit(make, patients), patients, make, shadows=16, resamples=100, tell=told.append

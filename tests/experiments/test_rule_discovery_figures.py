@@ -1,4 +1,4 @@
-"""The figures of rule discovery, on clients and stays that are made up; the audit, on losses that are known."""
+"""The figures of rule discovery, on clients and stays that are synthetic; the audit, on losses that are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three studies of temporal rules, on tables like theirs that are made up; patients held out are held out whole."""
+"""The three studies of temporal rules, on synthetic tables like theirs; held-out patients are held out whole."""
 
 from __future__ import annotations
 

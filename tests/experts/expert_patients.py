@@ -32,6 +32,5 @@ def make_series(patients, seed, ill=0.5, hours=(6, 40)):
 def make_task(**more):
     network = NetworkSettings(units=3, epochs=5)
     ranges = tuple(PublicRange(name, *ends) for name, ends in RANGES.items())
-    return ExpertTask(
-        "sepsis", **{"variables": ranges, "window": "12h", "lead": "6h", "network": network, **more}
-    )
+    usual = {"target": "sepsis", "variables": ranges, "window": "12h", "lead": "6h", "network": network}
+    return ExpertTask(**{**usual, **more})

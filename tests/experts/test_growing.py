@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import StudyError
-from concilium.experts.expert import Expert, ExpertEnsemble, average
+from concilium.experts.expert import Expert, ExpertEnsemble, average, train_experts
 from concilium.experts.patient_windows import lay_out
-from concilium.experts.site_experts import Growth, find_covariance, weigh_by_history, weigh_optimally
-from concilium.experts.training import train_experts
+from concilium.experts.site_experts import ExpertGrowth, find_covariance, weigh_by_history, weigh_optimally
 from experts.expert_patients import make_series, make_task
 
 
@@ -52,7 +51,7 @@ def grow_by_hand(told, truth, septic, limit):
 def test_growing_is_the_paper_s_algorithm(seed, experts, cells, limit):
     told, truth, septic = draw_answers(seed, experts, cells)
     truth[0] = 2.0
-    growth = Growth(find_covariance(told, truth), septic, limit).grow()
+    growth = ExpertGrowth(find_covariance(told, truth), septic, limit).grow()
     assert growth.members == grow_by_hand(told, truth, septic, limit)
     for size, error in enumerate(growth.errors, start=1):
         assert error == pytest.approx(find_error(told[growth.members[:size]], truth), rel=1e-9, abs=1e-12)
@@ -111,14 +110,14 @@ def test_a_new_patient_joins_if_that_lowers_the_error_and_nobody_is_trained_agai
     covariance = find_covariance(told, truth)
     for new in range(12):
         rest = [i for i in range(12) if i != new]
-        growth = Growth(covariance[np.ix_(rest, rest)], septic[rest], None).grow()
+        growth = ExpertGrowth(covariance[np.ix_(rest, rest)], septic[rest], None).grow()
         before, members = growth.error, list(growth.members)
         joined = growth.join(covariance[new, rest], covariance[new, new], bool(septic[new]))
         with_new = find_error(told[[*(rest[i] for i in members), new]], truth)
         assert joined == (with_new < before)
         assert growth.members == ([*members, 11] if joined else members)
         assert growth.error == pytest.approx(with_new if joined else before)
-    full = Growth(covariance[:11, :11], septic[:11], 2).grow()
+    full = ExpertGrowth(covariance[:11, :11], septic[:11], 2).grow()
     assert not full.join(covariance[11, :11], 0.0, True)
 
 
@@ -153,6 +152,6 @@ def test_weights_must_sum_to_one_and_be_one_for_each():
     with pytest.raises(StudyError, match="none of them has a known severity"):
         find_covariance(told, np.full(2, np.nan))
     with pytest.raises(StudyError, match="at least one candidate"):
-        Growth(np.zeros((0, 0)), np.zeros(0, dtype=bool))
+        ExpertGrowth(np.zeros((0, 0)), np.zeros(0, dtype=bool))
     with pytest.raises(StudyError, match="limit of 0"):
-        Growth(np.ones((1, 1)), np.ones(1, dtype=bool), 0)
+        ExpertGrowth(np.ones((1, 1)), np.ones(1, dtype=bool), 0)

@@ -7,13 +7,19 @@ import numpy as np
 import pytest
 
 from concilium.errors import MessageError, MissingExtra, RecordsError
-from concilium.experts import lstm_kernel, training
-from concilium.experts.expert import read_expert, write_expert
+from concilium.experts import expert
+from concilium.experts.expert import _read_expert, _write_expert, train_experts
 from concilium.experts.expert_task import NetworkSettings
-from concilium.experts.network import SmallLstm, _draw_public, open_network
+from concilium.experts.network import (
+    SmallLstm,
+    _draw_public,
+    _find_gradient,
+    _find_places,
+    _fit,
+    open_network,
+)
 from concilium.experts.patient_windows import lay_out
-from concilium.experts.training import train_experts
-from concilium.protocol.shelf import Shelf
+from concilium.protocol.cohort import SiteCache
 from experts.expert_patients import make_series, make_task
 
 
@@ -24,7 +30,7 @@ def changing(laid):
 def open_in_torch(weights, inputs, units):
     """The same network in torch, in double precision."""
     torch = pytest.importorskip("torch")
-    recurrent, biases, out, bias = lstm_kernel.find_places(inputs, units)
+    recurrent, biases, out, bias = _find_places(inputs, units)
     core = torch.nn.LSTM(inputs, units, batch_first=True).double()
     last = torch.nn.Linear(units, 1).double()
     with torch.no_grad():
@@ -45,9 +51,7 @@ def test_outputs_and_gradients_are_those_of_torch(units):
     network = SmallLstm(NetworkSettings(units=units), 2)
     weights = network.begin() + 0.5 * _draw_public(9, "shaken", network.size)
     gradient = np.empty(network.size)
-    loss = lstm_kernel._find_gradient(
-        weights, windows.inputs, windows.targets, windows.lengths, units, gradient
-    )
+    loss = _find_gradient(weights, windows.inputs, windows.targets, windows.lengths, units, gradient)
     core, last = open_in_torch(weights, 2, units)
     told = last(core(torch.tensor(windows.inputs).double())[0])[..., 0]
     targets = torch.tensor(windows.targets)
@@ -67,7 +71,8 @@ def test_outputs_and_gradients_are_those_of_torch(units):
     )
     inside = np.arange(windows.inputs.shape[1]) < windows.lengths[:, None]
     ours = network.run([{"weights": weights}], windows)[0]
-    np.testing.assert_allclose(ours[inside], told.detach().numpy()[inside], rtol=1e-10, atol=1e-12)
+    # Answers are in single precision, and go to hospitals' sums in steps of a thousandth.
+    np.testing.assert_allclose(ours[inside], told.detach().numpy()[inside], rtol=1e-5, atol=1e-5)
     assert not ours[~inside].any()
 
 
@@ -83,7 +88,7 @@ def test_training_lowers_the_error_clips_gradients_and_stops_early():
     long = measure(NetworkSettings(units=4, epochs=200))
     assert long < 0.5 * measure(NetworkSettings(units=4, epochs=1))
     begin = SmallLstm(NetworkSettings(units=4), 2).begin()
-    epochs = lstm_kernel.fit(
+    epochs = _fit(
         begin, windows.inputs, windows.targets, windows.lengths, 4, 1, 500, 1e-9, 0.25, 0.0, 3, 0.01
     )
     assert epochs == 4  # a loss that does not fall is not waited for
@@ -108,7 +113,7 @@ def test_every_network_learns_the_same_from_the_same_and_can_be_kept(kind):
     windows = laid.cut(patients[0])
     runner = open_network(network, 2)
     for one, other in zip(first, again, strict=True):
-        kept = read_expert(write_expert(other))
+        kept = _read_expert(_write_expert(other))
         assert kept.septic
         for name, values in one.weights.items():
             np.testing.assert_array_equal(values, kept.weights[name])
@@ -121,19 +126,19 @@ def test_every_network_learns_the_same_from_the_same_and_can_be_kept(kind):
 def test_processes_train_the_same_experts_and_progress_is_told(monkeypatch):
     laid = lay_out(make_series(10, 4), make_task())
     here = train_experts(laid, range(10))
-    monkeypatch.setattr(training, "WORTH_A_PROCESS", 0.0)
+    monkeypatch.setattr(expert, "WORTH_A_PROCESS", 0.0)
     told = []
     apart = train_experts(laid, range(10), on_progress=lambda ready, of: told.append((ready, of)))
     assert told[-1] == (10, 10)
     assert [ready for ready, _ in told] == sorted(ready for ready, _ in told)
     for one, other in zip(here, apart, strict=True):
-        assert write_expert(one) == write_expert(other)
+        assert _write_expert(one) == _write_expert(other)
 
 
 def test_what_is_trained_is_kept_and_training_goes_on_where_it_ended(monkeypatch, tmp_path):
     laid = lay_out(make_series(10, 4), make_task())
     trained = []
-    train = training.train_one
+    train = expert._train_one
 
     def count(settings, windows):
         if len(trained) == 2:
@@ -141,23 +146,23 @@ def test_what_is_trained_is_kept_and_training_goes_on_where_it_ended(monkeypatch
         trained.append(windows.digest)
         return train(settings, windows)
 
-    monkeypatch.setattr(training, "train_one", count)
-    shelf = Shelf(tmp_path / "north.ledger.shelf")
+    monkeypatch.setattr(expert, "_train_one", count)
+    cache = SiteCache(tmp_path / "north.ledger.cache")
     with pytest.raises(KeyboardInterrupt):
-        train_experts(laid, range(10), shelf)
-    files = sorted((tmp_path / "north.ledger.shelf").iterdir())
+        train_experts(laid, range(10), cache)
+    files = sorted((tmp_path / "north.ledger.cache").iterdir())
     assert len(files) == 2
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)  # an expert is as private as its patient
-    monkeypatch.setattr(training, "train_one", train)
-    again = train_experts(laid, range(10), shelf)
-    assert [write_expert(one) for one in again] == [
-        write_expert(one) for one in train_experts(laid, range(10))
+    monkeypatch.setattr(expert, "_train_one", train)
+    again = train_experts(laid, range(10), cache)
+    assert [_write_expert(one) for one in again] == [
+        _write_expert(one) for one in train_experts(laid, range(10))
     ]
     files[0].write_bytes(b"no expert")
-    mended = train_experts(laid, range(10), shelf)
-    assert [write_expert(one) for one in mended] == [write_expert(one) for one in again]
+    mended = train_experts(laid, range(10), cache)
+    assert [_write_expert(one) for one in mended] == [_write_expert(one) for one in again]
     with pytest.raises(RecordsError, match="this is no expert"):
-        read_expert(b"no expert")
+        _read_expert(b"no expert")
 
 
 def test_a_patient_without_a_change_has_its_number_as_expert_and_no_network():
@@ -176,7 +181,7 @@ def test_nobody_who_comes_or_goes_changes_another_s_expert():
     series, task = make_series(8, 6), make_task()
     whole = train_experts(lay_out(series, task), range(8))
     rest = train_experts(lay_out(series.take(np.arange(1, 8)), task), range(7))
-    assert [write_expert(one) for one in whole[1:]] == [write_expert(one) for one in rest]
+    assert [_write_expert(one) for one in whole[1:]] == [_write_expert(one) for one in rest]
 
 
 def test_a_network_that_is_not_there_is_named(monkeypatch):

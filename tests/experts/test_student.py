@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
+import concilium as cc
 from concilium.errors import MessageError
 from concilium.experts.expert_task import NetworkSettings
 from concilium.experts.patient_windows import PublicStays, lay_course, lay_out, lay_public
@@ -15,13 +17,14 @@ from concilium.experts.student import (
     _in_units,
     _name_features,
     _regress,
+    find_doubt,
     find_features,
     judge,
     read_features,
     smooth,
     teach,
 )
-from concilium.protocol.arrays import pack
+from concilium.protocol.sums import pack
 from experts.expert_patients import RANGES, make_series, make_task
 
 CUTOFFS = {"HR": (60.0, 80.0, 100.0, 120.0), "Temp": (36.0, 37.0, 38.0)}
@@ -33,7 +36,9 @@ def test_features_are_what_can_be_read_off_a_window():
     laid = lay_out(series, task)
     features = _in_units(find_features(laid), task)
     names = _name_features(task)
-    assert names == [f"{name} {what}" for what in ("latest", "mean", "highest", "lowest") for name in RANGES]
+    over = [f"{name} {what} in the latest 12h" for what in ("mean", "highest", "lowest") for name in RANGES]
+    assert [*names] == [*(f"{name} latest" for name in RANGES), *over]
+    assert [*names.values()] == [*RANGES] * 4
     middle = np.array([(low + high) / 2 for low, high in RANGES.values()])
     half = np.array([(high - low) / 2 for low, high in RANGES.values()])
     for patient in range(len(laid)):
@@ -63,6 +68,13 @@ def test_regression_with_known_noise_is_ridge_at_the_likeliest_prior(seed, noise
     np.testing.assert_allclose(found, ridge, rtol=1e-3, atol=1e-6)
 
 
+def test_a_value_at_a_cutoff_is_not_below_it():
+    task = make_task()
+    stay = cc.Series({"HR": np.full((4, 1), 80.0), "Temp": np.full((4, 1), 37.1)})
+    features = _in_units(find_features(lay_out(stay, task, labelled=False)), task)
+    assert (features == np.tile([80.0, 37.1], 4)).all()
+
+
 def test_smoothing_finds_what_noise_hides_and_says_nothing_of_noise_alone():
     dice = np.random.default_rng(1)
     features = dice.normal(size=(4000, 6))
@@ -76,6 +88,22 @@ def test_smoothing_finds_what_noise_hides_and_says_nothing_of_noise_alone():
     assert nothing.std() < 0.1
     constant = smooth(np.ones((10, 2)), np.arange(10), np.full(10, 3.0), 1.0, 4.0)
     assert constant.tolist() == [3.0] * 10
+
+
+def test_doubt_is_how_often_noise_alone_says_as_much():
+    """Against the chi-squared tail of another library, and as a distribution: evenly spread over draws of noise."""
+    dice = np.random.default_rng(2)
+    features, asked = dice.normal(size=(300, 7)), np.arange(300)
+    doubts = []
+    for _ in range(400):
+        noise = dice.normal(0, 0.5, 300)
+        doubts.append(find_doubt(features, asked, noise, 0.5))
+        centred = features - features.mean(axis=0)
+        basis = np.linalg.qr(centred)[0]
+        along = ((basis.T @ (noise - noise.mean())) ** 2).sum() / 0.25
+        assert doubts[-1] == pytest.approx(stats.chi2.sf(along, 7), abs=0.01)
+    assert stats.kstest(doubts, "uniform").pvalue > 0.001
+    assert find_doubt(np.ones((5, 2)), np.arange(5), np.arange(5.0), 1.0) == 1.0
 
 
 def test_labels_without_noise_are_learned_as_they_are():

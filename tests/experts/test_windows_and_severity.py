@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import MessageError, RecordsError
-from concilium.experts.expert_task import NetworkSettings, PublicRange, check_task
-from concilium.experts.patient_windows import _grade, find_onsets, lay_out
+from concilium.experts.expert_task import NetworkSettings, PublicRange
+from concilium.experts.patient_windows import _grade, check_target, find_onsets, has_outcome, lay_out
 from experts.expert_patients import make_series, make_task
 
 
@@ -40,13 +40,55 @@ def test_severity_rises_to_the_bound_in_the_lead_before_the_label(labels, lead):
     for patient, label in enumerate(labels):
         grid[: len(label), patient] = label
     series = cc.Series({"y": grid, "x": np.zeros_like(grid)}, lengths=[len(label) for label in labels])
-    severity = _grade(series, "y", lead, 4)
+    severity = _grade(series, make_task(target="y", lead=f"{lead}h", variables=(PublicRange("x", 0, 1),)))
     for patient, label in enumerate(labels):
         own = severity[series.starts[patient] : series.starts[patient + 1]]
         expected = [np.nan if one is None else one for one in say_severity(label, lead, 4)]
         np.testing.assert_allclose(own, expected)
     first = [float(np.argmax(np.array(label) == 1)) if 1 in label else np.inf for label in labels]
     assert find_onsets(series, "y").tolist() == first
+
+
+def grade_series(labels, **more):
+    grid = np.array([labels], dtype=float).T
+    series = cc.Series({"sepsis": grid, "HR": np.full_like(grid, 80.0)}, lengths=[len(labels)])
+    return series, make_task(**more)
+
+
+def test_grades_of_physicians_are_the_severity_itself():
+    """Read as a label of 0 and 1, the paper's own grades were [2, 4, unknown, unknown, unknown]."""
+    series, graded = grade_series([0, 1, 2, 3, 4], grade=3)
+    assert _grade(series, graded).tolist() == [0, 1, 2, 3, 4]
+    assert has_outcome(series, graded).tolist() == [0, 0, 0, 1, 1]
+    assert find_onsets(series, "sepsis", has_outcome(series, graded)).tolist() == [3]
+    check_target(series, graded)
+    # Grades from 0 to 1 are grades as well: what a study says decides, not what patients have.
+    assert _grade(*grade_series([0, 1, 0.5], grade=3)).tolist() == [0, 1, 0.5]
+    unknown = _grade(*grade_series([0, np.nan, 5], grade=3))
+    assert unknown[0] == 0
+    assert np.isnan(unknown[1:]).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "more", "sentence"),
+    [
+        ([0, 1, 2, 3, 4], {}, "must be 0 or 1 and is something else at 3 of 5 steps. If it is a grade"),
+        ([0, 0.5, np.nan], {}, "something else at 1 of 2 steps"),
+        ([0, 4, 5], {"grade": 3}, "must be a grade from 0 to 4 and is something else at 1 of 3 steps"),
+        ([-1, 4], {"grade": 3}, "must be a grade from 0 to 4"),
+    ],
+)
+def test_a_target_that_is_neither_a_label_nor_a_grade_is_refused(labels, more, sentence):
+    with pytest.raises(RecordsError, match=sentence):
+        check_target(*grade_series(labels, **more))
+
+
+def test_who_changes_is_decided_by_each_stay():
+    grid = np.array([[0, 0, 0], [0, 1, 1], [1, 1, 1], [np.nan, np.nan, np.nan], [np.nan, 0, 1]]).T
+    series = cc.Series({"sepsis": grid, "HR": np.full_like(grid, 80.0)}, lengths=[3] * 5)
+    laid = lay_out(series, make_task(lead="1h"))
+    assert laid.changes.tolist() == [False, True, False, False, True]
+    assert [laid.cut(row).constant is None for row in range(5)] == laid.changes.tolist()
 
 
 @settings(max_examples=50)
@@ -124,11 +166,12 @@ def test_series_that_do_not_fit_are_named():
         {"window": "501h"},
         {"window": "soon"},
         {"bound": 0},
+        {"grade": 5},
         {"network": NetworkSettings(units=401)},
         {"network": NetworkSettings(rate=0.0)},
     ],
 )
 def test_a_task_that_means_nothing_is_refused(more):
-    check_task(make_task())
+    make_task().check()
     with pytest.raises(MessageError):
-        check_task(make_task(**more))
+        make_task(**more).check()

@@ -432,7 +432,9 @@ STUDY = '[study]\nname = "a"\nmethod = "tree"\ntarget = "death"\n'
         ('[[site]]\nname = "north"\nrecords = "a.csv"\n', "[[site]] number 1 has 'records'"),
         ('[[site]]\nname = "north"\npolicy = "a.toml"\n', "[[site]] number 1 has 'policy'"),
         ('[house]\nidentity = "a"\n', "[house] identity is not for this file"),
-        ("[evaluate]\nholdout = 0.3\n", "[evaluate] needs all records at hand"),
+        ('[evaluate]\nleave_out = "site"\n', "[evaluate] leave_out needs the hospitals' names"),
+        ('[evaluate]\nleave_out = "band:10"\n', "bands go by numbers of patients"),
+        ("[evaluate]\n", "[evaluate] of this kind needs all records at hand"),
         ('[schema]\nage = "number"\n', "[schema] says how records are read"),
         ('[[site]]\nname = "a"\n[[site]]\nname = "a"\n', "two sites are named 'a'"),
     ],
@@ -458,4 +460,4 @@ def test_without_the_extra_the_command_says_how_to_install_it(monkeypatch):
 
     monkeypatch.setattr(flare.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'concilium\[flare\]'"):
-        flare.require_flare()
+        flare._require_flare()

@@ -12,8 +12,8 @@ pytest.importorskip("nvflare")
 # In a process of its own: here, others have loaded them.
 LOADED = """
 from concilium.transports.flare.site_job import rehearse
-from concilium.protocol import counting
-kernels = [one for one in vars(counting).values() if hasattr(one, "nopython_signatures")]
+from concilium.protocol import counts
+kernels = [one for one in vars(counts).values() if hasattr(one, "nopython_signatures")]
 assert kernels and not any(one.nopython_signatures for one in kernels)
 rehearse()
 print(sum(bool(one.nopython_signatures) for one in kernels))

@@ -31,7 +31,7 @@ def test_a_person_waits_for_stewards_as_long_as_asked(monkeypatch, patience, tmp
     kit = SimpleNamespace(folder=tmp_path / "kit")
 
     def run():
-        return command.submit_until(study, kit, tmp_path / "out", False, patience, lambda text: None)
+        return command._submit_until(study, kit, tmp_path / "out", False, patience, lambda text: None)
 
     if not patience:
         with pytest.raises(HouseError, match=r"(?s)waits for north and south.*--resume"):
@@ -52,7 +52,7 @@ def test_resuming_a_study_that_was_never_submitted_asks_nobody(monkeypatch, tmp_
     study = SimpleNamespace(path=tmp_path / "study.toml", name="a", several=(), hospitals=())
     kit = SimpleNamespace(folder=tmp_path / "kit")
     with pytest.raises(StudyError, match=r"no work in progress .* submit it again without --resume"):
-        command.submit_until(study, kit, tmp_path / "new" / "out", True, 0.0, lambda text: None)
+        command._submit_until(study, kit, tmp_path / "new" / "out", True, 0.0, lambda text: None)
     assert not (tmp_path / "new").exists()
 
 

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concilium.policy import parse
-from concilium.policy.functions import FUNCTIONS, SMALL_AREAS, Call, Secret, read_call, shift_date, shift_days
+from concilium.policy.functions import (
+    FUNCTIONS,
+    SMALL_AREAS,
+    Call,
+    Secret,
+    _shift_date,
+    _shift_days,
+    read_call,
+)
 from concilium.records.columns import Value
 from concilium.records.expression import Mistake
 
@@ -108,7 +116,7 @@ def test_hash_depends_on_value_and_secret_only() -> None:
 
 
 def test_days_are_spread_over_the_whole_window_and_never_zero() -> None:
-    days = [shift_days(SECRET, str(patient), 5) for patient in range(2_000)]
+    days = [_shift_days(SECRET, str(patient), 5) for patient in range(2_000)]
     assert set(days) == {*range(-5, 0), *range(1, 6)}
     # Ten outcomes of 200 each: five standard deviations.
     assert all(abs(days.count(day) - 200) < 5 * (2_000 * 0.1 * 0.9) ** 0.5 for day in set(days))
@@ -119,7 +127,7 @@ dates = st.dates(date(1900, 1, 1), date(2100, 1, 1))
 
 @given(dates, dates, st.integers(-3_650, 3_650))
 def test_shifted_dates_keep_their_distances(one: date, two: date, days: int) -> None:
-    first, second = shift_date(one.isoformat(), days), shift_date(two.strftime("%Y%m%d") + "1030", days)
+    first, second = _shift_date(one.isoformat(), days), _shift_date(two.strftime("%Y%m%d") + "1030", days)
     assert first == (one + timedelta(days=days)).isoformat()
     assert second == (two + timedelta(days=days)).strftime("%Y%m%d") + "1030"
 
@@ -128,7 +136,7 @@ def test_shifted_dates_keep_their_distances(one: date, two: date, days: int) -> 
     "value", ["1950", "1950-01", "2020-02-30", "20200230", "soon", "2020-01-01 at Ann's", "0001-01-01"]
 )
 def test_what_is_not_a_whole_date_is_not_shifted(value: str) -> None:
-    assert shift_date(value, -400) is None
+    assert _shift_date(value, -400) is None
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 from concilium import policy
 from concilium.errors import MissingExtra, PolicyError
-from concilium.policy.hl7v2 import MOST_PARTS, decide_v2
-from concilium.policy.v2_segments import find_parents, find_patients
-from concilium.policy.v2_text import Delimiters
+from concilium.policy.hl7v2 import MOST_PARTS, Delimiters, _find_parents, _find_patients, decide_v2
 
 SECRET = b"a secret for these tests"
 HEADER = r"MSH|^~\&|LAB|NORTH|EHR|SOUTH|20200228101500||ORU^R01^ORU_R01|MSG7|P|2.5.1"
@@ -157,7 +155,7 @@ NAMES = ["MSH", "EVN", "PID", "PD1", "NTE", "NTE", "PV1", "PV2", "IN1", "IN2", "
 
 
 def test_which_segment_belongs_to_which() -> None:
-    parents = find_parents(NAMES)
+    parents = _find_parents(NAMES)
     belongs = [
         None if parent is None else (name, NAMES[parent], parent)
         for name, parent in zip(NAMES, parents, strict=True)
@@ -169,8 +167,8 @@ def test_which_segment_belongs_to_which() -> None:
         ("OBR", "PID", 2), ("OBX", "OBR", 16), ("ORC", "PID", 2), ("RXA", "ORC", 18), ("RXR", "RXA", 19),
         ("OBX", "RXA", 19), ("ZZZ", "PID", 2), ("PID", "MSH", 0), ("OBX", "PID", 23),
     ]  # fmt: skip
-    assert find_patients(["MSH", "EVN", "PID", "OBX"]) == [2, 2, 2, 2]
-    assert find_patients(["MSH", "PID", "PID", "OBX"]) == [None, 1, 2, 2]
+    assert _find_patients(["MSH", "EVN", "PID", "OBX"]) == [2, 2, 2, 2]
+    assert _find_patients(["MSH", "PID", "PID", "OBX"]) == [None, 1, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from concilium.policy.language import (
     Quantifier,
     Substitute,
     check_attributes,
-    read_graphs,
+    read_language,
 )
 from concilium.policy.patterns import Pattern
 from concilium.records.expression import Comparison, Literal, Name
@@ -48,7 +48,7 @@ PRINTED = {
 
 
 def only(text: str) -> ConstraintGraph:
-    (graph,) = read_graphs(text)
+    (graph,) = read_language(text).graphs
     return graph
 
 
@@ -198,7 +198,7 @@ def test_two_functions_after_one_another_are_not_one_pattern() -> None:
 )
 def test_errors_say_what_was_expected_and_point_there(text: str, line: int, column: int, words: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        read_graphs(text)
+        read_language(text)
     problem, *_, caret = str(caught.value).splitlines()
     assert words in problem
     assert f"(line {line}, column {column})" in problem
@@ -209,12 +209,12 @@ def test_a_graph_has_a_bounded_number_of_tags() -> None:
     nodes = [f"node x{number};" for number in range(13)]
     assert len(only(f"graph G {{ {' '.join(nodes[:12])} }}").nodes) == 12
     with pytest.raises(PolicyError, match="at most 12 nodes"):
-        read_graphs(f"graph G {{ {' '.join(nodes)} }}")
+        read_language(f"graph G {{ {' '.join(nodes)} }}")
 
 
 def test_a_mistyped_attribute_is_noticed_where_the_data_are_known() -> None:
     text = "graph G {\n  node x where x.sex = 'm' eliminate x.dbo; }"
-    graphs = read_graphs(text)
+    graphs = read_language(text).graphs
     check_attributes(graphs, ["sex", "dbo"], text)
     with pytest.raises(PolicyError, match=r"mentions dbo, .*did you mean 'dob'\? \(line 2, column 38\)"):
         check_attributes(graphs, ["sex", "dob"], text)
@@ -224,7 +224,7 @@ def test_a_mistyped_attribute_is_noticed_where_the_data_are_known() -> None:
 
 def test_every_example_in_the_documentation_reads() -> None:
     blocks = re.findall(r"```graph\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
-    assert [graph.name for block in blocks for graph in read_graphs(block)] == [
+    assert [graph.name for block in blocks for graph in read_language(block).graphs] == [
         "identity",
         "birthdays",
         "coarser",
@@ -243,7 +243,7 @@ LARK_WORDS = re.compile(
 
 def read_or_explain(text: str) -> str | None:
     try:
-        read_graphs(text)
+        read_language(text)
     except PolicyError as error:
         return str(error)
     return None

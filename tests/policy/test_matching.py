@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from concilium.errors import PolicyError
 from concilium.policy import parse
-from concilium.policy.language import ConstraintGraph, read_graphs
-from concilium.policy.matching import TRUE, Links, each, judge_of, match, motif_of, scope
+from concilium.policy.language import ConstraintGraph, read_language
+from concilium.policy.matching import Links, each, judge_of, match, motif_of, scope
 from concilium.records.columns import Coded
+from concilium.records.expression import TRUE
 from concilium.records.query import Query
 from concilium.records.table import Records
 
@@ -124,10 +125,10 @@ def test_one_of_the_listed(node: dict[str, Any], found: bool) -> None:
 
 
 def test_actions_depend_on_their_own_tag_on_conditions_and_on_what_edges_tie_to_them() -> None:
-    (graph,) = read_graphs(
+    (graph,) = read_language(
         """graph G { node a; node b eliminate b.x; node c eliminate c.x; node d eliminate d.x; node e exists e.x;
                      edge (c, d); }"""
-    )
+    ).graphs
     assert scope(graph, frozenset("b")) == set("ab")
     assert scope(graph, frozenset("c")) == set("acd")
     assert scope(graph, frozenset("e")) == set("ae")
@@ -147,7 +148,7 @@ def test_a_search_that_takes_too_long_is_refused() -> None:
 
 def test_a_million_patients_are_decided_like_ten_nodes() -> None:
     """The same matcher on a table: conditions by column, sets of patients as bits."""
-    (graph,) = read_graphs("graph T { node x + where x.age > 89 eliminate x.age; }")
+    (graph,) = read_language("graph T { node x + where x.age > 89 eliminate x.age; }").graphs
     ages = np.arange(1_000_000) % 101
     records = Records({"age": Coded(ages.astype(np.uint8), tuple(range(1, 101)))})
     mask = Query(graph.nodes[0].condition).mask(records)
@@ -245,7 +246,7 @@ def transactions(draw: st.DrawFn) -> Graph:
 @settings(max_examples=600, deadline=None)
 @given(motifs(), transactions())
 def test_finds_what_a_brute_force_matcher_finds(text: str, transaction: Graph) -> None:
-    (graph,) = read_graphs(text)
+    (graph,) = read_language(text).graphs
     fulfil: dict[str, set[int]] = {}
     for node in graph.nodes:
         judge = judge_of(node)
@@ -297,7 +298,7 @@ def test_conditions_mean_the_same_on_nodes_and_on_columns(
         ]
         return dice.choice([*about_text, *about_number, "x.t is missing", "x.n is not missing"])
 
-    (graph,) = read_graphs(f"graph Q {{ node x where {condition(3)}; }}")
+    (graph,) = read_language(f"graph Q {{ node x where {condition(3)}; }}").graphs
     judge = judge_of(graph.nodes[0])
     assert judge is not None
     column_wise = Query(graph.nodes[0].condition).mask(Records.from_rows([{**row, "n2": 0} for row in rows]))

@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.ledger.mask_store import SqliteMaskStore
-from concilium.privacy.hash_tree import HashTree, hash_leaf
 from concilium.privacy.identity import Identity
 from concilium.privacy.manifest import Manifest, Participant, compose
-from concilium.privacy.masks import Commitment, MaskedVector, Seed, Shown
-from concilium.privacy.study_keys import Roll, StudyKey
-from concilium.privacy.unmasking import MaskedRound
+from concilium.privacy.masks import MaskedRound, MaskedVector, Seed, Shown, _Commitment
+from concilium.privacy.study_keys import HashTree, Roll, StudyKey, hash_leaf
 from concilium.protocol.membership import Membership
 
 NAMES = ("ashford", "brook", "cedar", "dale", "elm", "fern", "glen", "heath", "isle", "juniper")
@@ -81,7 +79,7 @@ class Circle:
     def mask(self, content: bytes, vectors: Mapping[str, Vector]) -> dict[str, MaskedVector]:
         return {name: member.mask(content, vectors[name]) for name, member in self.members.items()}
 
-    def reveal(self, content: bytes, commitments: Sequence[Commitment]) -> list[Seed]:
+    def reveal(self, content: bytes, commitments: Sequence[_Commitment]) -> list[Seed]:
         return [
             member.reveal(content, show(member, commitments), charge_on_disk=True)
             for member in self.members.values()
@@ -114,7 +112,7 @@ def meet(member: Membership, keys: Iterable[StudyKey]) -> None:
     member.meet(roll_for(member, keys))
 
 
-def show(member: Membership, commitments: Iterable[Commitment]) -> Shown:
+def show(member: Membership, commitments: Iterable[_Commitment]) -> Shown:
     """What a site is shown of these commitments, whether or not they are those of all participants."""
     commitments, graph = list(commitments), member.manifest.graph
     leaves = {one.name: hash_leaf(one.name, one.digest) for one in commitments}

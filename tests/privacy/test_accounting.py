@@ -13,18 +13,20 @@ from concilium.ledger.ledger import Ledger
 from concilium.privacy.accounting import (
     Plan,
     PlannedQuestion,
+    _round_up,
     convert,
     epsilon_from_rho,
     exact,
     float_above,
+    pure_from_rho,
     rho_for_epsilon,
     rho_from_pure,
-    round_up,
     say_epsilon,
     shown,
     sigma_squared_for,
     warn_of_delta,
 )
+from room import has_room
 
 positive = st.fractions(min_value=Fraction(1, 10**12), max_value=10**4)
 deltas = st.integers(1, 30).map(lambda power: Fraction(1, 10**power))
@@ -82,7 +84,7 @@ def test_a_variance_that_needs_no_rounding_gets_none():
 
 @given(value=positive, bits=st.integers(1, 80))
 def test_rounding_up_keeps_leading_bits(value, bits):
-    rounded = round_up(value, bits)
+    rounded = _round_up(value, bits)
     assert value <= rounded <= value * (1 + Fraction(2, 2**bits))
     assert rounded.denominator & (rounded.denominator - 1) == 0
 
@@ -248,7 +250,7 @@ TREE = Plan(
 def test_a_plan_is_charged_to_the_last_question_exactly_where_its_total_fits(budget, fits):
     ledger = Ledger(budget=budget)
     assert TREE.total == Fraction(1, 2)
-    assert ledger.fits(TREE.total) is fits
+    assert has_room(ledger, TREE.total) is fits
     for number, question in enumerate(TREE.questions):
         with nullcontext() if fits or number < 2 else pytest.raises(BudgetError):
             ledger.charge(
@@ -287,3 +289,9 @@ def test_an_epsilon_that_needs_no_rounding_is_shown_as_it_is() -> None:
     assert [say_epsilon(e) for e in (0.1, 1.0, 1.004, 50.0, math.inf)] == ["0.1", "1", "1.01", "50", "inf"]
     assert say_epsilon(0.0) == "0"
     assert say_epsilon(epsilon_from_rho(rho_for_epsilon("0.7", "1e-6"), "1e-6")) == "0.7"
+
+
+@given(st.fractions(min_value=Fraction(1, 1000), max_value=150, max_denominator=1000))
+def test_the_pure_epsilon_that_was_charged_is_shown_again(epsilon):
+    back = pure_from_rho(rho_from_pure(epsilon))
+    assert abs(back - epsilon) <= epsilon / 10**12

@@ -10,13 +10,13 @@ from hypothesis.extra import numpy as arrays
 
 from concilium.errors import StudyError
 from concilium.privacy import randomness
-from concilium.privacy.bits import (
+from concilium.privacy.mechanisms import (
+    NoiselessWarning,
     find_flip_threshold,
     find_replacement_threshold,
     randomize_bits,
     randomize_codes,
 )
-from concilium.privacy.mechanisms import NoiselessWarning
 from taylor import bound_exponential
 
 epsilons = st.fractions(min_value=Fraction(1, 1000), max_value=50, max_denominator=1000)

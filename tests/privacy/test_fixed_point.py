@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concilium.privacy.fixed_point import widen_sensitivity
+from concilium.privacy.shares import widen_sensitivity
 
 
 @given(st.integers(0, 8), st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=8))

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from concilium.errors import LedgerError
-from concilium.ledger import folder_watch
-from concilium.ledger.folder_watch import FolderWatch
+from concilium.ledger import file as ledger_file
+from concilium.ledger.file import _FolderWatch
 from concilium.ledger.ledger import Ledger
 
-SETTLED = 2 * folder_watch.TICK / 1e9
+SETTLED = 2 * ledger_file.TICK / 1e9
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def folder(tmp_path):
     return place
 
 
-def trust(watch: FolderWatch) -> None:
+def trust(watch: _FolderWatch) -> None:
     state = watch.look()
     assert state is not None
     watch.trust(state)
@@ -63,7 +63,7 @@ def exchange_the_folder(place: Path) -> None:
     ],
 )
 def test_each_change_of_a_name_is_seen(folder, change):
-    watch = FolderWatch(folder)
+    watch = _FolderWatch(folder)
     trust(watch)
     assert watch.look() is None
     (folder / "a").write_text("longer, and no name changed")
@@ -74,21 +74,21 @@ def test_each_change_of_a_name_is_seen(folder, change):
 
 def test_a_folder_that_changed_just_now_is_looked_at_again(folder, monkeypatch):
     changed = folder.stat().st_mtime_ns
-    watch = FolderWatch(folder)
+    watch = _FolderWatch(folder)
     for later, trusted in (
         (-1, False),
         (0, False),
-        (folder_watch.TICK, False),
-        (folder_watch.TICK + 1, True),
+        (ledger_file.TICK, False),
+        (ledger_file.TICK + 1, True),
     ):
-        monkeypatch.setattr(folder_watch.time, "time_ns", lambda later=later: changed + later)
+        monkeypatch.setattr(ledger_file.time, "time_ns", lambda later=later: changed + later)
         trust(watch)
         assert (watch.look() is None) == trusted
 
 
 def test_times_of_whole_seconds_settle_later(monkeypatch):
-    watch, now = FolderWatch(Path("/")), 1_800_000_000 * 10**9
-    monkeypatch.setattr(folder_watch.time, "time_ns", lambda: now)
+    watch, now = _FolderWatch(Path("/")), 1_800_000_000 * 10**9
+    monkeypatch.setattr(ledger_file.time, "time_ns", lambda: now)
     for ago, trusted in ((0, False), (1, False), (2, False), (3, True)):
         state = (now - ago * 10**9, now - ago * 10**9, 1, 1)
         watch.trust(state)
@@ -109,7 +109,7 @@ def test_files_beside_a_ledger_are_not_exchanged_once_it_has_settled(tmp_path, e
         for number in range(3):
             time.sleep(SETTLED)
             charge(ledger, f"before {number}")
-        assert ledger._file._folder.look() is None
+        assert ledger._file.disk.folder.look() is None
         beside = Path(f"{path}{ending}")
         if is_removed:
             beside.unlink()

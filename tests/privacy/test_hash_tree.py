@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import MaskError
-from concilium.privacy.hash_tree import HashTree, find_root, hash_leaf
+from concilium.privacy.study_keys import HashTree, find_root, hash_leaf
 
 
 def framed(*parts: bytes) -> bytes:

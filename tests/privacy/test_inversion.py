@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concilium.privacy import inversion, randomness
-from concilium.privacy.inversion import gaussian_sizes, laplace_sizes
+from concilium.privacy import mechanisms, randomness
+from concilium.privacy.mechanisms import _gaussian_sizes, _laplace_sizes
 
 TOP = 2**64 - 1
 scales = st.fractions(Fraction(1, 20), 30, max_denominator=50)
@@ -36,7 +36,7 @@ def weigh_gaussian(variance: Fraction):
     return lambda j: (-j * j * variance.denominator / (2 * variance.numerator)).exp()
 
 
-FAMILIES = [(laplace_sizes, weigh_laplace), (gaussian_sizes, weigh_gaussian)]
+FAMILIES = [(_laplace_sizes, weigh_laplace), (_gaussian_sizes, weigh_gaussian)]
 
 
 @pytest.mark.parametrize(("sizes", "weigh"), FAMILIES, ids=["laplace", "gaussian"])
@@ -66,7 +66,7 @@ def test_bounds_hold_the_distribution_at_every_precision(sizes, weigh, parameter
 
 @pytest.mark.parametrize("parameter", [Fraction(1, 10**300), Fraction(1, 1000), Fraction(10**4)])
 def test_extremes_have_tables(parameter):
-    for sizes in (laplace_sizes, gaussian_sizes):
+    for sizes in (_laplace_sizes, _gaussian_sizes):
         table = sizes(parameter).table
         assert table[-1] == TOP
         assert np.all(np.diff(table.astype(object)) >= 0)
@@ -96,7 +96,7 @@ def test_a_draw_that_64_bits_leave_open_is_settled_by_more(monkeypatch, sizes, w
 
 def test_the_tail_is_not_cut_off(monkeypatch):
     draws = [
-        draw_with_words(monkeypatch, [TOP] * n + [5] * 9, gaussian_sizes(Fraction(1))) for n in (1, 2, 3, 4)
+        draw_with_words(monkeypatch, [TOP] * n + [5] * 9, _gaussian_sizes(Fraction(1))) for n in (1, 2, 3, 4)
     ]
     # Each further word of ones is 64 bits further out: k^2 / 2 grows by 64 ln 2.
     hoped = [math.sqrt(2 * 64 * n * math.log(2)) for n in (1, 2, 3, 4)]
@@ -104,10 +104,10 @@ def test_the_tail_is_not_cut_off(monkeypatch):
 
 
 def test_signs_are_those_of_the_bits(monkeypatch):
-    sizes = laplace_sizes(Fraction(3))
+    sizes = _laplace_sizes(Fraction(3))
     monkeypatch.setattr(randomness, "draw_words", lambda n: np.full(n, TOP - 1, dtype=np.uint64))
     monkeypatch.setattr(randomness, "draw_bytes", lambda n: b"\xa5" * n)
-    drawn = inversion.draw_signed(sizes, 12)
+    drawn = mechanisms._draw_signed(sizes, 12)
     assert np.sign(drawn).tolist() == [-1, 1, -1, 1, 1, -1, 1, -1, -1, 1, -1, 1]
     assert set(np.abs(drawn).tolist()) == {int(sizes.draw(1)[0])}
-    assert inversion.draw_signed(sizes, 0).shape == (0,)
+    assert mechanisms._draw_signed(sizes, 0).shape == (0,)

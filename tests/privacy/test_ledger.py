@@ -22,9 +22,12 @@ from hypothesis import strategies as st
 
 from concilium.errors import BudgetError, LedgerError
 from concilium.ledger import chain as ledger_chain
-from concilium.ledger import refusals as refusals_module
-from concilium.ledger.ledger import Entry, Head, Ledger, LedgerSettings
+from concilium.ledger import memory as memory_module
+from concilium.ledger.chain import Entry, Head, LedgerSettings
+from concilium.ledger.file import open_to_write
+from concilium.ledger.ledger import Ledger
 from concilium.privacy.accounting import epsilon_from_rho, rho_from_pure
+from room import has_room
 
 
 def release(ledger, question="q", digest="d", cost=None, study="burns", seal=None, **more):
@@ -101,12 +104,16 @@ def test_a_release_is_entered_and_its_answer_kept(path):
         )
         assert abs(entry.time - datetime.now(UTC)) < timedelta(minutes=1)
         assert heads == [ledger.head()] == [Head(1, entry.hash)]
-        assert (ledger.spent(), ledger.remaining()) == (Fraction(1, 3), Fraction(2, 3))
+        assert (ledger.spent(), ledger.balance().left) == (Fraction(1, 3), Fraction(2, 3))
     with Ledger(path) as again:
         assert again.entries() == [entry]
         assert again.recall("q", "d") == b"noisy"
         assert again.settings == LedgerSettings("rho", Fraction(1, 10**6), Fraction(1), "north", "abc")
-        assert (again.currency, again.delta, again.budget) == ("rho", Fraction(1, 10**6), 1)
+        assert (again.settings.currency, again.settings.delta, again.settings.budget) == (
+            "rho",
+            Fraction(1, 10**6),
+            1,
+        )
         assert again.verify() == 1
 
 
@@ -114,7 +121,7 @@ def test_three_thirds_are_one():
     ledger = Ledger(budget=1)
     for number in range(3):
         release(ledger, f"q{number}", cost="1/3")
-    assert ledger.remaining() == 0
+    assert ledger.balance().left == 0
 
 
 def test_a_repeated_question_gets_the_stored_answer_and_is_not_charged():
@@ -137,9 +144,9 @@ def test_the_same_id_with_other_content_is_refused():
 def test_what_does_not_fit_is_refused_with_numbers_and_costs_nothing():
     ledger = Ledger(budget="0.5")
     release(ledger, "first", cost="0.2")
-    assert ledger.fits("0.3")
-    assert not ledger.fits("0.300001")
-    assert ledger.fits(None)
+    assert has_room(ledger, "0.3")
+    assert not has_room(ledger, "0.300001")
+    assert has_room(ledger, None)
     with pytest.raises(BudgetError, match=r"cost rho = 0\.4, but 0\.3 is left") as caught:
         release(ledger, cost="0.4", seal=lambda head: pytest.fail("noise was drawn"))
     assert (caught.value.asked, caught.value.spent, caught.value.left) == (
@@ -150,7 +157,7 @@ def test_what_does_not_fit_is_refused_with_numbers_and_costs_nothing():
     assert ledger.head().count == 1
     assert ledger.recall("q", "d") is None
     release(ledger, cost="0.3")
-    assert ledger.remaining() == 0
+    assert ledger.balance().left == 0
 
 
 def test_exact_and_masked_releases_are_unlimited_and_counted():
@@ -182,12 +189,12 @@ def test_epsilon_is_shown_by_the_tight_conversion():
 
 def test_pure_epsilon_enters_a_ledger_in_rho_and_rho_no_ledger_in_epsilon():
     ledger = Ledger(budget=rho_from_pure(1))
-    assert ledger.fits(1, "epsilon")
+    assert has_room(ledger, 1, "epsilon")
     release(ledger, cost=1, currency="epsilon")
     assert ledger.spent() == rho_from_pure(1)
     pure = Ledger(currency="epsilon", budget=5)
     release(pure, cost=1, currency="epsilon")
-    for ask in (lambda: release(pure, "other", cost=1, currency="rho"), lambda: pure.fits(1, "rho")):
+    for ask in (lambda: release(pure, "other", cost=1, currency="rho"), lambda: has_room(pure, 1, "rho")):
         with pytest.raises(LedgerError, match="kept in epsilon"):
             ask()
     assert pure.spent() == 1
@@ -259,7 +266,7 @@ def test_whatever_is_asked_the_sum_is_exact_and_within_the_budget(budget, questi
     answers, paid = {}, {}
     for number, digest, cost in questions:
         fits = cost is None or budget is None or sum(paid.values()) + cost <= budget
-        assert ledger.fits(cost) is fits
+        assert has_room(ledger, cost) is fits
         if number in answers:
             if answers[number][0] == digest:
                 assert release(ledger, f"q{number}", f"d{digest}", cost) == answers[number][1]
@@ -273,7 +280,7 @@ def test_whatever_is_asked_the_sum_is_exact_and_within_the_budget(budget, questi
             with pytest.raises(BudgetError):
                 release(ledger, f"q{number}", f"d{digest}", cost)
         assert ledger.spent() == sum(paid.values())
-        assert budget is None or ledger.remaining() == budget - sum(paid.values()) >= 0
+        assert budget is None or ledger.balance().left == budget - sum(paid.values()) >= 0
     assert ledger.verify() == len(answers) == ledger.head().count
     assert {entry.question for entry in ledger.entries()} == {f"q{number}" for number in answers}
 
@@ -338,6 +345,35 @@ def test_a_full_disk_releases_nothing(path):
         assert ledger.verify() == 1
 
 
+def test_a_new_ledger_that_cannot_be_written_to_the_end_is_none(path):
+    """Where its log cannot be moved to the file, as on a full disk, no half ledger is left behind."""
+    readers = []
+
+    def begin(file):
+        file.make_durable()
+        file.run("CREATE TABLE t (x)")
+        readers.append(sqlite3.connect(file.path, isolation_level=None))
+        readers[0].execute("BEGIN")
+        readers[0].execute("SELECT * FROM t").fetchall()  # nobody moves what comes after this moment
+        file.run("INSERT INTO t VALUES (1)")
+
+    with pytest.raises(LedgerError, match=r"north\.ledger cannot be written to the end"):
+        open_to_write(path, begin)
+    readers[0].close()
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_damaged_ledger_in_use_is_one_sentence(path):
+    with Ledger(path):
+        content = bytearray(path.read_bytes())
+    Path(f"{path}-wal").write_bytes(b"")
+    Path(f"{path}-shm").write_bytes(b"")
+    content[4096 * 2 :] = b""
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match=r"north\.ledger is damaged"):
+        Ledger.open_readonly(path)
+
+
 def test_threads_share_one_ledger(path):
     """200 questions asked by 8 threads, every one twice: each is sealed once, and 100 fit."""
     with Ledger(path, budget=25) as ledger:
@@ -359,7 +395,7 @@ def test_threads_share_one_ledger(path):
         assert len(set(answers)) == len(sealed) == 100
         assert [head.count for _, head in sealed] == list(range(1, 101))
         assert all(ledger.holds(head) for _, head in sealed)
-        assert ledger.remaining() == 0
+        assert ledger.balance().left == 0
         assert ledger.verify() == 100
 
 
@@ -402,7 +438,7 @@ def test_a_refusal_for_patients_is_counted_once_for_each_content(path):
 @given(st.lists(st.sampled_from(["patients", "kind", "mode"]), max_size=40), st.integers(1, 10))
 def test_the_log_of_refusals_is_bounded_and_what_depends_on_patients_is_the_last_to_go(rules, most):
     with pytest.MonkeyPatch.context() as patch, Ledger() as ledger:
-        patch.setattr(refusals_module, "MOST_NOTES", most)
+        patch.setattr(memory_module, "MOST_NOTES", most)
         kept = []
         for number, rule in enumerate(rules):
             ledger.refuse("burns", "count", f"q{number}", rule)
@@ -458,9 +494,9 @@ def test_a_ledger_without_a_cap_gets_one_only_by_set_budget(path):
 def test_a_ledger_is_opened_with_whatever_settings_it_has(path):
     Ledger(path, currency="epsilon", budget=2, site="north").close()
     with Ledger(path) as ledger:
-        assert (ledger.currency, ledger.budget) == ("epsilon", 2)
+        assert (ledger.settings.currency, ledger.settings.budget) == ("epsilon", 2)
         release(ledger, cost=2)
-        assert not ledger.fits("0.001")
+        assert not has_room(ledger, "0.001")
 
 
 def test_a_ledger_not_yet_bound_is_bound_by_the_first_that_names_itself(path):
@@ -490,7 +526,7 @@ def test_when_the_records_change_what_is_spent_stays_spent(path):
         release(ledger, "after", cost="1/2")
         ledger.rebind("new")
         assert [entry.kind for entry in ledger.entries()] == ["count", "rebind", "count"]
-        assert ledger.remaining() == Fraction(1, 2)
+        assert ledger.balance().left == Fraction(1, 2)
         assert ledger.verify() == 3
     with pytest.raises(LedgerError, match="other records"):
         Ledger(path, records="old")
@@ -502,9 +538,9 @@ def test_a_budget_changes_with_a_reason_and_never_below_what_is_spent(path):
         release(ledger, "a", cost=1)
         with Ledger(path) as elsewhere:
             ledger.set_budget(2, "a second year")
-            assert elsewhere.remaining() == 1
+            assert elsewhere.balance().left == 1
         ledger.set_budget("1.5", "the board said so")
-        assert ledger.remaining() == Fraction(1, 2)
+        assert ledger.balance().left == Fraction(1, 2)
         with pytest.raises(LedgerError, match=r"north\.ledger cannot become rho = 0\.5: 1 is spent already"):
             ledger.set_budget("0.5", "too late")
         for wrong in (1.5, -1, "nan"):
@@ -513,7 +549,7 @@ def test_a_budget_changes_with_a_reason_and_never_below_what_is_spent(path):
         with pytest.raises(LedgerError, match="needs a reason"):
             ledger.set_budget(3, " ")
         ledger.set_budget(None, "no cap any more")
-        assert ledger.remaining() is None
+        assert ledger.balance().left is None
         assert [(e.kind, e.note) for e in ledger.entries() if e.mode == "settings"] == [
             ("budget", "a second year"),
             ("budget", "the board said so"),
@@ -813,8 +849,8 @@ def test_places_where_no_ledger_can_be_are_refused_in_a_sentence(tmp_path):
 def test_a_format_of_the_future_is_refused(path):
     fill(path)
     with closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA user_version = 2")
-    assert "format 2, we know 1; update concilium" in refusal(path)
+        database.execute("PRAGMA user_version = 3")
+    assert "has ledger format 3, and this version of concilium reads format 2" in refusal(path)
 
 
 def read_all(path):

@@ -22,8 +22,9 @@ from typer.testing import CliRunner
 from concilium.cli.main import app
 from concilium.errors import LedgerError
 from concilium.ledger import file as ledger_file
+from concilium.ledger.chain import Head
 from concilium.ledger.head import HeadFile, read_head
-from concilium.ledger.ledger import Head, Ledger
+from concilium.ledger.ledger import Ledger
 from concilium.ledger.memory import MOST_PAST
 from concilium.privacy.masks import LINK_BYTES, Standing
 
@@ -140,14 +141,9 @@ def test_a_head_that_lags_behind_is_no_fault(path):
         assert read_head(path) == ledger.head()
 
 
-def test_a_ledger_from_before_there_were_heads_gets_one(path):
+def test_a_ledger_without_its_head_is_refused(path):
     with Ledger(path) as ledger:
         charge(ledger, "a")
-    Path(f"{path}.head").unlink()
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("DROP TABLE head_beside")
-    with Ledger(path) as ledger:
-        assert read_head(path) == ledger.head()
     Path(f"{path}.head").unlink()
     with pytest.raises(LedgerError, match=r"its head file north\.ledger\.head is missing"):
         Ledger(path)

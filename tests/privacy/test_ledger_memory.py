@@ -5,17 +5,14 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mask_circle import hospitals, some_vectors, words
 
-from concilium.errors import LedgerError, MaskError
+from concilium.errors import LedgerError
 from concilium.ledger.ledger import Ledger
 from concilium.ledger.mask_store import MaskedAnswer
-from concilium.protocol.membership import hash_content
 from concilium.registry import RELEASES
 
 ASKED = b"how many died?"
@@ -85,7 +82,6 @@ def test_what_a_seal_remembers_is_kept_with_the_charge_or_not_at_all(tmp_path):
             charge(ledger, "failing", seal=seal)
         assert (ledger.recall_patients(), ledger.patient_names(), ledger.circles()) == (None, b"", [])
         assert store.find(b"study", b"content") is None
-        assert not tables(path) & {"remembered_population", "patient_key", "patient_names", "mask_circle"}
         fails = False
         charge(ledger, "standing", seal=seal)
         assert ledger.verify() == 1
@@ -159,94 +155,3 @@ def test_a_circle_that_cannot_be_read_is_damage(tmp_path):
             database.execute("UPDATE mask_circle SET names = ?", (wrong,))
         with Ledger(path) as ledger, pytest.raises(LedgerError, match=r"north\.ledger is damaged .*circle"):
             ledger.circles()
-
-
-# As the version wrote them that counted how often a masked question was asked.
-FIRST_TABLES = """
-CREATE TABLE disclosure_population (
-    number INTEGER PRIMARY KEY, records TEXT NOT NULL, digest BLOB NOT NULL, patients BLOB NOT NULL,
-    UNIQUE (records, digest));
-CREATE TABLE mask_circle (
-    records TEXT NOT NULL, names TEXT NOT NULL, PRIMARY KEY (records, names)) WITHOUT ROWID;
-CREATE TABLE mask_study (study BLOB PRIMARY KEY, key BLOB) WITHOUT ROWID;
-CREATE TABLE mask_attempt (
-    study BLOB NOT NULL, content BLOB NOT NULL, number INTEGER NOT NULL, label BLOB NOT NULL,
-    participants BLOB NOT NULL, names BLOB NOT NULL, seed BLOB, vector BLOB, opened BLOB,
-    PRIMARY KEY (study, content));
-CREATE INDEX mask_attempt_content ON mask_attempt (content);
-CREATE INDEX mask_attempt_unopened ON mask_attempt (length(vector)) WHERE opened IS NULL;
-INSERT INTO disclosure_population (records, digest, patients) VALUES ('records', x'0102', x'0304');
-INSERT INTO mask_circle VALUES ('records', '["ashford", "brook", "cedar", "dale"]');
-INSERT INTO mask_study VALUES (x'aa', x'bb'), (x'cc', NULL);
-"""
-
-
-def test_a_ledger_of_the_first_version_goes_on(tmp_path: Path) -> None:
-    """What it opened, and for whom, holds for the questions of now."""
-    path = tmp_path / "ashford.ledger"
-    with Ledger(path) as ledger:
-        charge(ledger, "long ago", numbers=3)
-    group = hospitals(4)
-    everyone = group.gather()
-    opened = everyone.members["ashford"]
-    content, participants = hash_content(ASKED), opened.manifest.circle
-    with closing(sqlite3.connect(path)) as database, database:
-        database.executescript(FIRST_TABLES)
-        names = b'["ashford","brook","cedar","dale"]'
-        for study, number, seed, transcript in (
-            (b"\xaa", 3, b"seed", None),
-            (b"\xcc", 2, b"", b"transcript"),
-        ):
-            database.execute(
-                "INSERT INTO mask_attempt VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (study, content, number, b"label", participants, names, seed, seed, transcript),
-            )
-    with Ledger(path) as ledger:
-        assert ledger.verify() == 1
-        assert ledger.populations_by_row() == [("records", b"\x03\x04")]
-        assert ledger.circles() == [everyone.manifest.names]
-        assert ledger.unbounded_numbers() == 3
-        assert ledger.count_refused() == (0, "")
-        store = group.stores["ashford"] = ledger.mask_store()
-        assert store.study_key(b"\xaa") == b"\xbb"
-        assert store.has_ended(b"\xcc")
-        fewer = group.gather(group.compose(["ashford", "brook", "cedar"]))
-        with pytest.raises(MaskError, match="would differ by the answer of dale"):
-            fewer.members["ashford"].mask(ASKED, words(1))
-        again = group.gather()
-        vectors = some_vectors(group.names)
-        assert again.add_up(ASKED, vectors).tolist() == [100, 104, 108]
-        assert fewer.add_up(b"another question", vectors).tolist() == [60, 63, 66]
-        for study in (b"\xaa", again.manifest.study_id):
-            with store.transaction():
-                store.end(study)
-            assert store.study_key(study) is None
-        ledger.remember_circle("records", fewer.manifest.names)
-        charge(ledger, "now")
-        assert ledger.verify() == 2
-    with closing(sqlite3.connect(path)) as database:
-        kept = database.execute("SELECT count(*) FROM mask_attempt").fetchone()
-        opened = database.execute("SELECT content, party FROM mask_opened ORDER BY party").fetchall()
-    assert kept == (1,)  # that of the study of fewer, which goes on
-    assert opened == [(content, 1), (hash_content(b"another question"), 2)]
-
-
-def test_a_table_of_a_transaction_that_was_undone_is_not_taken_to_be_there(tmp_path):
-    """What a look inside a transaction has seen is forgotten with it, and what was there before stays."""
-    ledger = Ledger(tmp_path / "own.ledger")
-
-    def make_and_fail():
-        with ledger._file.writing():
-            with ledger._file.joining():
-                ledger._file.run("CREATE TABLE passing (x)")
-                assert ledger._file.has_table("passing")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        make_and_fail()
-    with ledger._file.joining():
-        assert not ledger._file.has_table("passing")
-    assert ledger.circles() == []
-    ledger.remember_circle("records", ("a", "b"))
-    assert ledger.circles() == ledger.circles() == [("a", "b")]
-    assert Ledger(tmp_path / "own.ledger").circles() == [("a", "b")]

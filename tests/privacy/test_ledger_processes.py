@@ -13,7 +13,8 @@ from fractions import Fraction
 
 import pytest
 
-from concilium.ledger.ledger import Head, Ledger
+from concilium.ledger.chain import Head
+from concilium.ledger.ledger import Ledger
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked here")
 
@@ -174,7 +175,7 @@ def test_processes_that_spend_at_once_never_overspend_and_never_fork_the_chain(t
     assert all(answers == shared[0] for answers in shared)
     assert len(given) == 210
     with Ledger(path) as ledger:
-        assert ledger.remaining() == 0
+        assert ledger.balance().left == 0
         assert ledger.verify() == 210
         assert {
             (entry.question, digest(ledger.recall(entry.question, "d"))) for entry in ledger.entries()

@@ -14,19 +14,18 @@ from mask_circle import Circle, Hospitals, Vector, changed, hospitals, meet, new
 
 from concilium.errors import MaskError
 from concilium.privacy import masks
-from concilium.privacy.manifest import Manifest, Participant, compose
-from concilium.privacy.mask_graph import MaskGraph, choose_degree
-from concilium.privacy.masks import Commitment
+from concilium.privacy.manifest import Manifest, Participant, _choose_degree, _MaskGraph, compose
+from concilium.privacy.masks import _Commitment
 
 ASKED = b"how many died?"
 
 
-def graph_of(size: int, degree: int, study: bytes = b"study") -> MaskGraph:
+def graph_of(size: int, degree: int, study: bytes = b"study") -> _MaskGraph:
     names = [f"{place:04}" for place in range(size)]
-    return MaskGraph(study, {name: name.encode() for name in names}, degree)
+    return _MaskGraph(study, {name: name.encode() for name in names}, degree)
 
 
-def parts_of(graph: MaskGraph, left: Collection[str]) -> list[set[str]]:
+def parts_of(graph: _MaskGraph, left: Collection[str]) -> list[set[str]]:
     """The connected parts that these sites form."""
     remaining, parts = set(left), []
     while remaining:
@@ -63,7 +62,7 @@ def test_no_fewer_colluders_than_the_degree_split_a_large_circle(
     size: int, tolerated: int, data: st.DataObject
 ) -> None:
     """Two runs side by side, wherever they begin, with as few sites between them as one: what an adversary would do."""
-    graph = graph_of(size, choose_degree(size, tolerated))
+    graph = graph_of(size, _choose_degree(size, tolerated))
     least = 2 * (tolerated + 1) + np.log2(size)
     assert graph.degree == size - 1 or least <= graph.degree < least + 3
     first = data.draw(st.integers(1, max(1, graph.degree - 2)))
@@ -86,10 +85,10 @@ def test_neighbours_are_neighbours_of_each_other_and_as_many_as_the_degree() -> 
 
 
 def test_small_studies_stay_complete_and_large_ones_grow_with_the_logarithm() -> None:
-    assert [choose_degree(size, 1) for size in (3, 4, 5, 8, 9)] == [2, 3, 4, 7, 8]
-    assert [choose_degree(size, 1) for size in (10, 100, 1000, 10_000)] == [8, 12, 14, 18]
-    assert choose_degree(10, 8) == 9
-    assert choose_degree(1000, 10) == 32
+    assert [_choose_degree(size, 1) for size in (3, 4, 5, 8, 9)] == [2, 3, 4, 7, 8]
+    assert [_choose_degree(size, 1) for size in (10, 100, 1000, 10_000)] == [8, 12, 14, 18]
+    assert _choose_degree(10, 8) == 9
+    assert _choose_degree(1000, 10) == 32
 
 
 def test_places_follow_from_the_whole_manifest() -> None:
@@ -113,7 +112,7 @@ def test_places_follow_from_the_whole_manifest() -> None:
 
 def gather(count: int, degree: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Hospitals, Circle]:
     """A circle of so many hospitals in which each shares masks with `degree` others."""
-    monkeypatch.setattr("concilium.privacy.manifest.choose_degree", lambda sites, colluders: degree)
+    monkeypatch.setattr("concilium.privacy.manifest._choose_degree", lambda sites, colluders: degree)
     group = hospitals(count)
     return group, group.gather()
 
@@ -129,7 +128,7 @@ def read_streams(circle: Circle, monkeypatch: pytest.MonkeyPatch) -> tuple[np.nd
         return np.eye(size, dtype=np.uint64)[places.setdefault(key, len(places))]
 
     with monkeypatch.context() as patch:
-        patch.setattr(masks, "stream", unit)
+        patch.setattr(masks, "_stream", unit)
         answers = circle.mask(ASKED, {name: words(*[0] * size) for name in names})
     rows = np.array([np.frombuffer(answers[name].vector, dtype="<i8") for name in names])
     assert len(places) == size
@@ -231,7 +230,7 @@ def sparse(monkeypatch: pytest.MonkeyPatch) -> tuple[Hospitals, Circle]:
     return gather(9, 4, monkeypatch)
 
 
-def commitments_of(circle: Circle) -> list[Commitment]:
+def commitments_of(circle: Circle) -> list[_Commitment]:
     vectors = {name: words(1, 2) for name in circle.manifest.names}
     return list(circle.round(ASKED).commitments(circle.mask(ASKED, vectors).values()))
 

@@ -293,9 +293,9 @@ def test_of_too_many_opened_bytes_the_oldest_vectors_go_and_are_not_made_again(
 
 def test_a_study_that_is_not_asked_for_a_month_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     store = new_store()
-    day = mask_store.find_day()
+    day = mask_store._find_day()
     for number, later in ((1, 0), (2, 20), (3, 40)):
-        monkeypatch.setattr(mask_store, "find_day", lambda later=later: day + later)
+        monkeypatch.setattr(mask_store, "_find_day", lambda later=later: day + later)
         run_study(store, number, ends=False)
     assert [store.has_ended(number.to_bytes(32, "big")) for number in (1, 2, 3)] == [True, False, False]
     assert store.find((1).to_bytes(32, "big"), hashlib.sha256(b"0 of 1").digest()) is None

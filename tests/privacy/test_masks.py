@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from mask_circle import NAMES, Vector, hospitals
 
 from concilium.privacy.masks import (
-    Commitment,
     PairKey,
     Standing,
+    _Commitment,
+    _stream,
     add_masks,
     commit,
     derive_pair_key,
@@ -23,7 +24,6 @@ from concilium.privacy.masks import (
     hash_vector,
     is_from,
     make_label,
-    stream,
 )
 
 RING = 2**64
@@ -48,7 +48,7 @@ def extract_and_expand(secret: bytes, salt: bytes, info: bytes) -> bytes:
 
 
 def pairs_of(names: tuple[str, ...], label: bytes = b"label") -> dict[str, dict[str, PairKey]]:
-    """Pair keys of a whole group, from made-up shared secrets."""
+    """Pair keys of a whole group, from synthetic shared secrets."""
     pairs: dict[str, dict[str, PairKey]] = {name: {} for name in names}
     for one, other in itertools.combinations(names, 2):
         shared = hashlib.sha256(f"{one} and {other}".encode()).digest()
@@ -59,8 +59,8 @@ def pairs_of(names: tuple[str, ...], label: bytes = b"label") -> dict[str, dict[
 
 def test_the_stream_is_chacha20_read_as_little_endian_words() -> None:
     expected = [int.from_bytes(ZERO_KEYSTREAM[place : place + 8], "little") for place in range(0, 128, 8)]
-    assert [int(number) for number in stream(bytes(32), 16)] == expected
-    assert len(stream(bytes(32), 0)) == 0
+    assert [int(number) for number in _stream(bytes(32), 16)] == expected
+    assert len(_stream(bytes(32), 0)) == 0
 
 
 def test_the_pair_key_is_hkdf_bound_to_study_label_and_names() -> None:
@@ -100,10 +100,10 @@ def test_the_first_name_adds_the_pairs_stream_and_the_other_subtracts_it() -> No
     seed = b"s" * 32
     got = np.frombuffer(add_masks("brook", vector, pairs["brook"], seed), dtype="<u8")
     for place, number in enumerate(vector):
-        expected = int(number) + int(stream(seed, 4)[place])
-        expected -= int(stream(pairs["brook"]["ashford"].stream, 4)[place])
-        expected += int(stream(pairs["brook"]["cedar"].stream, 4)[place])
-        expected += int(stream(pairs["brook"]["dale"].stream, 4)[place])
+        expected = int(number) + int(_stream(seed, 4)[place])
+        expected -= int(_stream(pairs["brook"]["ashford"].stream, 4)[place])
+        expected += int(_stream(pairs["brook"]["cedar"].stream, 4)[place])
+        expected += int(_stream(pairs["brook"]["dale"].stream, 4)[place])
         assert int(got[place]) == expected % RING
 
 
@@ -125,7 +125,7 @@ def test_masks_in_pairs_cancel_whatever_the_vectors(group: dict[str, list[int]])
         seed = hashlib.sha256(name.encode()).digest()
         masked = add_masks(name, np.array(numbers, dtype=np.uint64), pairs[name], seed)
         total += np.frombuffer(masked, dtype="<u8")
-        total -= stream(seed, length)
+        total -= _stream(seed, length)
     assert [int(number) for number in total] == [
         sum(column) % RING for column in zip(*group.values(), strict=True)
     ]
@@ -176,11 +176,11 @@ def test_a_commitment_passes_for_nothing_else() -> None:
     commitment = commit("ashford", b"digest", pairs["ashford"])
     swapped = {"brook": commitment.tags["cedar"]}
     for lie in (
-        Commitment("ashford", b"digesu", commitment.tags),
-        Commitment("ashford", b"digest", {}),
-        Commitment("ashford", b"digest", swapped),
-        Commitment("ashford", b"digest", {"brook": commitment.tags["brook"][:8]}),
-        Commitment("ashford", b"digest", {"brook": b""}),
+        _Commitment("ashford", b"digesu", commitment.tags),
+        _Commitment("ashford", b"digest", {}),
+        _Commitment("ashford", b"digest", swapped),
+        _Commitment("ashford", b"digest", {"brook": commitment.tags["brook"][:8]}),
+        _Commitment("ashford", b"digest", {"brook": b""}),
     ):
         assert not is_from(lie, "ashford", "brook", key)
     assert not is_from(commitment, "ashford", "brook", pairs_of(NAMES[:3], b"lapel")["brook"]["ashford"])
@@ -196,7 +196,7 @@ def test_a_commitment_passes_for_nothing_else() -> None:
     ):
         assert not is_from(msgspec.structs.replace(shown, **lie), "ashford", "brook", key)
     reflected = commit("brook", b"digest", pairs["brook"])
-    turned = Commitment("ashford", b"digest", {"brook": reflected.tags["ashford"]})
+    turned = _Commitment("ashford", b"digest", {"brook": reflected.tags["ashford"]})
     assert not is_from(turned, "ashford", "brook", key)
 
 

@@ -29,9 +29,9 @@ from concilium.ledger import mask_store
 from concilium.privacy import masks, randomness
 from concilium.privacy.identity import Identity
 from concilium.privacy.manifest import Manifest, Participant, compose
-from concilium.privacy.masks import Commitment, MaskedVector, Seed, derive_pair_key, stream
+from concilium.privacy.masks import MaskedVector, Seed, _Commitment, _stream, derive_pair_key
 from concilium.privacy.study_keys import StudyKey, agree, sign_study_key
-from concilium.protocol.membership import Membership, hash_content
+from concilium.protocol.membership import Membership, _hash_content
 
 ASKED = b"how many died?"
 OTHER = b"how many lived?"
@@ -48,12 +48,12 @@ def refuses(act: Callable[[], object], *said: str) -> None:
         assert part in text
 
 
-def masked(circle: Circle, content: bytes = ASKED) -> tuple[dict[str, MaskedVector], list[Commitment]]:
+def masked(circle: Circle, content: bytes = ASKED) -> tuple[dict[str, MaskedVector], list[_Commitment]]:
     answers = circle.mask(content, some_vectors(circle.manifest.names))
     return answers, list(circle.round(content).commitments(answers.values()))
 
 
-def reveal(member: Membership, commitments: Sequence[Commitment], content: bytes = ASKED) -> Seed:
+def reveal(member: Membership, commitments: Sequence[_Commitment], content: bytes = ASKED) -> Seed:
     return member.reveal(content, show(member, commitments), charge_on_disk=True)
 
 
@@ -187,7 +187,7 @@ class TestOpening:
                 member.name,
             )
         for store in group.stores.values():
-            assert store.openings(hash_content(ASKED)) == {}
+            assert store.openings(_hash_content(ASKED)) == {}
 
     def test_before_an_answer(self) -> None:
         circle = hospitals(3).gather()
@@ -222,9 +222,9 @@ class TestOpening:
         theirs = answers["brook"].commitment
         shown = [answer.commitment for answer in answers.values()]
         for lie in (
-            Commitment("cedar", bytes(32), {"ashford": bytes(16), "brook": bytes(16)}),
-            Commitment("cedar", bytes(32), {}),
-            Commitment("cedar", theirs.digest, theirs.tags),
+            _Commitment("cedar", bytes(32), {"ashford": bytes(16), "brook": bytes(16)}),
+            _Commitment("cedar", bytes(32), {}),
+            _Commitment("cedar", theirs.digest, theirs.tags),
         ):
             refuses(
                 lambda lie=lie: reveal(circle.members["ashford"], [*shown, lie]), "cedar", "not sent by it"
@@ -236,7 +236,7 @@ class TestOpening:
         member = circle.members["ashford"]
         refuses(lambda: reveal(member, [*shown, shown[1]]), "more answers are shown")
         refuses(
-            lambda: reveal(member, [*shown, Commitment("zebra", bytes(32), {})]), "more answers are shown"
+            lambda: reveal(member, [*shown, _Commitment("zebra", bytes(32), {})]), "more answers are shown"
         )
 
     def test_another_content_under_the_same_label(self) -> None:
@@ -363,7 +363,7 @@ class Accomplices:
             stored = self.group.stores[accomplice].study_key(study)
             assert stored is not None
             shared = agree(X25519PrivateKey.from_private_bytes(stored), name, public[name])
-            shift = stream(derive_pair_key(shared, study, label, accomplice, name).stream, count)
+            shift = _stream(derive_pair_key(shared, study, label, accomplice, name).stream, count)
             total = total + shift if name < accomplice else total - shift
         return total
 
@@ -377,7 +377,7 @@ class Accomplices:
                 answer = answers[seed.name]
                 vector = np.frombuffer(answer.vector, dtype="<u8")
                 known = self.known_mask(circle, answer.label, seed.name, len(vector))
-                peeled[seed.name] = vector - stream(seed.seed, len(vector)) - known
+                peeled[seed.name] = vector - _stream(seed.seed, len(vector)) - known
         return peeled
 
 
@@ -436,10 +436,10 @@ def test_two_data_sets_with_one_sum_give_one_and_the_same_transcript(monkeypatch
             between = derive_pair_key(shared, study, circle.round(ASKED).label, *honest).stream
 
             def shifted(key: bytes, count: int) -> Vector:
-                return stream(key, count) - shift if key == between else stream(key, count)
+                return _stream(key, count) - shift if key == between else _stream(key, count)
 
             with monkeypatch.context() as patch:
-                patch.setattr(masks, "stream", shifted)
+                patch.setattr(masks, "_stream", shifted)
                 answers, seeds = play(circle, vectors)
             secrets = [group.stores[name].study_key(study) for name in group.names if name not in honest]
             return msgspec.msgpack.encode([circle.keys, answers, seeds, secrets])
@@ -466,7 +466,7 @@ def mask_coefficients(monkeypatch: pytest.MonkeyPatch, count: int) -> np.ndarray
         return np.eye(size, dtype=np.uint64)[place]
 
     with monkeypatch.context() as patch:
-        patch.setattr(masks, "stream", unit)
+        patch.setattr(masks, "_stream", unit)
         answers = circle.mask(ASKED, {name: words(*[0] * size) for name in group.names})
     rows = np.array([np.frombuffer(answers[name].vector, dtype="<i8") for name in group.names])
     for place in range(size):
@@ -515,7 +515,7 @@ def test_no_part_of_the_messages_adds_up() -> None:
     names = circle.manifest.names
     vectors = some_vectors(names, 4)
     answers, seeds = play(circle, vectors)
-    opened = {seed.name: stream(seed.seed, 4) for seed in seeds}
+    opened = {seed.name: _stream(seed.seed, 4) for seed in seeds}
     subsets = [some for size in range(1, 5) for some in itertools.combinations(names, size)]
     found = []
     for chosen, revealed in itertools.product(subsets, [(), *subsets]):
@@ -553,6 +553,6 @@ def test_messages_hold_no_secret() -> None:
         for pair in circle.members[name]._pairs[1].values():
             assert pair.stream not in sent
             assert pair.tag not in sent
-        stored = group.stores[name].find(study, hash_content(ASKED))
+        stored = group.stores[name].find(study, _hash_content(ASKED))
         assert stored is not None
         assert stored.seed not in sent

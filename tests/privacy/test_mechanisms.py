@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from concilium.errors import StudyError
 from concilium.privacy import mechanisms, randomness
-from concilium.privacy.inversion import bound_decay
 from concilium.privacy.mechanisms import (
     NoiselessWarning,
     add_gaussian,
     add_laplace,
+    bound_decay,
     draw_gaussian,
     read_positive,
 )
@@ -245,7 +245,7 @@ def test_so_little_epsilon_that_no_count_survives_is_refused():
 def test_a_table_is_made_where_it_is_short_beside_what_is_drawn(scales, monkeypatch):
     monkeypatch.undo()
     made = []
-    for name in ("laplace_sizes", "gaussian_sizes"):
+    for name in ("_laplace_sizes", "_gaussian_sizes"):
         original = getattr(mechanisms, name)
         monkeypatch.setattr(
             mechanisms, name, lambda scale, own=original: (made.append(float(scale)), own(scale))[1]

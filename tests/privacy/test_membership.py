@@ -14,7 +14,7 @@ from mask_circle import hospitals, meet, show, some_vectors, words
 from concilium.errors import MaskError
 from concilium.ledger.mask_store import SqliteMaskStore
 from concilium.privacy.manifest import compose
-from concilium.protocol.membership import Membership, hash_content
+from concilium.protocol.membership import Membership, _hash_content
 
 ASKED = b"how many died?"
 
@@ -161,7 +161,7 @@ def test_a_refused_reveal_changes_nothing() -> None:
     member = circle.members["ashford"]
     with pytest.raises(MaskError):
         member.reveal(ASKED, show(member, commitments[:2]), charge_on_disk=True)
-    assert member._store.openings(hash_content(ASKED)) == {}
+    assert member._store.openings(_hash_content(ASKED)) == {}
 
 
 def test_an_ended_study_is_over_wherever_the_site_has_joined_it() -> None:

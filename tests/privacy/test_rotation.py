@@ -56,7 +56,7 @@ def test_a_rotated_site_keeps_its_division_its_secrets_and_its_ledger(tmp_path: 
     model = learn(site)
     assert "ward" in model.attributes_
     division, spent = site.division_key, [entry.hash for entry in site.ledger.entries()]
-    remembered = site._desk.studies._populations.count_known()
+    remembered = site._context.studies._populations.count_known()
     old = site.identity
     site.ledger.close()
     made = rotate(tmp_path)
@@ -65,7 +65,7 @@ def test_a_rotated_site_keeps_its_division_its_secrets_and_its_ledger(tmp_path: 
     assert made.old != made.new
     assert again.division_key == division
     assert learn(again).body == model.body  # its wards are hashed as before
-    assert again._desk.studies._populations.count_known() == remembered
+    assert again._context.studies._populations.count_known() == remembered
     assert again.identity.exchange_key != old.exchange_key
     entries = again.ledger.entries()
     assert [entry.hash for entry in entries][: len(spent)] == spent

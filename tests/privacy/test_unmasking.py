@@ -6,8 +6,7 @@ import pytest
 from mask_circle import Circle, changed, hospitals, some_vectors, words
 
 from concilium.errors import MaskError
-from concilium.privacy.masks import MaskedVector, Seed, hash_vector
-from concilium.privacy.unmasking import MaskedRound
+from concilium.privacy.masks import MaskedRound, MaskedVector, Seed, hash_vector
 
 ASKED = b"how many died?"
 Played = tuple[Circle, MaskedRound, dict[str, MaskedVector], list[Seed]]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import concilium as cc
 from agreed import deliver
+from concilium.ledger.chain import Head
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import (
     VERSION,
     Answer,
     Envelope,
-    LedgerHead,
     decode,
     encode,
     open_envelope,
@@ -26,7 +26,7 @@ def site_of(rows=ROWS, name="a", **options):
 
 
 def wrap(kind, question, *, name="question-1", study="s", template=b"", release="exact", seen=None):
-    head = None if seen is None else LedgerHead(*seen)
+    head = None if seen is None else Head(*seen)
     body = question if isinstance(question, bytes) else encode(question)
     return Envelope(
         version=VERSION,

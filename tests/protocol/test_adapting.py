@@ -16,11 +16,11 @@ from concilium.errors import ModelError
 from concilium.models import recalibration as adaptation
 from concilium.models.recalibration import (
     Adaptation,
+    _exceed,
+    _maximise,
     adapt_shares,
-    exceed,
     fit_classes,
     fit_numbers,
-    maximise,
 )
 
 
@@ -37,7 +37,7 @@ def made_up(seed, shift, slope=1.0, patients=600):
 @given(st.integers(0, 10_000), st.floats(-2, 2), st.floats(0.3, 2))
 def test_slope_and_intercept_are_those_of_an_unpenalised_logistic_regression(seed, shift, slope):
     shares, truth, odds = made_up(seed, shift, slope)
-    found, _ = maximise(np.log(shares), truth, with_slope=True)
+    found, _ = _maximise(np.log(shares), truth, with_slope=True)
     other = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(odds[:, None], truth)
     assert found == pytest.approx([other.intercept_[0], other.coef_[0, 0]], abs=1e-5)
 
@@ -49,7 +49,7 @@ def test_shifts_make_every_class_as_frequent_as_it_is(seed, classes):
     dice = np.random.default_rng(seed)
     shares = dice.dirichlet(np.ones(classes), 200)
     truth = np.concatenate([np.repeat(np.arange(classes), 6), dice.integers(0, classes, 200 - 6 * classes)])
-    shifts, _ = maximise(np.log(shares), truth, with_slope=False)
+    shifts, _ = _maximise(np.log(shares), truth, with_slope=False)
     adapted = adapt_shares(shares, np.array([0.0, *shifts]), 1.0)
     assert adapted.sum(axis=0) == pytest.approx(np.bincount(truth, minlength=classes), abs=1e-4)
 
@@ -63,7 +63,7 @@ def test_three_classes_with_a_slope_are_where_a_general_optimiser_ends():
         score = values[2] * np.log(shares) + np.array([0, values[0], values[1]])
         return -(score[np.arange(500), truth] - np.logaddexp.reduce(score, axis=1)).sum()
 
-    found, likely = maximise(np.log(shares), truth, with_slope=True)
+    found, likely = _maximise(np.log(shares), truth, with_slope=True)
     other = optimize.minimize(loss, [0, 0, 1], tol=1e-12)
     assert found == pytest.approx(other.x, abs=1e-4)
     assert likely == pytest.approx(-other.fun)
@@ -72,7 +72,7 @@ def test_three_classes_with_a_slope_are_where_a_general_optimiser_ends():
 def test_chances_are_those_of_chi_squared():
     for freedom in range(1, 7):
         for value in (0.0, 0.3, 3.84, 20.0, 900.0):
-            assert exceed(value, freedom) == pytest.approx(
+            assert _exceed(value, freedom) == pytest.approx(
                 stats.chi2.sf(value, freedom), rel=1e-9, abs=1e-300
             )
 
@@ -258,14 +258,14 @@ def test_what_cannot_be_adapted_is_said(sites, elsewhere, tmp_path):
 
 def test_costs_keep_their_threshold_and_other_decisions_move_with_the_chances(sites, elsewhere):
     bins = {"age": [50, 60, 70]}
-    by_cost = cc.NaiveBayes(target="ill", bins=bins, decision="cost 3:1").fit(cc.House(sites))
+    by_cost = cc.NaiveBayes(target="ill", bins=bins, threshold="cost 3:1").fit(cc.House(sites))
     adapted = cc.adapt(by_cost, elsewhere, site="west")
     assert adapted.decided.threshold == by_cost.decided.threshold == 0.25
     called = adapted.predict(elsewhere) == "yes"
     assert np.array_equal(called, adapted.predict_proba(elsewhere)[:, 1] >= 0.25)
     assert called.sum() > (by_cost.predict(elsewhere) == "yes").sum()
 
-    by_rank = cc.NaiveBayes(target="ill", bins=bins, decision="prevalence").fit(cc.House(sites))
+    by_rank = cc.NaiveBayes(target="ill", bins=bins, threshold="prevalence").fit(cc.House(sites))
     moved = cc.adapt(by_rank, elsewhere, site="west")
     assert moved.decided.threshold > by_rank.decided.threshold
     assert np.array_equal(moved.predict(elsewhere), by_rank.predict(elsewhere))

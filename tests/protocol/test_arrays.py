@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from concilium.errors import MessageError
-from concilium.protocol.arrays import Array, pack, unpack
+from concilium.protocol.sums import Array, pack, unpack
 
 
 @given(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
-from concilium.errors import ConciliumError, RecordsError
+from concilium.errors import ConciliumError, DoesNotFit, RecordsError
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
@@ -19,10 +20,10 @@ from concilium.protocol.held_out import Part
 from concilium.protocol.messages import Refusal, open_reply
 from concilium.protocol.questions import Gaussian
 from concilium.protocol.releases import find_release
-from concilium.protocol.schema import state_values
-from concilium.records.cells import read_as_asked, read_as_labels, read_as_numbers
-from concilium.records.query import Query
-from concilium.records.table import Records, label
+from concilium.protocol.schema import AskColumns, state_values
+from concilium.records.columns import label
+from concilium.records.query import Query, read_as_asked, read_as_labels, read_as_numbers
+from concilium.records.table import Records
 
 ODD = [
     "unknown",
@@ -174,23 +175,22 @@ def test_private_naive_bayes_counts_everybody_else_the_same(write, fixed_noise):
     np.testing.assert_allclose(one.predict_proba(patients), other.predict_proba(patients), atol=0.02)
 
 
-def test_a_private_question_about_a_column_that_is_not_stated_is_refused(write):
-    for absent in SCHEMA:
-        schema = {name: kind for name, kind in SCHEMA.items() if name != absent}
-        query = "size >= 0.5" if absent == "size" else ""
-        sentences = set()
-        for rows in (ROWS, [*ROWS, "unknown,unknown,unknown"], ["1,1,1"]):
-            with pytest.raises(
-                RecordsError, match=f"no column '{absent}' that is stated at this hospital"
-            ) as refusal:
-                count(write("t", rows), schema, ask(query=query))
-            sentences.add(str(refusal.value))
-        assert len(sentences) == 1
-    with pytest.raises(RecordsError, match="no column is stated at this hospital"):
-        count(write("t", ROWS), {}, ask())
+@pytest.mark.parametrize("schema", [{}, *({n: k for n, k in SCHEMA.items() if n != one} for one in SCHEMA)])
+@pytest.mark.parametrize("query", ["", "size >= 0.5", "flag = true"])
+def test_a_column_that_is_not_stated_is_read_cell_by_cell(write, schema, query):
+    """What is guessed of a column as a whole decides nothing: counts are those of the stated one."""
+    question = ask(
+        query=query,
+        attributes=(Attribute("flag", (), ("false", "true"), missing=False), Attribute("size", (6.0,))),
+    )
+    one = count(write("t", ROWS), schema, question)
+    np.testing.assert_array_equal(one, count(write("t", ROWS), SCHEMA, question))
+    for odd in ODD:
+        other = count(write("u", [*ROWS, f"{odd},{odd},{odd}"]), schema, question)
+        assert int(((other.astype(np.int64) - one) ** 2).sum()) <= question.sensitivity.squared
 
 
-def test_the_gate_says_which_column_to_state(write, fixed_noise):
+def test_the_gate_says_which_column_there_is_not(write, fixed_noise):
     replies = []
 
     class Heard(cc.Site):
@@ -198,14 +198,119 @@ def test_the_gate_says_which_column_to_state(write, fixed_noise):
             replies.append(super().answer(message))
             return replies[-1]
 
-    schema = {"flag": "code", "y": "code"}
-    sites = [Heard(name, Records.read(write(name, ROWS), schema=schema)) for name in "abc"]
-    values = {"flag": [True, False], "size": [7], "y": [True, False]}
-    with zero_noise(), pytest.raises(ConciliumError, match="no column 'size' that is stated"):
+    sites = [Heard(name, Records.read(write(name, ROWS))) for name in "abc"]
+    values = {"flag": [True, False], "height": [7], "y": [True, False]}
+    with zero_noise(), pytest.raises(ConciliumError, match="no column 'height'"):
         cc.NaiveBayes("y", release="private", epsilon=1.0, values=values).fit(cc.House(sites))
     refusals = [reply for reply in map(open_reply, replies) if isinstance(reply, Refusal)]
     assert {refusal.rule for refusal in refusals} == {"attribute"}
     assert all("\n" not in refusal.reason for refusal in refusals)
+
+
+GUESSED = [
+    *(
+        "1",
+        "1.0",
+        "01",
+        "0",
+        "-0",
+        "1e3",
+        "1000",
+        "true",
+        "True",
+        "TRUE",
+        "false",
+        "yes",
+        "NA",
+        "?",
+        "",
+        " 5",
+        "5 ",
+    ),
+    *(
+        "2015-01-01",
+        "2015-01-01 00:00:00",
+        "9007199254740993",
+        "9007199254740992",
+        "1e400",
+        "-1e400",
+        "nan",
+        "inf",
+    ),
+    *(
+        "0x10",
+        "1_000",
+        "\u0661",
+        "\u00bd",
+        "1,5",
+        ".5",
+        "5.",
+        "+5",
+        "abc",
+        "null",
+        "None",
+        "N/A",
+        "-",
+        "1e-320",
+    ),
+    *("0.1", "0.10", "00012", "12345678901234567890"),
+]
+texts = st.one_of(
+    st.sampled_from(GUESSED),
+    st.integers(-(10**20), 10**20).map(str),
+    st.floats(allow_nan=False).map(repr),
+    st.text("ab1. -e", max_size=4),
+)
+values = st.one_of(
+    texts,
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**53), 2**53),
+    st.floats(),
+    st.dates(),
+    st.datetimes(),
+)
+
+
+def read_alone(column):
+    """A guessed column as private questions read it: labels, and numbers."""
+    coded = read_as_labels(column)
+    labels = [None if code == 0 else coded.values[code - 1] for code in coded.codes]
+    return labels, [*map(str, read_as_numbers(column))]
+
+
+def check_alone(read, column, place, extra):
+    """One row more, and so one row less, changes no other row's reading."""
+    more = read_alone(read([*column[:place], extra, *column[place:]]))
+    for alone, together in zip(read_alone(read(column)), more, strict=True):
+        assert [*together[:place], *together[place + 1 :]] == alone
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(texts, min_size=1, max_size=6), texts, st.data())
+def test_a_guessed_column_of_a_file_is_read_cell_by_cell(tmp_path_factory, column, extra, data):
+    path = tmp_path_factory.mktemp("guessed") / "t.csv"
+
+    def read(cells):
+        path.write_text("x,who\n" + "".join(f'"{cell}",p\n' for cell in cells), encoding="utf-8")
+        return Records.read(path)["x"]
+
+    check_alone(read, column, data.draw(st.integers(0, len(column))), extra)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_guessed_column_of_a_data_frame_is_read_cell_by_cell(data):
+    cells = data.draw(
+        st.sampled_from([values, st.integers(-(2**53), 2**53), st.floats(), st.booleans(), texts, st.dates()])
+    )
+    column = data.draw(st.lists(cells, min_size=1, max_size=6))
+    extra = data.draw(st.one_of(cells, st.none()))
+
+    def read(own):
+        return Records.read(pd.DataFrame({"x": pd.Series(own, dtype=object), "who": "p"}))["x"]
+
+    check_alone(read, column, data.draw(st.integers(0, len(column))), extra)
 
 
 def test_a_rule_that_looks_at_a_column_that_is_not_stated_ends_private_questions(write):
@@ -236,3 +341,16 @@ def test_a_function_of_the_policy_changes_a_cell_whatever_the_others_are(write):
 
 def test_values_of_a_study_are_read_as_a_table_is():
     assert state_values(["TRUE", "1.0", ".5", "01", 2.0]) == state_values(["true", "1", "0.5", "01", 2])
+
+
+def test_a_column_that_one_row_adds_is_not_told_to_a_private_study():
+    """Rows without a header: whether there is a column would depend on a patient."""
+    rows = [{"a": str(place % 3), "y": "no"} for place in range(9)]
+    told = []
+    for listed in (rows, [*rows, {"a": "1", "y": "no", "rare disease": "yes"}]):
+        records = Records.from_rows(listed, schema={"a": "code", "y": "code"})
+        view = View(records, cc.Policy()).each_by_itself
+        told.append(AskColumns(query="", target="").compute(view.select("", "")).names)
+    assert told == [["a", "y"], ["a", "y"]]
+    with pytest.raises(DoesNotFit, match="no column is stated"):
+        _ = View(Records.from_rows(rows), cc.Policy()).each_by_itself

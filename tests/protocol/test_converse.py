@@ -13,15 +13,12 @@ import concilium as cc
 from agreed import deliver, draft
 from concilium import registry as registry
 from concilium.errors import ConciliumError, HouseError
-from concilium.protocol.arrays import pack
-from concilium.protocol.attributes import Attribute
-from concilium.protocol.conversation import Among, Learned
+from concilium.protocol.attributes import Attribute, Workload
 from concilium.protocol.counts import AskCounts
-from concilium.protocol.messages import Answer, encode, open_envelope, open_reply
-from concilium.protocol.questions import PLAIN, Gathered, Reply
+from concilium.protocol.messages import Answer, encode, find_signed, open_envelope, open_reply
+from concilium.protocol.questions import PLAIN, Among, Gathered, Learned, Reply
 from concilium.protocol.schema import AskSchema
-from concilium.protocol.sums import Sum, write_sum
-from concilium.protocol.work import Workload
+from concilium.protocol.sums import Sum, pack, write_sum
 
 AGES = AskCounts(totals=False, query="", target="y", attributes=(Attribute("age", (40.0, 60.0)),))
 
@@ -65,7 +62,7 @@ class Lying(cc.Site):
         ):
             return encode(reply)
         lie = msgspec.structs.replace(reply, body=self._lie, signature=b"")
-        return encode(msgspec.structs.replace(lie, signature=self.identity.sign(lie.signed)))
+        return encode(msgspec.structs.replace(lie, signature=self.identity.sign(find_signed(lie))))
 
 
 def parts(count=3, **options):

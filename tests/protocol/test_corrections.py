@@ -135,7 +135,7 @@ def test_what_is_kept_of_columns_grows_with_what_is_new(tmp_path):
 
 
 def test_columns_of_very_large_tables_are_kept_in_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr("concilium.protocol.patient_states.MOST_CELLS", 3 * 40)
+    monkeypatch.setattr("concilium.protocol.patient_identity.MOST_CELLS", 3 * 40)
     assert ask(tmp_path, WIDE)  # (death, unit), (phone, ward), (sex)
     assert not ask(tmp_path, without(correct(WIDE, [5], sex="x"), "phone"))
     assert not ask(tmp_path, without(correct(WIDE, [5], unit="x"), "phone"))

@@ -100,7 +100,7 @@ class Overheard(cc.Site):
 def grow(rows, policy, other=None, **options):
     site = Overheard("a", cc.Records.from_rows(rows), policy=policy)
     sites = [site] if other is None else [site, cc.Site("b", cc.Records.from_rows(other))]
-    tree = cc.DecisionTree("y", **options).fit(cc.House(sites))
+    tree = cc.DecisionTree("y", **{"growth": "id3", **options}).fit(cc.House(sites))
     return site, tree
 
 
@@ -475,7 +475,7 @@ def test_the_same_question_again_is_not_one_more_refusal_whatever_it_is_called()
 
 
 def test_other_refusals_do_not_push_the_count_out(monkeypatch):
-    monkeypatch.setattr("concilium.ledger.refusals.MOST_NOTES", 30)
+    monkeypatch.setattr("concilium.ledger.memory.MOST_NOTES", 30)
     site = site_of()
     be_refused(site, MOST_REFUSALS)
     for number in range(100):

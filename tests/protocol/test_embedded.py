@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 
-from concilium.protocol.transport import Silence
+from concilium.protocol.messages import Silence
 from concilium.transports.embedded import Embedded
 
 

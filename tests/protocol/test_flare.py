@@ -15,8 +15,7 @@ from concilium.errors import HouseError
 from concilium.privacy.identity import Identity
 from concilium.protocol.house import House
 from concilium.protocol.masking import End
-from concilium.protocol.messages import Refusal, encode, open_envelope, open_reply, write_signed
-from concilium.protocol.transport import Silence
+from concilium.protocol.messages import Refusal, Silence, encode, open_envelope, open_reply, write_signed
 from concilium.transports.flare import transport as flare
 from concilium.transports.flare.transport import (
     HELLO,

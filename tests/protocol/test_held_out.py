@@ -16,7 +16,7 @@ import concilium as cc
 from agreed import Asker
 from concilium.errors import MessageError
 from concilium.protocol.cohort import View
-from concilium.protocol.held_out import Part, find_tickets
+from concilium.protocol.held_out import Part, _find_tickets
 from concilium.protocol.messages import Answer, decode, encode, open_reply
 from concilium.protocol.schema import AskSchema, SchemaSeen
 
@@ -97,7 +97,7 @@ def test_how_a_column_is_read_does_not_matter():
     assert held_out(as_numbers) == expected
     assert [[row for row in part if row < 200] for part in held_out(view(odd))] == expected
     signed = view([{"a": -0.0, "b": "x", "y": "n"}, {"a": 0.0, "b": "x", "y": "n"}], a="number")
-    first, second = find_tickets(signed.records, b"key")
+    first, second = _find_tickets(signed.records, b"key")
     assert first != second  # two that say the same are told apart by their number
 
 
@@ -131,7 +131,7 @@ def test_without_the_key_nobody_can_tell_who_is_held_out():
     one, other = (set(held_out(view(rows, key=key), 50)[0]) for key in (b"one", b"other"))
     assert 400 < len(one & other) < 600  # as chance has it: 500
     sites = [cc.Site("s", records(rows)) for _ in range(2)]
-    first, second = (set(held_out(site._desk.view, 50)[0]) for site in sites)
+    first, second = (set(held_out(site._context.view, 50)[0]) for site in sites)
     assert 400 < len(first & second) < 600
     assert sites[0].division_key != sites[1].division_key
 
@@ -143,8 +143,8 @@ def test_a_site_holds_out_the_same_patients_for_as_long_as_it_has_its_identity(t
         path = tmp_path / f"{len(patients)}.ledger"
         allowed = cc.Policy(allow=("a",))
         site = cc.Site("s", records(patients), allowed, ledger=path, identity=tmp_path / "s.identity")
-        found.append({patients[row]["a"] for row in held_out(site._desk.view, 30)[0]})
-        by_itself = held_out(site._desk.view.each_by_itself, 30)[0]
+        found.append({patients[row]["a"] for row in held_out(site._context.view, 30)[0]})
+        by_itself = held_out(site._context.view.each_by_itself, 30)[0]
         assert found[-1] == {patients[row]["a"] for row in by_itself}
         site.ledger.close()
     assert found[0] == found[1]
@@ -163,7 +163,7 @@ def test_no_two_shares_tell_fewer_than_the_least_patients_apart():
     """All shares of one small hospital, in plain: what is told of any two differs by nobody, or by enough people."""
     rows = [{"a": "ab"[i % 2], "b": f"{i % 11}", "y": "np"[i // 2 % 2]} for i in range(30)]
     site = cc.Site("s", records(rows), policy=cc.Policy(refusals_per_month=10**6))
-    cohort, told = site._desk.view.select("", "y"), []
+    cohort, told = site._context.view.select("", "y"), []
     for percent in range(1, 91, 3):
         asker = Asker([site], method="tree", parameters={"prune": percent / 100}, nonce=f"percent-{percent}")
         if isinstance(open_reply(asker.propose(site)), Answer):
@@ -227,6 +227,6 @@ def test_differencing_sees_the_part_that_was_asked_about():
 
 
 def test_tickets_of_no_patients():
-    assert find_tickets(records([{"a": "a", "b": "b", "y": "n"}]).take([]), b"key").shape == (0,)
+    assert _find_tickets(records([{"a": "a", "b": "b", "y": "n"}]).take([]), b"key").shape == (0,)
     rows = [{"a": str(i), "b": "b", "y": "n"} for i in range(99)]
-    assert np.unique(find_tickets(records(rows), b"key")).size == 99
+    assert np.unique(_find_tickets(records(rows), b"key")).size == 99

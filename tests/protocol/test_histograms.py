@@ -14,13 +14,12 @@ import concilium as cc
 from agreed import check
 from concilium.errors import MessageError, StudyError
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON
-from concilium.protocol.attributes import Attribute
+from concilium.protocol.attributes import Attribute, choose_cutoffs
 from concilium.protocol.cohort import View
 from concilium.protocol.counts import AskCounts, split_counts
-from concilium.protocol.edges import choose_cutoffs
+from concilium.protocol.held_out import Sample
 from concilium.protocol.questions import Gaussian
 from concilium.protocol.releases import find_release
-from concilium.protocol.sample import Sample
 from concilium.protocol.site import Site
 from side_door import find_side_doors, state
 
@@ -258,9 +257,12 @@ def test_noise_comes_with_a_release_that_adds_it_and_with_no_other(question, rel
         check(question, release)
 
 
-def test_cutoffs_need_bins():
-    with pytest.raises(StudyError, match="give these"):
-        cc.DecisionTree("y", cutoffs=3)
+def test_cutoffs_without_bins_are_quantiles_on_the_public_grid():
+    rows = [{"age": 20.07 + i, "y": i % 2} for i in range(60)]
+    tree = cc.DecisionTree("y", cutoffs=3).fit([cc.Records.from_rows(rows)])
+    assert tree.body.bins["age"] == pytest.approx([35, 50, 65], abs=1.5)
+    with pytest.raises(StudyError, match="'cutoffs'"):
+        cc.DecisionTree("y", cutoffs=0)
     with pytest.raises(StudyError, match="'cutoffs'"):
         cc.DecisionTree("y", cutoffs=0, bins={"age": [1]})
 
@@ -292,9 +294,11 @@ def test_a_histogram_with_a_small_bin_is_left_out_where_the_policy_says_so():
     records = cc.Records.from_rows(patients, schema={"age": "number"})
 
     def told(release, **rules):
-        desk = Site("a", records, cc.Policy(**rules))._desk
+        context = Site("a", records, cc.Policy(**rules))._context
         cohort = (
-            desk.view.select("", "y") if release == "exact" else find_release(release).select(desk, question)
+            context.view.select("", "y")
+            if release == "exact"
+            else find_release(release).select(context, question)
         )
         counts = question.compute(cohort)
         question.suppress(counts, cohort)

@@ -14,17 +14,15 @@ from conversation import wrap
 import concilium as cc
 from agreed import Asker, deliver, set_up_masks
 from concilium.errors import HouseError
-from concilium.privacy.fixed_point import HALF_RING
 from concilium.privacy.manifest import Participant, compose
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.privacy.shares import HALF_RING
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
-from concilium.protocol.masked_study import MaskedStudy
-from concilium.protocol.masking import Join
-from concilium.protocol.messages import Answer, Refusal, encode, open_reply
-from concilium.protocol.routing import STAYS, Branching, route
-from concilium.protocol.schema import AskSchema
-from concilium.protocol.splits import Split
+from concilium.protocol.masking import Join, MaskedStudy
+from concilium.protocol.messages import Answer, Refusal, decode, encode, open_reply
+from concilium.protocol.schema import AskSchema, SchemaSeen
+from concilium.protocol.splits import STAYS, Branching, Split, route
 from concilium.protocol.sums import read_sum
 from concilium.protocol.terms import Propose, sign_terms
 from side_door import find_side_doors, state
@@ -67,7 +65,7 @@ def test_a_limit_of_the_houses_choosing_is_no_oracle(release):
         reply = open_reply(agreed.ask(sites[0], joining))
         assert (reply.rule, "unknown field" in reply.reason) == ("message", True)
     for site in sites:
-        assert site._desk.memberships.at(agreed.study).manifest.largest == (HALF_RING - 1) // 3
+        assert site._context.memberships.at(agreed.study).manifest.largest == (HALF_RING - 1) // 3
 
 
 def test_leaving_a_class_out_does_not_tell_whether_somebody_is_of_it():
@@ -123,10 +121,10 @@ def test_one_odd_value_changes_no_other_patients_count(monkeypatch):
         return seen[-1][1]
 
     monkeypatch.setattr(MaskedStudy, "add_up", listen)
+    policy = cc.Policy(budget=cc.Budget("unlimited"))
     for extra in ([], [ODD]):
-        house = cc.House(
-            [cc.Site(name, state([*rows, *extra] if name == "one" else rows)) for name, rows in MIXED.items()]
-        )
+        tables = {name: state([*rows, *extra] if name == "one" else rows) for name, rows in MIXED.items()}
+        house = cc.House([cc.Site(name, table, policy) for name, table in tables.items()])
         with zero_noise():
             private(house)
     half = len(seen) // 2
@@ -218,17 +216,37 @@ def test_private_sums_of_several_circles_are_charged_each_time():
 
 def test_whole_numbers_that_number_the_patients_are_not_released():
     rows = [
-        {"mrn": 100_000 + 7 * i, "age": 20 + i % 60, "hiv": "no" if i % 50 else "yes"} for i in range(1000)
+        {
+            "mrn": 100_000 + 7 * i,
+            "shuffled": 617 * i % 1000,
+            "long": 7_654_321 * i % 10_000_019 + 10**7,
+            "rising": 3 * i**2,
+            "five_digits": 10_000 + 7919 * i % 89_989,
+            "PatientID": 7919 * i % 9973,
+            "case number": 7919 * i % 9973,
+            "age": 20 + i % 60,
+            "hiv": "no" if i % 50 else "yes",
+        }
+        for i in range(1000)
     ]
     site = site_of("a", rows)
+    numbering = {"PatientID", "case number", "five_digits", "long", "mrn", "rising", "shuffled"}
+    seen = ask(site, "tree.schema", AskSchema(query="", target="hiv"), study="plain")
+    assert isinstance(seen, Answer)
+    told = decode(seen.body, SchemaSeen)
+    # Nothing of them is told but that they are left out, which the schema says by name.
+    assert set(told.identifying) == numbering
+    assert not numbering & (told.names | set(told.medians) | set(told.odd))
+    assert "age" in told.names
     for question in (
         AskSchema(query="", target="hiv", bins={"mrn": [100_013.0, 100_014.0]}),
         AskSchema(query="mrn = 100014", target="hiv"),
         AskSchema(query="mrn < 100030", target="hiv"),
     ):
         reply = ask(site, "tree.schema", question)
-        said = reply.body if isinstance(reply, Answer) else reply.reason.encode()
-        assert b"mrn" not in said or isinstance(reply, Refusal)
+        if isinstance(reply, Answer):
+            told = decode(reply.body, SchemaSeen)
+            assert not numbering & (told.names | set(told.medians) | set(told.odd))
     cut = AskSchema(query="", target="hiv", bins={"age": [40.0]})
     seen = ask(site, "tree.schema", cut, study="another")  # which a study asks once
     assert isinstance(seen, Answer)

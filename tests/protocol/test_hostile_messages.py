@@ -136,7 +136,8 @@ def test_a_small_message_cannot_ask_for_a_large_answer(question):
     reply = reply_to(message)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert isinstance(reply, Refusal)
+    # What counts none of its attributes asks for one number, and may have it.
+    assert isinstance(reply, Refusal) or len(reply.body) < 100
     assert peak < 100 * len(message) + 1_000_000
 
 
@@ -275,7 +276,14 @@ TERMS = {
         "naive-bayes": {"bins": {"age": [40.0]}},
         "discovery": {"outcome": "y", "bins": {"age": [40.0]}, "window": "2h", "trust": "rule"},
         "experts": {"bins": {"age": [40.0, 60.0]}},
+        "code-counts": {"epsilon": "1", "pairs_with": ["042"]},
+        "describe": {"bins": {"age": [40.0]}},
+        "regression": {"positive": 1, "splines": {"age": [40.0, 50.0, 60.0]}, "reference": {"sex": "f"}},
+        "survival-curve": {"positive": 1, "time": "age", "grid": [10.0, 20.0]},
+        "cox": {"positive": 1, "time": "age", "interactions": [["age", "sex"]]},
         "code-sharing": {"sensitive": ["042", "303"], "epsilon": "1", "max_events": 2, "block_size": 1},
+        "own-models": {"positive": 1, "learned_by": "tree", "settings": {"max_depth": 2}},
+        "validation": {"positive": 1, "learned_by": "tree", "digest": "0f" * 32, "attributes": ["age"]},
     }.items()
 }
 PLACES = [

@@ -18,7 +18,6 @@ import concilium as cc
 from agreed import Asker, introduce_house, set_up_masks
 from concilium.errors import ConciliumError, HouseError, MessageError
 from concilium.models.method import Method
-from concilium.protocol.arrays import DTYPES, Array
 from concilium.protocol.masking import Open
 from concilium.protocol.messages import Answer, Refusal, encode, open_envelope, open_reply, write_signed
 from concilium.protocol.questions import Statistic, Summed, open_question
@@ -26,7 +25,7 @@ from concilium.protocol.region import Region
 from concilium.protocol.releases import find_release
 from concilium.protocol.releases.masked import Masked
 from concilium.protocol.releases.private import Private
-from concilium.protocol.sums import Sum
+from concilium.protocol.sums import DTYPES, Array, Sum
 from concilium.protocol.terms import Propose, prove, sign_terms
 from concilium.registry import KINDS
 from concilium.rulefit import fedda
@@ -139,7 +138,7 @@ class Probed:
             envelope = open_envelope(msgspec.msgpack.encode(changed))
         except MessageError:
             return msgspec.msgpack.encode(changed)
-        running = self._site._desk.studies._running.get(envelope.study)
+        running = self._site._context.studies._running.get(envelope.study)
         proof = b""
         if running is not None:
             proof = prove(running.proof_key, envelope.id, envelope.digest, envelope.seen)
@@ -190,10 +189,10 @@ def test_no_number_of_a_question_ends_in_a_traceback(name, release, more):
     draft = model.draft()
     # What is opened once more under another name is paid for once more.
     draft = replace(draft, price=None if draft.price is None else 10**6 * draft.price)
-    # What is answered at random is answered once, and the probe may have asked it before.
+    # What is answered at random without a price of its own is answered once, and the probe may have asked it before.
     with (
         pytest.raises(HouseError, match="once")
-        if model.answers_at_random and by_site and not model.handed_on
+        if model.answers_at_random and by_site and not model.handed_on and release != "noised"
         else nullcontext()
     ):
         model.take(*cc.House([probed, *sites[1:]], timeout=600).learn(draft, model.converse))
@@ -327,11 +326,11 @@ def test_nor_does_one_under_masks(monkeypatch, name, release, more, seed):
     for kind in (Masked, Private):
         protect, left = kind.protect, itertools.count(-entered)
 
-        def enter(self, desk, study, question, words, protect=protect, left=left):
-            words = protect(self, desk, study, question, words)
+        def enter(self, context, study, question, words, protect=protect, left=left):
+            words = protect(self, context, study, question, words)
             return (
                 make_words(chance, len(words), words.dtype)
-                if desk.name == SITES[0] and next(left) >= 0
+                if context.name == SITES[0] and next(left) >= 0
                 else words
             )
 

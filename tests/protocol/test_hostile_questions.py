@@ -14,11 +14,11 @@ from agreed import Asker, deliver, set_up_masks
 from concilium.ledger import mask_store
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
+from concilium.protocol.held_out import Sample
 from concilium.protocol.masking import Covered, Open
 from concilium.protocol.messages import Answer, Refusal, decode, encode, open_reply
 from concilium.protocol.questions import Gaussian
 from concilium.protocol.releases import find_release
-from concilium.protocol.sample import Sample
 from concilium.protocol.schema import AskSchema
 from concilium.protocol.sums import read_sum
 from concilium.rulefit.body import Outcome
@@ -171,7 +171,7 @@ def test_a_table_takes_no_more_memory_than_its_answer_whatever_the_patients_have
     assert isinstance(reply, Answer)
     assert len(decode(reply.body, Covered).masked.vector) == 8 * 1000 * (2 + len(values))
     assert peak < 4_000_000  # a row for every label would be sixteen million
-    cohort = find_release("private").select(sites[0]._desk, question)
+    cohort = find_release("private").select(sites[0]._context, question)
     counts = question.compute(cohort)[0, 1:]
     expected = [[int(i % 2 == 0), int(i % 2)] for i in range(len(values))]
     assert counts[: len(values), :2].tolist() == expected

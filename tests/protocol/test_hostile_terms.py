@@ -15,11 +15,10 @@ from concilium.policy.policy import Agree
 from concilium.privacy.identity import Identity
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
-from concilium.protocol.held_out import Part
+from concilium.protocol.held_out import Part, Sample
 from concilium.protocol.masking import Covered, End, Hello, Join, Meet, Open
 from concilium.protocol.messages import Refusal, decode, encode, open_reply
 from concilium.protocol.questions import Gaussian
-from concilium.protocol.sample import Sample
 from concilium.protocol.schema import AskSchema, SchemaSeen
 from concilium.protocol.terms import MOST_DAYS, Propose, sign_terms, today
 from concilium.trees.ensemble import AskClassCounts
@@ -247,10 +246,10 @@ OUTSIDE = {
     "another target": lambda q: replaced(q, target="b", classes=replaced(q.classes, name="b")),
     "a part that is not held out": lambda q: replaced(q, part=Part(percent=30, held=True)),
     "another cutoff": lambda q: replaced(
-        q, attributes=tuple(replaced(a, edges=(40.0, 61.0)) if a.numeric else a for a in q.attributes)
+        q, attributes=tuple(replaced(a, stated_edges=(40.0, 61.0)) if a.numeric else a for a in q.attributes)
     ),
-    "a cutoff of something else": lambda q: replaced(
-        q, attributes=(Attribute("a", (1.0,)), *q.attributes[1:])
+    "a cutoff of something else that is not on the public grid": lambda q: replaced(
+        q, attributes=(Attribute("a", (1.0, 1.2345)), *q.attributes[1:])
     ),
 }
 
@@ -393,7 +392,7 @@ def test_a_question_that_is_being_answered_keeps_its_study(monkeypatch):
     site = site_of()
     agreed = Asker([site])
     assert rule(agreed.propose(site)) == "answer"
-    studies = site._desk.studies
+    studies = site._context.studies
     ask = studies.ask_in_plain
     monkeypatch.setattr(studies, "ask_in_plain", lambda envelope: (studies._running.clear(), ask(envelope)))
     assert rule(agreed.put(site, SCHEMA)) == "answer"

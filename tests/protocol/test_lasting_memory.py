@@ -18,8 +18,8 @@ from agreed import deliver
 from concilium.errors import LedgerError
 from concilium.ledger.ledger import Ledger
 from concilium.protocol.disclosure import Population, Populations
-from concilium.protocol.lasting_numbers import LastingNumbers, encipher, look_up
 from concilium.protocol.messages import Answer, open_reply
+from concilium.protocol.patient_identity import PatientIdentity, _encipher, _look_up
 
 SEXES, ODD = ("f", "m"), ("1", "1.0", "007", "7", "+5", "NA", "TRUE", "x")
 POLICY = cc.Policy(minimum_patients=4, refusals_per_month=1000)
@@ -197,7 +197,7 @@ def test_numbers_last_and_no_two_patients_share_one(tables, data):
         for ids in tables:
             order = data.draw(st.permutations(sorted(ids)))
             patients = cc.Patients(table=cc.Records.from_rows([{"id": one} for one in order]))
-            numbers = LastingNumbers(ledger, patients)
+            numbers = PatientIdentity(ledger, patients)
 
             def look(fails, numbers=numbers, order=order):
                 found = []
@@ -223,10 +223,10 @@ def test_numbers_last_and_no_two_patients_share_one(tables, data):
 
 def test_names_are_of_the_key_and_of_the_patient():
     hashes = cc.Records.from_rows([{"a": row} for row in range(100)]).tell_apart()
-    names = encipher(hashes, bytes(16))
-    assert len({*names.tolist(), *encipher(hashes, b"another key 1234").tolist()}) == 200
-    assert np.array_equal(names, encipher(hashes.copy(), bytes(16)))
-    numbers, is_new = look_up(names, names[::-1][:50])
+    names = _encipher(hashes, bytes(16))
+    assert len({*names.tolist(), *_encipher(hashes, b"another key 1234").tolist()}) == 200
+    assert np.array_equal(names, _encipher(hashes.copy(), bytes(16)))
+    numbers, is_new = _look_up(names, names[::-1][:50])
     assert numbers[50:].tolist() == [*range(50)][::-1]
     assert is_new.tolist() == [True] * 50 + [False] * 50
 
@@ -257,11 +257,11 @@ def test_what_was_undone_is_not_taken_for_compared():
         populations = Populations(ledger, cc.Patients(table=table), 4)
 
         def admit(*groups):
-            with ledger.remembering():
+            with ledger.writing():
                 return [populations.admit(Population(np.arange(*group))) for group in groups]
 
         assert admit((0, 30)) == [True]
-        with suppress(ZeroDivisionError), ledger.remembering():
+        with suppress(ZeroDivisionError), ledger.writing():
             assert populations.admit(Population(np.arange(10, 20)))
             assert populations.admit(Population(np.arange(0, 10)))
             raise ZeroDivisionError

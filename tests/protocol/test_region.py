@@ -14,8 +14,8 @@ from concilium.errors import ConciliumError, HouseError, MaskError, StudyError
 from concilium.privacy.identity import Identity, is_signed
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
-from concilium.protocol.messages import Answer, Refusal, decode, encode, open_reply
-from concilium.protocol.questions import cannot_be_united
+from concilium.protocol.messages import Answer, Refusal, decode, encode, find_signed, open_reply
+from concilium.protocol.questions import _cannot_be_united
 from concilium.protocol.region import Region
 from concilium.protocol.schema import AskSchema
 from concilium.protocol.sums import read_sum
@@ -62,7 +62,9 @@ def regions(sites, size=2, **options):
 
 def grow(members, **options):
     house = options.pop("house", {})
-    return cc.DecisionTree("y", bins={"age": [40, 60]}, **options).fit(cc.House(members, **house))
+    return cc.DecisionTree("y", bins={"age": [40, 60]}, growth="id3", **options).fit(
+        cc.House(members, **house)
+    )
 
 
 @given(federations(most_sites=8), st.data(), st.one_of(st.none(), st.integers(0, 3)), st.integers(1, 3))
@@ -132,7 +134,7 @@ def test_an_answer_is_signed_and_carries_what_was_charged_below():
     first = open_reply(deliver(region, schema_message("question-1")))
     second = open_reply(deliver(region, schema_message("question-2", query="a = 1")))
     for answer in (first, second):
-        assert is_signed(answer.signed, answer.signature, region.identity.public)
+        assert is_signed(find_signed(answer), answer.signature, region.identity.public)
         assert answer.below == 2
         assert answer.charge.numbers == sum(
             entry.numbers for site in sites for entry in site.ledger.entries() if entry.question
@@ -151,7 +153,7 @@ def test_a_refusal_is_signed_too():
     for message in (b"", schema_message(query="age > 500")):
         refusal = open_reply(deliver(region, message))
         assert isinstance(refusal, Refusal)
-        assert is_signed(refusal.signed, refusal.signature, region.identity.public)
+        assert is_signed(find_signed(refusal), refusal.signature, region.identity.public)
 
 
 def test_a_repeated_question_is_charged_once_and_answered_alike():
@@ -169,7 +171,7 @@ def test_a_site_is_told_of_its_own_values_only():
     mine = Recording(site_of(rows, name="mine"))
     region = Region("r", cc.House([mine, site_of(other, name="other")]))
     far = site_of([{"a": "far-value", "y": 1} for _ in range(8)], name="far")
-    assert cc.DecisionTree("y").fit(cc.House([region, far])).attributes_ == ["a"]
+    assert cc.DecisionTree("y", growth="id3").fit(cc.House([region, far])).attributes_ == ["a"]
     assert len(mine.messages) == 4
     for message in mine.messages:
         assert b"secret-value" not in message
@@ -330,7 +332,7 @@ def test_a_restarted_region_goes_on_with_the_same_sites_or_not_at_all(tmp_path):
 def test_what_a_region_cannot_pass_on_is_refused(monkeypatch):
     region = regions(parts())[0]
     with monkeypatch.context() as patch:
-        patch.setattr(AskSchema, "unite", lambda question, replies: cannot_be_united(question.kind))
+        patch.setattr(AskSchema, "unite", lambda question, replies: _cannot_be_united(question.kind))
         refusal = open_reply(deliver(region, schema_message("question-7")))
     assert refusal.rule == "kind"
     assert "ask the hospitals themselves" in refusal.reason

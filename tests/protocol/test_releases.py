@@ -18,7 +18,7 @@ from concilium.errors import HouseError, MessageError
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import Answer, Refusal, encode, open_reply
-from concilium.protocol.questions import Gaussian, Question, Statistic, Step, Summed, read_again
+from concilium.protocol.questions import Gathered, Gaussian, Question, Statistic, Step, Summed, read_again
 from concilium.protocol.releases import find_release
 from concilium.protocol.releases.release import Release
 from concilium.protocol.schema import AskSchema
@@ -62,7 +62,7 @@ def test_only_what_adds_noise_is_bounded_and_what_is_not_masked_shows_each_site(
     assert [name for name in RELEASES if not find_release(name).comparable] == ["masked"]
 
 
-@pytest.mark.parametrize("file", ["site.py", "run.py", "region.py", "house.py", "masked_study.py"])
+@pytest.mark.parametrize("file", ["site.py", "run.py", "region.py", "house.py", "masking.py"])
 def test_no_release_is_known_by_name_where_all_are_treated_alike(file):
     source = (Path(protocol.__file__).parent / file).read_text()
     words = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
@@ -117,9 +117,18 @@ def statistics():
     return {kind: form for kind, form in forms.items() if issubclass(form, Statistic)}
 
 
+def about_patients(form):
+    """Names of columns are in the header of a table, whoever the patients are."""
+    return not issubclass(form, Gathered) or form.of_patients
+
+
+def test_no_question_but_that_for_columns_is_about_no_patient():
+    assert [kind for kind, form in statistics().items() if not about_patients(form)] == ["columns"]
+
+
 def test_what_leaves_with_noise_says_how_far_one_patient_moves_it():
     for kind, form in statistics().items():
-        noisy = [name for name in form.releases if find_release(name).noise]
+        noisy = [name for name in form.releases if find_release(name).noise and about_patients(form)]
         says = issubclass(form, Summed) and form.sensitivity is not Summed.sensitivity
         assert bool(noisy) == says, kind
 

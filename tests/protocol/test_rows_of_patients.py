@@ -24,7 +24,7 @@ from concilium.protocol.releases import find_release
 from concilium.study.sources import read_tables
 from concilium.study.study import Study
 from concilium.transports.flare.own_files import SiteFile
-from small_study import SEVERAL, SPLIT, lay_out
+from small_study import HOSPITALS, SEVERAL, SPLIT, lay_out
 
 PRIVATE = '[privacy]\nrelease = "private"\nepsilon = 1\n[values]\nsex = ["f", "m"]\ndeath = [0, 1]\n'
 STATED = "one_row_per_patient = true\n"
@@ -50,7 +50,7 @@ def write_kit(folder: Path, rows: list[tuple[str, str]], more: str) -> Path:
 
 def count(site: cc.Site) -> np.ndarray | str:
     try:
-        cohort = find_release("private").select(SimpleNamespace(view=site._desk.view), QUESTION)
+        cohort = find_release("private").select(SimpleNamespace(view=site._context.view), QUESTION)
         return QUESTION.compute(cohort).reshape(-1)
     except RecordsError as error:
         return str(error)
@@ -92,11 +92,19 @@ def test_a_statement_is_enough(tmp_path):
     assert count(site).sum() == 2
 
 
-@pytest.mark.parametrize(("text", "place"), [(SPLIT, r"\[sites\]"), (SEVERAL, r"\[\[site\]\] north")])
-def test_a_private_study_file_must_state_it_and_is_told_the_line(tmp_path, text, place):
+LISTED = f"{SEVERAL[: SEVERAL.index('[[site]]')]}[sites]\n{STATED}" + "".join(
+    f'{name} = "{name}.csv"\n' for name in HOSPITALS
+)
+
+
+@pytest.mark.parametrize("text", [SPLIT, SEVERAL, LISTED], ids=["split", "several", "listed"])
+def test_a_private_study_file_must_state_it_and_is_told_the_line(tmp_path, text):
     study = lay_out(tmp_path, text.replace(STATED, "") + PRIVATE + '[schema]\nsmoker = "code"\n')
-    with pytest.raises(StudyError, match=f"write one_row_per_patient = true under {place}"):
+    line = r"one_row_per_patient = true under \[sites\] or under each \[\[site\]\]"
+    with pytest.raises(StudyError, match=line):
         read_tables(Study.read(study))
+    with pytest.raises(StudyError, match=line):
+        Study.read(study).plan()
     study.write_text(text + PRIVATE + '[schema]\nsmoker = "code"\n')
     assert len(read_tables(Study.read(study))) == 3
     study.write_text(text.replace(STATED, ""))  # what has no price needs no statement

@@ -21,7 +21,16 @@ from protocol.test_private_neighbours import DRAWN, answer, draw_checked
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{OddValues.__module__}.{OddValues.__qualname__}")
 
-KINDS = ("rules.counts", "rules.outcomes", "experts.labels", "experts.labels, pure")
+KINDS = (
+    "rules.counts",
+    "rules.hours",
+    "rules.outcomes",
+    "rules.gradient",
+    "experts.labels",
+    "experts.labels, drawn",
+    "experts.counts",
+    "experts.labels, pure",
+)
 VARIABLES = ["real", "truth", "whole"]
 VALUES = {"real": [0.5, 1.0, 4.0, None, -3.0], "whole": [1.0, 2.0], "truth": [0.0, 1.0], "other": [5.0]}
 Stay = list[tuple[int, str, float | None]]

@@ -15,13 +15,12 @@ import concilium as cc
 from agreed import deliver, draft
 from concilium import registry as registry
 from concilium.errors import LedgerError, PolicyError, StudyError
-from concilium.protocol.attributes import Attribute
+from concilium.protocol.attributes import Attribute, Workload
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import Answer, Refusal, decode, encode, open_reply
 from concilium.protocol.questions import PLAIN, Gaussian, Summed
 from concilium.protocol.schema import AskSchema, SchemaSeen
 from concilium.protocol.sums import read_sum
-from concilium.protocol.work import Workload
 from concilium.records.row_hashes import hash_labels
 
 # Of a few patients, so that nothing but `by` says that the column tells them apart.

@@ -16,22 +16,23 @@ import concilium as cc
 from agreed import draft
 from concilium import registry as registry
 from concilium.errors import MessageError
-from concilium.protocol.arrays import Array, pack
+from concilium.protocol.attributes import Workload
 from concilium.protocol.messages import encode
 from concilium.protocol.questions import PLAIN, Summed
 from concilium.protocol.sums import (
     BOUND,
     MOST_PLACES,
+    Array,
     Sum,
     add_sum,
     bound_reals,
     choose_places,
+    pack,
     read_reals,
     read_sum,
     write_reals,
     write_sum,
 )
-from concilium.protocol.work import Workload
 from strategies import deal_tiers
 
 INT64 = np.iinfo(np.int64)

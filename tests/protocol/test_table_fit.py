@@ -10,8 +10,7 @@ import concilium as cc
 from concilium.errors import HouseError, MessageError
 from concilium.protocol.cohort import View
 from concilium.protocol.messages import decode, encode
-from concilium.protocol.table_fit import Misfit, TableFit, find_fit
-from concilium.protocol.terms import Agreed
+from concilium.protocol.terms import Agreed, TableFit, _Misfit, find_fit
 from concilium.records.dictionary import Dictionary
 
 DICTIONARY = Dictionary.parse(
@@ -84,7 +83,7 @@ def test_few_patients_with_numbers_in_another_unit_are_not_told():
     few = [{**row, "age": 999.0 if index < 3 else None} for index, row in enumerate(ROWS)]
     view = View(cc.Records.from_rows(few, SCHEMA), cc.Policy())
     assert not find_fit(view, DICTIONARY.entries, ["age"], 4, bounded=False).misfits
-    assert find_fit(view, DICTIONARY.entries, ["age"], 3, bounded=False).misfits == (Misfit("age", "range"),)
+    assert find_fit(view, DICTIONARY.entries, ["age"], 3, bounded=False).misfits == (_Misfit("age", "range"),)
 
 
 def test_it_is_told_where_terms_ask_and_policy_agrees_only():
@@ -113,7 +112,7 @@ def test_absent_and_withheld_columns_look_alike():
     for bounded in (False, True):
         found = [find_fit(v, DICTIONARY.entries, names, 4, bounded=bounded) for v in (absent, withheld)]
         assert found[0] == found[1]
-        assert found[0].misfits == (Misfit("sex", "absent"),)
+        assert found[0].misfits == (_Misfit("sex", "absent"),)
 
 
 rows_of_any = st.lists(
@@ -157,11 +156,11 @@ def test_a_private_study_tells_what_is_not_there_and_charges_nothing_for_it():
 
 
 def test_a_site_cannot_name_what_is_no_column_of_the_dictionary(monkeypatch):
-    invented = TableFit((Misfit("<b>", "codes"),), 1)
+    invented = TableFit((_Misfit("<b>", "codes"),), 1)
     monkeypatch.setattr("concilium.protocol.studies.find_fit", lambda *_, **__: invented)
     with pytest.raises(HouseError, match="north answered with what was not asked for"):
         fit(ROWS)
-    body = encode(Agreed(b"k" * 32, None, TableFit((Misfit("sex", "because"),), 0)))
+    body = encode(Agreed(b"k" * 32, None, TableFit((_Misfit("sex", "because"),), 0)))
     with pytest.raises(MessageError):
         decode(body, Agreed)
 

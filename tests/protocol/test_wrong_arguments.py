@@ -12,7 +12,10 @@ SITE = cc.Site("north", cc.Records.from_rows([{"a": i % 2, "y": i % 3 == 0} for 
 
 def test_fit_takes_a_house_or_a_list_of_sites():
     assert cc.DecisionTree("y").fit([SITE]).body == cc.DecisionTree("y").fit(cc.House([SITE])).body
-    with pytest.raises(HouseError, match="fit takes a House, or a list of sites; got Site"):
+    with pytest.raises(
+        HouseError,
+        match=r"fit takes a House, a list of sites or of tables, or tables by the names .*; got Site",
+    ):
         cc.DecisionTree("y").fit(SITE)
 
 

@@ -203,7 +203,7 @@ def test_a_hospital_s_own_parquet_file_that_unfolds_is_refused(tmp_path, name):
 def test_more_rows_than_memory_are_refused_before_they_are_read(tmp_path, monkeypatch):
     (tmp_path / "x.parquet").write_bytes(parquet(pa.table({"a": np.zeros(100_000, np.int8)})))
     assert len(Records.read(tmp_path / "x.parquet")) == 100_000
-    monkeypatch.setattr(relation, "find_memory", lambda: 1_000_000)
+    monkeypatch.setattr(relation, "_find_memory", lambda: 1_000_000)
     with pytest.raises(RecordsError, match="100,000 rows of 1 columns, more than the memory"):
         Records.read(tmp_path / "x.parquet")
 

@@ -15,13 +15,13 @@ from concilium.records.coding import (
     Kind,
     Numbering,
     Place,
-    arrange,
+    _arrange,
+    _drop_missing,
+    _guess_values,
     code_dictionary,
     code_numbers,
     code_texts,
     code_values,
-    drop_missing,
-    guess_values,
     reads_as_number,
 )
 from concilium.records.columns import Coded, Column, Numbers, label
@@ -78,7 +78,7 @@ def test_texts_stand_for_what_they_stand_for_one_by_one_or_all_together(texts):
         rule = [tidy_moment(text) for text in bare]
     else:
         rule = [canonical(text) for text in texts]
-    found = guess_values(texts)
+    found = _guess_values(texts)
     assert list(found) == rule
     assert list(map(type, found)) == list(map(type, rule))
 
@@ -87,7 +87,7 @@ def test_texts_stand_for_what_they_stand_for_one_by_one_or_all_together(texts):
 def test_categories_are_in_order_whatever_order_they_come_in(values, in_order):
     if in_order:
         values = sorted({value for value in values if value is not None})
-    categories, codes = arrange(values, None)
+    categories, codes = _arrange(values, None)
     assert list(categories) == sorted({value for value in values if value is not None})
     assert [None if code == 0 else categories[code - 1] for code in codes] == values
 
@@ -95,7 +95,7 @@ def test_categories_are_in_order_whatever_order_they_come_in(values, in_order):
 @given(st.lists(odd_texts, max_size=12), st.sampled_from([("",), ("", "NA"), ("P01", "3"), ()]))
 def test_what_is_missing_is_missing_with_blanks_around_it(texts, missing):
     expected = [None if text.strip(" \t") in missing else text for text in texts]
-    assert list(drop_missing(texts, frozenset(missing))) == expected
+    assert list(_drop_missing(texts, frozenset(missing))) == expected
 
 
 @settings(deadline=None)

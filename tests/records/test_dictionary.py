@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import StudyError
 from concilium.protocol.schema import state_values
-from concilium.records.dictionary import MOST_ATTRIBUTES, Dictionary, cut_evenly
-from concilium.records.table import label
+from concilium.records.columns import label
+from concilium.records.dictionary import MOST_ATTRIBUTES, Dictionary, _cut_evenly
 
 TEXT = """
 [dictionary.age]
@@ -123,7 +123,7 @@ def test_a_range_is_cut_inside_and_evenly(low, width):
     low, high = round(low, 3), round(low + width, 3)
     if not low < high:
         return
-    edges = cut_evenly(low, high)
+    edges = _cut_evenly(low, high)
     assert len(edges) <= 11
     assert all(low < edge <= high for edge in edges)
     assert list(edges) == sorted(set(edges))

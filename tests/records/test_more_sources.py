@@ -72,7 +72,9 @@ def test_categories_and_streams_are_read(tmp_path):
 
 def test_a_model_predicts_for_a_polars_frame():
     rows = [{"a": i % 3, "y": int(i % 3 == 1)} for i in range(30)]
-    tree = cc.DecisionTree("y").fit(cc.House([cc.Site("north", Records.read(pl.DataFrame(rows)))]))
+    tree = cc.DecisionTree("y", growth="id3").fit(
+        cc.House([cc.Site("north", Records.read(pl.DataFrame(rows)))])
+    )
     assert tree.predict(pl.DataFrame({"a": [0, 1]})).tolist() == [0, 1]
 
 

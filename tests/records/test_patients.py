@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 import concilium as cc
 from concilium.errors import RecordsError
-from concilium.records.columns import Value
+from concilium.records.columns import Numbers, Value
 from concilium.records.patients import PARTS, Patients
-from concilium.records.table import Numbers, Records
+from concilium.records.table import Records
 
 OTHERS = PARTS[1:]
 

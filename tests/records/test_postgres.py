@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import RecordsError
-from concilium.records.cells import read_as_labels
+from concilium.records.columns import Coded, Numbers
+from concilium.records.query import read_as_labels
 from concilium.records.series import Series
-from concilium.records.table import Coded, Numbers, Records
+from concilium.records.table import Records
 from concilium.records.table_map import TableMap
 
 psycopg = pytest.importorskip("psycopg")

@@ -13,9 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concilium.records.delimited import look, read_carefully
+from concilium.records.columns import Numbers
+from concilium.records.delimited import look
+from concilium.records.grammar import DEFAULT_MISSING
 from concilium.records.row_hashes import count_before
-from concilium.records.table import DEFAULT_MISSING, Numbers, Records
+from concilium.records.table import Records
+from csv_oracle import read_carefully
 
 cells = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 5), st.floats(allow_infinity=False), st.text(max_size=3)

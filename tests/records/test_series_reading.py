@@ -209,6 +209,13 @@ def test_the_same_table_wide_in_a_text_file(tmp_path):
         RecordsError,
         match=r"variable 'ward' holds 'A', 'B', which is no finite number, in 5 rows, first in line 2; .*leave_out=",
     ):
+        Series.read(path, variables=["ward", "HR"])
+    named = Series.read(path)  # a column of text that nobody asked for is named, and missing
+    assert named.names == ("ward", "HR", "Temp")
+    assert np.isnan(named.stays["ward"]).all()
+    assert any("'ward'" in note for note in named.notes)
+    path.write_text(path.read_text().replace("1,0,A,", "1,0,3,"))
+    with pytest.raises(RecordsError, match="variable 'ward' holds 'A', 'B', which is no finite number"):
         Series.read(path)
 
 

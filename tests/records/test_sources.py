@@ -17,7 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import MissingExtra, RecordsError
-from concilium.records.table import DEFAULT_MISSING, Coded, Numbers, Records
+from concilium.records.columns import Coded, Numbers
+from concilium.records.grammar import DEFAULT_MISSING, TRUTH
+from concilium.records.table import Records
 
 EXACT = 2**53
 SQL_TYPES = {
@@ -78,7 +80,8 @@ def quoted(name: str) -> str:
 
 
 def is_value(text: str) -> bool:
-    return text.strip(" \t") not in DEFAULT_MISSING
+    """Whether a text file means this text by it, and neither nothing nor a truth value."""
+    return text.strip(" \t") not in {*DEFAULT_MISSING, *TRUTH}
 
 
 anything = st.characters(exclude_categories=["Cs"])
@@ -391,3 +394,12 @@ def test_postgres_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingExtra, match=r"pip install 'concilium\[postgres\]'"):
         Records.read("postgresql://localhost/hospital", table="patients")
+
+
+def test_a_categorical_column_is_a_category_though_its_codes_are_numbers():
+    frame = pd.DataFrame({"centre": pd.Categorical([120, 33, 120]), "age": [59, 49, 61]})
+    records = Records.read(frame)
+    assert isinstance(records["centre"], Coded)
+    assert not records["centre"].numeric
+    assert records["age"].numeric
+    assert isinstance(Records.read(frame, schema={"centre": "number"})["centre"], Numbers)

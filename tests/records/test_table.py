@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import RecordsError
-from concilium.records.table import Coded, Numbers, Records, label
+from concilium.records.columns import Coded, Numbers, label
+from concilium.records.table import Records
 
 ROWS = [
     {"age": 63, "sex": "male", "site": 2, "weight": 71.5, "smoker": True},

@@ -13,7 +13,7 @@ import concilium as cc
 from concilium.errors import ConciliumError, RecordsError, StudyError
 from concilium.records.columns import label
 from concilium.records.dictionary import Dictionary
-from concilium.records.table_map import TableMap, count_time
+from concilium.records.table_map import TableMap, _count_time
 
 DICTIONARY = Dictionary.parse(
     {
@@ -223,9 +223,9 @@ def test_how_a_cell_is_read_never_depends_on_another_patient(tmp_path_factory, r
 def test_months_and_years_are_those_completed():
     begin = np.array(["2000-02-29", "2000-01-31", "1999-12-31"], dtype="datetime64[us]")
     end = np.array(["2001-02-28", "2000-02-29", "2000-12-31"], dtype="datetime64[us]")
-    assert count_time(begin, end, "years").tolist() == [0, 0, 1]
-    assert count_time(begin, end, "months").tolist() == [11, 0, 12]
-    assert count_time(begin, end, "days").tolist() == [365, 29, 366]
+    assert _count_time(begin, end, "years").tolist() == [0, 0, 1]
+    assert _count_time(begin, end, "months").tolist() == [11, 0, 12]
+    assert _count_time(begin, end, "days").tolist() == [365, 29, 366]
 
 
 def test_without_the_extra_the_command_that_installs_it_is_told(tmp_path, monkeypatch):

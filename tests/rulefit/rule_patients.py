@@ -7,8 +7,9 @@ import numpy as np
 
 import concilium as cc
 from concilium.models.prediction import NewPatients
-from concilium.protocol.messages import Answer, encode, open_envelope, open_reply
-from concilium.records.table import Coded, Numbers, Records
+from concilium.protocol.messages import Answer, encode, find_signed, open_envelope, open_reply
+from concilium.records.columns import Coded, Numbers
+from concilium.records.table import Records
 from concilium.rulefit.design import build
 
 EDGES = [round(edge, 1) for edge in np.linspace(-2.5, 2.5, 41).tolist()]
@@ -62,8 +63,11 @@ def design_of(terms, records):
 
 
 def small_rulefit(**options):
-    """A RuleFit that takes no time."""
-    return cc.RuleFit(**{"target": "y", "bins": BINS, "trees": 15, "release": "exact", **options})
+    """A RuleFit that takes no time: the penalty is the paper's, and there is no limit on terms."""
+    given = {"bins": BINS, "trees": 15, "penalty": 0.01, "max_terms": "all", "release": "exact"}
+    if options.get("release") == "private":
+        given = {"bins": BINS}
+    return cc.RuleFit(**{"target": "y", **given, **options})
 
 
 class Forging:
@@ -79,4 +83,6 @@ class Forging:
         if open_envelope(message).kind != self._kind or not isinstance(opened, Answer):
             return reply
         forged = msgspec.structs.replace(opened, body=self._body, signature=b"")
-        return encode(msgspec.structs.replace(forged, signature=self._site.identity.sign(forged.signed)))
+        return encode(
+            msgspec.structs.replace(forged, signature=self._site.identity.sign(find_signed(forged)))
+        )

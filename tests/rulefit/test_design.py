@@ -16,7 +16,8 @@ from concilium.errors import MessageError
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
 from concilium.protocol.messages import encode
-from concilium.records.table import Coded, Numbers, Records, label
+from concilium.records.columns import Coded, Numbers, label
+from concilium.records.table import Records
 from concilium.rulefit.design import build_at_site, recall_at_site
 from concilium.rulefit.terms import (
     MOST_COLUMNS,

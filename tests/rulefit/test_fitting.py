@@ -15,10 +15,9 @@ from rule_patients import BINS, design_of, draw, records_of
 import concilium as cc
 from agreed import check
 from concilium.errors import MessageError
-from concilium.protocol.arrays import pack
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
-from concilium.protocol.sums import BOUND, choose_places, read_reals, write_reals
+from concilium.protocol.sums import BOUND, choose_places, pack, read_reals, write_reals
 from concilium.rulefit.body import Outcome
 from concilium.rulefit.fedda import AskDual, _recover
 from concilium.rulefit.fitting import (

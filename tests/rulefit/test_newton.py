@@ -276,40 +276,6 @@ def test_a_coefficient_that_is_not_worked_on_is_not_forgotten():
     assert newton._violations(point, 0.1) == pytest.approx([0.6, 0.0])
 
 
-def test_the_path_ends_at_a_hundredth_and_chooses_by_loss_on_others():
-    design, y = realistic()
-    learn, held = slice(0, 420), slice(420, None)
-    models = []
-
-    def ask_held_out(candidates):
-        models.extend(newton_vector(c, design.shape[1]) for c in candidates)
-        return answer(np.array([objective(design[held], y[held], w[0], w[1:], 0.0) for w in models]))
-
-    found = end(newton.fit_path(Pooled(design[learn], y[learn]), ask_held_out, unlike(design.shape[1]), None))
-    largest = np.abs(design[learn].T @ (y[learn].mean() - y[learn])).max() / 420
-    assert len(found) == newton.PATH_LENGTH
-    assert found[-1].penalty == pytest.approx(0.01 * largest, rel=1e-3)
-    assert [choice.penalty for choice in found] == sorted((c.penalty for c in found), reverse=True)
-    for choice, w in zip(found, models, strict=True):
-        assert choice.terms == np.count_nonzero(w[1:])
-        assert is_optimal(design[learn], y[learn], w, choice.penalty, 1e-4)
-        assert choice.deviance == pytest.approx(objective(design[held], y[held], w[0], w[1:], 0.0))
-    deviances = [choice.deviance for choice in found]
-    assert 0 < int(np.argmin(deviances)) < len(found) - 1
-
-
-def test_the_path_over_no_columns_has_no_terms():
-    found = end(
-        newton.fit_path(
-            Pooled(np.zeros((20, 0)), np.repeat([0.0, 1.0], 10)),
-            lambda c: answer(np.ones(len(c))),
-            unlike(0),
-            None,
-        )
-    )
-    assert {choice.terms for choice in found} == {0}
-
-
 def test_sums_are_read_as_they_were_written():
     class Question:
         places, candidates, gradient, working, columns = 20, (0, 0), True, (3, 1), range(4)
@@ -322,22 +288,3 @@ def test_sums_are_read_as_they_were_written():
     assert sums.losses.tolist() == [1.5, 2.5]
     assert sums.gradient.tolist() == (np.arange(5) - 2.25).tolist()
     assert np.array_equal(sums.hessian, hessian)
-
-
-def test_the_path_ends_where_nobody_would_read_on(monkeypatch):
-    design, y = realistic()
-    columns = unlike(design.shape[1])
-
-    def walk(penalties=None):
-        return end(newton.fit_path(Pooled(design, y), lambda c: answer(np.zeros(len(c))), columns, penalties))
-
-    monkeypatch.setattr(newton, "MOST_TERMS", 10**6)
-    whole = walk()
-    monkeypatch.setattr(newton, "MOST_TERMS", 12)
-    short = walk()
-    assert 1 < len(short) < len(whole) == newton.PATH_LENGTH
-    assert [choice.penalty for choice in short] == [choice.penalty for choice in whole[: len(short)]]
-    assert max(choice.terms for choice in short) <= 12 < whole[len(short)].terms
-    assert len(walk([0.01, 0.001, 0.0005])) == 3
-    monkeypatch.setattr(newton, "MOST_TERMS", 0)
-    assert len(walk()) == 1

@@ -3,6 +3,8 @@ out, in every release whose histograms have noise; and that nothing more is aske
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from rule_patients import BINS, COLUMNS, deal, draw, open_house, small_rulefit
@@ -33,9 +35,9 @@ from side_door import find_side_doors
 FAR = [float(edge) for edge in range(1000, 1070)]  # everybody is below
 UNLIMITED = cc.Policy(budget=cc.Budget("unlimited"))
 NOISY = [
-    ("masked", {}),
-    ("masked", {"noise": "laplace"}),
-    ("exact", {"noise": "laplace"}),
+    ("masked", {"epsilon": 1}),
+    ("masked", {"noise": "laplace", "epsilon": 1}),
+    ("exact", {"noise": "laplace", "epsilon": 1}),
     ("private", {"values": {"y": [0, 1]}, "epsilon": 3}),
 ]
 
@@ -138,8 +140,8 @@ def test_what_is_said_of_one_bin_is_honest_about_noise():
     above = _say_lone_bin(edges, np.array([3, -2, 4, 1, 897]), 3, noise)
     assert above == (
         "its bins, 20 to 60, seem to miss all patients: by a histogram with noise about 897 patients are at 60 or "
-        "above, and no more than noise in its other bins (together 3, with a standard deviation of 8.66); give edges "
-        "within the range of the column"
+        "above, and no more than noise in its other bins (together 3, with a standard deviation of 8.66). Is it "
+        "the same for everybody? If not, give bins within its range"
     )
     assert "about 897 patients are below 20, and" in _say_lone_bin(
         edges, np.array([3, 897, 4, 1, 2]), 0, noise
@@ -222,7 +224,7 @@ def test_what_had_noise_is_not_asked_again_exactly(release, options, monkeypatch
         "left out: b (its bins, 1000 to 3000, miss all patients: edges between -10 and 10 would do)"
         in said(model)
     )
-    assert "left out: c (its bins, 1000 to 1069, seem to miss all patients: " in said(model)
+    assert "); c (its bins, 1000 to 1069, seem to miss all patients: " in said(model)
 
 
 @pytest.mark.parametrize("edges", [FAR, WIDE_EDGES, FAR[:1]], ids=["its own", "wide ones", "one of them"])
@@ -231,7 +233,7 @@ def test_hospitals_do_not_tell_exactly_what_the_study_has_told_with_noise(edges)
     bins = {"a": [-1.0, 0.0, 1.0], "c": FAR}
     for noise, refused in (("laplace", True), ("gaussian", False)):
         site = cc.Site("s", deal(*draw(300, 5), 1)[0])
-        parameters = {"positive": 1, "bins": bins, "noise": noise, "attributes": ["a", "c"]}
+        parameters = {"positive": 1, "bins": bins, "noise": noise, "epsilon": 1, "attributes": ["a", "c"]}
         asker = Asker([site], method="rulefit", release="exact", parameters=parameters)
         question = AskCounts(totals=False, query="", target="y", attributes=(Attribute("c", tuple(edges)),))
         reply = asker.put(site, question)
@@ -270,8 +272,16 @@ def test_leaving_an_attribute_out_is_no_side_door(monkeypatch):
             {"noise": "laplace", "epsilon": "0.75"},
             "which each hospital added by itself, at epsilon = 0.75 for",
         ),
-        ("masked", {"noise": "laplace"}, "which the hospitals added in shares, at epsilon = 1 for all"),
-        ("masked", {}, "which the hospitals added in shares, at epsilon = 1 and delta = 1/1000000 for all"),
+        (
+            "masked",
+            {"noise": "laplace", "epsilon": 1},
+            "which the hospitals added in shares, at epsilon = 1 for all",
+        ),
+        (
+            "masked",
+            {"epsilon": 1},
+            "which the hospitals added in shares, at epsilon = 1 and delta = 1/1000000 for all",
+        ),
     ],
 )
 def test_the_card_says_what_had_noise_and_at_which_price(release, options, price):
@@ -285,7 +295,9 @@ def test_the_card_says_what_had_noise_and_at_which_price(release, options, price
     assert line.endswith("everything else is exact")
 
 
-@pytest.mark.parametrize("options", [{"release": "exact"}, {"release": "masked", "epsilon": None}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"release": "exact"}, {"release": "exact", "epsilon": 1}, {"release": "masked"}], ids=str
+)
 def test_a_card_without_noise_says_nothing_of_it(options):
     assert "noise" not in said(small_rulefit(**options).fit(open_house(*draw(400, 3), 4)))
 
@@ -326,3 +338,26 @@ def test_noise_of_many_attributes_that_cannot_be_drawn_is_refused_before_it_is_p
     with pytest.raises(StudyError, match="an 'epsilon' of 1/10000 is too small"):
         study.fit(cc.House(sites))
     assert all(site.ledger.spent() == 0 for site in sites)
+
+
+@pytest.mark.parametrize(("release", "options"), NOISY[:3], ids=str)
+@pytest.mark.parametrize("numbers", [{}, {"c": lambda c: 1e-9 * c}, {"c": lambda c: np.round(c) / 4}])
+def test_numbers_without_bins_cost_no_more_than_was_planned(release, options, numbers):
+    """Decades and digits share the price, also of a number that has few edges on the grid."""
+    table, outcome = draw(1200, 6)
+    for name, change in numbers.items():
+        table[:, COLUMNS.index(name)] = change(table[:, COLUMNS.index(name)])
+    sites = [cc.Site(f"s{i}", part, UNLIMITED) for i, part in enumerate(deal(table, outcome, 4))]
+    for bins in ({}, {"a": BINS["a"]}):
+        model = make_study(release, bins, attributes=["a", "c"], **options).fit(cc.House(sites))
+        paid = {site.name: 0 for site in sites}
+        for one in model.card.releases:
+            paid[one.site] += Fraction(one.cost or 0)
+        assert 0 < max(paid.values()) <= model.plan().total
+
+
+def test_numbers_without_bins_cost_nothing_where_all_edges_are_cutoffs():
+    study = small_rulefit(release="masked", bins={}, attributes=["a"], cutoffs="all", epsilon=1)
+    model = study.fit(open_house(*draw(400, 3), 3))
+    assert model.plan().total == 0
+    assert not any(one.cost for one in model.card.releases)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pooled_lasso import answer, end
 
-from concilium.rulefit.gradient import _slow_down
-from concilium.rulefit.gradient import descend as converse
+from concilium.models.private_descent import _slow_down
+from concilium.models.private_descent import descend as converse
 
 
 def descend(ask, *settings):

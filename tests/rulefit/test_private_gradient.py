@@ -15,8 +15,8 @@ import concilium as cc
 from agreed import check, draft
 from concilium.errors import HouseError, MessageError
 from concilium.policy.policy import Policy
-from concilium.privacy.fixed_point import widen_sensitivity
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.privacy.shares import widen_sensitivity
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
 from concilium.protocol.questions import Gaussian

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -12,7 +13,8 @@ import concilium as cc
 from concilium.errors import ConciliumError, HouseError, StudyError
 from concilium.privacy.accounting import epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
-from concilium.records.table import Coded, Numbers, Records
+from concilium.records.columns import Coded, Numbers
+from concilium.records.table import Records
 from side_door import find_side_doors, state
 
 VALUES = {"sex": ["f", "m"], "ward": ["a", "b", "c"], "y": ["n", "p"]}
@@ -116,13 +118,16 @@ def test_a_budget_of_exactly_the_plan_is_enough_and_less_is_refused_before_anyth
 def test_supports_rates_and_the_number_of_patients_are_withheld(tmp_path):
     fitted = study().fit(cc.House(make_sites()))
     assert fitted.body.patients is None
-    assert fitted.body.mean is None
+    # The base rate is that of the noisy tables, as the card has it: it costs no more.
+    noisy = re.search(r"about (\d+) patients, (\d+) of them", "; ".join(fitted.card.warnings))
+    assert fitted.body.mean == pytest.approx(int(noisy[2]) / int(noisy[1]), abs=0.02)
     assert all(row.support is row.rate_in is row.rate_out is None for row in fitted.table())
     assert max(row.importance for row in fitted.table()) == pytest.approx(100)
     assert max(fitted.importances().values()) == pytest.approx(100)
     said = str(fitted.explain({"age": 80.0, "sex": "f", "ward": "a"}))
     assert "holds for" not in said
-    assert "multiplies the odds by" in said
+    assert "odds ratio" in said
+    assert "The model was learned with noise" in said
     fitted.save(tmp_path / "private.json")
     again = cc.load(tmp_path / "private.json")
     assert again.body == fitted.body
@@ -207,7 +212,7 @@ def test_without_noise_it_comes_near_the_optimum_of_its_own_terms(fixed_noise):
     def loss(predictor):
         return float(np.mean(np.logaddexp(0, predictor) - outcome * predictor))
 
-    ones = np.concatenate([fitted._design_taken(records).ones for records, _, _ in parts])
+    ones = np.concatenate([fitted._find_columns(records)[1] for records, _, _ in parts])
     wide = np.column_stack([ones, design])
     best = minimize(
         lambda w: loss(wide @ w),
@@ -221,24 +226,42 @@ def test_without_noise_it_comes_near_the_optimum_of_its_own_terms(fixed_noise):
     assert loss(predictor) < 0.9 * -(share * np.log(share) + (1 - share) * np.log(1 - share))
 
 
+def test_a_private_model_is_read_as_shapes_with_the_band_of_their_noise():
+    """Every shape is the predictor over its bins, and what stands out of its band is printed and drawn."""
+    fitted = study().fit(cc.House(make_sites()))
+    shapes = {shape.attribute: shape for shape in fitted.shapes()}
+    assert set(shapes) == {"age", "sex", "ward"}
+    for curve in fitted.body.curves:
+        moved, shares = np.array(curve.moved), np.array(curve.shares)
+        assert abs(moved @ shares) < 1e-9  # against the mean
+        assert np.all(np.array(curve.errors) > 0)
+    for shape in shapes.values():
+        assert all(one.low < one.odds_ratio < one.high for one in shape.bins)
+        assert (f"shape of {shape.attribute}" in fitted.pictures()) != shape.hidden
+        assert shape.attribute in fitted.text()
+    left = [row for row in fitted.table() if row.is_rule]
+    assert all(row.low > 1 or row.high < 1 for row in left)  # rules below their noise are dropped
+    drawn = len(fitted.body.terms.rules)
+    assert any(
+        f"{len(left)} of {drawn} rules that were drawn at random" in said for said in fitted.card.warnings
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"epsilon": None}, "needs an 'epsilon'"),
         ({"epsilon": 0}, "epsilon"),
         ({"epsilon": "1/1000000000"}, "too small for any question"),
         ({"delta": "2"}, "delta"),
-        ({"values": {"sex": ["f", "m"]}}, "needs 'positive', or the two classes"),
         ({"values": {**VALUES, "y": ["a", "b", "c"]}}, "needs 'positive', or the two classes"),
         ({"positive": "x"}, "'positive' is x, but the stated classes are n, p"),
-        ({"values": {"y": ["n", "p"]}, "bins": {}}, "needs its attributes"),
         ({"values": {**VALUES, "age": [1]}}, "'age' has both 'values' and 'bins'"),
         ({"bins": {"y": [1, 2]}}, "predicts yes or no"),
-        ({"attributes": ["age", "height"]}, "needs 'values' or 'bins' for 'height'"),
         ({"trees": 10}, "has no 'trees'"),
         ({"leaves": 3}, "has no 'leaves'"),
         ({"shrinkage": 0.1}, "has no 'shrinkage'"),
-        ({"penalty": "auto"}, "has no 'penalty'"),
+        ({"penalty": 0.02}, "has no 'penalty'"),
+        ({"max_terms": 5}, "has no 'max_terms'"),
         ({"solver": "fedda"}, "has no 'solver'"),
         ({"support": 20}, "has no 'support'"),
     ],
@@ -246,6 +269,21 @@ def test_without_noise_it_comes_near_the_optimum_of_its_own_terms(fixed_noise):
 def test_what_a_private_study_must_say_and_what_it_may_not(options, said):
     with pytest.raises(ConciliumError, match=said):
         study(**options)
+
+
+def test_what_a_private_study_leaves_unsaid_is_asked_and_priced():
+    stated = study().plan()
+    assert study(epsilon=None).plan().total <= rho_for_epsilon("1", "1/1000000")
+    unsaid = study(values={"sex": ["f", "m"]}).plan()
+    assert [one.note[:21] for one in unsaid.questions[:2]] == [
+        "which classes y has, ",
+        "tables by class of all"[:21],
+    ]
+    for options in ({"values": {"y": ["n", "p"]}, "bins": {}}, {"attributes": ["age", "height"]}):
+        plan = study(**options).plan()
+        assert [one.kind for one in plan.questions[:4]] == ["columns", "counts", "counts", "counts"]
+        assert plan.questions[0].cost == 0
+        assert plan.total == pytest.approx(float(stated.total))
 
 
 def test_two_sites_are_too_few():

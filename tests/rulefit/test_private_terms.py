@@ -37,7 +37,7 @@ def shapes_of(shares, deviations=(1.0, 0.5, 0.2)):
         heights = np.zeros(attribute.size)
         heights[1] = deviation
         total = np.array(share) + 1e-12
-        found.append(Shape(attribute, total / total.sum(), heights))
+        found.append(Shape(attribute, total / total.sum(), heights, np.zeros(attribute.size)))
     return found
 
 

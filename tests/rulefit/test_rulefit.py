@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from pooled_lasso import find_optimum, objective
-from rule_patients import BINS, COLUMNS, draw, open_house, records_of, small_rulefit
+from rule_patients import BINS, COLUMNS, draw, open_house, open_site, records_of, small_rulefit
 
 import concilium as cc
 from concilium.errors import HouseError, ModelError, StudyError
@@ -21,9 +22,7 @@ def patients():
 
 @pytest.mark.parametrize("penalty", [0.003, 0.01, 0.05])
 def test_reaches_the_pooled_optimum_in_few_questions(patients, penalty):
-    fitted = cc.RuleFit("y", 1, bins=BINS, trees=60, penalty=penalty, release="exact").fit(
-        open_house(*patients, 4)
-    )
+    fitted = small_rulefit(trees=60, penalty=penalty).fit(open_house(*patients, 4))
     design = fitted.design(records_of(*patients))
     reached = objective(design, patients[1], fitted.intercept_, fitted.coef_, penalty)
     assert reached <= find_optimum(design, patients[1], penalty) + 1e-7
@@ -81,9 +80,9 @@ def test_one_class_everywhere_is_nothing_to_predict(patients):
 def test_hospitals_behind_regions_make_the_model_that_they_make_in_one_house(patients):
     """Rules and coefficients are those of one house over all; the rates as well."""
     table, outcome = patients
-    sites = [cc.Site(f"site {part}", records_of(table[part::6], outcome[part::6])) for part in range(6)]
+    sites = [open_site(part, records_of(table[part::6], outcome[part::6])) for part in range(6)]
     flat = cc.RuleFit("y", 1, bins=BINS, trees=20, release="exact").fit(cc.House(sites))
-    again = [cc.Site(f"site {part}", records_of(table[part::6], outcome[part::6])) for part in range(6)]
+    again = [open_site(part, records_of(table[part::6], outcome[part::6])) for part in range(6)]
     regions = [cc.Region("north", cc.House(again[:4])), cc.Region("south", cc.House(again[4:]))]
     tiered = cc.RuleFit("y", 1, bins=BINS, trees=20, release="exact").fit(cc.House(regions))
     assert tiered.body == flat.body
@@ -94,7 +93,8 @@ def test_hospitals_behind_regions_make_the_model_that_they_make_in_one_house(pat
     ("options", "said"),
     [
         ({"release": "exact"}, "about ten times"),
-        ({"release": "exact", "penalty": [0.01, 0.03]}, "for a path"),
+        ({"release": "exact", "penalty": [0.01, 0.03]}, "the same for 10 folds"),
+        ({"release": "masked", "cutoffs": 3, "epsilon": 1}, "about ten times"),
         ({"release": "masked", "cutoffs": 3}, "about ten times"),
         ({"release": "exact", "solver": "fedda"}, "times: how far"),
     ],
@@ -109,7 +109,7 @@ def test_the_plan_names_every_question_that_is_asked_and_its_price(patients, opt
     sites = {one.site for one in released}
     spent = [sum(Fraction(one.cost) for one in released if one.site == site and one.cost) for site in sites]
     assert max(spent) <= plan.total
-    assert bool(plan.total) == (options["release"] == "masked") == bool(max(spent))
+    assert bool(plan.total) == ("epsilon" in options) == bool(max(spent))
 
 
 def test_linear_terms_in_units_of_the_deviation_within_hospitals(patients):
@@ -142,3 +142,22 @@ def test_linear_terms_in_units_of_the_deviation_within_hospitals(patients):
 def test_a_private_model_has_no_scale_within_hospitals():
     with pytest.raises(StudyError, match="a private RuleFit has no 'scale'"):
         cc.RuleFit("y", 1, bins=BINS, values={"y": [0, 1]}, release="private", scale="within")
+
+
+@pytest.mark.parametrize("cutoffs", [5, "all"])
+def test_dates_are_cut_by_days_and_written_as_dates(cutoffs):
+    draws = np.random.default_rng(4)
+    days = [date(2019, 1, 1) + timedelta(days=4 * int(day)) for day in draws.integers(0, 200, 600)]
+    late = np.array([day >= date(2020, 3, 1) for day in days]) ^ (draws.random(600) < 0.1)
+    rows = [{"seen": str(day), "y": int(y)} for day, y in zip(days, late, strict=True)]
+    sites = [cc.Records.from_rows(rows[part::3]) for part in range(3)]
+    model = cc.RuleFit("y", 1, trees=20, cutoffs=cutoffs).fit(sites)
+    (attribute,) = model.body.terms.attributes
+    assert attribute.date
+    assert all(
+        len(attribute.edges) >= 1 and date.fromordinal(int(edge)).day in (1, 16) for edge in attribute.edges
+    )
+    assert any("seen >= 2020-" in term or "seen < 2020-" in term for term in model.rules_)
+    patients = [{"seen": "2020-12-24"}, {"seen": "2019-02-01"}]
+    assert model.predict(patients).tolist() == [1, 0]
+    assert "20" in str(model.explain(patients[0]))

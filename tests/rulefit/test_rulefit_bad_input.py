@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from pooled_lasso import Pooled, end, find_optimum, objective, unlike
+from pooled_lasso import find_optimum, objective
 from rule_patients import (
     BINS,
     Forging,
@@ -24,10 +24,11 @@ import concilium as cc
 from concilium.errors import HouseError, MaskError, ModelError, QueryError, StudyError
 from concilium.privacy.identity import Identity
 from concilium.protocol.cohort import View
-from concilium.protocol.held_out import Part
+from concilium.protocol.held_out import Folds
 from concilium.protocol.messages import encode
-from concilium.records.table import Coded, Records
-from concilium.rulefit import newton
+from concilium.records.columns import Coded
+from concilium.records.table import Records
+from concilium.rulefit.cross_validation import PATH_LENGTH
 from concilium.rulefit.generation import Rules
 from side_door import state
 
@@ -69,9 +70,10 @@ def test_a_constant_column_is_left_out_by_name(patients):
     rows = rows_with(patients, same=lambda i: 7, text=lambda i: "x", bound=lambda i: 0.35)
     bins = {**BINS, "bound": BINS["a"]}
     model = small_rulefit(bins=bins).fit(house_of(rows[::2], rows[1::2]))
-    for name in ("same", "text"):
-        assert f"left out: {name} (the same for everybody)" in said(model)
-    assert "left out: bound (all patients are in one of its bins)" in said(model)
+    assert (
+        "left out: bound (all patients are in one of its bins); same, text (the same for everybody)"
+        in said(model)
+    )
     assert set(model.attributes_) <= set("abcd")
 
 
@@ -89,9 +91,8 @@ def test_an_attribute_whose_bins_miss_everybody_is_left_out_with_what_would_do(p
     """The rest goes on, and comes to what it would without that attribute."""
     bins = {**BINS, "c": [1000.0, 2000.0, 3000.0], "d": [-50.0, -40.0, -30.0]}
     model = small_rulefit(bins=bins, release=release, epsilon=None).fit(open_house(*patients, 3))
-    for name, ends in (("c", "1000 to 3000"), ("d", "-50 to -30")):
-        why = f"its bins, {ends}, miss all patients: edges between -10 and 10 would do"
-        assert f"left out: {name} ({why})" in said(model)
+    would = "miss all patients: edges between -10 and 10 would do"
+    assert f"left out: c (its bins, 1000 to 3000, {would}); d (its bins, -50 to -30, {would})" in said(model)
     without = {name: edges for name, edges in BINS.items() if name in "ab"}
     other = small_rulefit(bins=without, attributes=["a", "b"], release=release, epsilon=None)
     assert model.body == other.fit(open_house(*patients, 3)).body
@@ -117,7 +118,7 @@ def test_bins_that_miss_everybody_where_sites_leave_small_counts_out(patients):
         cc.Site(f"s{i}", part, policy=cc.Policy(minimum_cell=3)) for i, part in enumerate(deal(*patients, 2))
     ]
     with pytest.raises(
-        HouseError, match=r"no attribute is left .* c: its bins, 1000 to 3000, miss all patients"
+        HouseError, match=r"no attribute is left .* left out: c \(its bins, 1000 to 3000, miss all patients"
     ):
         small_rulefit(bins={"c": [1000.0, 2000.0, 3000.0]}, attributes=["c"]).fit(cc.House(sites))
 
@@ -126,9 +127,8 @@ def test_more_rules_than_patients_is_said_and_fits(patients):
     table, y = patients[0][:60], patients[1][:60]
     model = small_rulefit(trees=60, support=5, penalty=0.02).fit(open_house(table, y, 2))
     assert len(model.terms_) > 60
-    assert f"there were {len(model.terms_)} terms to choose from for 60 patients; the penalty took" in said(
-        model
-    )
+    candidates = f"of {len(model.terms_)} candidate terms were selected, by 60 patients"
+    assert f"{len(model.table())} {candidates}" in said(model)
     design = model.design(records_of(table, y))
     reached = objective(design, y, model.intercept_, model.coef_, 0.02)
     assert reached <= find_optimum(design, y.astype(float), 0.02) + 1e-7
@@ -151,16 +151,19 @@ def test_text_in_a_numeric_column_names_column_and_site(patients):
         small_rulefit().fit(house_of(rows[::2], broken))
 
 
-def test_a_number_without_bins_is_left_out_with_the_site(patients):
+def test_a_number_without_bins_is_cut_on_the_grid(patients):
     bins = {name: edges for name, edges in BINS.items() if name != "d"}
     model = small_rulefit(bins=bins).fit(open_house(*patients, 2))
-    assert "left out: d (a number at site" in said(model)
+    assert "left out" not in said(model)
+    assert any("d " in term for term in model.terms_)
 
 
 def test_names_that_no_site_knows(patients):
     model = small_rulefit(bins={**BINS, "agee": [1, 2]}).fit(open_house(*patients, 2))
     assert "left out: agee (no site knows it)" in said(model)
-    with pytest.raises(HouseError, match=r"no attribute is left to make rules of: e: no site knows it"):
+    with pytest.raises(
+        HouseError, match=r"no attribute is left to make rules of: left out: e \(no site knows it\)"
+    ):
         small_rulefit(attributes=["e"]).fit(open_house(*patients, 2))
 
 
@@ -316,39 +319,31 @@ def test_under_masks_no_site_tells_how_many_patients_it_has(patients):
 
 
 def test_the_penalty_is_chosen_by_loss_on_patients_held_out(patients):
+    """The folds are dealt again as every site deals them, and the model without terms is judged on them."""
     table, y = patients
     sites = [open_site(part, records) for part, records in enumerate(deal(table, y, 3))]
     model = small_rulefit(penalty=[0.002, 0.01, 0.03, 0.1]).fit(cc.House(sites))
-    assert [choice.penalty for choice in model.path_] == [0.1, 0.03, 0.01, 0.002]
-    design = model.design(records_of(table, y))
-    held = np.zeros(240, dtype=bool)
-    keys = [site.division_key for site in sites]
-    for part, (records, key) in enumerate(zip(deal(table, y, 3), keys, strict=True)):
-        cohort = View(records, cc.Policy(), division_key=key).select("", "y")
-        out = Part(percent=30, held=True).choose(cohort, 4)
-        held[part::3] = np.isin(np.arange(len(cohort)), out.rows)
-    losses = {}
-    for choice in model.path_:
-        # Each model of the path again, by an oracle's bound: the solver's is within its coarse tolerance of it.
-        asked = Pooled(design[~held], y[~held].astype(float))
-        w = end(newton.fit(asked, unlike(design.shape[1]), choice.penalty)).w
-        losses[choice.penalty] = objective(design[held], y[held], w[0], w[1:], 0.0)
-        assert choice.deviance == pytest.approx(losses[choice.penalty], abs=5e-3)
-        assert 0 <= choice.terms <= design.shape[1]
+    assert [choice.penalty for choice in model.path_] == [np.inf, 0.1, 0.03, 0.01, 0.002]
+    dealt = np.zeros((2, 240), dtype=int)
+    for part, (records, site) in enumerate(zip(deal(table, y, 3), sites, strict=True)):
+        cohort = View(records, cc.Policy(), division_key=site.division_key).select("", "y")
+        dealt[:, part::3] = Folds(repeats=2).deal(cohort)
+    losses = 0.0
+    for fold in range(10):
+        held = dealt[fold // 5] == fold
+        mean = y[~held].mean()
+        losses -= np.log(np.where(y[held] == 1, mean, 1 - mean)).sum()
+    assert model.path_[0].deviance == pytest.approx(losses / 480, abs=1e-6)
     best = min(model.path_, key=lambda choice: choice.deviance)
-    assert best.deviance <= min(losses.values()) + 5e-3
-    assert f"of 4 penalties {best.penalty:.3g} had the least loss on patients held out" in said(model)
-    reached = objective(design, y, model.intercept_, model.coef_, best.penalty)
-    assert reached <= find_optimum(design, y.astype(float), best.penalty) + 1e-7
+    chosen = next(choice for choice in model.path_ if choice.deviance <= best.deviance + choice.error)
+    assert model.body.validation.penalty == chosen.penalty
+    assert f"penalty {chosen.penalty:.3g}, chosen by 10 folds of cross-validation" in said(model)
 
 
 def test_a_penalty_can_be_found_without_being_given(patients):
     model = small_rulefit(penalty="auto").fit(open_house(*patients, 3))
-    assert len(model.path_) == newton.PATH_LENGTH
+    assert 4 <= len(model.path_) <= PATH_LENGTH + 1
     assert 0 < len(model.table()) < len(model.terms_)
-    small = draw(16, 1)
-    with pytest.raises(HouseError, match="too few patients to hold some out for choosing a penalty"):
-        small_rulefit(penalty="auto").fit(open_house(*small, 2))
 
 
 @pytest.mark.parametrize("rules", [(((0, 5, 2),),), (((9, 1, 1),),), ((),), (((0, 0, 42),),)])

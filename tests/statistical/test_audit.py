@@ -12,8 +12,13 @@ import pytest
 from auditing import bound_epsilon, tails_and_points
 
 from concilium.privacy.accounting import epsilon_from_rho
-from concilium.privacy.bits import randomize_bits, randomize_codes
-from concilium.privacy.mechanisms import add_gaussian, add_laplace, draw_gaussian
+from concilium.privacy.mechanisms import (
+    add_gaussian,
+    add_laplace,
+    draw_gaussian,
+    randomize_bits,
+    randomize_codes,
+)
 from concilium.privacy.shares import draw_gaussian_share, draw_laplace_share, price_gaussian_shares
 
 NEAR = tails_and_points(range(-4, 6))

@@ -16,20 +16,18 @@ from auditing import bound_epsilon, learn_epsilon, tails_and_points
 
 import concilium as cc
 from agreed import Asker
-from concilium.experts.averaging import find_sensitivity, sum_on_grid
-from concilium.experts.expert_answers import AskExpertLabels
+from concilium.experts.expert_answers import AskExpertLabels, _find_sensitivity, _sum_on_grid
 from concilium.experts.patient_windows import PublicStays
 from concilium.privacy import local_reports
 from concilium.privacy.accounting import epsilon_from_rho
 from concilium.privacy.shares import price_gaussian_shares
-from concilium.protocol.arrays import pack
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import Answer
 from concilium.protocol.questions import Gaussian, Laplace
 from concilium.protocol.releases import find_release
 from concilium.protocol.releases import noised as noised_release
-from concilium.protocol.sums import read_sum
+from concilium.protocol.sums import pack, read_sum
 from concilium.temporal.rule_questions import AskRuleReports
 from concilium.temporal.rule_task import RulePart
 from experts.expert_patients import make_task
@@ -56,7 +54,7 @@ def ask(site, question, release):
 def draw_reports(rules, most, clients=25_000):
     """What a fifth of so many patients with these rules report through the gate, each by itself."""
     task = cc.RuleDiscovery(
-        outcome="sepsis", threshold=0.1, bins=BINS, limits=2, horizon=2, trust="local"
+        outcome="sepsis", prevalence=0.1, bins=BINS, limits=2, horizon=2, trust="local"
     ).task
     question = AskRuleReports(
         query="", target="", part=RulePart(task, "skeletons"), most=most, epsilon="2", group=0
@@ -79,8 +77,8 @@ def test_a_report_costs_what_it_claims_whatever_rules_a_patient_has(most):
 
 
 def test_reports_that_are_amplified_as_if_lists_were_longer_are_caught(monkeypatch):
-    plain = local_reports.amplify
-    monkeypatch.setattr(local_reports, "amplify", lambda epsilon, entries: plain(epsilon, 4 * entries))
+    plain = local_reports._amplify
+    monkeypatch.setattr(local_reports, "_amplify", lambda epsilon, entries: plain(epsilon, 4 * entries))
     assert audit_reports(1) > 2
 
 
@@ -89,7 +87,7 @@ def ask_histograms(values, epsilon, cells=1_000, times=15):
     edges = tuple(float(edge) for edge in range(1, cells))
     rows = [{"a": value, "b": value} for value in values] or [{"a": None, "b": None}]
     table = cc.Records.from_rows(rows, schema={"a": "number", "b": "number"})
-    attributes = tuple(Attribute(name, edges=edges) for name in ("a", "b"))
+    attributes = tuple(Attribute(name, edges) for name in ("a", "b"))
     question = AskCounts(totals=False, query="", target="", attributes=attributes, noise=Laplace(epsilon))
     answers = [ask(cc.Site("north", table, RICH), question, "noised") for _ in range(times)]
     return np.concatenate([answer.reshape(2, -1).T[1:] for answer in answers])  # the first cell: missing
@@ -129,11 +127,13 @@ def make_question(kind, steps, **more):
 def draw_private(question, moved, draws, circle=(3, 1)):
     """What the hospitals that do not collude release together, [draw, step], where one patient moved the sums so."""
     manifest = SimpleNamespace(participants=range(circle[0]), colluders=circle[1], largest=1 << 50)
-    desk = SimpleNamespace(memberships=SimpleNamespace(at=lambda study: SimpleNamespace(manifest=manifest)))
+    context = SimpleNamespace(
+        memberships=SimpleNamespace(at=lambda study: SimpleNamespace(manifest=manifest))
+    )
     honest = circle[0] - circle[1]
     release, steps = find_release("private"), question.numbers
     sums = [
-        release.protect(desk, "study", question, np.zeros(draws * steps, dtype=np.int64))
+        release.protect(context, "study", question, np.zeros(draws * steps, dtype=np.int64))
         for _ in range(honest)
     ]
     return sum(sums).reshape(draws, steps) + moved
@@ -144,7 +144,7 @@ def test_one_step_of_private_experts_costs_what_it_claims():
     largest = question.l1
     bound = question.task.bound
     said = [
-        sum_on_grid(np.array([[answer]]), bound)[0] for answer in (0, math.nan, math.inf, -math.inf, 1e30)
+        _sum_on_grid(np.array([[answer]]), bound)[0] for answer in (0, math.nan, math.inf, -math.inf, 1e30)
     ]
     assert max(said) - min(said) == largest  # whatever a network says
     one, other = (draw_private(question, moved, 40_000) for moved in (0, largest))
@@ -158,16 +158,16 @@ def test_one_step_of_private_experts_costs_what_it_claims():
 def test_labels_of_private_experts_cost_what_they_claim():
     steps, delta = 6, Fraction(1, 1000)
     question = make_question(
-        AskExpertLabels, steps, noise=Gaussian(str(8 * steps * find_sensitivity(4) ** 2))
+        AskExpertLabels, steps, noise=Gaussian(str(8 * steps * _find_sensitivity(4) ** 2))
     )
     claim = epsilon_from_rho(
         price_gaussian_shares(question.sensitivity.squared, question.variance, question.numbers, 3, 1), delta
     )
     one, other = (
-        draw_private(question, moved, 20_000) for moved in (0, find_sensitivity(question.task.bound))
+        draw_private(question, moved, 20_000) for moved in (0, _find_sensitivity(question.task.bound))
     )
     # The direction in which an expert moves the answers most: whoever knows the mechanism looks along it.
     rows = [np.c_[x, x.sum(axis=1)] for x in (one, other)]
     assert 0.05 < learn_epsilon(*rows, delta=float(delta)) <= claim
-    beyond = one[1::2] + 4 * find_sensitivity(question.task.bound)
+    beyond = one[1::2] + 4 * _find_sensitivity(question.task.bound)
     assert learn_epsilon(rows[0], np.c_[beyond, beyond.sum(axis=1)], delta=float(delta)) > claim

@@ -11,8 +11,13 @@ from auditing import ALARM, fits, gaussian, laplace
 from scipy.stats import binomtest, chi2
 
 from concilium.privacy import mechanisms, randomness
-from concilium.privacy.bits import randomize_bits, randomize_codes
-from concilium.privacy.mechanisms import add_gaussian, add_laplace, draw_gaussian
+from concilium.privacy.mechanisms import (
+    add_gaussian,
+    add_laplace,
+    draw_gaussian,
+    randomize_bits,
+    randomize_codes,
+)
 from concilium.privacy.shares import draw_gaussian_share, draw_laplace_share
 
 SITES = [3, 10, 67]

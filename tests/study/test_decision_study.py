@@ -12,7 +12,7 @@ from concilium.cli.main import app
 from concilium.errors import StudyError
 from small_study import SPLIT, lay_out, make_patients
 
-DECIDED = SPLIT.replace('target = "death"', 'target = "death"\npositive = 1\ndecision = "sensitivity 0.9"')
+DECIDED = SPLIT.replace('target = "death"', 'target = "death"\npositive = 1\nthreshold = "sensitivity 0.9"')
 run = CliRunner().invoke
 
 
@@ -26,7 +26,7 @@ def test_a_decision_is_in_every_file_of_a_run(tmp_path):
     assert decided["rule"] == "sensitivity 0.9"
     assert decided["sensitivity"] >= 0.9
     assert metrics["threshold"] == decided["threshold"]
-    said = f"called 1 from {100 * decided['threshold']:.3g} % on, for a sensitivity of 0.9"
+    said = f"predicts 1 at a risk of {100 * decided['threshold']:.3g} % or more, for a sensitivity of 0.9"
     assert metrics["decision"].startswith(said)
     assert said in done.output.replace("\n", " ")
     assert model["card"]["decision"] == metrics["decision"]
@@ -44,7 +44,10 @@ def test_a_decision_is_in_every_file_of_a_run(tmp_path):
 
 @pytest.mark.parametrize(
     ("method", "section", "unit"),
-    [("naive-bayes", "", " % on"), ("voting-trees", "[voting-trees]\nimbalance = 1.0\n", " votes on")],
+    [
+        ("naive-bayes", "", " % or more"),
+        ("voting-trees", "[voting-trees]\nimbalance = 1.0\n", " votes or more"),
+    ],
 )
 def test_models_that_count_for_it_decide_by_a_sensitivity(tmp_path, method, section, unit):
     text = DECIDED.replace('"tree"', f'"{method}"').replace("[tree]\nmax_depth = 3\n", section)
@@ -61,7 +64,7 @@ def test_models_that_count_for_it_decide_by_a_sensitivity(tmp_path, method, sect
 
 def test_without_a_decision_the_likeliest_class_is_called(tmp_path):
     results = cc.Study.read(lay_out(tmp_path)).run()
-    assert results.metrics["decision"] == "the likeliest class is called"
+    assert results.metrics["decision"] == "predicts the likeliest class"
     assert results.metrics["threshold"] is None
 
 
@@ -78,7 +81,7 @@ def test_folds_have_thresholds_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (DECIDED.replace("sensitivity 0.9", "half"), "the 'decision' of a DecisionTree must be 'majority'"),
+        (DECIDED.replace("sensitivity 0.9", "half"), "the 'threshold' of a DecisionTree must be 'majority'"),
         (
             DECIDED.replace('"tree"', '"voting-trees"').replace("sensitivity 0.9", "prevalence")
             .replace("[tree]\nmax_depth = 3\n", '[voting-trees]\nvote = "majority"\n'),
@@ -87,7 +90,7 @@ def test_folds_have_thresholds_of_their_own(tmp_path):
         (
             DECIDED.replace('"tree"', '"experts"').replace("[tree]\nmax_depth = 3\n", "")
             .replace('[sites]\nrecords = "all.csv"\nby = "hospital"\n', '[sites]\nseries = "s.csv"\ngateways = 3\n'),
-            "takes no 'decision': the student calls an alarm as often as",
+            "takes no 'threshold': the student calls an alarm as often as",
         ),
     ],
 )  # fmt: skip

@@ -56,7 +56,7 @@ def lay_out(folder, sections="", method="tree", more="", privacy="", north="", s
     return cc.Study.read(path)
 
 
-@pytest.mark.parametrize("evaluate", ["", "[evaluate]\nholdout = 0.3\n"])
+@pytest.mark.parametrize("evaluate", ["", "[evaluate]\nholdout = 0.3\nsimulation = true\n"])
 @pytest.mark.parametrize("method", ["tree", "naive-bayes", "rulefit"])
 def test_misspelt_classes_spend_nothing(tmp_path, method, evaluate):
     sections = f'[values]\ndeath = ["nein", "ja"]\nsex = ["f", "m"]\n{evaluate}'
@@ -86,13 +86,13 @@ def test_a_text_for_missing_is_told_with_hospital_column_and_remedy(tmp_path):
         StudyError, match=r"site 'south': 'chol' has bins, and holds '\?'.* missing = \[\"\?\"\]"
     ):
         study.run()
-    mended = lay_out(
+    fixed = lay_out(
         tmp_path,
         "[bins]\nchol = [200, 240]\n",
         chol=lambda c: "?" if c > 340 else c,
         south='map = { missing = ["?"] }',
     )
-    assert mended.run().card.refusals == []
+    assert fixed.run().card.refusals == []
 
 
 def test_a_private_study_names_the_remedy_as_well(tmp_path):
@@ -107,10 +107,10 @@ def test_a_private_study_names_the_remedy_as_well(tmp_path):
 def test_another_unit_is_smelt(tmp_path):
     said = []
     study = lay_out(tmp_path, "[bins]\nchol = [200, 240]\n", chol=lambda c: f"{c / 38.665:.2f}")
-    study.run(warn=said.append)
-    (warning,) = [text for text in said if "chol" in text]
-    assert warning.startswith("south: chol: the median is ")
-    assert "at the others: is it another unit there?" in warning
+    results = study.run(warn=said.append)
+    (alarm,) = [text for text in results.alarms if "chol" in text]
+    assert alarm.startswith("south: chol: the median is ")
+    assert "at the others: is it another unit there?" in alarm
 
 
 def test_a_rule_that_concerns_nobody_is_told(tmp_path):

@@ -16,7 +16,7 @@ from concilium.privacy.accounting import rho_for_epsilon
 from small_study import HOSPITALS, SEVERAL, SPLIT, lay_out
 
 PRIVATE = '[privacy]\nrelease = "private"\nepsilon = 1\n[values]\nsex = ["f", "m"]\ndeath = [0, 1]\n'
-LEAVE_OUT = '[evaluate]\nleave_out = "site"\n'
+LEAVE_OUT = '[evaluate]\nleave_out = "site"\nsimulation = true\n'
 
 
 def test_a_private_plan_is_exact_and_asks_nothing(tmp_path: Path) -> None:
@@ -69,10 +69,13 @@ def test_what_has_no_bound_fits_everywhere(tmp_path: Path) -> None:
     assert all(cost == "unlimited" for _, cost, _ in plan.rows)
 
 
-def test_a_private_study_that_leaves_things_unsaid_has_no_plan(tmp_path: Path) -> None:
+def test_a_private_study_that_names_no_classes_plans_a_question_for_them(tmp_path: Path) -> None:
     study = cc.Study.read(lay_out(tmp_path, SPLIT + PRIVATE.replace("death = [0, 1]\n", "")))
-    with pytest.raises(StudyError, match=r"study\.toml: a private DecisionTree needs the classes"):
-        study.plan()
+    stated = cc.Study.read(lay_out(tmp_path, SPLIT + PRIVATE)).plan()
+    first, *others = study.plan().questions.questions
+    assert first.note.startswith("which classes death has, among 0, 1; ")
+    assert [one.note for one in others] == [one.note for one in stated.questions.questions]
+    assert study.plan().total <= stated.total * Fraction(101, 100)
 
 
 def test_a_plan_names_the_columns_that_are_still_to_be_stated(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from concilium.errors import CannotResume, HouseError, RunStopped, StudyError
 from concilium.protocol.site import Site
 from small_study import HOSPITALS, SEVERAL, SPLIT, lay_out
 
-HOLDOUT = "[evaluate]\nholdout = 0.3\n"
-LEAVE_OUT = '[evaluate]\nleave_out = "site"\n'
+HOLDOUT = "[evaluate]\nholdout = 0.3\nsimulation = true\n"
+LEAVE_OUT = '[evaluate]\nleave_out = "site"\nsimulation = true\n'
 PRIVATE = '[privacy]\nrelease = "private"\nepsilon = 1\n[values]\nsex = ["f", "m"]\ndeath = [0, 1]\n'
 
 

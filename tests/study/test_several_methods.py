@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,12 +13,13 @@ from typer.testing import CliRunner
 import concilium as cc
 from concilium.cli.main import app
 from concilium.errors import RunStopped, StudyError, StudyPending
+from concilium.privacy.randomness import zero_noise
 from concilium.study import several
-from concilium.study.several import choose
+from concilium.study.several import _choose
 from small_study import HOSPITALS, SEVERAL, SPLIT, lay_out
 
 METHODS = '["tree", "naive-bayes"]'
-TWO = SPLIT.replace('"tree"', METHODS) + "[evaluate]\nholdout = 0.3\n"
+TWO = SPLIT.replace('"tree"', METHODS) + "[evaluate]\nholdout = 0.3\nsimulation = true\n"
 PRIVATE = f"""
 [study]
 name = "small"
@@ -74,10 +76,12 @@ def test_each_method_is_what_it_would_be_alone(tmp_path: Path) -> None:
     assert again.files["tree/model.json"] == tmp_path / "out" / "tree" / "model.json"
 
 
-def make_results(**methods: tuple[float | None, float, int]) -> dict[str, object]:
-    """AUC, half of its interval's width, and lines, of made-up results."""
+def make_results(**methods: tuple[Any, ...]) -> dict[str, Any]:
+    """AUC, half of its interval's width, lines, and perhaps calibration slope, of synthetic results."""
 
     class Model:
+        tells_risks = True
+
         def __init__(self, lines: int) -> None:
             self.lines = lines
 
@@ -85,25 +89,41 @@ def make_results(**methods: tuple[float | None, float, int]) -> dict[str, object
             return "\n".join(["x"] * self.lines)
 
     class Results:
-        def __init__(self, auc: float | None, half: float, lines: int) -> None:
+        def __init__(self, auc: float | None, half: float, lines: int, slope: float = 1.0) -> None:
+            risks = {"slope": slope, "slope_interval": [slope - 0.1, slope + 0.1]}
             self.model = Model(lines)
-            self.card = type("Card", (), {"releases": [], "study": "s"})()
+            self.study = type("Study", (), {"method": "tree", "release": "exact"})()
+            self.card = type("Card", (), {"releases": [], "study": "s", "alarms": []})()
             known = None if auc is None else {"auc": [auc - half, auc + half]}
             overall = {"auc": auc, "intervals": known, "epsilon": None, "seconds": 0.0}
-            self.metrics = {"overall": overall, "risks": None}
+            self.metrics = {"overall": overall, "risks": risks}
 
     return {name: Results(*told) for name, told in methods.items()}
 
 
 def test_the_pick_is_the_shortest_within_a_standard_error(tmp_path: Path) -> None:
     study = cc.Study.read(lay_out(tmp_path, TWO))
-    near = choose(study, make_results(a=(0.80, 0.04, 100), b=(0.785, 0.04, 10), c=(0.70, 0.04, 2)))
+    near = _choose(study, make_results(a=(0.80, 0.04, 100), b=(0.785, 0.04, 10), c=(0.70, 0.04, 2)))
     assert near.method == "b"  # one standard error of the best is 0.0204
     assert "within one standard error (0.020) of the best (a, 0.800)" in near.why
-    far = choose(study, make_results(a=(0.80, 0.02, 100), b=(0.785, 0.04, 10)))
+    far = _choose(study, make_results(a=(0.80, 0.02, 100), b=(0.785, 0.04, 10)))
     assert far.method == "a"
     assert "by more than one standard error" in far.why
-    assert choose(study, make_results(a=(None, 0, 1))).method is None
+    assert _choose(study, make_results(a=(None, 0, 1))).method is None
+
+
+def test_none_is_taken_that_tells_nothing_or_whose_risks_do_not_come_true(tmp_path: Path) -> None:
+    study = cc.Study.read(lay_out(tmp_path, TWO))
+    chance = _choose(study, make_results(a=(0.28, 0.04, 5), b=(0.52, 0.04, 3)))
+    assert chance.method is None
+    assert "none is better than chance" in chance.why
+    wrong = _choose(study, make_results(a=(0.85, 0.02, 5, 0.3), b=(0.75, 0.02, 9), c=(0.53, 0.05, 2)))
+    assert wrong.method == "b"
+    assert "not better than chance: c" in wrong.why
+    assert "passed over for a calibration slope outside 0.5 to 2: a" in wrong.why
+    only = _choose(study, make_results(a=(0.85, 0.02, 5, 0.3)))
+    assert only.method == "a"
+    assert "adapt it before use" in only.why
 
 
 def test_the_price_is_the_sum_and_is_looked_at_before_anything_is_asked(tmp_path: Path) -> None:
@@ -215,3 +235,55 @@ def test_ways_of_learning_stand_in_the_table(tmp_path: Path) -> None:
         assert {"local", "federated", "adapted", "pooled"} <= set(row["ways"])
     assert "AUC on the same patients, when learned" in result.stdout
     assert "Alone, together, adapted, pooled" in (tmp_path / "out" / "report.html").read_text()
+
+
+RELEASED = (
+    PRIVATE.replace(METHODS, '["tree exact", "voting-trees masked", "naive-bayes private"]')
+    .replace('release = "private"\n', "")
+    .replace('target = "death"', 'target = "death"\npositive = 1')
+    .replace('"sex"]', '"sex", "smoker"]')
+    .replace('sex = ["f", "m"]', 'sex = ["f", "m"]\nsmoker = ["yes", "no"]')
+) + "[evaluate]\nholdout = 0.4\nepsilon = 2\n"
+
+
+def test_releases_stand_side_by_side_on_the_same_patients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONCILIUM_FIX_NOISE", "tests-only")
+    study = lay_out(tmp_path, RELEASED)
+    write_policies(tmp_path, '[budget]\ntotal = "5"\n')
+    for name in HOSPITALS:  # a column that identifies patients is seen by private studies alone
+        lines = (tmp_path / f"{name}.csv").read_text().splitlines()
+        named = [f"{line},{'who' if not at else f'patient {at * 17}'}" for at, line in enumerate(lines)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(named) + "\n")
+    planned = cc.Study.read(study).plan()
+    notes = [question.note for question in planned.questions.questions if question.kind == "model.risks"]
+    assert [note.split(":")[0] for note in notes] == [
+        "tree-exact",
+        "voting-trees-masked",
+        "naive-bayes-private",
+    ]
+    with zero_noise():
+        results = cc.Study.read(study).run(tmp_path / "out", warn=lambda text: None)
+    rows = results.metrics["methods"]
+    assert [row["release"] for row in rows.values()] == ["exact", "masked", "private"]
+    assert len({(row["patients"], row["events"]) for row in rows.values()}) == 1
+    assert [row["epsilon"] is None for row in rows.values()] == [True, True, False]
+    assert results.metrics["epsilon"] is None  # of all together
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert 'href="naive-bayes-private/report.html"' in page
+    assert cc.load(tmp_path / "out" / "tree-exact" / "model.json").method == "tree"
+    assert results.picked.study.variant == (results.pick.method or "tree-exact")
+
+
+@pytest.mark.parametrize(
+    ("listed", "words"),
+    [
+        ('["tree exact", "tree exact"]', "a list of different methods"),
+        ('["tree exact twice"]', "perhaps with its release"),
+        ('["tree exat"]', "there is no release 'exat'"),
+    ],
+)
+def test_a_list_of_methods_and_releases_is_checked(tmp_path: Path, listed: str, words: str) -> None:
+    with pytest.raises(StudyError, match=words):
+        cc.Study.read(lay_out(tmp_path, TWO.replace(METHODS, listed)))

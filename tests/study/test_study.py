@@ -88,9 +88,27 @@ def test_a_small_study_has_defaults(tmp_path: Path) -> None:
     assert study.release == "exact"
     assert study.privacy.epsilon is None
     assert study.parameters == {}
-    assert (study.open_method().max_depth, study.open_method().min_leaf) == (None, 1)
-    assert (study.house.timeout, study.house.on_loss) == (60.0, "continue")
+    assert (study.open_method().growth, study.open_method().max_depth, study.open_method().min_leaf) == (
+        "readable",
+        None,
+        None,
+    )
+    assert (study.house.timeout, study.house.on_loss) == (180.0, "continue")
     assert study.evaluate is None
+
+
+def test_a_file_for_each_hospital_is_all_that_a_study_needs(tmp_path: Path) -> None:
+    """`north = "north.csv"` under [sites]; and without a name, the study is called after its file."""
+    short = '[study]\nmethod = "tree"\ntarget = "death"\n[sites]\nnorth = "a.csv"\nsouth = "b.csv"\n'
+    study = Study.read(write(tmp_path, short))
+    assert study.name == "study"
+    assert study.split is None
+    assert [(one.name, one.records) for one in study.hospitals] == [("north", "a.csv"), ("south", "b.csv")]
+    of_series = Study.read(write(tmp_path, short.replace('"tree"', '"experts"') + "[bins]\nHR = [50, 100]\n"))
+    assert [(one.name, one.series) for one in of_series.hospitals] == [("north", "a.csv"), ("south", "b.csv")]
+    assert complaint(tmp_path, short.replace('"a.csv"', "5")) == (
+        '[sites] must name one file per hospital, such as north = "north.csv"'
+    )
 
 
 def test_a_complete_study_keeps_everything_it_says(tmp_path: Path) -> None:
@@ -133,7 +151,8 @@ WRONG_KEYS = [
         'method = "tree"',
         'method = "tre"',
         "[study] there is no method 'tre'; did you mean 'tree'? "
-        "(available: tree, voting-trees, rulefit, naive-bayes, discovery, experts)",
+        "(available: tree, voting-trees, rulefit, naive-bayes, discovery, experts, cox, describe, regression, "
+        "survival-curve)",
     ),
 ]
 
@@ -153,8 +172,8 @@ WRONG_SECTIONS = [
     ("[house]\ntimeout = inf", "[house] timeout must be a number above 0; got inf"),
     ('[house]\non_loss = "wait"', '[house] on_loss must be one of "continue", "stop"; got "wait"'),
     ("[house]\ntime_out = 5", "[house] has no key 'time_out'; did you mean 'timeout'?"),
-    ("[tree]\nmax_depth = -1", "[tree] max_depth must be a whole number from 0 to 1000; got -1"),
-    ("[tree]\nmax_depth = 2.5", "[tree] max_depth must be a whole number from 0 to 1000; got 2.5"),
+    ("[tree]\nmax_depth = -1", '[tree] max_depth must be a whole number from 0 to 1000, or "all"; got -1'),
+    ("[tree]\nmax_depth = 2.5", '[tree] max_depth must be a whole number from 0 to 1000, or "all"; got 2.5'),
     ('[schema]\nrace = "text"', '[schema] race must be one of "code", "number"; got "text"'),
     ("[bins]\nage = 40", "[bins] age must be a list of numbers, each larger than the one before; got 40"),
     ("[bins]\nage = []", "[bins] age must be a list of numbers, each larger than the one before; got []"),
@@ -165,10 +184,10 @@ WRONG_SECTIONS = [
         "[bins] 'death' is the target; bins are for attributes, since method = 'tree' predicts classes: a number is "
         'predicted by method = "rulefit"',
     ),
-    ("[evaluate]", "[evaluate] takes one of leave_out, holdout, file; it has none"),
+    ("[evaluate]", "[evaluate] takes one of leave_out, holdout, since, file; it has none"),
     (
         '[evaluate]\nholdout = 0.3\nfile = "test.csv"',
-        "[evaluate] takes one of leave_out, holdout, file; it has holdout and file",
+        "[evaluate] takes one of leave_out, holdout, since, file; it has holdout and file",
     ),
     ("[evaluate]\nholdout = 1.5", "[evaluate] holdout must be a number between 0 and 1; got 1.5"),
     (
@@ -283,7 +302,11 @@ RARE = VOTING.replace("[sites]", 'positive = "yes"\n[sites]')
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (VOTING, "[study] method = 'voting-trees' needs the key 'positive'"),
+        (
+            VOTING,
+            "[study] method = 'voting-trees' needs the key 'positive', a value of the target, such as 'yes': the value "
+            "of the target that is predicted; all its other values together are the other class",
+        ),
         (
             RARE + "[tree]\nmax_depth = 3",
             "[tree] is for method = 'tree'; the keys of this study's method go under [voting-trees]",

@@ -22,7 +22,7 @@ from small_study import HOSPITALS, SPLIT, lay_out, make_patients, write_csv
 STATED = '[values]\nsex = ["f", "m"]\nsmoker = ["no", "yes"]\ndeath = [0, 1]\n'
 MASKED = '[privacy]\nrelease = "masked"\n'
 PRIVATE = f'[privacy]\nrelease = "private"\nepsilon = 5\n{STATED}'
-HOLDOUT, FILE = "[evaluate]\nholdout = 0.3\n", '[evaluate]\nfile = "new.csv"\n'
+HOLDOUT, FILE = "[evaluate]\nholdout = 0.3\nsimulation = true\n", '[evaluate]\nfile = "new.csv"\n'
 
 
 def measure_each(study: cc.Study, model: Any) -> set[float]:
@@ -95,7 +95,10 @@ def test_no_figure_of_a_single_site_comes_out(
 
 
 def test_folds_of_a_private_study_say_what_they_took_and_no_figure(tmp_path: Path) -> None:
-    path = lay_out(tmp_path, SPLIT + PRIVATE.replace("= 5", "= 1") + '[evaluate]\nleave_out = "site"\n')
+    path = lay_out(
+        tmp_path,
+        SPLIT + PRIVATE.replace("= 5", "= 1") + '[evaluate]\nleave_out = "site"\nsimulation = true\n',
+    )
     rows = make_patients()
     write_csv(tmp_path / "all.csv", [{**row, "hospital": f"h{place % 4}"} for place, row in enumerate(rows)])
     metrics = cc.Study.read(path).run(tmp_path / "out").metrics

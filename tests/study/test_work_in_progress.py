@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.errors import CannotResume, RunStopped, StudyError
-from concilium.study.work_in_progress import WorkInProgress
+from concilium.study.results import WorkInProgress
 
 NAMES = st.sampled_from(["a", "b", "results", ".hidden", "with space", "ü"])
 PATHS = st.lists(NAMES, min_size=1, max_size=4)
@@ -67,7 +67,7 @@ def test_work_is_discarded_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("concilium.study.work_in_progress.shutil.rmtree", die)
+        patch.setattr("concilium.study.results.shutil.rmtree", die)
         with pytest.raises(KeyboardInterrupt):
             work.discard()
     with pytest.raises(CannotResume):

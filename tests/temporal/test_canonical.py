@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
-from concilium.temporal.canonical import OPPOSITE
+from concilium.temporal.templates import OPPOSITE
 from temporal_formulas import all_series, formulas, windows
 
 stl = cc.stl

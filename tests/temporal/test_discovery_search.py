@@ -226,15 +226,6 @@ def test_an_answer_of_another_length_is_refused():
         conversation.send(np.zeros(3, dtype=np.int64))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"threshold": Fraction(0)}, {"rho": Fraction(0)}, {"most": 0}, {"quantile": 1.0}, {"most_templates": 0}],
-)
-def test_no_search(arguments):
-    with pytest.raises(StudyError):
-        LevelSearch(**{"grammar": GRAMMAR, "threshold": Fraction(1, 2), "rho": Fraction(1), **arguments})
-
-
 def test_what_is_kept_is_decided_by_the_threshold_or_by_the_noise():
     search = LevelSearch(GRAMMAR, Fraction(1, 100), Fraction(1))
     assert search.find_least(1, 500, 40_000, 10) == 390

@@ -12,7 +12,7 @@ import pytest
 
 import concilium as cc
 from concilium.errors import StudyError
-from concilium.privacy.bits import randomize_bits
+from concilium.privacy.mechanisms import randomize_bits
 from concilium.temporal.path_search import (
     EXPLORATION,
     PATH_LENGTH,
@@ -131,21 +131,3 @@ def test_a_path_that_cannot_be_paid_to_its_end_stays_within_its_budget():
     with pytest.raises(StopIteration) as end:
         next(conversation)
     assert end.value.value.questions == 0
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"threshold": 0},
-        {"theta": 0.6},
-        {"epsilon": Fraction(0)},
-        {"clients": 0},
-        {"allocation": "other"},
-        {"margin": 0.5},
-    ],
-)
-def test_no_search(arguments):
-    with pytest.raises(StudyError):
-        PathSearch(
-            **{"grammar": GRAMMAR, "threshold": 0.01, "epsilon": Fraction(1), "clients": 10, **arguments}
-        )

@@ -8,7 +8,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -28,16 +27,17 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import Answer, Refusal
 from concilium.protocol.questions import Gaussian
 from concilium.protocol.sums import read_sum
-from concilium.records.series_outcomes import find_windows
-from concilium.temporal.discovery_body import FoundRule, weigh_rules
-from concilium.temporal.discovery_conversations import _ask_counts, _weigh_outcomes
-from concilium.temporal.printing import say_formula
+from concilium.records.series import find_windows
+from concilium.temporal.discovery_body import FoundRule, find_judged
+from concilium.temporal.discovery_conversations import _ask_counts
+from concilium.temporal.outcome_fit import find_effects
+from concilium.temporal.outcome_questions import AskRuleOutcomes
+from concilium.temporal.parsing import say_formula
 from concilium.temporal.rule_grammar import STRUCTURE, abstract
 from concilium.temporal.rule_questions import (
     AskRuleBits,
     AskRuleCodes,
     AskRuleCounts,
-    AskRuleOutcomes,
     AskRuleReports,
     estimate_codes,
 )
@@ -54,7 +54,7 @@ TEXTS = {
     "G[0,2] unknown > 3": 0.5,
 }
 RICH = cc.Policy(budget=cc.Budget("unlimited"))
-STUDY = {"outcome": "sepsis", "threshold": 0.1, "bins": BINS, "limits": 2, "horizon": 2, "most_rules": 10}
+STUDY = {"outcome": "sepsis", "prevalence": 0.1, "bins": BINS, "limits": 2, "horizon": 2, "most_rules": 10}
 
 
 def make_clients(count, seed):
@@ -116,9 +116,9 @@ def test_sums_find_what_is_common_with_the_share_of_patients():
 def test_noise_alone_makes_hardly_any_rule():
     """Of twenty thousand templates that nobody has half a one is accepted on average, by the noise that sums have."""
     silent = [[[] for _ in range(400)] for _ in range(3)]
-    study = {**STUDY, "bins": {}, "limits": 2, "most_rules": 100, "threshold": 0.1, "epsilon": 1.0}
-    found = [len(discover(open_sites(silent), **study).rules_) for _ in range(8)]
-    assert sum(found) <= 16  # 4 on average
+    study = {**STUDY, "bins": {}, "limits": 2, "most_rules": 100, "prevalence": 0.1, "epsilon": 1.0}
+    found = [len(discover(open_sites(silent), **study).rules_) for _ in range(4)]
+    assert sum(found) <= 12  # 2 on average
 
 
 def test_the_noise_of_a_sum_is_what_the_search_takes_it_for():
@@ -175,7 +175,7 @@ def test_too_few_patients_are_refused_before_anything_is_spent_where_their_numbe
     for trust in ("secure-sum", "local", "rule"):
         with pytest.raises(StudyError, match=r"this study cannot work.*it would with \d+ clients"):
             cc.RuleDiscovery(
-                **{**STUDY, "threshold": 0.01, "epsilon": 0.1, "trust": trust}, clients=300
+                **{**STUDY, "prevalence": 0.01, "epsilon": 0.1, "trust": trust}, clients=300
             ).draft()
         cc.RuleDiscovery(**{**STUDY, "epsilon": 8, "trust": trust}, clients=10**6).draft()
 
@@ -183,7 +183,7 @@ def test_too_few_patients_are_refused_before_anything_is_spent_where_their_numbe
 def test_where_their_number_is_not_public_a_thousandth_is_spent_to_find_out():
     sites = open_sites([own[:20] for own in CLIENTS])
     with pytest.raises(StudyError, match="a thousandth of the budget, and nothing else was asked"):
-        discover(sites, threshold=0.01, epsilon=0.5)
+        discover(sites, prevalence=0.01, epsilon=0.5)
     for site in sites:
         assert 0 < site.ledger.spent() <= rho_for_epsilon("0.5", Fraction(1, 10**6)) / 1000
 
@@ -192,7 +192,7 @@ def test_where_their_number_is_not_public_a_thousandth_is_spent_to_find_out():
 def test_where_reports_are_counted_anyway_it_is_found_out_for_nothing(trust):
     sites = open_sites([own[:20] for own in CLIENTS])
     with pytest.raises(StudyError, match="this study cannot work"):
-        discover(sites, threshold=0.01, epsilon=0.5, trust=trust)
+        discover(sites, prevalence=0.01, epsilon=0.5, trust=trust)
     assert all(site.ledger.spent() == 0 for site in sites)
 
 
@@ -201,7 +201,7 @@ def test_patients_without_rules_and_rules_of_another_kind(caplog):
     model = discover(open_sites(silent), epsilon=4.0)
     assert model.rules_ == []
     assert any("no rule was found" in warning for warning in model.card.warnings)
-    assert model.predict_proba([{"HR": [90]}]).tolist() == [[0.5, 0.5]]
+    assert np.isnan(model.similarity([{"HR": [90]}])).all()
     foreign = [[["G[0,2] lactate > 4"] for _ in range(300)] for _ in range(3)]
     with caplog.at_level(logging.WARNING):
         assert discover(open_sites(foreign), epsilon=4.0).rules_ == []
@@ -416,7 +416,7 @@ def make_series(count, seed, odd=False):
     return cc.Series(series)
 
 
-SERIES = {"outcome": "sepsis", "threshold": 0.1, "bins": {"HR": [60, 80, 100], "MAP": [65, 80, 100]}}
+SERIES = {"outcome": "sepsis", "prevalence": 0.1, "bins": {"HR": [60, 80, 100], "MAP": [65, 80, 100]}}
 SERIES |= {"window": "3h", "limits": 1, "most_rules": 10, "epsilon": 8.0}
 
 
@@ -428,7 +428,7 @@ def learned():
 
 def test_rules_are_learned_from_series_and_predict_patients_never_seen(learned):
     assert learned.rules_
-    assert any(rule.if_true or rule.if_false for rule in learned.rules_)
+    assert any(rule.weight for rule in learned.rules_)
     unseen = make_series(300, 9)
     ends, positive = find_windows(unseen, "sepsis", 3)
     windows = unseen.cut(ends, 3)
@@ -498,36 +498,42 @@ def test_windows_are_the_first_with_the_outcome_or_the_last():
 def test_rules_that_noise_put_together_beyond_a_window_are_not_judged():
     """Hospitals would refuse to, and with it the whole study would end."""
     study = cc.RuleDiscovery(**SERIES)
-    texts = ("F[0h,2h] HR >= 100", "F[0h,2h] G[0h,2h] HR >= 100", "G[0h,9h] HR >= 100")
+    texts = (
+        "F[0h,2h] HR >= 100",
+        "G[0,2] HR >= 60 -> F[0,2] MAP < 65",
+        "F[0h,2h] G[0h,2h] HR >= 100",
+        "G[0h,9h] HR >= 100",
+    )
     rules = [FoundRule(text, text, 0.5, (0.4, 0.6)) for text in texts]
-    partners = SimpleNamespace(variance=lambda rho, squared: Fraction(1), noise_factor=1)
-    talk = _weigh_outcomes(study, partners, rules, Fraction(1))
-    question = next(talk)
-    question.check("private")
-    assert question.rules == texts[:1]
-    with pytest.raises(StopIteration) as end:
-        talk.send(np.array([[90, 10, 10, 90]]))
-    assert [rule.if_true is not None for rule in end.value.value] == [True, False, False]
+    assert [rule.text for rule in find_judged(rules, study.task)] == list(
+        texts[:2]
+    )  # side by side is not in a row
+    AskRuleOutcomes(query="", target="", task=study.task, rules=texts[:2], noise=Gaussian("1")).check(
+        "private"
+    )
 
 
-def test_weights_are_log_ratios_and_silent_within_the_noise():
+def test_odds_ratios_come_with_intervals_and_are_silent_within_the_noise():
     counts = np.array([[800, 200, 1000, 9000], [500, 500, 5000, 5000], [1000, -3, 2, 10_000]])
-    (fulfilled, broken), silent, (surely, never) = weigh_rules(counts, 1.0)
-    assert fulfilled == pytest.approx(math.log(0.8 / 0.1), abs=0.02)
-    assert broken == pytest.approx(math.log(0.2 / 0.9), abs=0.02)
-    assert silent == (0.0, 0.0)
-    assert surely > 7
-    assert never < -6
-    assert weigh_rules(counts[:2], 3000.0) == [(0.0, 0.0)] * 2
+    telling, silent, surely = find_effects(counts, [1.0] * 3)
+    assert telling.odds == pytest.approx(4 * 9, rel=0.02)
+    assert telling.odds_interval[0] < 36 < telling.odds_interval[1]
+    assert telling.share == pytest.approx(1800 / 11_000)
+    assert telling.tells
+    assert surely.tells
+    assert surely.odds > 1e5
+    assert not silent.tells
+    assert silent.odds_interval[0] < 1 < silent.odds_interval[1]
+    assert not any(effect.tells for effect in find_effects(counts[:2], [3000.0] * 2))
 
 
 def test_another_step_or_no_outcome_is_a_sentence():
     sites = [
-        cc.Site(name, cc.Series({"HR": np.ones((4, 9)), "sepsis": np.zeros((4, 9))}, step="2h"))
+        cc.Site(name, cc.Series({"HR": np.ones((4, 9)), "sepsis": np.zeros((4, 9))}, step="2h"), RICH)
         for name in "abc"
     ]
     with pytest.raises(HouseError, match="have a step of 2h, and the study's is 1h"):
-        cc.RuleDiscovery(**{**SERIES, "threshold": 0.9}).fit(cc.House(sites))
+        cc.RuleDiscovery(**{**SERIES, "prevalence": 0.9}).fit(cc.House(sites))
     with pytest.raises(StudyError, match="must be a time such as '6h'"):
         cc.RuleDiscovery(outcome="sepsis", window="six hours")
     with pytest.raises(StudyError, match="rules are not about the outcome"):
@@ -579,12 +585,10 @@ def test_a_picture_has_a_bar_for_each_rule_and_its_interval(learned):
     bars, texts = root.findall(f"{space}rect"), [text.text for text in root.findall(f"{space}text")]
     assert len(bars) == len(learned.rules_)
     assert [rule.text in texts for rule in learned.rules_] == [True] * len(bars)
-    widths = [float(bar.get("width")) for bar in bars]
-    assert widths == sorted(widths, reverse=True)
     for bar, line, rule in zip(bars, root.findall(f"{space}line")[1:], learned.rules_, strict=True):
-        room = float(bar.get("width")) / rule.prevalence
+        room = float(bar.get("width")) / rule.share
         ends = [(float(line.get(end)) - float(bar.get("x"))) / room for end in ("x1", "x2")]
-        assert ends == pytest.approx(rule.interval, abs=0.01)
+        assert ends == pytest.approx(rule.share_interval, abs=0.01)
 
 
 def test_formulas_are_said_in_words():
@@ -596,6 +600,18 @@ def test_formulas_are_said_in_words():
     }
     for text, words in said.items():
         assert say_formula(cc.stl.parse(text).canonical()) == words
+    of_six = {
+        "G[0,5] HR >= 90": "in the latest 6 hours always HR at least 90",
+        "F[3,5] HR >= 90": "in the latest 3 hours at some time HR at least 90",
+        "G[5,5] HR >= 90": "in the latest hour always HR at least 90",
+        "G[0,2] HR >= 90": "in the 3 hours that ended 3 hours ago always HR at least 90",
+    }
+    for text, words in of_six.items():
+        assert say_formula(cc.stl.parse(text).canonical(), window=6) == words
+    assert (
+        say_formula(cc.stl.parse("G[1,3] CGM >= 90"), "15min", 4)
+        == "in the latest 45 minutes always CGM at least 90"
+    )
     assert say_formula(cc.stl.parse("G[0,1] HR >= 90"), "15min") == "in steps 0 to 1 always HR at least 90"
 
 
@@ -616,3 +632,32 @@ def test_what_sites_ask_at_the_same_time_is_worked_out_once():
         found = [one.result() for one in [threads.submit(ask) for _ in range(4)]]
     assert asked == [7]
     assert all(one is found[0] for one in found)
+
+
+def test_a_number_given_as_threshold_is_the_prevalence():
+    method = cc.RuleDiscovery("sepsis", threshold=0.05)
+    assert (method.prevalence, method.threshold) == (
+        cc.RuleDiscovery("sepsis", prevalence=0.05).prevalence,
+        "majority",
+    )
+    by_cost = cc.RuleDiscovery("sepsis", window="6h", threshold="cost 5:1")
+    assert (by_cost.prevalence, by_cost.threshold) == (cc.RuleDiscovery("sepsis").prevalence, "cost 5:1")
+    with pytest.raises(StudyError, match="the 'prevalence' of a RuleDiscovery must be"):
+        cc.RuleDiscovery("sepsis", threshold=2)
+
+
+def test_a_study_file_may_state_the_prevalence_as_threshold(tmp_path):
+    def read(lines):
+        path = tmp_path / "study.toml"
+        path.write_text(
+            '[study]\nname = "in common"\nmethod = "discovery"\noutcome = "sepsis"\n'
+            f'[discovery]\n{lines}\n[[site]]\nname = "north"\nrules = "north.csv"\n'
+        )
+        return cc.Study.read(path)
+
+    method = read("threshold = 0.05").open_method()
+    assert (method.prevalence, method.threshold) == (0.05, "majority")
+    with pytest.raises(StudyError, match="threshold must be a number between 0 and 1; got 2"):
+        read("threshold = 2")
+    with pytest.raises(StudyError, match="states prevalence twice"):
+        read("threshold = 0.05\nprevalence = 0.1")

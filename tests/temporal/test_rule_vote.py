@@ -9,9 +9,8 @@ from sklearn.linear_model import LogisticRegression
 from concilium.errors import ModelError
 from concilium.evaluation.rule_judgement import judge_vote
 from concilium.records.series import Series
-from concilium.temporal.learning import LabelledWindows, LearnedRule
+from concilium.temporal.learning import LabelledWindows, LearnedRule, RuleVote, cast_votes
 from concilium.temporal.parsing import parse
-from concilium.temporal.rule_vote import RuleVote, cast_votes
 
 RULES = [parse("F[0,2] HR >= 100"), parse("G[0,2] Temp >= 37")]
 

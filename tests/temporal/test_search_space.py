@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from concilium.errors import StudyError
-from concilium.records.clinical_ranges import CLINICAL_RANGES
+from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
 from concilium.records.series import Series
 from concilium.temporal.parsing import parse
-from concilium.temporal.search_space import SearchSpace, place_limits
+from concilium.temporal.search_space import SearchSpace
 
 
 @pytest.mark.parametrize("name", list(CLINICAL_RANGES))

@@ -36,7 +36,7 @@ def ask(site, kind, question, release="exact", name="q"):
 
 def schema_of(site):
     seen = decode(ask(site, "tree.schema", AskSchema(query="", target="y"), name="schema").body, SchemaSeen)
-    return share_schema({"a": seen}, {}, "y")
+    return share_schema({"a": seen}, {}, "y", {})
 
 
 def question_of(schema, tree, nodes):

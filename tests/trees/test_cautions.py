@@ -60,7 +60,7 @@ def test_bins_for_text_name_the_site_and_the_attribute():
     with pytest.raises(HouseError) as caught:
         learn({"north": ROWS, "south": text}, bins={"age": [40, 60]})
     assert str(caught.value) == (
-        "the study does not fit every site: south: attribute 'age' holds text, so bins do not apply to it; mend the "
+        "the study does not fit every site: south: attribute 'age' holds text, so bins do not apply to it; fix the "
         "column, or give no bins for it (where the text stands for missing, or has a decimal comma, the hospital's map "
         "says so)"
     )
@@ -68,16 +68,20 @@ def test_bins_for_text_name_the_site_and_the_attribute():
 
 def test_a_number_here_and_text_there_without_bins_is_left_out_and_said():
     text = [{**row, "age": "old" if i % 2 else "young"} for i, row in enumerate(ROWS)]
-    assert "left out: age (a number at north; give bins for it)" in warnings({"north": ROWS, "south": text})
+    said = "left out: age (a number at north, text at south, whose map can fix it)"
+    about = {"attributes": ["age", "sex"]}
+    assert said in warnings({"north": ROWS, "south": text}, **about)
+    whole = [{**row, "age": int(row["age"])} for row in ROWS]
+    assert not any("left out" in warning for warning in warnings({"north": ROWS, "south": whole}, **about))
 
 
 @pytest.mark.parametrize("release", ["exact", "masked"])
 def test_what_is_the_same_everywhere_is_named(release):
     sites = {name: [{**row, "empty": None} for row in rows] for name, rows in SITES.items()}
-    said = [w for w in warnings(sites, bins={"age": [400]}, release=release) if "of no use" in w]
-    assert said == [
-        "the same for every patient learned from, at every site, and so of no use: age, empty, unit"
-    ]
+    model = learn(sites, bins={"age": [400]}, release=release)
+    said = [w for w in model.card.warnings if "of no use" in w]
+    assert said == ["the same for every patient learned from, at every site, and so of no use: age"]
+    assert "left out: empty (missing for everybody); unit (the same for everybody)" in model.text()
     assert not any("of no use" in w for w in warnings(sites, attributes=["sex"], release=release))
     other = {**sites, "isle": [{**row, "unit": "ward", "empty": 1} for row in ROWS]}
     assert not any("of no use" in w for w in warnings(other, bins={"age": [40]}, release=release))

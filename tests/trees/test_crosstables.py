@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concilium.protocol.attributes import Attribute
-from concilium.protocol.routing import STAYS
-from concilium.protocol.site_columns import AskedColumns
-from concilium.protocol.splits import Split
+from concilium.protocol.splits import STAYS, AskedColumns, Split
 
 
 @st.composite

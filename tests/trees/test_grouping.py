@@ -18,7 +18,7 @@ from concilium.protocol.splits import Split, check_tree
 from concilium.trees.body import _say_branch
 from concilium.trees.grouping import group_values
 from pooled_id3 import c45, id3, merge_values
-from side_door import state
+from side_door import UNLIMITED, state
 from strategies import federations
 
 
@@ -57,7 +57,7 @@ def test_a_grouped_tree_equals_the_pooled_one(sites, criterion, max_depth, min_l
     if not taking_part:
         return
     limits = {"max_depth": max_depth, "min_leaf": min_leaf}
-    tree = cc.DecisionTree("y", criterion=criterion, group=True, **limits).fit(house_of(sites))
+    tree = cc.DecisionTree("y", growth="id3", criterion=criterion, group=True, **limits).fit(house_of(sites))
     pooled = [row for rows in taking_part.values() for row in rows]
     grow = id3 if criterion == "entropy" else c45
     assert nested(tree.body) == grow(pooled, shared(taking_part), "y", **limits, merge=merging(min_leaf))
@@ -83,7 +83,7 @@ def test_bins_are_grouped_with_their_neighbours(rows, min_leaf):
         for name, part in sites.items()
     }
     house = cc.House([cc.Site(name, table) for name, table in records.items()])
-    tree = cc.DecisionTree("y", bins={"age": edges}, group=True, min_leaf=min_leaf).fit(house)
+    tree = cc.DecisionTree("y", growth="id3", bins={"age": edges}, group=True, min_leaf=min_leaf).fit(house)
     binned = [
         {**row, "age": None if row["age"] is None else int(np.searchsorted(edges, row["age"], side="right"))}
         for row in rows
@@ -98,9 +98,9 @@ def test_bins_are_grouped_with_their_neighbours(rows, min_leaf):
 def test_no_split_has_more_branches_than_values_and_off_nothing_changes(sites):
     if all(len(rows) < 4 for rows in sites.values()):
         return
-    plain = cc.DecisionTree("y").fit(house_of(sites))
-    grouped = cc.DecisionTree("y", group=True).fit(house_of(sites))
-    assert cc.DecisionTree("y", group=False).fit(house_of(sites)).body == plain.body
+    plain = cc.DecisionTree("y", growth="id3").fit(house_of(sites))
+    grouped = cc.DecisionTree("y", growth="id3", group=True).fit(house_of(sites))
+    assert cc.DecisionTree("y", growth="id3", group=False).fit(house_of(sites)).body == plain.body
     for node in plain.body.nodes:
         assert len(node.children) == len(node.branches)
     for node in grouped.body.nodes:
@@ -113,7 +113,7 @@ def test_grouping_joins_what_behaves_alike_and_says_so(tmp_path):
         {"ward": ward, "sex": "fm"[i % 2], "y": int(ward in "bde")} for i in range(12) for ward in "abcdef"
     ]
     house = cc.House([cc.Site(f"s{i}", cc.Records.from_rows(rows[i::3])) for i in range(3)])
-    tree = cc.DecisionTree("y", group=True).fit(house)
+    tree = cc.DecisionTree("y", growth="id3", group=True).fit(house)
     assert tree.text() == (
         "y (72 patients)\n├─ ward in {a, c, f}: 0 (36 of 36)\n└─ ward in {b, d, e}: 1 (36 of 36)"
     )
@@ -143,13 +143,13 @@ def test_under_masks_and_without_noise_the_groups_are_the_same(monkeypatch, rele
             36_000
         )  # so many that what the noise could have been moves no estimate by half a patient
     ]
-    house = partial(house_of, {f"s{i}": rows[i::3] for i in range(3)}, read=state)
+    house = partial(house_of, {f"s{i}": rows[i::3] for i in range(3)}, UNLIMITED, read=state)
     options = {"group": True, "max_depth": 1}
-    exact = cc.DecisionTree("y", **options).fit(house())
+    exact = cc.DecisionTree("y", growth="id3", **options).fit(house())
     if release == "private":
         options |= {"epsilon": 10**6, "values": {"ward": list("abcdef"), "sex": ["f", "m"], "y": [0, 1]}}
     with zero_noise():
-        tree = cc.DecisionTree("y", release=release, **options).fit(house())
+        tree = cc.DecisionTree("y", growth="id3", release=release, **options).fit(house())
     assert nested(tree.body) == nested(exact.body)
     assert len(tree.body.nodes) == 3
 
@@ -158,7 +158,7 @@ def test_without_a_branch_of_its_own_a_private_value_rests_where_it_is(monkeypat
     """What by the (noisy) counts nobody has is no reason for a branch: `other` and 'q' here."""
     monkeypatch.setenv(SWITCH, SWITCHED_ON)
     rows = [{"ward": "abc"[i % 3], "y": int(i % 3 == 1)} for i in range(300)]
-    house = house_of({f"s{i}": rows[i::3] for i in range(3)}, read=state)
+    house = house_of({f"s{i}": rows[i::3] for i in range(3)}, UNLIMITED, read=state)
     values = {"ward": ["a", "b", "c", "q"], "y": [0, 1]}
     with zero_noise():
         tree = cc.DecisionTree("y", release="private", epsilon=10**6, values=values, group=True).fit(house)

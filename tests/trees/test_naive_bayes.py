@@ -16,8 +16,9 @@ import concilium as cc
 from concilium.errors import ConciliumError, ModelError
 from concilium.privacy.accounting import epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
-from concilium.records.table import Coded, Records
-from side_door import find_side_doors, state
+from concilium.records.columns import Coded
+from concilium.records.table import Records
+from side_door import UNLIMITED, find_side_doors, state
 
 VALUES = {"a": ["0", "1"], "b": ["x", "y", "z"], "y": ["n", "p"]}
 BINS = {"age": [40.0, 60.0]}
@@ -62,7 +63,7 @@ def test_whatever_the_split_it_is_the_naive_bayes_of_the_pooled_table(rows, othe
     house = cc.House(
         [cc.Site(f"s{i}", cc.Records.from_rows(rows[i::sites], schema=schema)) for i in range(sites)]
     )
-    model = cc.NaiveBayes("y", release=release, bins=BINS).fit(house)
+    model = cc.NaiveBayes("y", release=release, bins=BINS, min_cell=1).fit(house)
     tried = Records.from_rows([*rows, *others], schema=schema)
     ours = model.predict_proba(tried)
     for row, likely in zip([*rows, *others], ours, strict=True):
@@ -90,7 +91,7 @@ SITES = {"big": rows(150), "small": rows(40, 1), "tiny": rows(1, 2), "one": rows
 
 
 def open_sites():
-    return [cc.Site(name, state(r)) for name, r in SITES.items()]
+    return [cc.Site(name, state(r), UNLIMITED) for name, r in SITES.items()]
 
 
 def study(house, **options):
@@ -192,14 +193,14 @@ def test_it_tells_what_every_attribute_moves():
     assert [reason.attributes for reason in explanation.reasons] == [("a",)]
     assert explanation.reasons[0].before == 0.5
     assert (explanation.base, explanation.patients) == (0.5, 132)
-    assert explanation.notes == ("Not known here, or not seen before: b.",)
+    unseen = "No patient of the model had the value given for b: it is not counted."
+    assert explanation.notes == (unseen,)
     assert str(explanation).splitlines() == [
-        "y = n (90% likely; 50% of all 132 patients).",
+        "y = n (90%; 95% interval 81% to 95%; 50% of all 132 patients).",
         "1. a = 0: n goes from 50% to 90% (66 patients).",
-        "Not known here, or not seen before: b.",
+        unseen,
     ]
-    with pytest.raises(ModelError, match="none of the attributes"):
-        model.explain({"c": 1})
+    assert "Measure a first." in str(model.explain({"c": 1}))
     assert msgspec.to_builtins(explanation)["reasons"][0]["condition"] == "a = 0"
 
 
@@ -211,8 +212,8 @@ def test_reasons_that_say_little_are_told_together():
         del row["mrn"]
     model = cc.NaiveBayes("y").fit(cc.House([cc.Site("s", cc.Records.from_rows(many))]))
     explanation = model.explain(many[0])
-    assert len(explanation.reasons) == 12
-    assert "4 more attributes, each of which says less" in str(explanation)
+    assert len(explanation.reasons) == 10  # two of the ten are the same for everybody
+    assert "2 more attributes, each of which says less" in str(explanation)
     assert explanation.reasons[0].attributes == ("a",)
     for before, after in zip(explanation.reasons, explanation.reasons[1:], strict=False):
         assert before.after == after.before
@@ -223,8 +224,7 @@ def test_reasons_that_say_little_are_told_together():
     ("options", "said"),
     [
         ({"epsilon": None}, "a private NaiveBayes needs an 'epsilon'"),
-        ({"values": {"a": ["0", "1"]}}, "NaiveBayes needs the classes"),
-        ({"values": {"y": ["n", "p"]}}, "NaiveBayes needs its attributes"),
+        ({"values": {"a": ["0", "1"]}, "positive": "p"}, "NaiveBayes needs the classes"),
         ({"epsilon": 1e-9}, "too small"),
         ({"release": "open"}, "'release' of a NaiveBayes"),
         ({"bins": {"a": [2, 1]}}, "bins"),
@@ -235,10 +235,24 @@ def test_what_a_study_must_say(options, said):
         cc.NaiveBayes("y", **{"release": "private", "values": VALUES, "epsilon": 1, **options})
 
 
+def test_what_a_study_need_not_say_is_planned_with_its_price():
+    """Without classes or attributes it asks for them first, within the same epsilon."""
+    stated = cc.NaiveBayes("y", release="private", values=VALUES, epsilon=1).plan()
+    for values, kinds in (
+        ({"a": ["0", "1"]}, ["counts"]),
+        ({"y": ["n", "p"]}, ["columns", "counts", "counts"]),
+        ({}, ["counts", "columns", "counts", "counts"]),
+    ):
+        plan = cc.NaiveBayes("y", release="private", values=values, epsilon=1).plan()
+        assert [question.kind for question in plan.questions] == [*kinds, "counts"]
+        assert plan.total == stated.total
+        assert all((question.cost == 0) == (question.kind == "columns") for question in plan.questions)
+
+
 def test_before_it_is_fitted_there_is_no_model():
     model = cc.NaiveBayes("y")
     for use in (lambda: model.body, lambda: model.card, lambda: model.predict([{"a": 1}])):
         with pytest.raises(ModelError, match="not fitted yet"):
             use()
-    assert model.plan().unlimited == 2
+    assert model.plan().unlimited == 3
     assert repr(model) == "NaiveBayes(target='y')"

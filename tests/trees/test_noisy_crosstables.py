@@ -17,8 +17,7 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.held_out import Part
 from concilium.protocol.messages import Refusal, encode, open_reply
 from concilium.protocol.questions import MOST_NOISY_NUMBERS, Gaussian
-from concilium.protocol.routing import STAYS
-from concilium.protocol.splits import Split
+from concilium.protocol.splits import STAYS, Split
 from protocol.conversation import wrap
 
 A = Attribute("a", (), ("u", "v"), missing=False)

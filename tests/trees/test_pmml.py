@@ -9,10 +9,11 @@ from score_pmml import NS, Scorer, check
 from tree_bodies import bodies, patients
 
 import concilium as cc
+from concilium.models.pictures import printable
 from concilium.protocol.card import Card
-from concilium.records.table import label
+from concilium.records.columns import label
 from concilium.trees.body import TreeBody, TreeNode
-from concilium.trees.exports import printable, to_pmml
+from concilium.trees.exports import to_pmml
 from concilium.trees.tree import DecisionTree
 from strategies import tables
 

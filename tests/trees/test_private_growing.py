@@ -62,7 +62,7 @@ tables = st.lists(
 @settings(max_examples=60)
 def test_where_noise_vanishes_a_private_tree_predicts_what_the_exact_one_does(rows, depth, group):
     house = cc.House([cc.Site("s", cc.Records.from_rows(rows))])
-    exact = cc.DecisionTree("y", max_depth=depth, group=group).fit(house)
+    exact = cc.DecisionTree("y", growth="id3", max_depth=depth, group=group).fit(house)
     budget = TreeBudget(Fraction(10**12), depth)
     asked, grown = drain(grow_privately(state_schema(VALUES, {}, "y"), counter(rows), budget, group))
     unlimited = cc.DecisionTree.of(finish(exact.target, exact.query, asked, grown), exact.card)

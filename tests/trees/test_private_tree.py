@@ -11,8 +11,9 @@ import concilium as cc
 from concilium.errors import HouseError, StudyError
 from concilium.privacy.accounting import epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON
-from concilium.records.table import Coded, Records
-from side_door import find_side_doors, state
+from concilium.records.columns import Coded
+from concilium.records.table import Records
+from side_door import UNLIMITED, find_side_doors, state
 
 VALUES = {"a": ["0", "1"], "b": ["x", "y", "z"], "y": ["n", "p"]}
 
@@ -57,7 +58,7 @@ def test_the_harness_finds_the_side_doors_of_exact_trees(fixed_noise):
 
 def test_the_harness_finds_a_refusal_that_depends_on_patients(fixed_noise, monkeypatch):
     from concilium.protocol.cohort import View
-    from concilium.protocol.refused import Refused
+    from concilium.protocol.messages import Refused
     from concilium.protocol.studies import TOO_FEW
 
     select = View.select
@@ -73,26 +74,28 @@ def test_the_harness_finds_a_refusal_that_depends_on_patients(fixed_noise, monke
 
 
 def test_the_harness_finds_a_charge_that_depends_on_patients(fixed_noise, monkeypatch):
-    from concilium.protocol.desk import Cost, Desk
     from concilium.protocol.releases.private import Private
+    from concilium.protocol.site_context import Cost, SiteContext
 
     price = Private.price
     monkeypatch.setattr(
-        Private, "price", lambda r, desk, name, q: price(r, desk, name, q) * (2 if desk.name == "big" else 1)
+        Private,
+        "price",
+        lambda r, context, name, q: price(r, context, name, q) * (2 if context.name == "big" else 1),
     )
     assert find_side_doors(SITES, ("big", 0), study) == []  # a price by site is not one by patient
-    enter = Desk.enter
+    enter = SiteContext.enter
 
-    def by_patients(desk, envelope, name, numbers, cost, keep):
-        dearer = cost.rho * len(desk.view.records)
-        return enter(desk, envelope, name, numbers, Cost(dearer, dearer, "rho"), keep)
+    def by_patients(context, envelope, name, numbers, cost, keep):
+        dearer = cost.rho * len(context.view.records)
+        return enter(context, envelope, name, numbers, Cost(dearer, dearer, "rho"), keep)
 
-    monkeypatch.setattr(Desk, "enter", by_patients)
+    monkeypatch.setattr(SiteContext, "enter", by_patients)
     assert find_side_doors(SITES, ("big", 0), study)
 
 
 def test_charges_are_what_was_planned_and_no_more():
-    sites = [cc.Site(name, state(r)) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r), UNLIMITED) for name, r in SITES.items()]
     tree = study(cc.House(sites), epsilon=1)
     planned = tree.plan()
     assert planned.total <= rho_for_epsilon(1, "1/1000000")
@@ -128,7 +131,7 @@ def test_a_ledger_in_pure_epsilon_refuses_gaussian_noise():
 def test_values_the_study_does_not_name_count_as_other(fixed_noise):
     from concilium.privacy.randomness import zero_noise
 
-    sites = [cc.Site(name, state(r)) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r), UNLIMITED) for name, r in SITES.items()]
     with zero_noise():
         tree = study(cc.House(sites), values={**VALUES, "a": ["1"]})
     root = tree.body.nodes[0]
@@ -172,8 +175,7 @@ def test_a_private_tree_learns_at_a_fair_price():
         ({"epsilon": float("nan")}, "epsilon"),
         ({"epsilon": float("inf")}, "epsilon"),
         ({"delta": "2"}, "delta"),
-        ({"values": {"a": ["0", "1"]}}, "needs the classes"),
-        ({"values": {"y": ["n", "p"]}}, "needs its attributes"),
+        ({"values": {"a": ["0", "1"]}, "positive": "p"}, "needs the classes"),
         ({"max_depth": 0}, "'max_depth' of 1 or more"),
     ],
 )
@@ -182,6 +184,28 @@ def test_what_a_private_study_must_say(options, said):
 
     with pytest.raises(ConciliumError, match=said):
         study(cc.House([cc.Site("s", cc.Records.from_rows(rows(10)))]), **options)
+
+
+def test_what_a_private_study_does_not_say_is_looked_for(fixed_noise):
+    """Numbers by their names; classes among the words for no and yes, and else the study must name them."""
+    sites = [cc.Site(name, state(r), UNLIMITED) for name, r in SITES.items()]
+    tree = study(cc.House(sites), values={"y": ["n", "p"]})
+    assert tree.attributes_ == ["a"]
+    assert tree.classes_ == ["n", "p"]
+    said = (
+        "left out: b (text or missing, as far as noise lets tell; state its values, which `concilium dictionary` "
+        "drafts); mrn (its name says that it identifies patients)"
+    )
+    assert said in tree.card.warnings
+    with pytest.raises(
+        HouseError, match="noise hides which classes 'y' has, or they are other words than 0, 1, no"
+    ):
+        study(cc.House(sites), values={"a": ["0", "1"]})
+    words = {
+        name: [{**row, "y": {"n": "no", "p": "yes"}[row["y"]]} for row in r] for name, r in SITES.items()
+    }
+    sites = [cc.Site(name, state(r), UNLIMITED) for name, r in words.items()]
+    assert study(cc.House(sites), values={"a": ["0", "1"]}).classes_ == ["no", "yes"]
 
 
 def test_two_sites_are_too_few():
@@ -198,7 +222,7 @@ def test_study_error_is_one_of_ours():
 def test_a_private_tree_draws_and_explains_patients_with_other_values(fixed_noise):
     from concilium.privacy.randomness import zero_noise
 
-    sites = [cc.Site(name, state(r)) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r), UNLIMITED) for name, r in SITES.items()]
     with zero_noise():
         tree = study(cc.House(sites), values={**VALUES, "a": ["1"]}, max_depth=1)
     assert "└─ a is anything else: n" in tree.text()
@@ -212,7 +236,7 @@ def test_a_private_tree_draws_and_explains_patients_with_other_values(fixed_nois
 def test_a_node_that_noise_emptied_is_explained_without_a_fault():
     import msgspec
 
-    sites = [cc.Site(name, state(r)) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r), UNLIMITED) for name, r in SITES.items()]
     tree = study(cc.House(sites), max_depth=1)
     empty = [msgspec.structs.replace(node, counts=[0, 0]) for node in tree.body.nodes]
     bare = cc.DecisionTree.of(msgspec.structs.replace(tree.body, nodes=empty), tree.card)
@@ -221,11 +245,14 @@ def test_a_node_that_noise_emptied_is_explained_without_a_fault():
 
 
 def test_the_chosen_attributes_of_a_private_tree_are_all_it_asks_about():
-    sites = [cc.Site(name, state(r)) for name, r in SITES.items()]
+    sites = [cc.Site(name, state(r), UNLIMITED) for name, r in SITES.items()]
     tree = study(cc.House(sites), attributes=["b"])
     assert set(tree.attributes_) <= {"b"}
-    with pytest.raises(StudyError, match="'values' or 'bins' for 'c'"):
-        study(cc.House(sites), attributes=["b", "c"])
+    tree = study(cc.House(sites), attributes=["b", "c"])
+    assert set(tree.attributes_) <= {"b"}
+    assert "left out: c (not known at big, or withheld there)" in tree.card.warnings
+    with pytest.raises(HouseError, match="noise hides which columns hold numbers, or none does"):
+        study(cc.House(sites), attributes=["c"])
     for options in ({"min_leaf": 5}, {"criterion": "gain-ratio"}, {"reduce": 0.1}):
         with pytest.raises(StudyError, match="has no 'min_leaf'"):
             study(cc.House(sites), **options)

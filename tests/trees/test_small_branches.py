@@ -71,7 +71,9 @@ def test_trees_with_bins_equal_the_pooled_one(rows, min_leaf, criterion):
     sites = {f"s{i}": rows[i::2] for i in range(2)}
     schema = {"age": "number", "sex": "code", "y": "code"}
     house = house_of(sites, read=lambda part: cc.Records.from_rows(part, schema=schema))
-    tree = cc.DecisionTree("y", bins={"age": edges}, min_leaf=min_leaf, criterion=criterion).fit(house)
+    tree = cc.DecisionTree(
+        "y", growth="id3", bins={"age": edges}, min_leaf=min_leaf, criterion=criterion
+    ).fit(house)
     binned = [
         {**row, "age": None if row["age"] is None else int(np.searchsorted(edges, row["age"], side="right"))}
         for row in rows
@@ -86,10 +88,13 @@ def test_no_leaf_is_smaller_and_masked_trees_are_the_same(sites, min_leaf):
     there = {name: rows for name, rows in sites.items() if len(rows) >= 4}
     if len(there) < 3:
         return
-    tree = cc.DecisionTree("y", min_leaf=min_leaf).fit(house_of(there))
+    tree = cc.DecisionTree("y", growth="id3", min_leaf=min_leaf).fit(house_of(there))
     leaves = [sum(node.counts) for node in tree.body.nodes[1:]]
     assert min(leaves, default=min_leaf) >= min_leaf
-    assert cc.DecisionTree("y", min_leaf=min_leaf, release="masked").fit(house_of(there)).body == tree.body
+    assert (
+        cc.DecisionTree("y", growth="id3", min_leaf=min_leaf, release="masked").fit(house_of(there)).body
+        == tree.body
+    )
     pooled = [row for rows in there.values() for row in rows]
     assert nested(tree.body) == id3(pooled, shared(there), "y", min_leaf=min_leaf)
 
@@ -117,10 +122,10 @@ def test_one_missing_value_costs_no_accuracy(kind):
     house = cc.House([cc.Site(f"s{i}", table.take(np.arange(len(rows)) % 3 == i)) for i in range(3)])
     bins = {"sign": [1.0]} if kind == "numbers" else {}
     if kind == "votes":
-        model = cc.VotingTrees("ill", "yes", imbalance=1, min_leaf=5).fit(house)
+        model = cc.VotingTrees("ill", "yes", growth="id3", imbalance=1, min_leaf=5).fit(house)
         first = model.experts_[0].body.nodes[0]
     else:
-        model = cc.DecisionTree("ill", min_leaf=5, max_depth=1, bins=bins).fit(house)
+        model = cc.DecisionTree("ill", growth="id3", min_leaf=5, max_depth=1, bins=bins).fit(house)
         first = model.body.nodes[0]
     assert first.attribute == "sign"
     assert len(first.branches) == 3

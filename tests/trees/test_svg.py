@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from test_pmml import CARD
 from tree_bodies import bodies
 
+from concilium.models.pictures import SMALL
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
 from concilium.trees.drawing import (
     ATTRIBUTE,
     LINES,
-    SMALL,
     WIDTH,
     _arrange,
     _build,

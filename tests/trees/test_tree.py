@@ -31,6 +31,20 @@ def test_the_tree_finds_the_rule_and_draws_it():
     tree = fitted()
     assert tree.text().splitlines() == [
         "death (420 patients)",
+        "├─ smoker = n or missing: no (280 of 280)",
+        "└─ smoker = y",
+        "   ├─ age < 60: no (80 of 80)",
+        "   └─ age >= 60: yes (60 of 60)",
+    ]
+    assert tree.depth == 2
+    assert tree.classes_ == ["no", "yes"]
+    assert tree.card.rounds == 3
+
+
+def test_by_id3_every_value_is_a_branch():
+    tree = fitted(growth="id3")
+    assert tree.text().splitlines() == [
+        "death (420 patients)",
         "├─ smoker = n: no (140 of 140)",
         "├─ smoker = y",
         "│  ├─ age < 40: no (40 of 40)",
@@ -58,7 +72,7 @@ def test_a_data_frame_and_columns_stored_otherwise_predict_the_same():
     frame = pandas.DataFrame(ROWS)
     frame["age"] = frame["age"] + 0.25
     assert list(tree.predict(frame)) == [row["death"] for row in ROWS]
-    coded = fitted([{"grade": i % 4, "death": i % 4 > 1} for i in range(40)], bins={})
+    coded = fitted([{"grade": i % 4, "death": i % 4 > 1} for i in range(80)], bins={})
     texts = cc.Records.from_rows([{"grade": str(i)} for i in range(4)])
     numbers = cc.Records.from_rows([{"grade": i} for i in range(4)], schema={"grade": "number"})
     assert list(coded.predict(texts)) == list(coded.predict(numbers)) == [False, False, True, True]
@@ -77,18 +91,17 @@ def test_explanations_are_sentences_and_data():
     assert explanation.prediction == "yes"
     assert explanation.probability == 1.0
     assert str(explanation).splitlines() == [
-        "death = yes (100% of 60 similar patients).",
+        "death = yes (100% of 60 similar patients; 95% interval 94% to 100%).",
         "1. smoker = y: yes goes from 14% to 43% (140 patients).",
         "2. age >= 60: yes goes from 43% to 100% (60 patients).",
     ]
     unknown = tree.explain({"smoker": "y"})
     assert "Not entered, and so not counted for or against: age" in str(unknown)
-    assert "age, which is not known" in str(tree.explain({"smoker": "y", "age": None}))
-    assert "'sometimes'" in repr(tree.explain({"smoker": "sometimes"})) or "sometimes was not seen" in str(
+    assert "age, which is missing" in str(tree.explain({"smoker": "y", "age": None}))
+    assert "no patient of the model who came this far had smoker = sometimes" in str(
         tree.explain({"smoker": "sometimes"})
     )
-    with pytest.raises(ModelError, match="none of the attributes that this model asks about: age, smoker"):
-        tree.explain({"smokr": "y"})
+    assert "Measure smoker first." in str(tree.explain({"smokr": "y"}))
 
 
 def test_an_explanation_agrees_with_the_prediction_for_every_patient():
@@ -109,7 +122,7 @@ def test_a_saved_model_loads_and_is_the_same(tmp_path):
     np.testing.assert_array_equal(loaded.predict_proba(ROWS), tree.predict_proba(ROWS))
     document = json.loads((tmp_path / "tree.json").read_text())
     assert document["format"] == "concilium/model@1"
-    assert set(document) == {"format", "method", "body", "card"}
+    assert set(document) == {"format", "method", "parameters", "body", "card"}
     assert [path.name for path in tmp_path.iterdir()] == ["tree.json"]
 
 
@@ -194,20 +207,26 @@ def test_an_unfitted_tree_says_so():
         _ = cc.DecisionTree("death").card
 
 
-def test_numbers_without_bins_are_left_out_and_said():
-    tree = fitted(bins={})
-    assert "age" not in {node.attribute for node in tree.body.nodes}
-    assert any("age (a number with 70 values; give bins for it)" in warning for warning in tree.card.warnings)
-    tree = fitted([{**row, "age": row["age"] + 0.5} for row in ROWS], bins={})
-    assert any("age (a number at a; give bins for it)" in warning for warning in tree.card.warnings)
+@pytest.mark.parametrize("growth", ["readable", "id3"])
+def test_numbers_without_bins_are_cut_on_the_grid(growth):
+    """At 20 quantiles, each the least value of those above; nothing is left out."""
+    for rows in (ROWS, [{**row, "age": row["age"] + 0.5} for row in ROWS]):
+        tree = fitted(rows, bins={}, growth=growth)
+        assert "left out" not in tree.text()
+        assert not any("left out" in warning for warning in tree.card.warnings)
+        assert len(tree.body.bins["age"]) == 20
+        assert set(tree.body.bins["age"]) <= {row["age"] for row in rows}
+        assert tree.card.rounds == 5
+        assert np.mean(tree.predict(rows) == [row["death"] for row in rows]) > 0.98
 
 
 def test_a_single_class_and_a_single_leaf_are_said():
     tree = fitted(query="smoker = 'n'", bins={})
     assert len(tree.body.nodes) == 1
     assert any("has death = no: there is nothing to learn" in warning for warning in tree.card.warnings)
-    assert str(tree.explain({})) == (
-        "death = no (100% of 140 similar patients).\nThe model asks nothing about the patient here."
+    assert str(tree.explain({"smoker": "n"})) == (
+        "death = no (100% of 140 similar patients; 95% interval 97% to 100%).\n"
+        "The model asks nothing about the patient."
     )
     alone = fitted([{"death": i % 2} for i in range(20)], bins={})
     assert any("no attribute is known at every site" in warning for warning in alone.card.warnings)
@@ -234,8 +253,8 @@ def test_missing_in_any_guise_is_not_known(missing):
     value = (
         {"NaT": pandas.NaT, "NA": pandas.NA}.get(missing, missing) if isinstance(missing, str) else missing
     )
-    assert "age, which is not known here" in str(
-        fitted(query="smoker = 'y'").explain({"age": value, "sex": "f"})
+    assert "age, which is missing here" in str(
+        fitted(query="smoker = 'y'").explain({"smoker": "y", "age": value, "sex": "f"})
     ) or ("age" not in fitted(query="smoker = 'y'").attributes_)
     tree = fitted()
     assert str(tree.explain({"smoker": "y", "age": value})) == str(tree.explain({"smoker": "y", "age": None}))

@@ -15,10 +15,11 @@ import concilium as cc
 from agreed import deliver
 from concilium.errors import ConciliumError, HouseError, ModelError, QueryError, StudyError
 from concilium.models.explanation import Explanation
+from concilium.models.intervals import share_interval
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
+from concilium.protocol.held_out import Sample
 from concilium.protocol.messages import Answer, Refusal, decode, encode, open_reply
-from concilium.protocol.sample import Sample
 from concilium.protocol.splits import Split
 from concilium.trees.ensemble import AskClassCounts, ClassCounts, Ensemble, _name_positive
 from concilium.trees.explanation import explain_votes
@@ -52,7 +53,7 @@ def sites_of(rows=ROWS, names=SITES, **options):
     ]
 
 
-THESIS = {"vote": "majority", "max_depth": None, "min_leaf": 1}
+THESIS = {"growth": "id3", "vote": "majority", "max_depth": None, "min_leaf": 1}
 
 
 def fitted(rows=ROWS, sites=None, **options):
@@ -138,7 +139,11 @@ def test_explanations_tell_the_votes_and_the_reasons_of_one_who_prevails(model):
         explanation = model.explain(row)
         (share,) = model.predict_proba([row])
         assert explanation.prediction == model.predict([row])[0]
-        assert explanation.probability == pytest.approx(max(share))
+        assert max(explanation.chances) == pytest.approx(max(share))
+        called = [label == explanation.prediction for label in model.predict(ROWS)]
+        right = sum(row["bleeding"] == explanation.prediction for row in itertools.compress(ROWS, called))
+        assert explanation.probability == pytest.approx(right / sum(called))  # votes are no risk
+        assert explanation.interval == share_interval(right, sum(called))
         assert [vote.prediction for vote in explanation.votes] == [
             e.predict([row])[0] for e in model.experts_
         ]
@@ -152,17 +157,16 @@ def test_explanations_tell_the_votes_and_the_reasons_of_one_who_prevails(model):
     msgspec.to_builtins(explanation)
     partial = model.explain({"drug": "y"})
     assert "Not entered, and so not counted for or against: " in str(partial)
-    with pytest.raises(
-        ModelError, match="none of the attributes that this model asks about: age, drug, ward"
-    ):
-        model.explain({"drugg": "y"})
+    assert "The model asks for nothing that was entered" in str(model.explain({"drugg": "y"}).votes[0])
 
 
 def test_an_explanation_reads_as_sentences(model):
     assert str(model.explain({"age": 75, "drug": "y", "ward": "a"})).splitlines() == [
         "bleeding = yes (3 of 3 experts).",
+        "Of 412 patients for whom it predicts yes, 12% had bleeding = yes (95% interval 9% to 15%; counted on the "
+        "patients learned from).",
         "For yes: experts 1, 2 and 3.",
-        "Expert 1, who knows most patients like this one, says yes (65% of 17 in its sample):",
+        "Expert 1, which knows most patients like this one, says yes (65% of 17 in its sample):",
         "1. age >= 60: yes goes from 25% to 42% (123 patients).",
         "2. drug = y: yes goes from 42% to 67% (73 patients).",
         "3. ward = a: yes goes from 67% to 65% (17 patients).",
@@ -171,18 +175,43 @@ def test_an_explanation_reads_as_sentences(model):
     ]
 
 
+def test_a_patient_of_whom_nothing_is_known_gets_the_base_rate(model):
+    said = model.explain({"height": 180})
+    everyone = sum(map(sum, model.body.called))
+    assert said.prediction == "no"
+    assert said.probability == pytest.approx(sum(model.body.called[0]) / everyone)
+    assert f"Of all {everyone} patients, " in str(said)
+    assert "weighed over" not in str(said)
+
+
+def test_one_expert_is_not_counted_against_others():
+    only = Explanation("y", "no", 0.75, (), (), patients=9)
+    said = explain_votes([only], ("no", "yes"), ("no", "yes"), "An expert votes.", None, lambda place: None)
+    assert str(said).splitlines() == [
+        "y = no (1 of 1 expert).",
+        "The expert says no (75% of 9 in its sample):",
+        "It asks nothing about the patient.",
+        "An expert votes.",
+    ]
+
+
 def test_a_explanation_names_those_outvoted_and_is_silent_where_nothing_was_asked():
     def says(prediction, patients):
         return Explanation("y", prediction, 0.75, (), (), patients=patients)
 
     explanation = explain_votes(
-        [says("no", 9), says("yes", 4), says("yes", 7)], ("no", "yes"), "An expert votes.", None
+        [says("no", 9), says("yes", 4), says("yes", 7)],
+        ("no", "yes"),
+        ("no", "yes"),
+        "An expert votes.",
+        None,
+        lambda place: None,
     )
     assert str(explanation).splitlines() == [
         "y = yes (2 of 3 experts).",
         "For yes: experts 2 and 3; for no: expert 1.",
-        "Expert 3, who knows most patients like this one, says yes (75% of 7 in its sample):",
-        "It asks nothing about the patient here.",
+        "Expert 3, which knows most patients like this one, says yes (75% of 7 in its sample):",
+        "It asks nothing about the patient.",
         "An expert votes. Samples have many more positive patients than a hospital has.",
     ]
     assert (explanation.probability, explanation.patients) == (2 / 3, 7)
@@ -234,7 +263,7 @@ def test_a_damaged_model_file_is_refused_in_one_sentence(tmp_path, model, damage
 
 def test_one_ordinary_tree_predicts_and_explains_as_a_tree_does():
     model = fitted(imbalance=0.01)
-    plain = cc.DecisionTree("bleeding", bins={"age": [40, 60]}).fit(cc.House(sites_of()))
+    plain = cc.DecisionTree("bleeding", growth="id3", bins={"age": [40, 60]}).fit(cc.House(sites_of()))
     np.testing.assert_array_equal(model.predict_proba(ROWS), plain.predict_proba(ROWS))
     assert model.explain(ROWS[0]) == plain.explain(ROWS[0])
     assert model.text() == plain.text()
@@ -302,7 +331,7 @@ def test_too_few_for_an_expert_opt_out_whatever_the_number_of_negatives():
 
 
 def site_counts(site, question):
-    return question.compute(site._desk.view.select(question.query, question.target))
+    return question.compute(site._context.view.select(question.query, question.target))
 
 
 def test_every_answer_is_charged_and_the_card_adds_it_up():
@@ -373,7 +402,7 @@ def test_a_policy_against_small_cells_holds_for_class_counts_and_votes():
         experts=[Voter([Split(0, 0, [1, 2, 3])], [1])],
     )
     for policy, told in ((policies[5], [[0, 0], [0, 0]]), (cc.Policy(), [[36, 18], [4, 2]])):
-        cohort = cc.Site("a", cc.Records.from_rows(rows), policy=policy)._desk.view.select("", "y")
+        cohort = cc.Site("a", cc.Records.from_rows(rows), policy=policy)._context.view.select("", "y")
         counts = ask.compute(cohort)
         ask.suppress(counts, cohort)
         assert counts.tolist() == told

@@ -34,7 +34,7 @@ def test_sizes_are_settled_on_bands_that_had_no_part(sites, bands, negatives, ma
         return
     options = {"negatives": negatives, "max_depth": max_depth, "min_leaf": 1}
     house = cc.House([cc.Site(name, cc.Records.from_rows(rows)) for name, rows in sites.items()])
-    model = VotingTrees("y", 1, imbalance=1, vote=vote, bands=bands, **options).fit(house)
+    model = VotingTrees("y", 1, growth="id3", imbalance=1, vote=vote, bands=bands, **options).fit(house)
     attributes = set(pooled[0]) - {"y"}
 
     def expert(among, number):
@@ -81,7 +81,7 @@ class Recorded:
 def test_a_band_is_asked_for_votes_and_the_others_for_samples():
     kinds = []
     sites = [Recorded(cc.Site(name, cc.Records.from_rows(ROWS)), kinds) for name in "abcd"]
-    model = VotingTrees("y", 1, imbalance=1, bands=2, max_depth=1).fit(cc.House(sites))
+    model = VotingTrees("y", 1, growth="id3", imbalance=1, bands=2, max_depth=1).fit(cc.House(sites))
     votes = [kind for kind in kinds if kind[1] == "tree.votes"]
     assert len(votes) == 4 * len(model.body.stages)  # each site of the four in one band of two, once a stage
     released = {(one.site, one.kind): one.answers for one in model.card.releases}
@@ -100,7 +100,7 @@ def test_what_bands_need_is_said_in_one_sentence():
 
 def test_a_model_file_tells_its_bands(tmp_path):
     sites = [cc.Site(name, cc.Records.from_rows(ROWS)) for name in "abc"]
-    model = VotingTrees("y", 1, imbalance=1, bands=3).fit(cc.House(sites))
+    model = VotingTrees("y", 1, growth="id3", imbalance=1, bands=3).fit(cc.House(sites))
     model.save(tmp_path / "model.json")
     again = cc.load(tmp_path / "model.json")
     assert again.bands == 3

@@ -96,7 +96,14 @@ def test_experts_and_votes_are_those_of_the_definition(sites, negatives, max_dep
         return
     house = cc.House([cc.Site(name, cc.Records.from_rows(rows)) for name, rows in sites.items()])
     model = VotingTrees(
-        "y", 1, imbalance=1, negatives=negatives, vote=vote, max_depth=max_depth, min_leaf=min_leaf
+        "y",
+        1,
+        growth="id3",
+        imbalance=1,
+        negatives=negatives,
+        vote=vote,
+        max_depth=max_depth,
+        min_leaf=min_leaf,
     ).fit(house)
     assert {site.name for site in model.card.sites} == set(there)
     attributes = set(pooled[0]) - {"y"}
@@ -121,14 +128,14 @@ def test_where_positives_are_common_it_is_the_ordinary_tree_of_the_same_sites(si
     if not there or all(row["y"] == 1 for row in pooled):
         return
     house = cc.House([cc.Site(name, cc.Records.from_rows(rows)) for name, rows in sites.items()])
-    model = VotingTrees("y", 1, imbalance=0, min_leaf=1).fit(house)
+    model = VotingTrees("y", 1, growth="id3", imbalance=0, min_leaf=1).fit(house)
     assert [nested(nodes) for nodes in model.body.experts] == [
         id3(binary(pooled, 1), set(pooled[0]) - {"y"}, "y")
     ]
     assert not model.body.stages
     assert any("the model is one ordinary tree" in warning for warning in model.card.warnings)
     if {row["y"] for row in pooled} == {0, 1}:
-        plain = cc.DecisionTree("y").fit(
+        plain = cc.DecisionTree("y", growth="id3").fit(
             cc.House([cc.Site(name, cc.Records.from_rows(rows)) for name, rows in there.items()])
         )
         assert model.body.experts[0] == plain.body.nodes

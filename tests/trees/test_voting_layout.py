@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import MessageError, RecordsError
 from concilium.protocol.cohort import View
-from concilium.protocol.sample import Sample, in_circle, order_key, take_turn
+from concilium.protocol.held_out import Sample, _in_circle, _order_key, _take_turn
 
 
 def cohort_of(rows, query="", target="y"):
@@ -64,8 +64,8 @@ def test_the_order_is_the_questions_and_nobody_elses():
     assert one == chosen(cohort_of(rows), 3, 0).tolist()
     assert one == chosen(cohort_of([{**row, "x": -row["x"]} for row in rows]), 3, 0).tolist()
     assert one != chosen(cohort, 3, 0, query="x >= 0").tolist()
-    assert order_key("ab", "c", 1) != order_key("a", "bc", 1)
-    assert order_key("", "y", 1) == order_key("", "y", 1.0) == order_key("", "y", "1")
+    assert _order_key("ab", "c", 1) != _order_key("a", "bc", 1)
+    assert _order_key("", "y", 1) == _order_key("", "y", 1.0) == _order_key("", "y", "1")
 
 
 def test_only_patients_of_the_query_are_laid_out():
@@ -78,7 +78,7 @@ def test_only_patients_of_the_query_are_laid_out():
 def test_the_circle_is_a_fair_shuffle():
     """Over many keys every place of the circle is taken by every row equally often (chi-squared, 99.9 %)."""
     rows, keys = np.arange(8, dtype=np.int32), 4000
-    circles = np.array([in_circle(rows, order_key(f"x = {number}", "y", 1)) for number in range(keys)])
+    circles = np.array([_in_circle(rows, _order_key(f"x = {number}", "y", 1)) for number in range(keys)])
     assert (np.sort(circles, axis=1) == rows).all()
     places = np.array([np.bincount(circles[:, place], minlength=8) for place in range(8)])
     assert ((places - keys / 8) ** 2 / (keys / 8)).sum() < 85.4  # 49 degrees of freedom
@@ -88,7 +88,7 @@ def test_the_circle_is_a_fair_shuffle():
 
 
 def test_the_order_is_that_of_splitmix64_in_plain_integers():
-    key, mask = order_key("age > 3", "y", "yes"), 2**64 - 1
+    key, mask = _order_key("age > 3", "y", "yes"), 2**64 - 1
 
     def mix(row):
         z = (row * 0x9E3779B97F4A7C15 + key) & mask
@@ -97,14 +97,14 @@ def test_the_order_is_that_of_splitmix64_in_plain_integers():
         return z ^ z >> 31
 
     rows = np.arange(0, 3000, 7, dtype=np.int32)
-    assert in_circle(rows, key).tolist() == sorted(rows.tolist(), key=mix)
+    assert _in_circle(rows, key).tolist() == sorted(rows.tolist(), key=mix)
 
 
 def test_a_turn_larger_than_the_circle_is_the_circle():
     circle = np.array([4, 2, 9], dtype=np.int32)
-    assert take_turn(circle, 3, 5).tolist() == [4, 2, 9]
-    assert take_turn(circle, 2, 1).tolist() == [9, 4]
-    assert take_turn(circle[:0], 6, 1).tolist() == []
+    assert _take_turn(circle, 3, 5).tolist() == [4, 2, 9]
+    assert _take_turn(circle, 2, 1).tolist() == [9, 4]
+    assert _take_turn(circle[:0], 6, 1).tolist() == []
 
 
 def test_without_negatives_it_is_everyone():

@@ -13,8 +13,8 @@ from agreed import set_up_masks
 from concilium.errors import HouseError
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
+from concilium.protocol.held_out import MOST_EXPERTS, Sample
 from concilium.protocol.messages import Refusal
-from concilium.protocol.sample import MOST_EXPERTS, Sample
 from concilium.trees.ensemble import _name_positive
 from concilium.trees.votes import AskVotes, Voter
 from concilium.trees.voting import VotingTrees

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import concilium as cc
 from agreed import deliver
 from concilium.errors import HouseError
+from concilium.protocol.held_out import Sample
 from concilium.protocol.messages import Refusal, decode, encode, open_reply
-from concilium.protocol.sample import Sample
 from concilium.trees.ensemble import AskClassCounts, ClassCounts
 from concilium.trees.voting import VotingTrees
 from protocol.conversation import wrap
@@ -22,7 +22,9 @@ def open_sites(tables):
 
 
 def fit(members, **options):
-    return VotingTrees("y", 1, **{"imbalance": 1, "min_leaf": 1, **options}).fit(cc.House(members))
+    return VotingTrees("y", 1, **{"growth": "id3", "imbalance": 1, "min_leaf": 1, **options}).fit(
+        cc.House(members)
+    )
 
 
 def fit_or_say(members, **options):

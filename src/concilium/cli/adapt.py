@@ -7,40 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from concilium.cli.output import figure, say, say_json, say_table
+from concilium.cli.output import Json, ModelFile, figure, say, say_json, say_table
 from concilium.errors import ModelError
 
 if TYPE_CHECKING:
-    from concilium.study.adapting import AdaptedAtHome
+    from concilium.study.finished_models import AdaptedAtHome
 
 
 def adapt(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A model file, as `run` writes it.", show_default=False)
-    ],
+    model: ModelFile,
     table: Annotated[
         str,
         typer.Argument(
             metavar="TABLE",
             help="The hospital's own patients, with their outcomes; of a model of courses, their series.",
-            show_default=False,
         ),
     ],
     site: Annotated[
-        str,
-        typer.Option(
-            "--site",
-            metavar="NAME",
-            help="The hospital, by the name it took part with, if it did.",
-            show_default=False,
-        ),
+        str, typer.Option(metavar="NAME", help="The hospital, by the name it took part with, if it did.")
     ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", metavar="FILE", help="The model file of the adapted model.", show_default=False
-        ),
-    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The model file of the adapted model.")],
     map_file: Annotated[
         Path | None, typer.Option("--map", metavar="FILE", help="The hospital's map of this table.")
     ] = None,
@@ -48,26 +34,18 @@ def adapt(
     records: Annotated[
         str | None,
         typer.Option(
-            "--records",
-            metavar="FILE",
-            help="Of a model of courses with a query: the table of the same patients.",
-            show_default=False,
+            metavar="FILE", help="Of a model of courses with a query: the table of the same patients."
         ),
     ] = None,
     study: Annotated[
         Path | None,
         typer.Option(
-            "--study",
             metavar="STUDY",
             help="Of a model of courses: a study file whose [series] names the columns of TABLE.",
-            show_default=False,
         ),
     ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="PAGE", help="Also write a page (HTML).", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    report: Annotated[Path | None, typer.Option(metavar="PAGE", help="Also write a page (HTML).")] = None,
+    as_json: Json = False,
 ) -> None:
     """Adapt a model to this hospital's own patients, at home: an intercept and, of many patients, a slope.
 
@@ -80,8 +58,8 @@ def adapt(
       concilium consult north.json age=63 sex=f
     """
     from concilium.study import Study
-    from concilium.study.adapting import AdaptationOrder
-    from concilium.study.work_in_progress import write_whole
+    from concilium.study.finished_models import AdaptationOrder
+    from concilium.study.results import write_whole
 
     for place in filter(None, (out, report)):
         if place.is_dir():
@@ -103,13 +81,13 @@ def adapt(
     if as_json:
         say_json(home.to_dict())
         return
-    tell(home)
+    _tell(home)
     say(f"{out}: the adapted model, for this hospital alone")
     if report is not None:
         say(f"{report}: a page about it, for this hospital alone")
 
 
-def tell(home: AdaptedAtHome) -> None:
+def _tell(home: AdaptedAtHome) -> None:
     """What was changed, why, and what that is worth."""
     from concilium.models.recalibrated import say_adapted
 

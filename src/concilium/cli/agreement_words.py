@@ -16,7 +16,7 @@ from concilium.privacy.accounting import epsilon_from_rho, exact_delta, say_epsi
 from concilium.registry import PROPOSED, RELEASES, load
 
 
-class ExampleStudy(NamedTuple):
+class _ExampleStudy(NamedTuple):
     """A study that a house might propose; `price` in the currency of the budget."""
 
     release: str
@@ -35,39 +35,39 @@ def describe_agree(rules: Policy) -> list[str]:
     sentences = []
     if not rules.houses:
         sentences.append("knows no house of another process: there is no [houses], so that it refuses them")
-    agreed = [*describe_releases(rules, agree)]
+    agreed = [*_describe_releases(rules, agree)]
     sentences += (
-        [*agreed, *describe_limits(rules, agree)] if agreed else ["agrees to nothing: each study waits"]
+        [*agreed, *_describe_limits(rules, agree)] if agreed else ["agrees to nothing: each study waits"]
     )
     for wanted, beginning in ((True, "for example, agrees to"), (False, "for example, leaves to a person:")):
         example = next(
-            (one for one in list_examples(rules, agree) if is_agreed(rules, agree, one) == wanted), None
+            (one for one in _list_examples(rules, agree) if _is_agreed(rules, agree, one) == wanted), None
         )
         if example is not None:
-            sentences.append(f"{beginning} {say_example(rules, agree, example)}")
+            sentences.append(f"{beginning} {_say_example(rules, agree, example)}")
     return sentences
 
 
-def describe_releases(rules: Policy, agree: Agree) -> Iterator[str]:
+def _describe_releases(rules: Policy, agree: Agree) -> Iterator[str]:
     """A sentence for each release that is agreed to, the ones without a bound marked."""
     for release, listed in RELEASES.items():
         methods = [
             name
-            for name, form in list_forms(release).items()
-            if name in agree.list_methods(release) and is_chargeable(rules, release, form)
+            for name, form in _list_forms(release).items()
+            if name in agree.list_methods(release) and _is_chargeable(rules, release, form)
         ]
         if methods and release in rules.modes:
             bound = "" if listed.bounded else ", WITHOUT A BOUND on what is learned about a patient"
             yield f"agrees to {release} studies by {', '.join(methods)}{bound}"
 
 
-def describe_limits(rules: Policy, agree: Agree) -> Iterator[str]:
+def _describe_limits(rules: Policy, agree: Agree) -> Iterator[str]:
     """What such studies may cost, in the currency of the budget, and how many patients they are about."""
     alone, together = agree.most_per_study, agree.most_per_month
     if alone is not None:
-        yield f"agrees to a study that costs each patient {say_price(rules, alone)} at most"
+        yield f"agrees to a study that costs each patient {_say_price(rules, alone)} at most"
     if together is not None:
-        yield f"agrees to studies of one month that cost each patient {say_price(rules, together)} together at most"
+        yield f"agrees to studies of one month that cost each patient {_say_price(rules, together)} together at most"
     if alone is together is None:
         if rules.allowance.unlimited:
             yield "leaves to a person what has a price: neither a study nor the budget has a limit"
@@ -79,38 +79,38 @@ def describe_limits(rules: Policy, agree: Agree) -> Iterator[str]:
         yield f"leaves to a person exact, masked and shared studies about fewer than {agree.least_patients} patients"
 
 
-def list_examples(rules: Policy, agree: Agree) -> Iterator[ExampleStudy]:
+def _list_examples(rules: Policy, agree: Agree) -> Iterator[_ExampleStudy]:
     """Studies that a house might propose, and the policy does not refuse outright; without a bound first, as nobody
     should agree to those by accident."""
     limits = [most for most in (agree.most_per_study, agree.most_per_month) if most is not None]
     limit = min(limits, default=Fraction(1, 100))
     for release in sorted(RELEASES, key=lambda name: RELEASES[name].bounded):
-        for method, form in list_forms(release).items() if release in rules.modes else ():
+        for method, form in _list_forms(release).items() if release in rules.modes else ():
             if not RELEASES[release].priced:
-                yield ExampleStudy(release, method, None)
-            elif is_chargeable(rules, release, form):
-                yield from (ExampleStudy(release, method, price) for price in (limit, 2 * limit))
+                yield _ExampleStudy(release, method, None)
+            elif _is_chargeable(rules, release, form):
+                yield from (_ExampleStudy(release, method, price) for price in (limit, 2 * limit))
 
 
-def is_chargeable(rules: Policy, release: str, form: Any) -> bool:
+def _is_chargeable(rules: Policy, release: str, form: Any) -> bool:
     """Whether the ledger can be charged with what such a study costs, if it costs anything."""
     return rules.currency == "rho" or not RELEASES[release].priced or release in form.pure_releases
 
 
-def is_agreed(rules: Policy, agree: Agree, study: ExampleStudy) -> bool:
+def _is_agreed(rules: Policy, agree: Agree, study: _ExampleStudy) -> bool:
     limited = not rules.allowance.unlimited
     return agree.find_reservation(*study, Fraction(0), has_budget=limited) is None
 
 
-def say_example(rules: Policy, agree: Agree, study: ExampleStudy) -> str:
+def _say_example(rules: Policy, agree: Agree, study: _ExampleStudy) -> str:
     words = f"{study.method}, released as {study.release}"
     if study.price is not None:
-        words += f", at {say_price(rules, study.price)} for each patient"
-    if not RELEASES[study.release].bounded and is_agreed(rules, agree, study):
+        words += f", at {_say_price(rules, study.price)} for each patient"
+    if not RELEASES[study.release].bounded and _is_agreed(rules, agree, study):
         words += f", about {agree.least_patients} patients or more" if agree.least_patients else ""
         words += (
             ", if it hides all codes of `sensitive`"
-            if list_forms(study.release)[study.method].handed_on
+            if _list_forms(study.release)[study.method].handed_on
             else ""
         )
     return words
@@ -129,19 +129,19 @@ def find_idle_names(rules: Policy) -> list[str]:
             warnings.append(
                 f"[agree] names {release}, which has no bound, but no `methods`: such studies wait"
             )
-        elif list_forms(release) and not set(agree.list_methods(release)) & set(list_forms(release)):
+        elif _list_forms(release) and not set(agree.list_methods(release)) & set(_list_forms(release)):
             warnings.append(f"[agree] names {release}, but no method that is released so: such studies wait")
     return warnings
 
 
 @cache
-def list_forms(release: str) -> dict[str, Any]:
+def _list_forms(release: str) -> dict[str, Any]:
     """What can be proposed under a release, by name."""
-    forms = {name: load(place) for name, place in PROPOSED.items()}
+    forms = {name: load(place) for listed in PROPOSED.maps for name, place in listed.items()}
     return {name: form for name, form in forms.items() if release in form.releases}
 
 
-def say_price(rules: Policy, amount: Fraction) -> str:
+def _say_price(rules: Policy, amount: Fraction) -> str:
     """An amount in the budget's currency; of rho also the epsilon."""
     if rules.currency != "rho":
         return f"{rules.currency} = {amount}"

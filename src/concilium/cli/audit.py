@@ -7,25 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from concilium.cli.output import say, say_json, say_table, show_progress
+from concilium.cli.output import Json, ModelFile, say, say_json, say_table, show_progress
 from concilium.errors import StudyError
 
 if TYPE_CHECKING:
-    from concilium.evaluation.attack_figures import Estimate
+    from concilium.evaluation.attacks import Estimate
     from concilium.evaluation.audit import Audit
 
 
 def audit(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A model file, as `run` writes it.", show_default=False)
-    ],
+    model: ModelFile,
     members: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Patients whom the model learned from.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Patients whom the model learned from.")
     ] = None,
     others: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Patients like them whom it did not.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Patients like them whom it did not.")
     ] = None,
     study: Annotated[
         Path | None,
@@ -33,12 +29,10 @@ def audit(
             metavar="STUDY",
             help="The model's study: how columns are read, parameters for shadow models, and, without files, whom it "
             "held back.",
-            show_default=False,
         ),
     ] = None,
     attribute: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="A sensitive attribute to guess.", show_default=False),
+        str | None, typer.Option(metavar="COLUMN", help="A sensitive attribute to guess.")
     ] = None,
     shadows: Annotated[
         int,
@@ -46,10 +40,8 @@ def audit(
             metavar="N", min=0, help="Learn so many shadow models for a stronger attack; 64 are many."
         ),
     ] = 0,
-    out: Annotated[
-        Path | None, typer.Option(metavar="PAGE", help="Also write a page (HTML).", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="PAGE", help="Also write a page (HTML).")] = None,
+    as_json: Json = False,
 ) -> None:
     """Attack a model: whom did it learn from, and what does it tell of them?
 
@@ -60,7 +52,7 @@ def audit(
       concilium audit results/model.json --study study.toml --attribute sex --shadows 64 --out audit.html
     """
     from concilium.study import Study
-    from concilium.study.auditing import AuditOrder
+    from concilium.study.finished_models import AuditOrder
 
     if out is not None and out.is_dir():
         raise StudyError(f"{out}: is a folder; --out takes a file for the page")
@@ -71,18 +63,18 @@ def audit(
         result = order.run(tell)
     if out is not None:
         from concilium.consult.audit_report import render_audit
-        from concilium.study.work_in_progress import write_whole
+        from concilium.study.results import write_whole
 
         write_whole(out, render_audit(result, model.name).encode())
     if as_json:
         say_json(result.to_dict())
         return
-    tell_audit(result)
+    _tell_audit(result)
     if out is not None:
         say(f"The page is {out}.")
 
 
-def tell_audit(audit: Audit) -> None:
+def _tell_audit(audit: Audit) -> None:
     """The figures as tables, and what they mean."""
     from concilium.evaluation.audit import GUESSES, MEMBERSHIP, say_meaning
 
@@ -95,9 +87,9 @@ def tell_audit(audit: Audit) -> None:
     rows = [
         [
             MEMBERSHIP[name] + (f", {audit.shadows} shadows" if name == "shadows" else ""),
-            show(figures.advantage),
-            show(figures.auc),
-            *(show(figures.found[share], percent=True) for share in alarms),
+            _show(figures.advantage),
+            _show(figures.auc),
+            *(_show(figures.found[share], percent=True) for share in alarms),
         ]
         for name, figures in audit.membership.items()
     ]
@@ -118,9 +110,9 @@ def tell_audit(audit: Audit) -> None:
             [
                 [
                     GUESSES[name],
-                    show(g.members, percent=True),
-                    show(g.others, percent=True),
-                    show(g.advantage),
+                    _show(g.members, percent=True),
+                    _show(g.others, percent=True),
+                    _show(g.advantage),
                 ]
                 for name, g in audit.attribute.guesses.items()
             ],
@@ -130,7 +122,7 @@ def tell_audit(audit: Audit) -> None:
         say(sentence)
 
 
-def show(estimate: Estimate | None, percent: bool = False) -> str:
+def _show(estimate: Estimate | None, percent: bool = False) -> str:
     """A figure with its interval; a dash where patients are too few."""
     if estimate is None:
         return "–"

@@ -10,31 +10,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concilium.cli.output import say, say_json
+from concilium.cli.output import Json, ModelFile, say, say_json
 from concilium.errors import ModelError, nearest
 
 if TYPE_CHECKING:
-    from concilium.records.table import Value
+    from concilium.records.columns import Value
 
 Patient = dict[str, "Value | list[Value | None] | None"]
 
 
 def consult(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A model file, as `run` writes it.", show_default=False)
-    ],
+    model: ModelFile,
     patient: Annotated[
         list[str],
         typer.Argument(
             metavar="PATIENT",
             help="A JSON file, a table with one row per patient (csv, parquet), - for standard input, "
             "or attribute=value pairs.",
-            show_default=False,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Predict also for patients the model is not about.")
+    ] = False,
+    as_json: Json = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Of temporal rules: draw the patient's measurements, and the windows of the rules (SVG).",
+        ),
+    ] = None,
 ) -> None:
-    """Predict for one or more patients, and give the reasons.
+    """Predict for one or more patients, with an interval and the reasons.
+
+    A model answers for patients of its own query only. For others it says which condition fails.
 
     \b
     Examples:
@@ -46,11 +55,14 @@ def consult(
     import msgspec
 
     from concilium.models.model_file import load
+    from concilium.records.query import Query
 
     method = load(model)
-    patients = read_patients(patient, courses=method.reads_courses)
-    refuse_misspelt(patients, set(method.attributes_))
-    explanations = [method.explain(row) for row in patients]
+    patients = _read_patients(patient, courses=method.reads_courses)
+    _refuse_misspelt(patients, {*method.attributes_, *Query.parse(method.query).attributes})
+    explanations = [method.explain(row, anyway=anyway) for row in patients]
+    if picture is not None:
+        _draw(method, patients, picture)
     if as_json:
         plain = [msgspec.to_builtins(explanation) for explanation in explanations]
         say_json(plain[0] if len(plain) == 1 else plain)
@@ -61,7 +73,16 @@ def consult(
         say(str(explanation))
 
 
-def refuse_misspelt(patients: list[Patient], attributes: set[str]) -> None:
+def _draw(method: Any, patients: list[Patient], place: Path) -> None:
+    """The picture of one patient, for the hospital's own eyes."""
+    if not hasattr(method, "draw_patient"):
+        raise ModelError(f"{method.called} draws no picture of a patient: --picture is for temporal rules")
+    if len(patients) != 1:
+        raise ModelError(f"--picture draws one patient; there are {len(patients)}")
+    place.write_text(method.draw_patient(patients[0]), encoding="utf-8")
+
+
+def _refuse_misspelt(patients: list[Patient], attributes: set[str]) -> None:
     """A patient may have attributes no model asks about, but not one that looks like a slip of the pen."""
     for patient in patients:
         rest = attributes - set(patient)
@@ -70,16 +91,16 @@ def refuse_misspelt(patients: list[Patient], attributes: set[str]) -> None:
                 raise ModelError(f"the model does not ask about {name!r}{hint}")
 
 
-def read_patients(arguments: list[str], *, courses: bool = False) -> list[Patient]:
+def _read_patients(arguments: list[str], *, courses: bool = False) -> list[Patient]:
     """The patients that the command line names: at least one, or ModelError. With `courses`, a value may be a list of
     numbers in order."""
     first = arguments[0]
     if len(arguments) == 1 and first == "-":
-        return read_text(sys.stdin.read(), courses)
+        return _read_text(sys.stdin.read(), courses)
     if len(arguments) == 1 and Path(first).is_file():
-        return read_file(Path(first), courses)
+        return _read_file(Path(first), courses)
     if all("=" in argument for argument in arguments):
-        return [read_pairs(arguments, courses)]
+        return [_read_pairs(arguments, courses)]
     wrong = next(argument for argument in arguments if "=" not in argument)
     raise ModelError(
         f"{wrong!r} is neither a file nor attribute=value; give a JSON or csv file, - for standard input, "
@@ -87,29 +108,29 @@ def read_patients(arguments: list[str], *, courses: bool = False) -> list[Patien
     )
 
 
-def read_file(path: Path, courses: bool = False) -> list[Patient]:
+def _read_file(path: Path, courses: bool = False) -> list[Patient]:
     """Patients of a JSON file (one object or a list of them) or of a table (one row each)."""
     if path.suffix == ".json":
         try:
-            return read_json(path.read_text(encoding="utf-8"), str(path), courses)
+            return _read_json(path.read_text(encoding="utf-8"), str(path), courses)
         except UnicodeDecodeError as error:
             raise ModelError(f"{path}: is not UTF-8 text (byte {error.start})") from None
         except OSError as error:
             raise ModelError(f"{path}: cannot be read ({error.strerror})") from None
-    return read_table(path, str(path))
+    return _read_table(path, str(path))
 
 
-def read_text(text: str, courses: bool = False) -> list[Patient]:
+def _read_text(text: str, courses: bool = False) -> list[Patient]:
     """Patients from standard input: JSON if it looks like it, else csv."""
     if text.lstrip()[:1] in ("{", "["):
-        return read_json(text, "standard input", courses)
+        return _read_json(text, "standard input", courses)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "patients.csv"
         path.write_text(text, encoding="utf-8")
-        return read_table(path, "standard input")
+        return _read_table(path, "standard input")
 
 
-def read_json(text: str, where: str, courses: bool = False) -> list[Patient]:
+def _read_json(text: str, where: str, courses: bool = False) -> list[Patient]:
     def refuse(constant: str) -> None:
         raise ModelError(f"{where}: {constant} is not a value; leave out what is not known, or write null")
 
@@ -133,7 +154,7 @@ def read_json(text: str, where: str, courses: bool = False) -> list[Patient]:
     return patients
 
 
-def read_table(path: Path, where: str) -> list[Patient]:
+def _read_table(path: Path, where: str) -> list[Patient]:
     from concilium.records.grammar import read_text
     from concilium.records.table import Records
 
@@ -148,7 +169,7 @@ def read_table(path: Path, where: str) -> list[Patient]:
     return [{name: values[row] for name, values in columns.items()} for row in range(len(records))]
 
 
-def read_pairs(pairs: list[str], courses: bool = False) -> Patient:
+def _read_pairs(pairs: list[str], courses: bool = False) -> Patient:
     """attribute=value pairs; a number is a number only as people write one (007 stays text)."""
     patient: Patient = {}
     for pair in pairs:
@@ -157,13 +178,12 @@ def read_pairs(pairs: list[str], courses: bool = False) -> Patient:
             raise ModelError(f"{pair!r} names no attribute; write attribute=value, such as age=63")
         if name in patient:
             raise ModelError(f"{name!r} is given twice")
-        patient[name] = [read_value(one) for one in text.split(",")] if courses else read_value(text)
+        patient[name] = [_read_value(one) for one in text.split(",")] if courses else _read_value(text)
     return patient
 
 
-def read_value(text: str) -> Any:
+def _read_value(text: str) -> Any:
     """What a value stands for, as it would in a table of patients."""
-    from concilium.records.grammar import read_cell
-    from concilium.records.table import DEFAULT_MISSING
+    from concilium.records.grammar import DEFAULT_MISSING, read_cell
 
     return read_cell(text, frozenset(DEFAULT_MISSING))

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concilium.cli.output import Tell, refuse_file, say, say_json, say_table, show_progress, warn
-from concilium.cli.pending import say_pending
+from concilium.cli.output import Json, Tell, refuse_file, say, say_json, say_table, show_progress, warn
 from concilium.cli.results import tell_all
-from concilium.cli.study_options import MetricsJson, StudyFile, Wait
+from concilium.cli.run import MetricsJson, StudyFile, Wait, say_pending
 from concilium.errors import (
     CannotResume,
     HouseError,
@@ -35,20 +34,13 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 # Seconds between two jobs that ask whether stewards have decided.
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 300.0
 
-Folder = Annotated[
-    Path, typer.Argument(metavar="KIT", help="The folder of the kit.", show_default=False, file_okay=False)
-]
+Folder = Annotated[Path, typer.Argument(metavar="KIT", help="The folder of the kit.", file_okay=False)]
 PersonKit = Annotated[
     Path,
     typer.Option(
-        "--kit",
-        metavar="DIR",
-        envvar="CONCILIUM_KIT",
-        help="Your own kit, as `flare provision` made it.",
-        show_default=False,
+        "--kit", metavar="DIR", envvar="CONCILIUM_KIT", help="Your own kit, as `flare provision` made it."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
 @app.callback()
@@ -66,15 +58,10 @@ def flare() -> None:
 
 @app.command(short_help="Make the kits of a network.")
 def provision(
-    project: Annotated[
-        Path, typer.Argument(metavar="PROJECT", help="The project file (TOML).", show_default=False)
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the kits go.", show_default=False)],
+    project: Annotated[Path, typer.Argument(metavar="PROJECT", help="The project file (TOML).")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the kits go.")],
     renew: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--renew", metavar="KIT", help="Give this kit a new certificate and key.", show_default=False
-        ),
+        list[str] | None, typer.Option(metavar="KIT", help="Give this kit a new certificate and key.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -89,7 +76,7 @@ def provision(
       concilium flare provision network.toml --out kits
       concilium flare provision network.toml --out kits --renew north
     """
-    require_flare()
+    _require_flare()
     from concilium.transports.flare.provisioning import FlareProject
     from concilium.transports.flare.provisioning import provision as make
 
@@ -118,7 +105,7 @@ def site(
     Example:
       concilium flare site kits/north
     """
-    require_flare()
+    _require_flare()
     from concilium.transports.flare.kit import Kit
     from concilium.transports.flare.starting import become_site, hold_kit, prepare_site
 
@@ -141,7 +128,7 @@ def house(
     Example:
       concilium flare house kits/house
     """
-    require_flare()
+    _require_flare()
     from concilium.transports.flare.kit import Kit
     from concilium.transports.flare.starting import become_house, hold_kit, prepare_house
 
@@ -157,9 +144,7 @@ def house(
 def submit(
     study: StudyFile,
     kit: PersonKit,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="The folder for the results.", show_default=False)
-    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the results.")],
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a study that was submitted to the same folder.")
     ] = False,
@@ -174,15 +159,15 @@ def submit(
     Example:
       concilium flare submit study.toml --kit kits/ana@example.org --out results
     """
-    require_flare()
+    _require_flare()
     from concilium.study import Study
     from concilium.transports.flare.kit import Kit
 
-    definition, own = Study.read(study, elsewhere=True), open_own(Kit.open(kit, "person"))
+    definition, own = Study.read(study, elsewhere=True), _open_own(Kit.open(kit, "person"))
     refuse_file(out.absolute())
     patience = definition.house.patience if wait is None else wait
     with show_progress(quiet=as_json) as tell:
-        results = submit_until(definition, own, out, resume, patience, tell)
+        results = _submit_until(definition, own, out, resume, patience, tell)
     if as_json:
         say_json(results.metrics)
         return
@@ -197,11 +182,11 @@ def status(kit: PersonKit, as_json: Json = False) -> None:
     Example:
       concilium flare status --kit kits/ana@example.org
     """
-    require_flare()
+    _require_flare()
     from concilium.transports.flare.kit import Kit
     from concilium.transports.flare.session import look_at_network
 
-    network = look_at_network(open_own(Kit.open(kit, "person")))
+    network = look_at_network(_open_own(Kit.open(kit, "person")))
     jobs = [
         {
             "job": job.get("job_id"),
@@ -231,10 +216,7 @@ def status(kit: PersonKit, as_json: Json = False) -> None:
 @app.command(short_help="End a job of your own.")
 def end(
     job: Annotated[
-        str,
-        typer.Argument(
-            metavar="JOB", help="The job's id, or how it begins: `flare status` shows it.", show_default=False
-        ),
+        str, typer.Argument(metavar="JOB", help="The job's id, or how it begins: `flare status` shows it.")
     ],
     kit: PersonKit,
 ) -> None:
@@ -245,16 +227,16 @@ def end(
     Example:
       concilium flare end d756befe --kit kits/ana@example.org
     """
-    require_flare()
+    _require_flare()
     from concilium.transports.flare.kit import Kit
     from concilium.transports.flare.session import end_job
 
-    say(f"ended: {end_job(open_own(Kit.open(kit, 'person')), job)}")
+    say(f"ended: {end_job(_open_own(Kit.open(kit, 'person')), job)}")
 
 
 @app.command(short_help="Print the systemd unit of a site or of the house.")
 def unit(
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="Either site or house.", show_default=False)],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="Either site or house.")],
 ) -> None:
     """Print the unit by which systemd runs a hospital's site, or the house, with nothing writable but its own folders.
 
@@ -275,14 +257,14 @@ def unit(
     )
 
 
-def open_own(kit: Kit) -> Kit:
+def _open_own(kit: Kit) -> Kit:
     """A person's kit, with a warning where its certificate ends soon."""
     if warning := kit.check_dates():
         warn(f"warning: {warning}")
     return kit
 
 
-def submit_until(
+def _submit_until(
     study: Study, kit: Any, out: Path, resume: bool, patience: float, tell: Tell
 ) -> StudyResults | SeveralResults:
     """Submit a study, again where stewards have to decide first, as long as patience lasts."""
@@ -326,7 +308,7 @@ def submit_until(
             raise
 
 
-def require_flare() -> None:
+def _require_flare() -> None:
     """FLARE is an optional part."""
     if importlib.util.find_spec("nvflare") is None:
         raise MissingExtra("flare", "running across machines")

@@ -14,49 +14,29 @@ from concilium.errors import PolicyError
 
 def gateway(
     policy: Annotated[
-        Path,
-        typer.Argument(
-            metavar="POLICY", help="A policy file, or a file of constraint graphs.", show_default=False
-        ),
+        Path, typer.Argument(metavar="POLICY", help="A policy file, or a file of constraint graphs.")
     ],
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0 finds a free one.")
-    ] = 8600,
-    host: Annotated[
-        str, typer.Option("--host", help="The address to listen on, IPv4 or IPv6.")
-    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 finds a free one.")] = 8600,
+    host: Annotated[str, typer.Option(help="The address to listen on, IPv4 or IPv6.")] = "127.0.0.1",
     log: Annotated[
         Path | None,
-        typer.Option("--log", metavar="FILE", help="Where decisions are logged; standard error if not said."),
+        typer.Option(metavar="FILE", help="Where decisions are logged; standard error if not said."),
     ] = None,
     hl7_port: Annotated[
         int | None,
-        typer.Option(
-            "--hl7-port",
-            min=0,
-            max=65535,
-            help="Where to take HL7 v2 messages over MLLP; 0 finds a free port.",
-        ),
+        typer.Option(min=0, max=65535, help="Where to take HL7 v2 messages over MLLP; 0 finds a free port."),
     ] = None,
     hl7_to: Annotated[
         str | None,
-        typer.Option(
-            "--hl7-to", metavar="HOST:PORT", help="Where filtered HL7 v2 messages go on to, over MLLP."
-        ),
+        typer.Option(metavar="HOST:PORT", help="Where filtered HL7 v2 messages go on to, over MLLP."),
     ] = None,
     hl7_charset: Annotated[
-        str,
-        typer.Option(
-            "--hl7-charset", metavar="NAME", help="What HL7 v2 messages are in that do not say so in MSH-18."
-        ),
+        str, typer.Option(metavar="NAME", help="What HL7 v2 messages are in that do not say so in MSH-18.")
     ] = "ASCII",
     hl7_idle: Annotated[
         int,
         typer.Option(
-            "--hl7-idle",
-            metavar="SECONDS",
-            min=1,
-            help="How long an MLLP connection may be idle before it is closed.",
+            metavar="SECONDS", min=1, help="How long an MLLP connection may be idle before it is closed."
         ),
     ] = 300,
 ) -> None:
@@ -73,13 +53,12 @@ def gateway(
     """
     from concilium.console.gateway import Gateway, listen, serve, write_address
     from concilium.console.mllp import MllpChannel, Patience, running
-    from concilium.policy.hl7v2 import require_parser
+    from concilium.policy.hl7v2 import find_character_set, require_parser
     from concilium.policy.policy import read_rules
-    from concilium.policy.v2_text import find_character_set
 
     if (hl7_port is None) != (hl7_to is None):
         raise PolicyError("--hl7-port, where HL7 v2 messages come in, needs --hl7-to, where they go on to")
-    receiver = None if hl7_to is None else read_address(hl7_to)
+    receiver = None if hl7_to is None else _read_address(hl7_to)
     if receiver is not None:
         require_parser()
     host = host.removeprefix("[").removesuffix("]")
@@ -93,7 +72,7 @@ def gateway(
             f"{policy}: hash and shift_dates need a secret here; name a file with it as `secret` under [constraints]"
         )
     gate = Gateway(graphs, find_character_set(hl7_charset, "ascii"))
-    start_log(log)
+    _start_log(log)
     if host not in LOOPBACK:
         warn(
             f"listening on {host}: whoever can reach it can send messages, unencrypted; put a proxy with TLS before it"
@@ -112,7 +91,7 @@ def gateway(
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def read_address(text: str) -> tuple[str, int]:
+def _read_address(text: str) -> tuple[str, int]:
     """HOST:PORT; a PolicyError where it is none."""
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
@@ -120,7 +99,7 @@ def read_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def start_log(path: Path | None) -> None:
+def _start_log(path: Path | None) -> None:
     """Decisions with their time, to a file or standard error."""
     import logging
 

@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 
 from concilium.cli.ledger import ShowByDefault, existing
-from concilium.cli.output import say, say_json
+from concilium.cli.output import Json, say, say_json
 
 app = typer.Typer(cls=ShowByDefault, no_args_is_help=True, rich_markup_mode=None)
-
-Json = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
 @app.callback()
@@ -27,12 +25,7 @@ def identity() -> None:
 
 @app.command(short_help="Show the fingerprint, for others to pin.")
 def show(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="The identity file; made if it is not there.", show_default=False
-        ),
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The identity file; made if it is not there.")],
     as_json: Json = False,
 ) -> None:
     """Show a hospital's fingerprint, for its peers to enter under [peers] of their policies (a house's: [houses]).
@@ -56,13 +49,10 @@ def show(
 
 @app.command(short_help="Make a new identity, and keep all that lasts.")
 def rotate(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The identity file.", show_default=False, exists=True)
-    ],
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is entered in the hospital's ledger.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The identity file.", exists=True)],
+    reason: Annotated[str, typer.Option(help="Why; it is entered in the hospital's ledger.")],
     ledger: Annotated[
-        Path | None,
-        typer.Option("--ledger", metavar="LEDGER", help="The hospital's ledger, if not beside FILE."),
+        Path | None, typer.Option(metavar="LEDGER", help="The hospital's ledger, if not beside FILE.")
     ] = None,
     house: Annotated[bool, typer.Option("--house", help="It is a house's, which has no ledger.")] = False,
     as_json: Json = False,

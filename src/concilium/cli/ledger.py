@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from concilium.cli.output import escape_controls, say, say_json, say_table
+from concilium.cli.output import Json, escape_controls, say, say_json, say_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from concilium.consult.consent import StudyOverview
     from concilium.ledger.budgets import Balance
-    from concilium.ledger.ledger import Entry, Ledger
+    from concilium.ledger.chain import Entry
+    from concilium.ledger.ledger import Ledger
 
 
 IDS = 64  # characters of a study's id: what is shorter is a name
@@ -35,7 +36,7 @@ class ShowByDefault(TyperGroup):
 
 app = typer.Typer(cls=ShowByDefault, no_args_is_help=True, rich_markup_mode=None)
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A hospital's ledger file.", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A hospital's ledger file.")]
 
 
 @app.callback()
@@ -49,20 +50,21 @@ def ledger() -> None:
 
 
 @app.command(short_help="List every release, what is spent and what is left.")
-def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
+def show(file: File, as_json: Json = False) -> None:
     """List every release with its cost, then what is spent and what is left.
 
     \b
     Example:
       concilium ledger show north.ledger --json
     """
-    from concilium.ledger.ledger import Ledger, name_site
+    from concilium.ledger.head import name_site
+    from concilium.ledger.ledger import Ledger
 
     with Ledger.open_readonly(file) as book:
         if as_json:
-            say_json(as_plain(book))
+            say_json(_as_plain(book))
             return
-        entries, studies, balance = book.entries(), know_studies(book), book.balance()
+        entries, studies, balance = book.entries(), _know_studies(book), book.balance()
         if book.settings.site is not None:
             say(escape_controls(f"{file}: the ledger of {name_site(book.settings.site)}"))
         if studies:
@@ -76,15 +78,13 @@ def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="For m
         if entries:
             say_table(
                 ["#", "time", "study", "kind", "release", "price", "numbers", "id"],
-                [list_entry(entry, studies, balance) for entry in entries],
+                [_list_entry(entry, studies, balance) for entry in entries],
             )
-        say(summarise(book))
+        say(_summarise(book))
 
 
 @app.command(short_help="Check that no entry was changed or removed.")
-def verify(
-    file: File, as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False
-) -> None:
+def verify(file: File, as_json: Json = False) -> None:
     """Check that no entry was changed, removed or put in between (exit code 2 if one was).
 
     \b
@@ -107,7 +107,7 @@ def budget(
     amount: Annotated[
         str, typer.Argument(metavar="AMOUNT", help='The new budget, such as "3/2"; "unlimited" for no cap.')
     ],
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is entered beside the change.")],
+    reason: Annotated[str, typer.Option(help="Why; it is entered beside the change.")],
 ) -> None:
     """Set a hospital's budget anew; it is entered in the ledger with the reason, and what is spent stays spent.
 
@@ -119,37 +119,31 @@ def budget(
 
     with Ledger(existing(file)) as book:
         book.set_budget(None if amount in ("unlimited", "none") else amount, reason)
-        say(summarise(book))
+        say(_summarise(book))
 
 
 @app.command(short_help="The hospital's table changed: bind the ledger to it.")
 def rebind(
     file: File,
     records: Annotated[str, typer.Argument(metavar="RECORDS", help="The hospital's table as it is now.")],
-    table: Annotated[str | None, typer.Option("--table", help="The table in a database.")] = None,
-    code: Annotated[
-        list[str] | None, typer.Option("--code", help="A column that is a code, not a number.")
-    ] = None,
-    number: Annotated[list[str] | None, typer.Option("--number", help="A column that is a number.")] = None,
+    table: Annotated[str | None, typer.Option(help="The table in a database.")] = None,
     patient: Annotated[
-        str | None, typer.Option("--patient", help="The column of patients' ids, if the site names one.")
+        str | None, typer.Option(help="The column of patients' ids, if the site names one.")
     ] = None,
     site: Annotated[
         str | None,
         typer.Option(
-            "--site",
-            help="The hospital, where too few patients are as before to tell by: the ledger must be its own.",
+            help="The hospital, where too few patients are as before to tell by: the ledger must be its own."
         ),
     ] = None,
     forget: Annotated[
-        str | None, typer.Option("--forget", help="Forget whom earlier answers were about; says why.")
+        str | None, typer.Option(help="Forget whom earlier answers were about; says why.")
     ] = None,
 ) -> None:
     """Bind the ledger to the hospital's table as it is now; what is spent stays spent.
 
     Whom earlier answers were about stays remembered, and is compared with the new table as far as it holds the same
-    patients. Where that does not show that the table is this hospital's, or cannot be told, --site must. How columns
-    are stated (--code, --number) matters only for a ledger of an earlier version.
+    patients. Where that does not show that the table is this hospital's, or cannot be told, --site must.
 
     \b
     Example:
@@ -162,8 +156,7 @@ def rebind(
     from concilium.records.table import Records
 
     path = existing(file)
-    schema = dict.fromkeys(code or (), "code") | dict.fromkeys(number or (), "number")
-    patients = Patients(table=Records.read(records, table=table, schema=schema), by=patient)
+    patients = Patients(table=Records.read(records, table=table), by=patient)
     with Ledger(path) as book:
         before = still = 0
         try:
@@ -172,7 +165,7 @@ def rebind(
             if forget is None:
                 raise
         if book.settings.records != patients.digest or forget is not None:
-            refuse_strange_table(book, records, before, still, site)
+            _refuse_strange_table(book, records, before, still, site)
         book.rebind(patients.digest, forget)
     say(f"{file}: bound to {records} (digest {patients.digest[:12]}…); what is spent stays spent")
     if before and forget is None:
@@ -183,13 +176,13 @@ def rebind(
         say("whom earlier answers were about is forgotten: the next ones could be subtracted from them")
 
 
-def refuse_strange_table(book: Ledger, records: str, before: int, still: int, site: str | None) -> None:
+def _refuse_strange_table(book: Ledger, records: str, before: int, still: int, site: str | None) -> None:
     """LedgerError where a table looks like another hospital's than that of the ledger, and nobody says that it is not:
     what that hospital releases would be entered in this one's book."""
     from concilium.errors import LedgerError
-    from concilium.ledger.ledger import name_site
+    from concilium.ledger.head import find_swap, name_site
 
-    if swapped := book.find_swap():
+    if swapped := find_swap(book.path, book.settings.site):
         raise LedgerError(swapped)
     if book.settings.records is None:
         return
@@ -215,7 +208,7 @@ def refuse_strange_table(book: Ledger, records: str, before: int, still: int, si
 
 @app.command("accept-restored", short_help="Go on with a ledger that was restored from a backup.")
 def accept_restored(
-    file: File, reason: Annotated[str, typer.Option("--reason", help="Why; it is entered in the ledger.")]
+    file: File, reason: Annotated[str, typer.Option(help="Why; it is entered in the ledger.")]
 ) -> None:
     """Go on with a ledger that is behind its head file: an older copy was put back. It is entered with the reason.
 
@@ -237,8 +230,8 @@ def accept_restored(
 @app.command("forget-peer", short_help="Take another hospital's restored ledger as it is.")
 def forget_peer(
     file: File,
-    fingerprint: Annotated[str, typer.Argument(help="That hospital's fingerprint.", show_default=False)],
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is entered in the ledger.")],
+    fingerprint: Annotated[str, typer.Argument(help="That hospital's fingerprint.")],
+    reason: Annotated[str, typer.Option(help="Why; it is entered in the ledger.")],
 ) -> None:
     """Forget how far another hospital's ledger had come. It accepted an older copy, and told you so in person.
 
@@ -258,9 +251,7 @@ def forget_peer(
 @app.command(short_help="Copy the ledger, also while its site runs.")
 def backup(
     file: File,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="COPY", help="A new file for the copy.", show_default=False)
-    ],
+    out: Annotated[Path, typer.Option(metavar="COPY", help="A new file for the copy.")],
 ) -> None:
     """Copy a ledger with all that was entered by now, and the identity beside it; also while its site runs.
 
@@ -299,21 +290,23 @@ def existing(file: Path) -> Path:
     return file
 
 
-def know_studies(book: Ledger) -> dict[str, StudyOverview]:
+def _know_studies(book: Ledger) -> dict[str, StudyOverview]:
     """The studies that were proposed to the hospital, by id."""
     from concilium.consult.consent import list_studies
 
     return {study.id: study for study in list_studies(book)}
 
 
-def list_entry(entry: Entry, studies: Mapping[str, StudyOverview], balance: Balance) -> list[str]:
+def _list_entry(entry: Entry, studies: Mapping[str, StudyOverview], balance: Balance) -> list[str]:
     """An entry as a line of the table: the study by its name, the price as epsilon, the id last."""
     is_release = entry.mode != "settings"
     note = entry.note.rsplit(" (signed ", 1)[0] if entry.kind == "study" else entry.note
     known = studies.get(entry.study)
     price = "–"
     if entry.cost is not None:
-        price = balance.show_epsilon(entry.cost).replace(" = ", " ") if entry.cost else "0"
+        price = (
+            balance.show_epsilon(entry.cost, pure=entry.is_pure).replace(" = ", " ") if entry.cost else "0"
+        )
     elif is_release:
         price = "unlimited"
     cells = [
@@ -331,7 +324,7 @@ def list_entry(entry: Entry, studies: Mapping[str, StudyOverview], balance: Bala
     ]  # an older version took whatever name a house gave its study
 
 
-def summarise(book: Ledger) -> str:
+def _summarise(book: Ledger) -> str:
     """What was released, what is spent and what is left, in sentences."""
     from concilium.privacy.accounting import shown
 
@@ -345,8 +338,8 @@ def summarise(book: Ledger) -> str:
     balance = book.balance()
     spent = f"{balance.currency} = {shown(balance.spent)} is spent"
     if balance.currency == "rho" and balance.spent:
-        spent += f" ({balance.show_epsilon(balance.spent)} at delta = {shown(balance.delta)})"
-    lines.append(f"{spent}; {say_what_is_left(balance)}")
+        spent += f" ({_show_sum(releases, balance)})"
+    lines.append(f"{spent}; {_say_what_is_left(balance)}")
     if balance.per_month is not None and balance.month_left is not None:
         lines.append(
             f"in {balance.month} {shown(balance.month_spent)} of {shown(balance.per_month)} is spent; "
@@ -355,7 +348,19 @@ def summarise(book: Ledger) -> str:
     return "\n".join(map(escape_controls, lines))
 
 
-def say_what_is_left(balance: Balance) -> str:
+def _show_sum(releases: Sequence[Entry], balance: Balance) -> str:
+    """All that was spent as epsilon: the sum of pure ones where all are and it is less, or else by way of delta."""
+    from concilium.privacy.accounting import epsilon_from_rho, pure_from_rho, say_epsilon, shown
+
+    priced = [entry for entry in releases if entry.cost]
+    if all(entry.is_pure for entry in priced):
+        total = sum(float(pure_from_rho(entry.cost)) for entry in priced if entry.cost)
+        if total <= epsilon_from_rho(balance.spent, balance.delta):
+            return f"epsilon = {say_epsilon(round(total, 12), digits=4)}"
+    return f"{balance.show_epsilon(balance.spent)} at delta = {shown(balance.delta)}"
+
+
+def _say_what_is_left(balance: Balance) -> str:
     """What is left of the budget, and who set it where the hospital did not say a number."""
     from concilium.ledger.budgets import BY_DEFAULT, DEFAULT_BUDGETS
     from concilium.privacy.accounting import shown
@@ -369,7 +374,7 @@ def say_what_is_left(balance: Balance) -> str:
     return f"{shown(balance.left)} is left{by_default}"
 
 
-def as_plain(book: Ledger) -> dict[str, Any]:
+def _as_plain(book: Ledger) -> dict[str, Any]:
     """The whole ledger as JSON values; exact numbers stay exact, as text."""
     balance = book.balance()
     return {
@@ -385,7 +390,7 @@ def as_plain(book: Ledger) -> dict[str, Any]:
         else {"month": balance.month, "spent": str(balance.month_spent), "left": str(balance.month_left)},
         "studies": {
             study.id: {"name": study.name, "asks": study.asks, "query": study.query, "house": study.house}
-            for study in know_studies(book).values()
+            for study in _know_studies(book).values()
         },
         "entries": [
             {

@@ -1,6 +1,6 @@
 """The `concilium` command: its parts, its exit codes.
 
-0 done; 1 a fault of ours, with a traceback; 2 something the user can mend, in one sentence; 130 interrupted.
+0 done; 1 a fault of ours, with a traceback; 2 something the user can fix, in one sentence; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from concilium.cli import (
     check,
     consult,
     demo,
-    dictionary,
+    donors,
+    evaluate,
     flare,
     gateway,
     identity,
@@ -30,7 +31,7 @@ from concilium.cli.output import say, warn
 from concilium.errors import ConciliumError
 
 
-class Commands(TyperGroup):
+class _Commands(TyperGroup):
     """All commands, with the one place where an error becomes a sentence and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -42,7 +43,7 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -51,9 +52,11 @@ app = typer.Typer(
 )
 app.command("demo", short_help="Everything, on real patients.")(demo.demo)
 app.command("run", short_help="Run a study: model, metrics, card, report.")(run.run)
-app.command("dictionary", short_help="Draft a dictionary from a table.")(dictionary.dictionary)
+app.command("dictionary", short_help="Draft a dictionary from the tables of a study.")(check.dictionary)
 app.command("check", short_help="Does a hospital's table fit a study?")(check.check)
 app.command("consult", short_help="Predict for a patient, with reasons.")(consult.consult)
+app.command("evaluate", short_help="Measure a model at hospitals that did not make it.")(evaluate.evaluate)
+app.command("donors", short_help="Who lends a model to hospitals with few patients?")(donors.donors)
 app.command("adapt", short_help="Adapt a model to a hospital's own patients, at home.")(adapt.adapt)
 app.command("audit", short_help="Attack a model: whom does it give away?")(audit.audit)
 app.command("share", short_help="Hand on coded histories, sensitive codes randomised.")(share.share)

@@ -8,13 +8,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from concilium.errors import StudyError
 
 Tell = Callable[[str], None]
+Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, as `run` writes it.")]
 WIDE = 240
 
 

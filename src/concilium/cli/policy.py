@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concilium.cli.output import say, say_json, warn
+from concilium.cli.output import Json, say, say_json, warn
 from concilium.errors import PolicyError
 
 if TYPE_CHECKING:
     from concilium.policy.actions import ConstraintGraphs
     from concilium.policy.policy import Policy
     from concilium.records.table import Records
+
 
 SHOWN_PATIENTS = 10
 WIDEST = 60
@@ -25,11 +26,7 @@ STAND_IN_SECRET = bytes(32)
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-File = Annotated[
-    Path,
-    typer.Argument(metavar="FILE", help="A policy file, or a file of constraint graphs.", show_default=False),
-]
-Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A policy file, or a file of constraint graphs.")]
 
 
 @app.callback()
@@ -46,8 +43,7 @@ def policy() -> None:
 def check(
     file: File,
     records: Annotated[
-        Path | None,
-        typer.Option("--records", metavar="TABLE", help="The hospital's table: does the policy fit it?"),
+        Path | None, typer.Option(metavar="TABLE", help="The hospital's table: does the policy fit it?")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -70,9 +66,9 @@ def check(
         )
     acts = {graph.name: describe(graph) for graph in graphs.graphs} if graphs is not None else {}
     functions = {one.name: describe_function(one) for one in graphs.functions} if graphs is not None else {}
-    release, agreeing = describe_release(rules), describe_agree(rules)
+    release, agreeing = _describe_release(rules), describe_agree(rules)
     warnings += find_idle_names(rules)
-    fit, idle = ([], []) if records is None else fit_to(rules, records)
+    fit, idle = ([], []) if records is None else _fit_to(rules, records)
     warnings += idle
     if as_json:
         say_json(
@@ -87,23 +83,20 @@ def check(
             }
         )
         return
-    say(f"{file}: {len(acts)} constraint graph{'' if len(acts) == 1 else 's'}")
+    lines = [f"{file}: {len(acts)} constraint graph{'' if len(acts) == 1 else 's'}"]
     for name, sentences in acts.items():
-        say(f"  {name}")
-        for sentence in sentences or ["does nothing"]:
-            say(f"    {sentence}")
+        lines += [f"  {name}", *_indent(_indent(sentences or ["does nothing"]))]
     for name, sentences in functions.items():
-        say(f"function {name}()")
-        for sentence in sentences:
-            say(f"  {sentence}")
-    say("a site with this policy")
-    for sentence in [*release, *fit]:
-        say(f"  {sentence}")
-    say("without asking a person it")
-    for sentence in agreeing:
-        say(f"  {sentence}")
+        lines += [f"function {name}()", *_indent(sentences)]
+    lines += ["a site with this policy", *_indent([*release, *fit])]
+    lines += ["without asking a person it", *_indent(agreeing)]
+    say("\n".join(lines))
     for sentence in warnings:
         warn(f"warning: {sentence}")
+
+
+def _indent(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
 
 
 @app.command("try", short_help="Show what a policy does to a record or a message.")
@@ -115,7 +108,6 @@ def try_(
             metavar="RECORD",
             help="A JSON file (a graph, a FHIR bundle, a record or a list of records), an HL7 v2 message (.hl7), or a "
             "table (csv, parquet).",
-            show_default=False,
         ),
     ],
     as_json: Json = False,
@@ -132,18 +124,18 @@ def try_(
     graphs = rules.graphs()
     if graphs is not None and graphs.needs_secret and not graphs.has_secret:
         warn("hash and shift_dates are shown with a stand-in for the site's secret")
-    kinds = {".json": try_json, ".hl7": try_v2}
-    outcomes = list(kinds.get(record.suffix, try_table)(rules, record))
+    kinds = {".json": _try_json, ".hl7": _try_v2}
+    outcomes = list(kinds.get(record.suffix, _try_table)(rules, record))
     if as_json:
         say_json(outcomes[0] if len(outcomes) == 1 else outcomes)
         return
     for number, outcome in enumerate(outcomes):
         if number:
             say()
-        show(outcome)
+        _show(outcome)
 
 
-def describe_release(rules: Policy) -> list[str]:
+def _describe_release(rules: Policy) -> list[str]:
     """What the rest of the policy says, in sentences."""
     sentences = [
         f"answers {', '.join(rules.modes) or 'nothing'}, where at least {rules.minimum_patients} patients match",
@@ -168,10 +160,10 @@ def describe_release(rules: Policy) -> list[str]:
     for names, what in ((rules.withhold, "withholds"), (rules.identifiers, "hides the identifiers")):
         if names:
             sentences.append(f"{what} {', '.join(names)}")
-    return [*sentences, *describe_budget(rules), *describe_work(rules)]
+    return [*sentences, *_describe_budget(rules), *_describe_work(rules)]
 
 
-def describe_budget(rules: Policy) -> list[str]:
+def _describe_budget(rules: Policy) -> list[str]:
     """What private answers may cost."""
     from concilium.ledger.budgets import DEFAULT_BUDGETS
     from concilium.privacy.accounting import shown
@@ -190,7 +182,7 @@ def describe_budget(rules: Policy) -> list[str]:
     return sentences
 
 
-def describe_work(rules: Policy) -> list[str]:
+def _describe_work(rules: Policy) -> list[str]:
     """What computing may take, where the policy says it."""
     if rules.work == type(rules.work)():
         return []
@@ -202,7 +194,7 @@ def describe_work(rules: Policy) -> list[str]:
     ]
 
 
-def fit_to(rules: Policy, path: Path) -> tuple[list[str], list[str]]:
+def _fit_to(rules: Policy, path: Path) -> tuple[list[str], list[str]]:
     """What the policy leaves of a table, and which of its rules concern nobody, in sentences; PolicyError where it does
     not fit."""
     from concilium.policy.constrain import explain_idle
@@ -217,7 +209,7 @@ def fit_to(rules: Policy, path: Path) -> tuple[list[str], list[str]]:
     return sentences, [] if graphs is None else explain_idle(table, graphs, view.idle)
 
 
-def try_json(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
+def _try_json(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
     """What becomes of a graph, a bundle, or each of some records on their own."""
     from concilium.console.gateway import read_message
     from concilium.policy.fhir import decide_bundle, is_bundle
@@ -228,21 +220,21 @@ def try_json(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
         raise PolicyError(f"{path}: cannot be read ({error.strerror})") from None
     except PolicyError as error:
         raise PolicyError(f"{path}: {error}") from None
-    graphs = require_graphs(rules)
+    graphs = _require_graphs(rules)
     if is_bundle(message):
         decision = decide_bundle(graphs, message)
-        yield outcome(message, decision.graph, decision.refused_by, decision.rules)
+        yield _outcome(message, decision.graph, decision.refused_by, decision.rules)
     elif isinstance(message, dict) and "nodes" in message:
         decision = graphs.decide(message)
-        yield outcome(message, decision.graph, decision.refused_by, decision.rules)
+        yield _outcome(message, decision.graph, decision.refused_by, decision.rules)
     else:
         for each in message if isinstance(message, list) else [message]:
             decision = graphs.decide({"nodes": [each]})
             nodes = decision.graph["nodes"] if decision.graph is not None else []
-            yield outcome(each, nodes[0] if nodes else None, decision.refused_by, decision.rules)
+            yield _outcome(each, nodes[0] if nodes else None, decision.refused_by, decision.rules)
 
 
-def try_v2(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
+def _try_v2(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
     """What becomes of an HL7 v2 message, segment by segment."""
     from concilium.policy.hl7v2 import V2Message, decide_v2
 
@@ -251,7 +243,7 @@ def try_v2(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
     except OSError as error:
         raise PolicyError(f"{path}: cannot be read ({error.strerror})") from None
     try:
-        decision = decide_v2(require_graphs(rules), data)
+        decision = decide_v2(_require_graphs(rules), data)
         character_set = V2Message(data).character_set
     except PolicyError as error:
         raise PolicyError(f"{path}: {error}") from None
@@ -259,10 +251,10 @@ def try_v2(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
         None if one is None else list(filter(None, one.decode(character_set).replace("\n", "\r").split("\r")))
         for one in (data, decision.graph)
     )
-    yield outcome(before, after, decision.refused_by, decision.rules)
+    yield _outcome(before, after, decision.refused_by, decision.rules)
 
 
-def try_table(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
+def _try_table(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
     """What a site with this policy knows of the first patients of a table."""
     from concilium.protocol.cohort import View
     from concilium.records.table import Records
@@ -270,22 +262,22 @@ def try_table(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
     table = Records.read(path)
     view = View(table, rules, STAND_IN_SECRET)
     place = {int(row): index for index, row in enumerate(view.patients.tolist())}
-    before, after = rows_of(table, range(min(SHOWN_PATIENTS, len(table)))), view.records
+    before, after = _rows_of(table, range(min(SHOWN_PATIENTS, len(table)))), view.records
     for row, patient in enumerate(before):
-        remainder = next(iter(rows_of(after, [place[row]]))) if row in place else None
-        yield outcome(patient, remainder, None, ())
+        remainder = next(iter(_rows_of(after, [place[row]]))) if row in place else None
+        yield _outcome(patient, remainder, None, ())
     if len(table) > SHOWN_PATIENTS:
         warn(f"the first {SHOWN_PATIENTS} of {len(table)} patients")
 
 
-def require_graphs(rules: Policy) -> ConstraintGraphs:
+def _require_graphs(rules: Policy) -> ConstraintGraphs:
     graphs = rules.graphs(STAND_IN_SECRET)
     if graphs is None:
         raise PolicyError("there is no constraint graph in this policy, so it does nothing to messages")
     return graphs
 
 
-def rows_of(table: Records, rows: Any) -> Iterator[dict[str, Any]]:
+def _rows_of(table: Records, rows: Any) -> Iterator[dict[str, Any]]:
     """Patients of a table as plain objects, without what is missing."""
     import numpy as np
 
@@ -295,24 +287,24 @@ def rows_of(table: Records, rows: Any) -> Iterator[dict[str, Any]]:
         yield {name: values[row] for name, values in columns.items() if values[row] is not None}
 
 
-def outcome(before: Any, after: Any, refused_by: str | None, rules: tuple[str, ...]) -> dict[str, Any]:
+def _outcome(before: Any, after: Any, refused_by: str | None, rules: tuple[str, ...]) -> dict[str, Any]:
     return {"refused_by": refused_by, "rules": list(rules), "before": before, "after": after}
 
 
-def show(result: dict[str, Any]) -> None:
+def _show(result: dict[str, Any]) -> None:
     """Before and after, side by side; lines that differ are marked."""
     if result["refused_by"] is not None:
         after = [f"refused by graph {result['refused_by']}"]
     else:
-        after = ["taken out"] if result["after"] is None else json_lines(result["after"])
-    before = json_lines(result["before"])
+        after = ["taken out"] if result["after"] is None else _json_lines(result["after"])
+    before = _json_lines(result["before"])
     width = min(WIDEST, max(map(len, before), default=0))
-    for left, right in side_by_side(before, after):
+    for left, right in _side_by_side(before, after):
         mark = " " if left == right else "|"
-        say(f"{shorten(left):<{width}} {mark} {shorten(right)}".rstrip())
+        say(f"{_shorten(left):<{width}} {mark} {_shorten(right)}".rstrip())
 
 
-def side_by_side(before: list[str], after: list[str]) -> Iterator[tuple[str, str]]:
+def _side_by_side(before: list[str], after: list[str]) -> Iterator[tuple[str, str]]:
     """Pairs of lines, those that are alike beside each other."""
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     for _, start, end, other_start, other_end in matcher.get_opcodes():
@@ -321,9 +313,9 @@ def side_by_side(before: list[str], after: list[str]) -> Iterator[tuple[str, str
             yield left[index] if index < len(left) else "", right[index] if index < len(right) else ""
 
 
-def json_lines(value: Any) -> list[str]:
+def _json_lines(value: Any) -> list[str]:
     return json.dumps(value, indent=2, ensure_ascii=False).splitlines()
 
 
-def shorten(line: str) -> str:
+def _shorten(line: str) -> str:
     return line if len(line) <= WIDEST else line[: WIDEST - 1] + "…"

@@ -36,21 +36,23 @@ SHOWN_NUMBERS = {
 def tell_all(results: StudyResults | SeveralResults, out: Path) -> None:
     """What came out of a run of one method or of several, and where it is."""
     if results.study.several:
-        tell_methods(cast("SeveralResults", results))
-        folders = ", ".join(f"{one.method}/" for one in results.study.several)
+        _tell_methods(cast("SeveralResults", results))
+        folders = ", ".join(f"{one.variant}/" for one in results.study.several)
         say(f"results in {out}: report.html, metrics.json, and of each method what a run leaves: {folders}")
         return
-    tell_results(cast("StudyResults", results))
+    _tell_results(cast("StudyResults", results))
     say(f"results in {out}: {', '.join(results.files)}")
 
 
-def tell_results(results: StudyResults) -> None:
+def _tell_results(results: StudyResults) -> None:
     """What came out, for people: a line, the figures, and what to be warned of."""
-    from concilium.evaluation.number_metrics import IN_UNITS
+    from concilium.evaluation.metrics import IN_UNITS
 
     study, card, metrics = results.study, results.card, results.metrics
+    for alarm in results.alarms:
+        warn(f"alarm: {alarm}")
     say(
-        f"{study.name}: learned from {count(len(card.sites), 'site')} in {count(card.rounds, 'round')}, "
+        f"{study.name}: learned from {_count(len(card.sites), 'site')} in {_count(card.rounds, 'round')}, "
         f"{size(card.bytes)}, {metrics['seconds']:.1f} s"
     )
     if study.evaluate is not None:
@@ -71,22 +73,54 @@ def tell_results(results: StudyResults) -> None:
             ],
         )
         if intervals := metrics["overall"].get("intervals"):
-            tell_intervals(metrics["overall"], intervals, columns)
+            _tell_intervals(metrics["overall"], intervals, columns)
+    elif not study.method_type.reads_courses:
+        say(
+            "not evaluated: [evaluate] with holdout = 0.3 in the study file measures the model on held-out patients"
+        )
+    tell_subgroups(metrics)
     if "comparison" in metrics:
-        tell_comparison(metrics["comparison"], study)
-    for line in list_left_out(card):
+        _tell_comparison(metrics["comparison"], study)
+    for line in _list_missing_sites(card):
         warn(f"warning: {line}")
-    for warning in card.warnings[:WARNINGS_SHOWN]:
+    left_out, others = _part_warnings(card)
+    for warning in [*left_out, *others[:WARNINGS_SHOWN]]:
         warn(f"warning: {warning}")
-    if len(card.warnings) > WARNINGS_SHOWN:
-        warn(f"and {count(len(card.warnings) - WARNINGS_SHOWN, 'more warning')}: see report.html")
+    if len(others) > WARNINGS_SHOWN:
+        warn(f"and {_count(len(others) - WARNINGS_SHOWN, 'more warning')}: see report.html")
 
 
-def tell_methods(results: SeveralResults) -> None:
+COLUMNS = ["", "patients", "events", "AUC", "95 %", "slope", "intercept", "Brier"]
+
+
+def calibrated_row(name: str, row: Mapping[str, Any]) -> list[str]:
+    """A line of a table with COLUMNS: how well risks tell patients apart, and how well they come true."""
+    interval = (row.get("intervals") or {}).get("auc")
+    calibration = row.get("calibration") or {}
+    return [
+        name,
+        str(row["patients"]),
+        str(row["events"]),
+        figure(row["auc"]),
+        "" if interval is None else " to ".join(figure(end) for end in interval),
+        *(figure(calibration.get(key)) for key in ("slope", "intercept", "brier")),
+    ]
+
+
+def tell_subgroups(metrics: Mapping[str, Any]) -> None:
+    """Performance in subgroups, where these were measured."""
+    for attribute, groups in metrics.get("subgroups", {}).items():
+        say(f"by {attribute}")
+        say_table(COLUMNS, [calibrated_row(group, row) for group, row in groups.items()])
+
+
+def _tell_methods(results: SeveralResults) -> None:
     """Methods side by side, what each costs, how much there is to read, and which to take."""
-    from concilium.evaluation.number_metrics import IN_UNITS
+    from concilium.evaluation.metrics import IN_UNITS
 
     study, metrics = results.study, results.metrics
+    for alarm, methods in _gather_alarms(results).items():
+        warn(f"alarm: {', '.join(methods)}: {alarm}")
     say(
         f"{study.name}: {', '.join(results.results)}, learned and measured on the same patients; "
         f"{metrics['evaluation']}"
@@ -105,43 +139,67 @@ def tell_methods(results: SeveralResults) -> None:
                 method,
                 *cells,
                 between,
+                row["release"],
                 str(row["lines"]),
                 epsilon,
                 f"{row['numbers']:,}",
                 f"{row['seconds']:.1f}",
+                str(len(row["alarms"]) or ""),
             ]
         )
-    say_table(["", *columns, "95 %", "lines", "epsilon", "numbers", "seconds"], rows)
-    ways = {method: row["ways"] for method, row in metrics["methods"].items() if "ways" in row}
-    if ways:
-        heading = "how far off (RMSE)" if study.target_range else "AUC on the same patients"
-        learned = list(dict.fromkeys(way for row in ways.values() for way in row))
-        say(f"{heading}, when learned")
-        say_table(
-            ["", *learned],
-            [
-                [method, *(figure(row.get(n), key in IN_UNITS) for n in learned)]
-                for method, row in ways.items()
-            ],
-        )
+    say_table(["", *columns, "95 %", "release", "lines", "epsilon", "numbers", "seconds", "alarms"], rows)
+    _tell_ways(study, metrics)
     if metrics["epsilon"] is not None:
         say(
             f"all together cost every patient epsilon = {metrics['epsilon']:g} at delta = {study.privacy.delta}"
         )
     say(f"to take: {metrics['pick']}; {metrics['why']}" if metrics["pick"] else metrics["why"])
+    by_sentence: dict[str, list[str]] = {}
     for method, one in results.results.items():
-        for line in list_left_out(one.card):
+        for line in _list_missing_sites(one.card):
             warn(f"warning: {method}: {line}")
-        if one.card.warnings:
-            warn(f"warning: {method}: {count(len(one.card.warnings), 'warning')} in its report, first of all: "
-                 f"{one.card.warnings[0]}")  # fmt: skip
+        left_out, others = _part_warnings(one.card)
+        for line in left_out:
+            by_sentence.setdefault(line, []).append(method)
+        if others:
+            warn(
+                f"warning: {method}: {_count(len(others), 'warning')} in its report, first of all: {others[0]}"
+            )
+    for line, methods in by_sentence.items():
+        warn(f"warning: {', '.join(methods)}: {line}")
 
 
-def tell_intervals(
+def _gather_alarms(results: SeveralResults) -> dict[str, list[str]]:
+    """Every alarm once, with the methods that raise it."""
+    found: dict[str, list[str]] = {}
+    for method, one in results.results.items():
+        for alarm in one.alarms:
+            found.setdefault(alarm, []).append(method)
+    return found
+
+
+def _tell_ways(study: Study, metrics: Mapping[str, Any]) -> None:
+    """What each method is worth when learned alone, together or pooled, where that was compared."""
+    from concilium.evaluation.metrics import IN_UNITS
+
+    ways = {method: row["ways"] for method, row in metrics["methods"].items() if "ways" in row}
+    if not ways:
+        return
+    in_units = metrics["primary"] in IN_UNITS
+    heading = "how far off (RMSE)" if study.target_range else "AUC on the same patients"
+    learned = list(dict.fromkeys(way for row in ways.values() for way in row))
+    say(f"{heading}, when learned")
+    say_table(
+        ["", *learned],
+        [[method, *(figure(row.get(way), in_units) for way in learned)] for method, row in ways.items()],
+    )
+
+
+def _tell_intervals(
     overall: Mapping[str, Any], intervals: Mapping[str, Any], columns: Mapping[str, str]
 ) -> None:
     """Between what the overall figures lie at 95 %, in a line."""
-    from concilium.evaluation.number_metrics import IN_UNITS
+    from concilium.evaluation.metrics import IN_UNITS
 
     known = [
         f"{name} {figure(low, key in IN_UNITS)} to {figure(high, key in IN_UNITS)}"
@@ -153,20 +211,22 @@ def tell_intervals(
         say(f"95 % intervals ({intervals['drawn']} drawn): {', '.join(known)}")
 
 
-def list_left_out(card: Card) -> list[str]:
+def _part_warnings(card: Card) -> tuple[list[str], list[str]]:
+    """What a card says of columns that were left out, and its other warnings."""
+    from concilium.protocol.schema import LEFT_OUT
+
+    left_out = [warning for warning in card.warnings if warning.startswith(LEFT_OUT)]
+    return left_out, [warning for warning in card.warnings if warning not in left_out]
+
+
+def _list_missing_sites(card: Card) -> list[str]:
     """The hospitals that are not in the model, each with why."""
-    there = {site.name for site in card.sites}
-    reasons: dict[str, str] = {}
-    for refusal in card.refusals:
-        reasons.setdefault(refusal.site, f"refused ({refusal.rule}: {refusal.reason})")
-    for loss in card.dropouts:
-        reasons.setdefault(loss.site, f"was lost in round {loss.round} ({loss.reason})")
-    return [f"{site} is not in the model: it {why}" for site, why in reasons.items() if site not in there]
+    return [f"{site} is not in the model ({why})" for site, why in card.find_missing_sites().items()]
 
 
-def tell_comparison(comparison: Mapping[str, Any], study: Study) -> None:
+def _tell_comparison(comparison: Mapping[str, Any], study: Study) -> None:
     """How many patients each way of learning diagnoses wrongly, or how far off it is."""
-    from concilium.evaluation.number_metrics import IN_UNITS
+    from concilium.evaluation.metrics import IN_UNITS
 
     if study.target_range:
         say(f"how far off {study.target} is when learned")
@@ -189,5 +249,5 @@ def tell_comparison(comparison: Mapping[str, Any], study: Study) -> None:
     )
 
 
-def count(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from concilium.cli.ledger import ShowByDefault, existing
-from concilium.cli.output import escape_controls, say, say_json, say_table
+from concilium.cli.output import Json, escape_controls, say, say_json, say_table
 
 if TYPE_CHECKING:
     from concilium.consult.consent import StudyOverview
@@ -17,23 +17,18 @@ if TYPE_CHECKING:
     from concilium.policy.policy import Policy
 
 
-class ListByDefault(ShowByDefault):
+class _ListByDefault(ShowByDefault):
     """`studies LEDGER` is `studies list LEDGER`."""
 
     default = "list"
 
 
-app = typer.Typer(cls=ListByDefault, no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=_ListByDefault, no_args_is_help=True, rich_markup_mode=None)
 
-File = Annotated[
-    Path, typer.Argument(metavar="LEDGER", help="The hospital's ledger file.", show_default=False)
-]
-Study = Annotated[
-    str, typer.Argument(metavar="ID", help="The study's id, or how it begins.", show_default=False)
-]
+File = Annotated[Path, typer.Argument(metavar="LEDGER", help="The hospital's ledger file.")]
+Study = Annotated[str, typer.Argument(metavar="ID", help="The study's id, or how it begins.")]
 PolicyFile = Annotated[
-    Path | None,
-    typer.Option("--policy", metavar="FILE", help="The hospital's policy, which names houses."),
+    Path | None, typer.Option("--policy", metavar="FILE", help="The hospital's policy, which names houses.")
 ]
 Who = Annotated[str, typer.Option("--who", metavar="NAME", help="Who decided; it is entered.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why; it is entered.")]
@@ -41,7 +36,6 @@ IdentityFile = Annotated[
     Path | None,
     typer.Option("--identity", metavar="FILE", help="The hospital's identity; LEDGER.identity without it."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
 @app.callback()
@@ -68,7 +62,7 @@ def list_all(
     from concilium.ledger.ledger import Ledger
 
     with Ledger.open_readonly(file) as book:
-        proposed = list_studies(book, read_policy(policy), find_public(file, identity))
+        proposed = list_studies(book, _read_policy(policy), _find_public(file, identity))
         balance, site = book.balance(), book.settings.site
     if as_json:
         say_json({"ledger": str(file), "site": site, "studies": [study.to_dict() for study in proposed]})
@@ -78,7 +72,7 @@ def list_all(
         return
     say_table(
         ["study", "status", "asks", "of", "release", "house", "price", "cost so far", "until", "id"],
-        [list_study(study, balance) for study in proposed],
+        [_list_study(study, balance) for study in proposed],
     )
     waiting = [study for study in proposed if study.status == "waiting"]
     for study in waiting:
@@ -102,9 +96,9 @@ def show(
     from concilium.consult.consent import find_study, write_page
     from concilium.ledger.ledger import Ledger
 
-    rules = read_policy(policy)
+    rules = _read_policy(policy)
     with Ledger.open_readonly(file) as book:
-        proposed = find_study(book, study, rules, find_public(file, identity))
+        proposed = find_study(book, study, rules, _find_public(file, identity))
         if as_json:
             balance = book.balance()
             left = {"left": balance.left, "left_of_month": balance.month_left}
@@ -122,7 +116,7 @@ def agree(file: File, study: Study, who: Who, why: Why, identity: IdentityFile =
     Example:
       concilium studies agree north.ledger 3f2a9c --who "Dr. Meyer" --why "ethics vote 12/26"
     """
-    decide(file, study, "agreed", who, why, identity)
+    _decide(file, study, "agreed", who, why, identity)
 
 
 @app.command(short_help="Refuse a study.")
@@ -133,7 +127,7 @@ def refuse(file: File, study: Study, who: Who, why: Why, identity: IdentityFile 
     Example:
       concilium studies refuse north.ledger 3f2a9c --who "Dr. Meyer" --why "the purpose is too wide"
     """
-    decide(file, study, "refused", who, why, identity)
+    _decide(file, study, "refused", who, why, identity)
 
 
 @app.command(short_help="End a study that was agreed to.")
@@ -146,10 +140,10 @@ def end(file: File, study: Study, who: Who, why: Why, identity: IdentityFile = N
     Example:
       concilium studies end north.ledger 3f2a9c --who "Dr. Meyer" --why "consent was withdrawn"
     """
-    decide(file, study, "ended", who, why, identity)
+    _decide(file, study, "ended", who, why, identity)
 
 
-def decide(file: Path, study: str, status: str, who: str, why: str, identity: Path | None) -> None:
+def _decide(file: Path, study: str, status: str, who: str, why: str, identity: Path | None) -> None:
     from concilium.consult.consent import decide_on_study
     from concilium.ledger.ledger import Ledger
     from concilium.privacy.identity import Identity
@@ -161,7 +155,7 @@ def decide(file: Path, study: str, status: str, who: str, why: str, identity: Pa
     say(escape_controls(f"{file}: study {decided.short_id} is {status} by {who}: {why}"))
 
 
-def find_public(file: Path, identity: Path | None) -> bytes | None:
+def _find_public(file: Path, identity: Path | None) -> bytes | None:
     """The hospital's key, by which its decisions are told from others'; None where who looks may not read it."""
     from concilium.errors import MaskError
     from concilium.privacy.identity import Identity
@@ -174,13 +168,13 @@ def find_public(file: Path, identity: Path | None) -> bytes | None:
         return None
 
 
-def read_policy(path: Path | None) -> Policy | None:
+def _read_policy(path: Path | None) -> Policy | None:
     from concilium.policy.policy import Policy
 
     return None if path is None else Policy.read(path)
 
 
-def list_study(study: StudyOverview, balance: Balance) -> list[str]:
+def _list_study(study: StudyOverview, balance: Balance) -> list[str]:
     """A study as a line of the table: names first, its id last."""
     from concilium.consult.consent import describe_cost, say_amount
 
@@ -193,7 +187,7 @@ def list_study(study: StudyOverview, balance: Balance) -> list[str]:
         study.query,
         "–" if terms is None else terms.method.release,
         study.asked_by,
-        "–" if price is None else say_amount(price, balance).split(" (")[0],
+        "–" if price is None else say_amount(price, balance, pure=study.is_pure).split(" (")[0],
         describe_cost(study, balance),
         "–" if terms is None else terms.terms.ends,
         study.short_id,

@@ -18,22 +18,29 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from concilium.codes.code_design import (
-    KEPT,
-    MOST_EVENTS,
+from concilium.codes.code_design import CodeDesign, check_design
+from concilium.codes.sensitive_codes import sensitive_codes
+from concilium.codes.shared_codes import AskSharedCodes, CodesReply
+from concilium.codes.sharing_parameters import (
+    ALPHA,
     MOST_IN_BLOCKS,
     SINCE_FIRST,
-    CodeDesign,
-    check_design,
+    Alpha,
+    Dates,
+    Digits,
+    Epsilon,
+    Headings,
+    Lengths,
+    MaxEvents,
+    ShowHidden,
+    Zeros,
 )
-from concilium.codes.sensitive_codes import sensitive_codes
-from concilium.codes.shared_codes import AskSharedCodes, SharedCodes
 from concilium.errors import ConciliumError
-from concilium.models.method import AN_EPSILON, QueryText, as_written, documented, read_epsilon
-from concilium.parameters import Parameter, choice, flag, names, whole
-from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure, say_epsilon
-from concilium.protocol.conversation import Conversation, Learned, Partners
-from concilium.protocol.undertaking import Undertaking
+from concilium.models.method import QueryText, documented
+from concilium.parameters import Parameter, choice, names, whole
+from concilium.privacy.accounting import Plan, PlannedQuestion, rho_from_pure, say_epsilon
+from concilium.protocol.proposal import Proposal
+from concilium.protocol.questions import Conversation, Learned, Partners
 from concilium.records.sequences import Sequences
 
 NOT_FOR_CARE = "Not for care: codes in this file are randomised, and many are false."
@@ -54,12 +61,12 @@ def _read_codes(value: Any) -> list[str]:
 class _SharedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What each hospital handed on."""
 
-    sites: dict[str, SharedCodes]
+    sites: dict[str, CodesReply]
 
 
 @documented
 @dataclass(eq=False, repr=False)
-class AgreedSharing(Undertaking[_SharedBody]):
+class AgreedSharing(Proposal[_SharedBody]):
     """What hospitals agree to before their patients' codes are shared: `CodeSharing(...).fit(auxiliary).propose()`."""
 
     method: ClassVar[str] = "code-sharing"
@@ -75,18 +82,8 @@ class AgreedSharing(Undertaking[_SharedBody]):
         Sequence[str],
         Parameter("a list of codes", _read_codes, "the codes that nobody is to learn of a patient"),
     ]
-    epsilon: Annotated[
-        float | str | Fraction,
-        Parameter(AN_EPSILON, read_epsilon, "what one event costs; everyone pays for max_events of them"),
-    ]
-    max_events: Annotated[
-        int,
-        Parameter(
-            f"a whole number from 1 to {MOST_EVENTS}",
-            whole(1, MOST_EVENTS),
-            "of a longer history the latest so many are handed on",
-        ),
-    ]
+    epsilon: Epsilon
+    max_events: MaxEvents
     block_size: Annotated[
         int,
         Parameter(
@@ -107,42 +104,23 @@ class AgreedSharing(Undertaking[_SharedBody]):
             "a list of codes", _read_codes, "protected as well, as company of sensitive ones in blocks"
         ),
     ] = ()
-    show_hidden: Annotated[
-        bool, Parameter("true or false", flag, "whether codes that are hidden may come out, at random")
-    ] = True
+    show_hidden: ShowHidden = True
     taxonomy: Annotated[
         str,
         Parameter(
             '"icd9", "icd10" or "tree"', choice("icd9", "icd10", "tree"), "the classification of the codes"
         ),
     ] = "icd9"
-    digits: Annotated[
-        int, Parameter("a whole number from 3 to 7", whole(3, 7), "how fine the codes are that leave")
-    ] = 3
-    headings: Annotated[
-        str,
-        Parameter(
-            '"refuse" or "keep"',
-            choice("refuse", "keep"),
-            "whether headings such as 585 are codes of their own below the category",
-        ),
-    ] = "refuse"
-    zeros: Annotated[
-        str,
-        Parameter('"kept" or "lost"', choice("kept", "lost"), "whether codes may have lost dots and zeros"),
-    ] = "kept"
+    digits: Digits = 3
+    headings: Headings = "refuse"
+    zeros: Zeros = "kept"
     tree: Annotated[
         Mapping[str, str],
         Parameter("a parent for each code", _read_tree, 'the classification itself, of taxonomy "tree"'),
     ] = field(default_factory=dict)
-    dates: Annotated[
-        str,
-        Parameter(
-            f'"{SINCE_FIRST}" or "{KEPT}"',
-            choice(SINCE_FIRST, KEPT),
-            "whether events leave with the days since the patient's first, or with their dates",
-        ),
-    ] = SINCE_FIRST
+    dates: Dates = SINCE_FIRST
+    alpha: Alpha = ALPHA
+    lengths: Lengths = ()
     query: QueryText = ""
 
     @property
@@ -156,9 +134,8 @@ class AgreedSharing(Undertaking[_SharedBody]):
     def design(self) -> CodeDesign:
         """What every question repeats of it."""
         plain = {name: getattr(self, name) for name in CodeDesign.__struct_fields__ if name != "epsilon"}
-        epsilon = exact_positive(as_written(self.epsilon), "epsilon")
-        lists = {name: tuple(plain[name]) for name in ("sensitive", "hidden", "company")}
-        return CodeDesign(**{**plain, **lists, "epsilon": str(epsilon)})
+        lists = {name: tuple(plain[name]) for name in ("sensitive", "hidden", "company", "lengths")}
+        return CodeDesign(**{**plain, **lists, "epsilon": str(self.epsilon)})
 
     @property
     def pure_price(self) -> Fraction:

@@ -6,6 +6,11 @@ code before it P(e | O_NS) ~ P(e) * product over the patient's codes in the clea
 optimal where those codes are independent given e. What it achieves is its precision: of the guesses that name a
 code, how many are right.
 
+The attack on patients asks who has it: the probability that a patient has a sensitive code at all, from all of the
+patient's entries together, 1 minus the product over hidden entries of P(none of them | output, codes in the clear). Its
+figure is the AUC over patients, and how many of the 25 patients it is surest of have one. Beside it stands what the
+number of entries alone gives away, which no epsilon hides (`lengths` does).
+
 The attack on whole histories takes a patient's codes as a hidden chain. States follow one another as codes did in
 auxiliary patients; outputs are what the mechanism makes of them. The forward-backward recursion gives the
 probability of each code behind each event from everything shared of the patient, randomised neighbours included. It
@@ -22,10 +27,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.codes.dependence import DependenceGraph
+from concilium.codes.dependence import DependenceGraph, count_dependence
+from concilium.records.sequences import Sequences
 
 PATIENTS_AT_ONCE = 2_000
 LEAST_GUESSES = 30
+TOP = 25
 # A code of no auxiliary patient is half as likely as one that was recorded once.
 UNSEEN = 0.5
 
@@ -62,6 +69,30 @@ class Precision:
         return self.right / self.guesses if self.guesses >= LEAST_GUESSES else None
 
 
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """What an adversary has learned from patients: the codes it thinks possible (`states`, numbers in the taxonomy),
+    how often they come alone and together, and how often one follows another."""
+
+    states: NDArray[np.intp]
+    graph: DependenceGraph
+    transitions: NDArray[np.float32]
+
+
+def learn(
+    sequences: Sequences, codes: NDArray[np.int32], more: NDArray[np.intp], within: float, prior: float
+) -> Knowledge:
+    """What these patients teach, whose events have these codes; `more` are codes that are possible beside theirs."""
+    states = np.unique(np.concatenate([codes.astype(np.intp), more]))
+    places = np.searchsorted(states, codes).astype(np.int32)
+    size, offsets = len(states), sequences.offsets
+    return Knowledge(
+        states,
+        count_dependence(offsets, places, sequences.times, size, within, prior),
+        count_transitions(offsets, places, size),
+    )
+
+
 def _find_priors(graph: DependenceGraph) -> NDArray[np.float64]:
     """P(e) of an event."""
     weights = np.maximum(graph.events, UNSEEN)
@@ -81,17 +112,10 @@ def guess_events(graph: DependenceGraph, channel: NDArray[np.float64], view: Sha
     """The most likely state behind each event; a code in the clear is itself. `channel`: P(hidden output | state)."""
     with np.errstate(divide="ignore"):
         likelihoods = np.log(channel).T.astype(np.float32)
-    lifts, priors = _find_lifts(graph), np.log(_find_priors(graph)).astype(np.float32)
     guesses = view.shown.copy()
     owners = view.owners
     for events, patients in _take_patients(view, owners):
-        rows = np.searchsorted(patients, owners[events])
-        seen = view.shown[events] >= 0
-        context = np.unique(rows[seen] * graph.size + view.shown[events][seen])
-        beliefs = np.repeat(priors[None], len(patients), axis=0)
-        having, firsts = np.unique(context // graph.size, return_index=True)
-        if len(having):
-            beliefs[having] += np.add.reduceat(lifts[context % graph.size], firsts)
+        beliefs, rows = _find_beliefs(graph, view, events, patients, owners)
         unknown = np.flatnonzero(view.hidden[events] >= 0)
         scores = beliefs[rows[unknown]] + likelihoods[view.hidden[events][unknown]]
         guesses[events[unknown]] = scores.argmax(axis=1)
@@ -106,6 +130,77 @@ def _take_patients(
     for first in range(0, len(attacked), PATIENTS_AT_ONCE):
         patients = attacked[first : first + PATIENTS_AT_ONCE]
         yield np.flatnonzero(np.isin(owners, patients)), patients
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How well patients who have a code are told from those who have not: AUC, and of the `TOP` patients most suspected
+    how many have it. None where there are too few to tell."""
+
+    having: int
+    patients: int
+    auc: float | None
+    top: float | None
+
+    @property
+    def share(self) -> float:
+        """How many of all patients have it: what naming patients at random finds."""
+        return self.having / max(self.patients, 1)
+
+
+def judge_patients(scores: NDArray[np.float64], having: NDArray[np.bool_]) -> Finding:
+    """How far scores put patients who have a code first; equal scores count half, and share places among the first."""
+    positive, count = int(having.sum()), len(having)
+    if min(positive, count - positive) < LEAST_GUESSES:
+        return Finding(positive, count, None, None)
+    _, ranks, ties = np.unique(scores, return_inverse=True, return_counts=True)
+    ends = np.cumsum(ties)
+    middles = ends - (ties - 1) / 2  # ranks from 1, ties share their mean
+    wins = middles[ranks][having].sum() - positive * (positive + 1) / 2
+    found = np.bincount(ranks, weights=having, minlength=len(ties))
+    taken = np.diff(np.minimum(np.cumsum(ties[::-1]), TOP), prepend=0)
+    top = float((taken * (found / ties)[::-1]).sum()) / TOP
+    return Finding(positive, count, float(wins / (positive * (count - positive))), top)
+
+
+def suspect_patients(
+    graph: DependenceGraph, channel: NDArray[np.float64], view: SharedView, targets: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """For each patient (rows) the probability of having each target (columns) and, last, any of them."""
+    with np.errstate(divide="ignore"):
+        likelihoods = np.log(channel).T.astype(np.float32)
+    none = np.zeros((len(view.offsets) - 1, len(targets) + 1))
+    owners = view.owners
+    for events, patients in _take_patients(view, owners):
+        beliefs, rows = _find_beliefs(graph, view, events, patients, owners)
+        unknown = np.flatnonzero(view.hidden[events] >= 0)
+        scores = beliefs[rows[unknown]] + likelihoods[view.hidden[events][unknown]]
+        scores -= scores.max(axis=1, keepdims=True)
+        weights = np.exp(scores)
+        each = (weights[:, targets] / weights.sum(axis=1, keepdims=True)).astype(np.float64)
+        each = np.column_stack([each, each.sum(axis=1)])
+        np.add.at(none, owners[events[unknown]], np.log1p(-np.clip(each, 0.0, 1 - 1e-12)))
+    seen: NDArray[np.float64] = -np.expm1(none)
+    return seen
+
+
+def _find_beliefs(
+    graph: DependenceGraph,
+    view: SharedView,
+    events: NDArray[np.intp],
+    patients: NDArray[np.intp],
+    owners: NDArray[np.intp],
+) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    """For each of these patients the log probability of each state before its output is seen; each event's row."""
+    lifts, priors = _find_lifts(graph), np.log(_find_priors(graph)).astype(np.float32)
+    rows = np.searchsorted(patients, owners[events])
+    seen = view.shown[events] >= 0
+    context = np.unique(rows[seen] * graph.size + view.shown[events][seen])
+    beliefs = np.repeat(priors[None], len(patients), axis=0)
+    having, firsts = np.unique(context // graph.size, return_index=True)
+    if len(having):
+        beliefs[having] += np.add.reduceat(lifts[context % graph.size], firsts)
+    return beliefs, rows
 
 
 def judge_guesses(

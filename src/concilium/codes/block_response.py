@@ -39,8 +39,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.privacy import randomness
-from concilium.privacy.bits import find_replacement_threshold, toss
-from concilium.privacy.mechanisms import warn_if_noiseless
+from concilium.privacy.mechanisms import find_replacement_threshold, toss, warn_if_noiseless
 
 TINY = 1e-12
 

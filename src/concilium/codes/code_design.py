@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,15 +20,12 @@ from numpy.typing import NDArray
 
 from concilium.codes.block_response import BlockResponse, check_size
 from concilium.codes.code_tree import CodeTree
-from concilium.codes.icd import Zeros
-from concilium.codes.taxonomy import Headings, Taxonomy
+from concilium.codes.sharing_parameters import ALPHA, KEPT, MOST_EVENTS, MOST_IN_BLOCKS, SINCE_FIRST
+from concilium.codes.taxonomy import Taxonomy
 from concilium.errors import RecordsError, StudyError
 from concilium.protocol.questions import is_positive
 
-SINCE_FIRST, KEPT = "since first", "kept"
-# Blocks look at the distances of all protected codes to each other.
-MOST_IN_BLOCKS = 2_000
-MOST_EVENTS = 100_000
+MOST_LENGTHS = 100
 MOST_LEVELS = 32  # of a tree: classifications of diseases have seven
 
 
@@ -48,6 +45,8 @@ class CodeDesign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     epsilon: str
     max_events: int
     dates: str
+    alpha: float = ALPHA
+    lengths: tuple[int, ...] = ()
 
     @property
     def price(self) -> Fraction:
@@ -79,6 +78,12 @@ class CodeDesign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise StudyError("a design says the epsilon of one event, such as '1/2'")
         if not 1 <= self.max_events <= MOST_EVENTS:
             raise StudyError(f"max_events must be a whole number from 1 to {MOST_EVENTS}")
+        if not 0 <= self.alpha <= 1:
+            raise StudyError("the alpha of a design must be a number from 0 to 1")
+        if any(not 1 <= one <= self.max_events for one in self.lengths) or len(self.lengths) > MOST_LENGTHS:
+            raise StudyError(
+                f"the lengths of a design are at most {MOST_LENGTHS} whole numbers from 1 to max_events"
+            )
         check_size(self.block_size, len(self.outputs))
         if (self.block_size > 1 or self.never_shown) and len(listed) > MOST_IN_BLOCKS:
             raise StudyError(
@@ -129,18 +134,21 @@ def _open_again(encoded: bytes) -> tuple[Taxonomy, BlockResponse]:
     design = msgspec.json.decode(encoded, type=CodeDesign)
     taxonomy = check_design(design)
     response = make_response(
-        taxonomy, design.outputs, design.never_shown, design.block_size, Fraction(design.epsilon)
+        taxonomy,
+        design.outputs,
+        design.never_shown,
+        design.block_size,
+        Fraction(design.epsilon),
+        design.alpha,
     )
     return taxonomy, response
 
 
 def _open_taxonomy(design: CodeDesign) -> Taxonomy:
     """The taxonomy of a design; StudyError where there is none."""
-    headings, zeros = cast(Headings, design.headings), cast(Zeros, design.zeros)  # checked before
-    if design.taxonomy == "icd9":
-        return Taxonomy.icd9(design.digits, zeros=zeros, headings=headings)
-    if design.taxonomy == "icd10":
-        return Taxonomy.icd10(design.digits, headings=headings)
+    known = Taxonomy.named(design.taxonomy, design.digits, design.zeros, design.headings)
+    if known is not None:
+        return known
     try:
         tree = CodeTree(design.tree)
         if tree.depth > MOST_LEVELS:
@@ -153,14 +161,18 @@ def _open_taxonomy(design: CodeDesign) -> Taxonomy:
 
 
 def make_response(
-    taxonomy: Taxonomy, outputs: tuple[str, ...], never: tuple[str, ...], block_size: int, epsilon: Fraction
+    taxonomy: Taxonomy,
+    outputs: tuple[str, ...],
+    never: tuple[str, ...],
+    block_size: int,
+    epsilon: Fraction,
+    alpha: float,
 ) -> BlockResponse:
     """The mechanism over a taxonomy: codes are numbered as in `taxonomy.codes`."""
-    number_of = {code: number for number, code in enumerate(taxonomy.codes)}
     chosen, unseen = (
-        np.array([number_of[code] for code in codes], dtype=np.int32) for codes in (outputs, never)
+        np.array([taxonomy.number_of[code] for code in codes], dtype=np.int32) for codes in (outputs, never)
     )
     if block_size == 1 and not never:
         return BlockResponse.without_blocks(len(taxonomy.codes), chosen, epsilon)
-    distances: NDArray[np.float64] = taxonomy.distances([*outputs, *never])[:, : len(outputs)]
+    distances: NDArray[np.float64] = taxonomy.distances([*outputs, *never], alpha)[:, : len(outputs)]
     return BlockResponse.from_distances(len(taxonomy.codes), chosen, distances, block_size, epsilon, unseen)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
 from concilium.records.coding import ReadingKind
+from concilium.records.columns import list_texts
 from concilium.records.sources import is_frame, name_row, read_columns
-from concilium.records.text_columns import list_texts
 
 ROOT = "(root)"
 """The name of the top of every tree; as a code it says nothing, and stands for what was suppressed."""
@@ -109,6 +109,25 @@ class CodeTree:
         distances[suppressed] = 1.0
         distances[:, suppressed] = 1.0
         return distances
+
+
+def read_list(source: Any, code: str, title: str | None) -> tuple[str, dict[str, str]]:
+    """The name of the source, and the title of each code, empty where there is none."""
+    wanted = [code, *([] if title is None else [title])]
+    found: list[str] = []
+
+    def choose(columns: Sequence[str], name: str) -> Mapping[str, ReadingKind | None]:
+        found.append(name)
+        for column in wanted:
+            if column not in columns:
+                raise RecordsError(f"{name}: there is no column {column!r}{nearest(column, columns)}")
+        return dict.fromkeys(wanted, "text")
+
+    columns = read_columns(source, None, choose, None)
+    codes = list_texts(columns[code])
+    titles = list_texts(columns[title]) if title is not None else [None] * len(codes)
+    named = {text: words or "" for text, words in zip(codes, titles, strict=True) if text is not None}
+    return os.path.basename(found[0]), named  # noqa: PTH119
 
 
 def read_tree(

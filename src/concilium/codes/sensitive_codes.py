@@ -13,6 +13,8 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from concilium.codes.taxonomy import Taxonomy
 from concilium.errors import StudyError
 
@@ -56,6 +58,64 @@ ICD10_7332 = {
 
 SENSITIVE_7332 = {"ICD-9-CM": ICD9_7332, "ICD-10-CM": ICD10_7332}
 """Beginnings of codes, with what they are, for each classification."""
+
+
+_ALCOHOL, _DRUGS, _HIV, _SICKLE = "alcohol", "drugs", "HIV", "sickle cell"
+
+ICD9_REVEALING = {
+    _ALCOHOL: "357.5 425.5 535.3 571.0 571.1 571.2 571.3 760.71 790.3 980 E860.0 V11.3",
+    _DRUGS: "648.3 655.5 760.72 760.73 760.75 779.5 965.0 969.6 970.81 E850.0 E854.1",
+    _HIV: "079.53 136.3 176 795.71",
+    _SICKLE: "289.52 517.3",
+}
+"""Codes whose own titles name a protected condition, or that are recorded almost for nobody else."""
+
+ICD10_REVEALING = {
+    _ALCOHOL: "E24.4 G31.2 G62.1 G72.1 I42.6 K29.2 K70 K85.2 K86.0 O35.4 P04.3 Q86.0 R78.0 T51.0 Z71.41",
+    _DRUGS: "O35.5 O99.32 P04.41 P04.49 P96.1 R78.1 R78.2 R78.3 R78.4 T40 Z71.51",
+    _HIV: "B59 C46 R75 Z71.7",
+    _SICKLE: "",
+}
+
+_REVEALING = {"ICD-9-CM": ICD9_REVEALING, "ICD-10-CM": ICD10_REVEALING}
+_WHOLE = {"ICD-9-CM": {"571": _ALCOHOL}}
+"""Categories that count as a whole at three digits, though only some of their codes are listed."""
+
+_CONDITIONS = {
+    "ICD-9-CM": {_ALCOHOL: "291 303 305.0", _DRUGS: "292 304 305", _HIV: "042 V08", _SICKLE: "282"},
+    "ICD-10-CM": {
+        _ALCOHOL: "F10",
+        _DRUGS: "F11 F12 F13 F14 F15 F16 F18 F19",
+        _HIV: "B20 Z21 O98.7",
+        _SICKLE: "D57",
+    },
+}
+
+
+def revealing_codes(taxonomy: Taxonomy, sensitive: Iterable[str]) -> tuple[str, ...]:
+    """The public list of codes that give sensitive ones away, at this level; sorted.
+
+    It follows from what codes mean and from no patient, so that hiding them discloses nothing. It names a code of five
+    digits at five digits only: its category holds much else. For conditions and classifications without a list it is
+    empty.
+    """
+    lists = _REVEALING.get(taxonomy.name)
+    if lists is None:
+        return ()
+    chosen = set(sensitive)
+    found: set[str] = set()
+    for condition, beginnings in _CONDITIONS[taxonomy.name].items():
+        if not chosen.intersection(code for text in beginnings.split() for code in taxonomy.under(text)):
+            continue
+        listed = [text for text in lists[condition].split() if _is_at_level(taxonomy, text)]
+        whole = _WHOLE.get(taxonomy.name, {}) if taxonomy.digits == 3 else {}
+        listed += [text for text, about in whole.items() if about == condition]
+        found.update(code for text in listed for code in taxonomy.under(text))
+    return tuple(sorted(found - chosen))
+
+
+def _is_at_level(taxonomy: Taxonomy, text: str) -> bool:
+    return 3 + len(text.partition(".")[2]) <= (taxonomy.digits or 0)
 
 
 def sensitive_codes(taxonomy: Taxonomy) -> tuple[str, ...]:

@@ -24,16 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.codes.block_response import UNREADABLE
-from concilium.codes.code_design import SINCE_FIRST, CodeDesign, open_design
+from concilium.codes.code_design import CodeDesign, open_design
+from concilium.codes.sharing_parameters import SINCE_FIRST
 from concilium.codes.taxonomy import Taxonomy
 from concilium.errors import DoesNotFit, MessageError, StudyError, UnknownCode
 from concilium.privacy import randomness
-from concilium.protocol.arrays import Array, pack, unpack
+from concilium.protocol.attributes import CALL, Workload
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.patient_numbers import order_patients
+from concilium.protocol.patient_identity import order_patients
 from concilium.protocol.questions import Randomised, Reply
-from concilium.protocol.sums import find_narrowest
-from concilium.protocol.work import CALL, Workload
+from concilium.protocol.sums import Array, find_narrowest, pack, unpack
 from concilium.records.sequence_lists import MILLISECONDS
 from concilium.records.sequences import Clock, Sequences
 
@@ -41,16 +41,26 @@ if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
 
 
-def take_latest(sequences: Sequences, most: int) -> Sequences:
-    """Of each patient the latest events, so many at most; which of several at one time, is drawn anew each time."""
-    counts = sequences.counts
-    if counts.max(initial=0) <= most:
-        return sequences
+def count_kept(counts: NDArray[np.int64], most: int, lengths: Sequence[int] = ()) -> NDArray[np.int64]:
+    """How many events of each patient leave: at most so many and, where there are public lengths, the longest of these
+    that the history reaches (none where it reaches none)."""
     kept = np.minimum(counts, most)
+    if not lengths:
+        return kept
+    public = np.array([0, *lengths], dtype=np.int64)
+    cut: NDArray[np.int64] = public[np.searchsorted(public, kept, side="right") - 1]
+    return cut
+
+
+def take_latest(sequences: Sequences, most: int, lengths: Sequence[int] = ()) -> Sequences:
+    """Of each patient the latest events, as many as `count_kept` says; which of several at one time, is drawn anew."""
+    kept = count_kept(sequences.counts, most, lengths)
+    if (kept == sequences.counts).all():
+        return sequences
     offsets = np.concatenate([[0], np.cumsum(kept)])
     latest = np.arange(offsets[-1]) + np.repeat(sequences.offsets[1:] - offsets[1:], kept)
     tickets = randomness.draw_words(len(sequences.codes))
-    events = np.lexsort((tickets, _number_moments(sequences)))[latest]
+    events = np.lexsort((tickets, number_moments(sequences)))[latest]
     return Sequences.from_arrays(
         offsets,
         sequences.codes[events],
@@ -64,11 +74,11 @@ def take_latest(sequences: Sequences, most: int) -> Sequences:
 def replace_codes(sequences: Sequences, codes: NDArray[np.integer], labels: Sequence[str]) -> Sequences:
     """The same patients and times with the codes that were drawn, those of one moment sorted by what was drawn."""
     drawn = sequences.with_codes(codes, labels)
-    first = _number_moments(drawn) * len(drawn.labels)
+    first = number_moments(drawn) * len(drawn.labels)
     return drawn.with_codes(np.sort(first + drawn.codes) - first, drawn.labels)
 
 
-def _number_moments(sequences: Sequences) -> NDArray[np.int64]:
+def number_moments(sequences: Sequences) -> NDArray[np.int64]:
     """For each event the number of its moment: events of one patient at one time have the same."""
     times, owners = sequences.times, sequences.owners
     begins = np.ones(len(times), dtype=bool)
@@ -79,20 +89,19 @@ def _number_moments(sequences: Sequences) -> NDArray[np.int64]:
 def number_codes(taxonomy: Taxonomy, sequences: Sequences) -> NDArray[np.int32]:
     """The number of each event's code in the taxonomy; a blot has the number after the last. UnknownCode names what is
     no code of it."""
-    number_of = {code: number for number, code in enumerate(taxonomy.codes)}
     blot, known = taxonomy.root, len(taxonomy.codes)
     names = iter(taxonomy.normalise_all([text for text in sequences.labels if text != blot]))
     numbers = np.array(
-        [known if text == blot else number_of[next(names)] for text in sequences.labels], dtype=np.int32
+        [known if text == blot else taxonomy.number_of[next(names)] for text in sequences.labels],
+        dtype=np.int32,
     )
     return numbers[sequences.codes] if len(numbers) else np.zeros(0, dtype=np.int32)
 
 
-def _read_codes(taxonomy: Taxonomy, sequences: Sequences) -> NDArray[np.int32]:
+def read_codes(taxonomy: Taxonomy, sequences: Sequences) -> NDArray[np.int32]:
     """The number of each event's code, read by itself; UNREADABLE where it is none of the taxonomy, or suppressed."""
-    number_of = {code: number for number, code in enumerate(taxonomy.codes)}
     read = taxonomy.read_each(sequences.labels)
-    numbers = [UNREADABLE if code is None else number_of[code] for code in read]
+    numbers = [UNREADABLE if code is None else taxonomy.number_of[code] for code in read]
     return np.array(numbers, dtype=np.int32)[sequences.codes] if numbers else np.zeros(0, dtype=np.int32)
 
 
@@ -118,7 +127,7 @@ OF_AN_EVENT, OF_A_PATIENT, OF_ALL_CODES = 60, 1_500, 60_000_000
 EVENT_BYTES, PATIENT_BYTES = 120, 600
 
 
-class SharedCodes(Reply, frozen=True):
+class CodesReply(Reply, frozen=True):
     """Patients 1, 2, ...: how many events each has, and for all events one after the other the time, in days, and the
     place of the code in `labels`."""
 
@@ -158,11 +167,11 @@ class SharedCodes(Reply, frozen=True):
         return Sequences.from_arrays(offsets, placed, times.astype(np.float64), self.labels, clock=self.clock)
 
 
-class AskSharedCodes(Randomised[SharedCodes], frozen=True, kw_only=True):
+class AskSharedCodes(Randomised[CodesReply], frozen=True, kw_only=True):
     """Hand on the codes of your patients, randomised by this design."""
 
     kind: ClassVar[str] = "codes.shared"
-    reply: ClassVar[type[SharedCodes]] = SharedCodes
+    reply: ClassVar[type[CodesReply]] = CodesReply
 
     design: CodeDesign
 
@@ -184,7 +193,7 @@ class AskSharedCodes(Randomised[SharedCodes], frozen=True, kw_only=True):
         except StudyError as error:
             raise MessageError(str(error)) from None
 
-    def read(self, data: bytes) -> SharedCodes:
+    def read(self, data: bytes) -> CodesReply:
         answer = super().read(data)
         answer.open()
         return answer
@@ -197,17 +206,19 @@ class AskSharedCodes(Randomised[SharedCodes], frozen=True, kw_only=True):
         )
 
     def count(self, cohort: Cohort) -> int:
-        held = _find_codes(cohort)
-        return int(np.minimum(held.counts, self.design.max_events).sum())
+        held = find_codes(cohort)
+        return int(count_kept(held.counts, self.design.max_events, self.design.lengths).sum())
 
-    def compute(self, cohort: Cohort, order: bytes = b"") -> SharedCodes:
+    def compute(self, cohort: Cohort, order: bytes = b"") -> CodesReply:
         taxonomy, response = open_design(self.design)
-        held = _find_codes(cohort)
-        latest = take_latest(held.take(order_patients(order, held.ids)), self.design.max_events)
+        held = find_codes(cohort)
+        latest = take_latest(
+            held.take(order_patients(order, held.ids)), self.design.max_events, self.design.lengths
+        )
         if self.design.dates == SINCE_FIRST:
             latest = _start_at_zero(latest)
         _warn_of_unreadable(taxonomy, held)
-        drawn = response.randomize(_read_codes(taxonomy, latest))
+        drawn = response.randomize(read_codes(taxonomy, latest))
         return _write_codes(replace_codes(latest, drawn, taxonomy.codes))
 
 
@@ -222,15 +233,15 @@ def _warn_of_unreadable(taxonomy: Taxonomy, held: Sequences) -> None:
         log.warning("codes that are suppressed (%s) leave as any protected code", taxonomy.root)
 
 
-def _find_codes(cohort: Cohort) -> Sequences:
+def find_codes(cohort: Cohort) -> Sequences:
     part = cohort.take_part("codes")
     if not isinstance(part, Sequences):
         raise DoesNotFit("this hospital holds its codes in a form that cannot be handed on")
     return part
 
 
-def _write_codes(sequences: Sequences) -> SharedCodes:
+def _write_codes(sequences: Sequences) -> CodesReply:
     counts, codes = (values.astype(find_narrowest(values)) for values in (sequences.counts, sequences.codes))
-    return SharedCodes(
+    return CodesReply(
         sequences.clock, list(sequences.labels), pack(counts), pack(codes), pack(sequences.times)
     )

@@ -12,14 +12,17 @@ docs/methods.md, section 7.12.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from concilium.codes.agreed_sharing import NOT_FOR_CARE
 from concilium.codes.attack import (
+    Finding,
+    Knowledge,
     Precision,
     SharedView,
     find_largest,
@@ -27,6 +30,9 @@ from concilium.codes.attack import (
     guess_events,
     guess_histories,
     judge_guesses,
+    judge_patients,
+    learn,
+    suspect_patients,
 )
 from concilium.codes.block_response import BlockResponse
 from concilium.codes.frequencies import (
@@ -45,6 +51,22 @@ from concilium.records.sequences import Sequences
 EPSILONS: tuple[str, ...] = ("0.1", "0.5", "1", "2", "2.5", "3", "4", "5")
 OURS, NEVER, SAME = "blocks", "blocks, hidden never shown", "umaxrr, same codes"
 PLAIN, BLOT = "umaxrr", "suppression"
+TOO_FEW = "too few to tell"
+
+
+@dataclass(frozen=True)
+class PatientAttack:
+    """Who has it: any sensitive code, and the one code that is told best; and what the number of entries gives away."""
+
+    any_code: Finding
+    by_code: tuple[Finding, ...]
+    by_length: Finding
+
+    @property
+    def worst(self) -> tuple[int, Finding] | None:
+        """The place and figures of the code that is told best; None where each has too few patients to tell."""
+        known = [(number, one) for number, one in enumerate(self.by_code) if one.auc is not None]
+        return max(known, key=lambda pair: pair[1].auc or 0.0, default=None)
 
 
 @dataclass(frozen=True)
@@ -55,6 +77,8 @@ class _Measurement:
     divergence: float
     precisions: tuple[Precision, ...]
     history_precisions: tuple[Precision, ...] | None
+    patients: PatientAttack
+    shown: float
 
     @property
     def largest(self) -> float | None:
@@ -65,6 +89,17 @@ class _Measurement:
     def largest_by_history(self) -> float | None:
         """MAP of the attack on whole histories."""
         return None if self.history_precisions is None else find_largest(list(self.history_precisions))
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What codes in the clear say about one sensitive code: on average, and the one that says most, None where none
+    says anything; as counted on the patients who are shared."""
+
+    code: str
+    average: float
+    teller: str | None
+    most: float
 
 
 @dataclass(frozen=True)
@@ -92,8 +127,14 @@ class SharingReport:
     kept_clear: float
     expected_loss: float
     measured: _Measurement
+    leaks: tuple[Leak, ...]
     frequencies: Frequencies
     curves: tuple[CurvePoint, ...]
+
+    @property
+    def shown_share(self) -> float:
+        """The share of entries that leave in the clear: each is what was recorded."""
+        return self.measured.shown
 
     @property
     def confounded(self) -> tuple[tuple[str, ...], ...]:
@@ -125,6 +166,8 @@ class SharingReport:
             f"{loss.everything:.3f} over all; divergence {self.measured.divergence:.3f}",
             f"precision of the attack, at most: {_say(self.measured.largest)} on single events, "
             f"{_say(self.measured.largest_by_history)} on whole histories",
+            f"who has a sensitive code: AUC {_say(self.measured.patients.any_code.auc)} from all entries, "
+            f"{_say(self.measured.patients.by_length.auc)} from their number alone (0.5 is guessing)",
             f"frequencies: {len(self.frequencies.codes)} codes can be estimated; "
             + (
                 "confounded: " + "; ".join(", ".join(group) for group in self.confounded)
@@ -141,7 +184,9 @@ class SharingTest:
 
     def __init__(self, sharing: CodeSharing, sequences: Histories) -> None:
         self.sharing = sharing
-        self.sequences = sharing.take_latest(read_histories(sequences))
+        recorded = read_histories(sequences)
+        self._recorded = recorded.owners, sharing.number(recorded)
+        self.sequences = sharing.take_latest(recorded)
         self._before = sharing.number(self.sequences).astype(np.intp)
         taxonomy = sharing.taxonomy
         # All that can go in or come out, so that every draw finds its distances.
@@ -152,10 +197,32 @@ class SharingTest:
         self._rows = np.full(len(taxonomy.codes) + 1, -1, dtype=np.intp)
         self._rows[known] = np.arange(len(known))
         self._rows[-1] = len(known)  # the blot is beyond all codes
-        self._distances = taxonomy.distances([taxonomy.codes[code] for code in known])
+        self._distances = taxonomy.distances([taxonomy.codes[code] for code in known], sharing.alpha)
         self._sensitive = np.isin(known, sharing.sensitive_numbers)
-        self._states = np.full(len(taxonomy.codes) + 1, -1, dtype=np.intp)
-        self._states[sharing.states] = np.arange(len(sharing.states))
+        self._folds = list(self._teach(known))
+
+    def _teach(self, known: NDArray[np.intp]) -> Iterator[_Fold]:
+        """What the adversary has learned: from the auxiliary patients or, where there are none, from the other half of
+        these patients, each half attacked in turn. That is more than anybody outside has."""
+        sharing, everyone = self.sharing, np.arange(len(self.sequences))
+        if sharing.knowledge is not None:
+            yield self._open_fold(sharing.knowledge, everyone)
+            return
+        for place in range(2):
+            taught = self.sequences.take(everyone % 2 != place)
+            codes = sharing.number(taught)
+            knowledge = learn(taught, codes, known, sharing.within, sharing.prior)
+            yield self._open_fold(knowledge, everyone[everyone % 2 == place])
+
+    def _open_fold(self, knowledge: Knowledge, patients: NDArray[np.intp]) -> _Fold:
+        counts = self.sequences.counts[patients]
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        events = np.arange(offsets[-1]) + np.repeat(
+            self.sequences.offsets[:-1][patients] - offsets[:-1], counts
+        )
+        places = np.full(len(self._rows), -1, dtype=np.intp)
+        places[knowledge.states] = np.arange(len(knowledge.states))
+        return _Fold(knowledge, patients, events, offsets, places)
 
     def measure(self, sharing: CodeSharing | None = None, histories: bool = False) -> _Measurement:
         """Share once, by this sharing or another of the same auxiliary patients; attack, and compare."""
@@ -171,17 +238,75 @@ class SharingTest:
         places = np.full(len(self._rows), -1, dtype=np.intp)
         places[mechanism.hidden_outputs] = np.arange(len(mechanism.hidden_outputs))
         hidden = places[after]
-        view = SharedView(offsets, hidden, np.where(hidden >= 0, -1, self._states[after]))
-        channel = mechanism.find_hidden(sharing.states)
-        truth, targets = self._states[self._before], self._states[sharing.sensitive_numbers]
-        guesses = guess_events(sharing.graph, channel, view)
-        precisions = judge_guesses(guesses, truth, hidden >= 0, targets)
-        by_history = None
-        if histories:
-            transitions = find_transitions(sharing.transitions, sharing.graph)
-            guesses = guess_histories(sharing.graph, transitions, channel, view)
-            by_history = tuple(judge_guesses(guesses, truth, hidden >= 0, targets))
-        return _Measurement(loss, measure_divergence(counts[0], counts[1]), tuple(precisions), by_history)
+        guesses, by_history = np.full((2, len(after)), -1, dtype=np.intp)
+        suspected = np.zeros((len(self.sequences), len(sharing.sensitive_numbers) + 1))
+        for fold in self._folds:
+            known = fold.knowledge
+            channel = mechanism.find_hidden(known.states)
+            output = hidden[fold.events]
+            view = SharedView(
+                fold.offsets, output, np.where(output >= 0, -1, fold.places[after[fold.events]])
+            )
+            guesses[fold.events] = fold.name(guess_events(known.graph, channel, view))
+            if histories:
+                transitions = find_transitions(known.transitions, known.graph)
+                by_history[fold.events] = fold.name(guess_histories(known.graph, transitions, channel, view))
+            targets = fold.places[sharing.sensitive_numbers]
+            suspected[fold.patients] = suspect_patients(known.graph, channel, view, targets)
+        asked = self._before, hidden >= 0, sharing.sensitive_numbers
+        return _Measurement(
+            loss,
+            measure_divergence(counts[0], counts[1]),
+            tuple(judge_guesses(guesses, *asked)),
+            tuple(judge_guesses(by_history, *asked)) if histories else None,
+            self._judge_patients(suspected, sharing.sensitive_numbers),
+            float((hidden < 0).mean()) if len(hidden) else 0.0,
+        )
+
+    def find_leaks(self) -> tuple[Leak, ...]:
+        """What codes in the clear say about each sensitive one, for patients of this hospital."""
+        sharing = self.sharing
+        codes, targets = sharing.taxonomy.codes, sharing.sensitive_numbers
+        known = learn(self.sequences, sharing.number(self.sequences), targets, sharing.within, sharing.prior)
+        places = np.searchsorted(known.states, targets)
+        says = known.graph.find_conditionals(places, sharing.steps)
+        says[(sharing.mechanism_.places[known.states] >= 0) | (known.graph.events == 0)] = 0.0
+        averages, tellers = known.graph.frequencies @ says, says.argmax(axis=0)
+        return tuple(
+            Leak(
+                codes[code],
+                float(averages[place]),
+                codes[known.states[tellers[place]]] if says[tellers[place], place] > 0 else None,
+                float(says[tellers[place], place]),
+            )
+            for place, code in enumerate(targets)
+        )
+
+    def _judge_patients(self, suspected: NDArray[np.float64], sensitive: NDArray[np.intp]) -> PatientAttack:
+        """Who has a sensitive code in all that was recorded, beside who was suspected, and who has many entries."""
+        owners, codes = self._recorded
+        having = np.zeros(suspected.shape, dtype=bool)
+        for place, code in enumerate(sensitive):
+            having[owners[codes == code], place] = True
+        having[:, -1] = having.any(axis=1)
+        findings = [judge_patients(*columns) for columns in zip(suspected.T, having.T, strict=True)]
+        lengths = judge_patients(self.sequences.counts.astype(np.float64), having[:, -1])
+        return PatientAttack(findings[-1], tuple(findings[:-1]), lengths)
+
+
+@dataclass(frozen=True, eq=False)
+class _Fold:
+    """Patients who are attacked with this knowledge: their events, and the place of each code among its states."""
+
+    knowledge: Knowledge
+    patients: NDArray[np.intp]
+    events: NDArray[np.intp]
+    offsets: NDArray[np.int64]
+    places: NDArray[np.intp]
+
+    def name(self, guesses: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Guessed states as numbers of the taxonomy; -1 where nothing was guessed."""
+        return np.where(guesses >= 0, self.knowledge.states[guesses], -1)
 
 
 def report_sharing(
@@ -209,6 +334,7 @@ def report_sharing(
         kept,
         find_expected_loss(sharing),
         test.measure(histories=True),
+        test.find_leaks(),
         estimate_frequencies(mechanism, drawn.astype(np.intp)),
         tuple(_draw_points(sharing, test, epsilons)),
     )
@@ -252,12 +378,38 @@ def find_expected_loss(sharing: CodeSharing, everything: bool = False) -> float:
     codes, mechanism = sharing.taxonomy.codes, sharing.mechanism_
     inputs = np.flatnonzero(mechanism.places >= 0) if everything else sharing.sensitive_numbers
     outputs = mechanism.hidden_outputs
-    distances = sharing.taxonomy.distances([codes[code] for code in (*inputs, *outputs)])
+    distances = sharing.taxonomy.distances([codes[code] for code in (*inputs, *outputs)], sharing.alpha)
     return float(expect_loss(distances[: len(inputs), len(inputs) :], mechanism.find_hidden(inputs)).mean())
 
 
+def expect_entries(sharing: CodeSharing, sequences: Sequences) -> InformationLoss:
+    """What sharing these histories is expected to lose and change: exact, without a draw."""
+    latest = sharing.take_latest(sequences)
+    counts = np.bincount(sharing.number(latest), minlength=len(sharing.taxonomy.codes)).astype(np.float64)
+    inputs = np.flatnonzero(counts)
+    if not len(inputs):
+        return InformationLoss(0.0, 0.0, 0.0, 0.0, 0.0)
+    codes, mechanism = sharing.taxonomy.codes, sharing.mechanism_
+    outputs = mechanism.hidden_outputs.astype(np.intp)
+    names = [codes[code] for code in (*inputs, *outputs)]
+    distances = sharing.taxonomy.distances(names, sharing.alpha)[: len(inputs), len(inputs) :]
+    channel, weights = mechanism.find_hidden(inputs), counts[inputs] / counts.sum()
+    lost = (distances * channel).sum(axis=1)
+    same = (channel * (inputs[:, None] == outputs)).sum(axis=1) + mechanism.find_shown(inputs)
+    touched = np.isin(inputs, sharing.sensitive_numbers)
+    named = channel[:, np.isin(outputs, sharing.sensitive_numbers)].sum(axis=1)
+    of_sensitive = float(np.average(lost[touched], weights=weights[touched])) if touched.any() else 0.0
+    return InformationLoss(
+        of_sensitive,
+        of_sensitive,
+        float(weights @ lost),
+        float(weights @ (1 - same)),
+        float(weights[~touched] @ named[~touched]),
+    )
+
+
 def _say(precision: float | None) -> str:
-    return "no code guessed 30 times" if precision is None else f"{precision:.2f}"
+    return TOO_FEW if precision is None else f"{precision:.2f}"
 
 
 WIDTH, HEIGHT, LEFT, BELOW, ABOVE, LEGEND = 640, 360, 52, 40, 14, 18

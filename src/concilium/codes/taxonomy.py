@@ -12,8 +12,8 @@ import difflib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from functools import cache, partial
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,8 @@ from concilium.codes.icd import (
     read_icd9_tree,
     read_icd10,
     read_icd10_tree,
-    sum_up_titles,
 )
+from concilium.codes.sharing_parameters import ALPHA
 from concilium.errors import StudyError, UnknownCode
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 Headings: TypeAlias = Literal["refuse", "keep"]
 
-ALPHA = 0.5
+BEGINNINGS = {"atc": (1, 3, 4, 5, 7), "icd9-procedures": (2, 3, 4), "icd10-pcs": (1, 2, 3, 4, 5, 6, 7)}
+"""How many characters the headings above a code have, and the code itself, without dots."""
+
+MOST_NAMED = 10  # codes that an error names
 REMEMBERED = 4  # matrices of distances that a taxonomy keeps
 
 
@@ -67,6 +70,7 @@ class Taxonomy:
         self.headings = headings
         self.tree = tree
         self.codes: tuple[str, ...] = tuple(sorted(tree.leaves))
+        self.number_of: dict[str, int] = {code: number for number, code in enumerate(self.codes)}
         self._titles = titles
         self._finer = finer or {}
         self._read = grammar or _read_names(tree)
@@ -94,6 +98,13 @@ class Taxonomy:
         return _make_icd10(digits, headings)
 
     @classmethod
+    def named(cls, name: str, digits: int, zeros: str, headings: str) -> Taxonomy | None:
+        """The classification that is called "icd9" or "icd10"; None where it is called otherwise."""
+        if name == "icd9":
+            return cls.icd9(digits, zeros=cast(Zeros, zeros), headings=cast(Headings, headings))
+        return cls.icd10(digits, headings=cast(Headings, headings)) if name == "icd10" else None
+
+    @classmethod
     def read(
         cls,
         source: str | os.PathLike[str] | DataFrame,
@@ -112,6 +123,40 @@ class Taxonomy:
 
         name, parent_of, titles = read_tree(source, table, parent, child, title)
         return cls(name, CodeTree(parent_of), titles)
+
+    @classmethod
+    def read_codes(
+        cls,
+        source: str | os.PathLike[str] | DataFrame,
+        scheme: str,
+        *,
+        code: str = "code",
+        title: str | None = None,
+    ) -> Taxonomy:
+        """A classification whose headings are beginnings of its codes, from a list of the codes: "atc" (medications),
+        "icd9-procedures" or "icd10-pcs" (procedures).
+
+        The list is that of the classification, and not of codes that patients have: what is in it is told to everybody.
+        """
+        from concilium.codes.code_tree import read_list
+
+        _check_choice("scheme", scheme, tuple(BEGINNINGS))
+        name, titles = read_list(source, code, title)
+        parent_of: dict[str, str] = {}
+        called: dict[str, str] = {}
+        for text, words in titles.items():
+            bare = text.strip().upper().replace(".", "")
+            if len(bare) != BEGINNINGS[scheme][-1]:
+                continue  # a heading: those above a code follow from it
+            above = ROOT
+            for width in BEGINNINGS[scheme]:
+                node = bare[:width]
+                parent_of[node], above = above, node
+            called[bare] = words
+        if not parent_of:
+            raise StudyError(f"{name}: column {code!r} has no code of {BEGINNINGS[scheme][-1]} characters")
+        called |= {node: titles[node] for node in parent_of if node not in called and titles.get(node)}
+        return cls(f"{scheme} of {name}", CodeTree(parent_of), {c: t for c, t in called.items() if t})
 
     def __repr__(self) -> str:
         level = "" if self.digits is None else f", {self.digits} digits"
@@ -171,16 +216,10 @@ class Taxonomy:
         if node in self._titles:
             return self._titles[node]
         heading = node.rstrip(".-")
-        first = bisect.bisect_left(self._titled, heading)
-        last = bisect.bisect_left(
-            self._titled, f"{heading}~", lo=first
-        )  # behind all letters, digits, dots and dashes
-        beneath = {code: self._titles[code] for code in self._titled[first:last] if "-" not in code}
-        return sum_up_titles(heading, beneath) if beneath else node
-
-    @cached_property
-    def _titled(self) -> list[str]:
-        return sorted(self._titles)
+        if heading in self._titles:
+            return self._titles[heading]
+        category = heading.partition(".")[0]
+        return f"{self._titles[category]} ({heading})" if category in self._titles else node
 
     def ancestors(self, code: str) -> tuple[str, ...]:
         """The nodes above a code, the chapter first: ("290-319", "300-316", "304") of 304.01."""
@@ -255,14 +294,18 @@ class Taxonomy:
             strange = [label for label in unknown if isinstance(label, str) and not self._known(label)]
             foreign = [label for label in strange if has_its_form(label)]
             if foreign and len(foreign) == labels:
-                said.append(f"these are codes of {name}, not of {self.name}")
-            elif foreign:
+                listed = ", ".join(map(repr, foreign[:3])) + (", ..." if len(foreign) > 3 else "")
+                keyword = "".join(name.lower().split("-")[:2])
+                return f"these are codes of {name} ({listed}), not of {self.name}; taxonomy = {keyword!r} reads them"
+            if foreign:
                 said.append(
                     f"codes of {self.name} and {name} are mixed ({len(foreign)} of {labels} have the form of {name}, "
                     f"such as {foreign[0]!r}); share each classification by itself"
                 )
         what = "1 code is" if len(unknown) == 1 else f"{len(unknown)} codes are"
-        listed = ", ".join(f"{label!r}{problem}" for label, problem in unknown.items())
+        first = list(unknown.items())[:MOST_NAMED]
+        listed = ", ".join(f"{label!r}{problem}" for label, problem in first)
+        listed += f", and {len(unknown) - len(first)} more" if len(unknown) > len(first) else ""
         said.append(f"{what} not in {self!r}: {listed}")
         if self.digits is not None and any(map(self._known, unknown)):
             said.append('headings="keep" makes headings codes of their own')
@@ -344,6 +387,12 @@ def _read_names(tree: CodeTree) -> Grammar:
         return (bare,) if bare in tree else tuple(alike.get(bare.casefold(), ()))
 
     return read
+
+
+def split_scheme(text: str) -> tuple[str, str]:
+    """The scheme and the file of "atc:codes.csv"; no scheme where the text is a file alone."""
+    scheme, colon, file = text.partition(":")
+    return (scheme, file) if colon and scheme in BEGINNINGS else ("", text)
 
 
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

@@ -43,7 +43,7 @@ FAILED = "the gateway could not decide about this message, so nothing was let ou
 
 
 @dataclass(frozen=True)
-class GatewayReply:
+class _GatewayReply:
     """What the sender gets: an HTTP status and a JSON document, or the bytes of a message in another form."""
 
     status: int
@@ -59,15 +59,15 @@ class Gateway:
         self.graphs = graphs
         self.character_set = character_set
 
-    def handle(self, data: bytes) -> GatewayReply:
+    def handle(self, data: bytes) -> _GatewayReply:
         """The filtered message (200), the rule that refuses it (403), or what is wrong with it (400)."""
         return self.handle_v2(data) if is_v2(data) else self._handle("message", data)
 
-    def handle_v2(self, data: bytes) -> GatewayReply:
+    def handle_v2(self, data: bytes) -> _GatewayReply:
         """The same for what is HL7 v2 or nothing."""
         return self._handle("hl7", data)
 
-    def _handle(self, kind: str, data: bytes) -> GatewayReply:
+    def _handle(self, kind: str, data: bytes) -> _GatewayReply:
         try:
             if kind == "hl7":
                 decision = decide_v2(self.graphs, data, self.character_set)
@@ -78,24 +78,24 @@ class Gateway:
                 decision = decide_bundle(self.graphs, message) if bundle else self.graphs.decide(message)
         except (PolicyError, MissingExtra) as error:
             log.info("error %s", kind)
-            return GatewayReply(400, {"error": str(error)})
+            return _GatewayReply(400, {"error": str(error)})
         except Exception as error:
             # By its name alone: the text of an unforeseen error may hold a value.
             log.error("failure %s: %s", kind, type(error).__name__)
-            return GatewayReply(500, {"error": FAILED})
+            return _GatewayReply(500, {"error": FAILED})
         rules = ", ".join(decision.rules) or "none"
         if decision.graph is None:
             log.info("refused %s by %s", kind, rules)
-            return GatewayReply(403, {"refused_by": decision.refused_by})
+            return _GatewayReply(403, {"refused_by": decision.refused_by})
         log.info("passed %s, rules that applied: %s", kind, rules)
-        return GatewayReply(200, decision.graph, MEDIA_TYPES[kind])
+        return _GatewayReply(200, decision.graph, MEDIA_TYPES[kind])
 
 
 def read_message(data: bytes) -> Any:
     """JSON without what other readers of JSON would not take; PolicyError that does not repeat it."""
     if len(data) > MOST_BYTES:
         raise PolicyError(TOO_LARGE)
-    if has_more_parts(data, MOST_PARTS):
+    if _has_more_parts(data, MOST_PARTS):
         raise PolicyError(f"a message may have at most {MOST_PARTS:,} values; send it in parts")
     try:
         return json.loads(data.decode("utf-8-sig"), parse_constant=_refuse, parse_float=_finite)
@@ -107,7 +107,7 @@ def read_message(data: bytes) -> Any:
         ) from None
 
 
-def has_more_parts(data: bytes, most: int) -> bool:
+def _has_more_parts(data: bytes, most: int) -> bool:
     """Whether a JSON document has more than so many values, before anything is made of it."""
     if sum(map(data.count, (b"{", b"[", b","))) <= most:
         return False
@@ -131,7 +131,7 @@ Message = MutableMapping[str, Any]
 Address = tuple[str, int]
 
 
-class WebApp:
+class _WebApp:
     """The gateway as a web application (ASGI): POST /transactions, and GET /health."""
 
     def __init__(self, gateway: Gateway, seconds: float = REQUEST_SECONDS) -> None:
@@ -158,17 +158,19 @@ class WebApp:
         await send({"type": "http.response.body", "body": body})
         self._wait(scope["client"])
 
-    async def _answer(self, scope: Message, receive: Callable[[], Awaitable[Message]]) -> GatewayReply | None:
+    async def _answer(
+        self, scope: Message, receive: Callable[[], Awaitable[Message]]
+    ) -> _GatewayReply | None:
         """What is replied; None where the other side has gone."""
         match scope["path"], scope["method"]:
             case "/health", "GET":
-                return GatewayReply(200, {"graphs": [graph.name for graph in self.gateway.graphs.graphs]})
+                return _GatewayReply(200, {"graphs": [graph.name for graph in self.gateway.graphs.graphs]})
             case "/transactions", "POST":
                 pass
             case "/health" | "/transactions", _:
-                return GatewayReply(405, {"error": "messages are posted to /transactions"})
+                return _GatewayReply(405, {"error": "messages are posted to /transactions"})
             case _:
-                return GatewayReply(404, {"error": "there is nothing here; post messages to /transactions"})
+                return _GatewayReply(404, {"error": "there is nothing here; post messages to /transactions"})
         if scope["client"] not in self._by_address:
             return None
         connection, _ = self._by_address[scope["client"]]
@@ -182,18 +184,18 @@ class WebApp:
             more = message["more_body"]
             if len(data) > MOST_BYTES:
                 log.info("error message")
-                return GatewayReply(413, {"error": TOO_LARGE})
+                return _GatewayReply(413, {"error": TOO_LARGE})
             if not self.connections.keep(connection, len(data)):
                 log.info("error message")
-                return GatewayReply(503, {"error": "too much is being sent at once; send it again"})
+                return _GatewayReply(503, {"error": "too much is being sent at once; send it again"})
         connection.work()
         return await self._decisions.run(connection.peer, lambda: self._decide(bytes(data)))
 
-    def _decide(self, data: bytes) -> GatewayReply:
+    def _decide(self, data: bytes) -> _GatewayReply:
         reply = self.gateway.handle(data)
         if isinstance(reply.content, bytes):
             return reply
-        return GatewayReply(reply.status, json.dumps(reply.content).encode(), reply.media_type)
+        return _GatewayReply(reply.status, json.dumps(reply.content).encode(), reply.media_type)
 
     def admit(self, transport: asyncio.Transport) -> None:
         """Take a connection, or end it where there is no place."""
@@ -228,7 +230,7 @@ class WebApp:
             connection.close()
 
 
-def make_server(app: WebApp) -> Any:
+def _make_server(app: _WebApp) -> Any:
     """The web server, with limits: uvicorn waits for ever for what a connection does not send."""
     try:
         import uvicorn
@@ -285,7 +287,7 @@ def write_address(host: str, port: int) -> str:
 
 def serve(gateway: Gateway, host: str, port: int, announce: Callable[[str], None]) -> None:
     """Listen until interrupted; `announce` gets the address once messages can be sent to it (port 0: a free one)."""
-    server = make_server(WebApp(gateway))
+    server = _make_server(_WebApp(gateway))
     with listen(host, port, "--port") as listener:
         announce(f"http://{write_address(host, listener.getsockname()[1])}")
         server.run(sockets=[listener])

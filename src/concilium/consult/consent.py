@@ -22,7 +22,14 @@ from concilium.ledger.budgets import BY_DEFAULT, Balance
 from concilium.ledger.ledger import Ledger
 from concilium.ledger.study_book import AGREED, ENDED, POLICY, WAITING, StudyRecord
 from concilium.policy.policy import Policy
-from concilium.privacy.accounting import PlannedQuestion, epsilon_from_rho, float_above, say_epsilon, shown
+from concilium.privacy.accounting import (
+    PlannedQuestion,
+    epsilon_from_rho,
+    float_above,
+    pure_from_rho,
+    say_epsilon,
+    shown,
+)
 from concilium.privacy.identity import Identity, fingerprint, has_fingerprint
 from concilium.protocol.questions import Gathered, Randomised, Reported
 from concilium.protocol.studies import find_reservation
@@ -66,9 +73,18 @@ class StudyOverview:
     def status(self) -> str:
         """waiting, agreed, running (agreed, and answers were given), refused or ended (by a person, or by its date)."""
         status = WAITING if self.forged else self.record.status
-        if status in (WAITING, AGREED) and self.opened is not None and is_over(self.opened):
+        if status in (WAITING, AGREED) and self.opened is not None and _is_over(self.opened):
             return ENDED
         return RUNNING if status == AGREED and self.answers else status
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether what it costs is the pure epsilon of one answer: then that is shown, and no delta."""
+        if self.opened is None:
+            return False
+        method = self.opened.method
+        priced = [question for question in method.plan().questions if question.cost]
+        return method.pure_price is not None and len(priced) == 1 and self.opened.terms.models == 1
 
     @property
     def name(self) -> str:
@@ -128,14 +144,14 @@ def list_studies(
     """All studies of a hospital's ledger, in the order in which they were proposed. `public` is the hospital's key, to
     see whether decisions are its own."""
     answers = ledger.studies.count_answers()
-    return [look_at(record, answers, policy, public) for record in ledger.studies.list()]
+    return [_look_at(record, answers, policy, public) for record in ledger.studies.list()]
 
 
 def find_study(
     ledger: Ledger, beginning: str, policy: Policy | None = None, public: bytes | None = None
 ) -> StudyOverview:
     """The one study whose id begins so; LedgerError where there is none, or more than one."""
-    return look_at(ledger.studies.get(beginning), ledger.studies.count_answers(), policy, public)
+    return _look_at(ledger.studies.get(beginning), ledger.studies.count_answers(), policy, public)
 
 
 def decide_on_study(
@@ -148,7 +164,7 @@ def decide_on_study(
     if status == AGREED:
         if study.opened is None:
             raise LedgerError(f"study {study.short_id} cannot be agreed to: {study.problem}")
-        if is_over(study.opened):
+        if _is_over(study.opened):
             raise LedgerError(
                 f"study {study.short_id} ended on {study.opened.terms.ends}, so there is nothing left to agree to; "
                 "have the house propose a new one"
@@ -163,7 +179,7 @@ def decide_on_study(
     return find_study(ledger, study.id, public=identity.public)
 
 
-def look_at(
+def _look_at(
     record: StudyRecord, answers: dict[str, tuple[int, int]], policy: Policy | None, public: bytes | None
 ) -> StudyOverview:
     opened, problem, name = None, "", None
@@ -180,7 +196,7 @@ def look_at(
     return StudyOverview(record, opened, problem, *answers.get(record.id, (0, 0)), name, forged)
 
 
-def is_over(opened: OpenedTerms) -> bool:
+def _is_over(opened: OpenedTerms) -> bool:
     return date.fromisoformat(opened.terms.ends) < today()
 
 
@@ -188,20 +204,21 @@ def describe_cost(study: StudyOverview, balance: Balance) -> str:
     """What a study has cost so far, in words."""
     parts = []
     if study.record.spent:
-        parts.append(say_amount(study.record.spent, balance))
+        parts.append(say_amount(study.record.spent, balance, pure=study.is_pure))
     if study.numbers:
-        parts.append(count(study.numbers, "unbounded number"))
+        parts.append(_count(study.numbers, "unbounded number"))
     return ", ".join(parts) or "nothing"
 
 
-def say_price(rho: Fraction, delta: Fraction) -> str:
-    return f"epsilon {say_epsilon(epsilon_from_rho(rho, delta))} (rho {say_epsilon(float_above(rho))})"
+def _say_price(rho: Fraction, delta: Fraction, pure: bool = False) -> str:
+    epsilon = float_above(pure_from_rho(rho)) if pure else epsilon_from_rho(rho, delta)
+    return f"epsilon {say_epsilon(epsilon)} (rho {say_epsilon(float_above(rho))})"
 
 
-def say_amount(amount: Fraction, balance: Balance) -> str:
-    """An amount in the ledger's currency."""
+def say_amount(amount: Fraction, balance: Balance, *, pure: bool = False) -> str:
+    """An amount in the ledger's currency; `pure` where it is the price of one release whose mechanism is."""
     if balance.currency == "rho":
-        return say_price(amount, balance.delta)
+        return _say_price(amount, balance.delta, pure and amount > 0)
     return f"{balance.currency} {say_epsilon(float_above(amount))}"
 
 
@@ -211,40 +228,44 @@ def write_page(study: StudyOverview, ledger: Ledger, policy: Policy | None = Non
     where = "" if settings.site is None else f" to {settings.site.split(' (')[0]}"
     lines = [f"Study {study.short_id}, proposed{where} on {record.proposed:%Y-%m-%d}: {study.status}", ""]
     if study.opened is None:
-        lines += section("Not readable", [f"Nothing is answered in this study: {study.problem}."])
+        lines += _section("Not readable", [f"Nothing is answered in this study: {study.problem}."])
     else:
-        lines += describe_terms(study, study.opened, ledger, policy)
-    lines += section("Decision", describe_decision(study, ledger.path))
-    lines += section("Full id", [study.id])
+        lines += _describe_terms(study, study.opened, ledger, policy)
+    lines += _section("Decision", _describe_decision(study, ledger.path))
+    lines += _section("Full id", [study.id])
     return "\n".join(lines)
 
 
-def describe_terms(
+def _describe_terms(
     study: StudyOverview, opened: OpenedTerms, ledger: Ledger, policy: Policy | None
 ) -> list[str]:
     """The sections of the page that are about what is proposed."""
     terms, method = opened.terms, opened.method
     return [
-        *section("Who asks", describe_house(study, policy)),
-        *section("Purpose", [terms.purpose or "The house gives none."]),
-        *section("What is asked", list(describe_subject(opened, policy))),
-        *section("Dictionary", list(describe_dictionary(opened)), mark="- "),
-        *section("Questions", list(describe_questions(opened)), mark="- "),
-        *section("Settings", list(describe_settings(opened)) or ["none"], mark="- "),
-        *section("Who takes part", describe_participants(opened, policy)),
-        *section("What leaves", [f"The card will say: {method.way_out.meaning}"]),
-        *section("Worst case", describe_worst_case(opened, ledger)),
-        *section("Price", describe_price(study, opened, ledger)),
-        *section("Until", [f"{terms.ends} (UTC), then nothing more is answered{say_days_left(opened)}."]),
-        *([] if policy is None else section("The policy", [describe_policy(study, opened, ledger, policy)])),
+        *_section("Who asks", _describe_house(study, policy)),
+        *_section("Purpose", [terms.purpose or "The house gives none."]),
+        *_section("What is asked", list(_describe_subject(opened, policy))),
+        *_section("Dictionary", list(_describe_dictionary(opened)), mark="- "),
+        *_section("Questions", list(_describe_questions(opened)), mark="- "),
+        *_section("Settings", list(_describe_settings(opened)) or ["none"], mark="- "),
+        *_section("Who takes part", _describe_participants(opened, policy)),
+        *_section("What leaves", [f"The card will say: {method.way_out.meaning}"]),
+        *_section("Worst case", _describe_worst_case(opened, ledger)),
+        *_section("Price", _describe_price(study, opened, ledger)),
+        *_section("Until", [f"{terms.ends} (UTC), then nothing more is answered{_say_days_left(opened)}."]),
+        *(
+            []
+            if policy is None
+            else _section("The policy", [_describe_policy(study, opened, ledger, policy)])
+        ),
     ]
 
 
-def describe_house(study: StudyOverview, policy: Policy | None) -> list[str]:
+def _describe_house(study: StudyOverview, policy: Policy | None) -> list[str]:
     if policy is not None and study.opened is not None and policy.revokes(study.opened.terms.house):
         who = "It is REVOKED in the policy: the site refuses whatever it asks."
     elif study.house_name is not None:
-        who = f"It is pinned in the policy as {quote(study.house_name)}."
+        who = f"It is pinned in the policy as {_quote(study.house_name)}."
     elif policy is None:
         who = "Whether the policy pins it is shown with --policy FILE."
     elif policy.houses:
@@ -254,52 +275,67 @@ def describe_house(study: StudyOverview, policy: Policy | None) -> list[str]:
     return [f"The house {study.house}, by its signature. {who}"]
 
 
-def describe_subject(opened: OpenedTerms, policy: Policy | None) -> Iterator[str]:
+def _describe_subject(opened: OpenedTerms, policy: Policy | None) -> Iterator[str]:
     """What is to be learned, about whom, and from what."""
     method = opened.method
-    yield quote(method.aim)
+    yield _quote(method.aim)
     if opened.terms.models > 1:
         yield f"{opened.terms.models} models: hospitals are left out in turn, to measure how good they are."
-    who = f"those for whom {quote(method.query)}" if method.query else "everyone"
-    known = f", if {quote(method.must_know)} is known" if method.must_know else ""
+    who = f"those for whom {_quote(method.query)}" if method.query else "everyone"
+    known = f", if {_quote(method.must_know)} is known" if method.must_know else ""
     yield f"Patients: {who}{known}."
+    if (rows := opened.encounters) > 1:
+        yield (
+            f"Of each patient at most {rows} rows of the table count, the last ones. The price is that of all of them: "
+            f"noise is {rows} times as large as for one row."
+        )
+    if held := opened.terms.holdout:
+        what = (
+            "those whom the site's own key chooses"
+            if held.percent
+            else f"by the date in {_quote(held.column)}"
+        )
+        yield f"Held out of learning: {held.describe()} ({what}); the model is measured on them, by counts."
+    if opened.subgroups:
+        groups = "; ".join(f"{_quote(one.name)}: {_quote(', '.join(one.groups))}" for one in opened.subgroups)
+        yield f"The model is measured in subgroups too, by counts of each: {groups}."
     if not method.reads_columns:
         return
     attributes: Sequence[str] | None = getattr(method, "attributes", None)
     withheld = () if policy is None else policy.withhold
     if attributes is None:
-        but = f" (withheld: {', '.join(map(quote, withheld))})" if withheld else ""
+        but = f" (withheld: {', '.join(map(_quote, withheld))})" if withheld else ""
         limit = " that are stated below" if method.way_out.bounded else " that are not withheld"
         yield f"Attributes: all{limit}{but}."
     else:
         secret = [name for name in attributes if name in withheld]
-        but = f"; the policy withholds {', '.join(map(quote, secret))}" if secret else ""
-        yield f"{count(len(attributes), 'attribute')}: {', '.join(map(quote, attributes))}{but}."
+        but = f"; the policy withholds {', '.join(map(_quote, secret))}" if secret else ""
+        yield f"{_count(len(attributes), 'attribute')}: {', '.join(map(_quote, attributes))}{but}."
     for parameter, label in (("bins", "Cutoffs"), ("values", "Values")):
         for name, listed in (getattr(method, parameter, None) or {}).items():
-            yield f"{label} of {quote(name)}: {', '.join(quote(write_value(one)) for one in listed)}."
+            yield f"{label} of {_quote(name)}: {', '.join(_quote(_write_value(one)) for one in listed)}."
 
 
-def describe_dictionary(opened: OpenedTerms) -> Iterator[str]:
+def _describe_dictionary(opened: OpenedTerms) -> Iterator[str]:
     """What the attributes are, as the house says."""
     for name, entry in (opened.terms.dictionary or {}).items():
-        label = f" ({quote(entry.label)})" if entry.label else ""
-        codes = "".join(f"; {quote(system)} {quote(code)}" for system, code in entry.codes.items())
-        yield f"{quote(name)}{label}: {quote(describe_entry(entry))}{codes}"
+        label = f" ({_quote(entry.label)})" if entry.label else ""
+        codes = "".join(f"; {_quote(system)} {_quote(code)}" for system, code in entry.codes.items())
+        yield f"{_quote(name)}{label}: {_quote(describe_entry(entry))}{codes}"
     if opened.terms.check_tables is True:
         yield "Asks whether the table fits it, or which columns do not: told where the policy has tell_fit."
 
 
-def describe_questions(opened: OpenedTerms) -> Iterator[str]:
+def _describe_questions(opened: OpenedTerms) -> Iterator[str]:
     """The kinds of question, each with what it tells and how that leaves."""
-    for question, alike in itertools.groupby(opened.method.plan().questions):
+    for question, alike in itertools.groupby(opened.plan.questions):
         times = len(list(alike))
         often = f"{times} times: " if times > 1 else ""
-        way_out = say_way_out(opened, question) + (" each" if question.cost and times > 1 else "")
+        way_out = _say_way_out(opened, question) + (" each" if question.cost and times > 1 else "")
         yield f"{often}{question.note or question.kind} ({question.kind}; {way_out})"
 
 
-def say_way_out(opened: OpenedTerms, question: PlannedQuestion) -> str:
+def _say_way_out(opened: OpenedTerms, question: PlannedQuestion) -> str:
     if issubclass(load(KINDS[question.kind]), Randomised) and question.cost is not None:
         return f"each entry randomised by itself, rho {say_epsilon(float_above(question.cost))}"
     if question.cost is not None and issubclass(load(KINDS[question.kind]), Reported):
@@ -312,32 +348,32 @@ def say_way_out(opened: OpenedTerms, question: PlannedQuestion) -> str:
     return "this hospital's own answer, as it is" if plain else "a sum over all hospitals"
 
 
-def describe_settings(opened: OpenedTerms) -> Iterator[str]:
+def _describe_settings(opened: OpenedTerms) -> Iterator[str]:
     """The parameters that every question is held to, besides those that the page tells elsewhere."""
     method = opened.method
     for name, one in method.parameters().items():
         value = method.get_params()[name]
         if not one.parameter.section and value is not None:
-            yield f"{name} = {quote(write_value(value))}: {one.parameter.about.replace('None: ', 'without it: ')}"
+            yield f"{name} = {_quote(_write_value(value))}: {one.parameter.about.replace('None: ', 'without it: ')}"
 
 
-def describe_participants(opened: OpenedTerms, policy: Policy | None) -> list[str]:
+def _describe_participants(opened: OpenedTerms, policy: Policy | None) -> list[str]:
     """Who is asked; under masks with the keys that the masks are made with, which the policy pins."""
     participants = opened.terms.participants
     if opened.method.way_out.by_site:
-        names = ", ".join(map(quote, participants))
-        return [f"{count(len(participants), 'hospital')} at most: {names}."]
-    lines = [f"{count(len(participants), 'hospital')}, all of them or none:"]
+        names = ", ".join(map(_quote, participants))
+        return [f"{_count(len(participants), 'hospital')} at most: {names}."]
+    lines = [f"{_count(len(participants), 'hospital')}, all of them or none:"]
     for name, key in zip(participants, opened.terms.identities, strict=True):
         pin = None if policy is None else policy.peers.get(name)
         other = pin is not None and not has_fingerprint(key, pin)
         lines.append(
-            f"{quote(name)}, {fingerprint(key)}{', NOT the key that the policy pins' if other else ''}"
+            f"{_quote(name)}, {fingerprint(key)}{', NOT the key that the policy pins' if other else ''}"
         )
     return lines
 
 
-def describe_worst_case(opened: OpenedTerms, ledger: Ledger) -> list[str]:
+def _describe_worst_case(opened: OpenedTerms, ledger: Ledger) -> list[str]:
     """What can come of it for patients, whatever the house does with what it gets."""
     release, others = opened.method.way_out, max(0, len(opened.terms.participants) - 1)
     colluders = opened.terms.colluders or 0
@@ -345,7 +381,7 @@ def describe_worst_case(opened: OpenedTerms, ledger: Ledger) -> list[str]:
         return list(opened.method.worst_case)
     if release.by_site and release.bounded:
         return [
-            say_factor("the reports", opened, ledger),
+            _say_factor("the reports", opened, ledger),
             "That holds whoever sides with whom, for what is true of a patient; that the patient is there is seen.",
         ]
     if release.by_site:
@@ -355,9 +391,9 @@ def describe_worst_case(opened: OpenedTerms, ledger: Ledger) -> list[str]:
         )
         if opened.price is None:
             return [handed_over]
-        return [handed_over, say_factor("what is asked with noise", opened, ledger)]
+        return [handed_over, _say_factor("what is asked with noise", opened, ledger)]
     side = "sides" if colluders == 1 else "side"
-    circle = f"at most {colluders} of the {count(others, 'other hospital')} {side} with the house"
+    circle = f"at most {colluders} of the {_count(others, 'other hospital')} {side} with the house"
     if not release.bounded:
         worst = [
             "The house sees sums over all hospitals; whatever is marked above as this hospital's own, it sees as that. "
@@ -366,15 +402,15 @@ def describe_worst_case(opened: OpenedTerms, ledger: Ledger) -> list[str]:
             f"This hospital's own sums stay hidden as long as {circle}; if more do, treat this as handing them over.",
         ]
         if opened.price is not None:
-            worst.append(say_factor("what is asked with noise", opened, ledger))
+            worst.append(_say_factor("what is asked with noise", opened, ledger))
         return worst
     return [
-        say_factor("all that leaves", opened, ledger),
+        _say_factor("all that leaves", opened, ledger),
         f"That holds as long as {circle}; if more do, less noise is left to protect this hospital's patients.",
     ]
 
 
-def say_factor(what: str, opened: OpenedTerms, ledger: Ledger) -> str:
+def _say_factor(what: str, opened: OpenedTerms, ledger: Ledger) -> str:
     """What the price of a study means for a patient."""
     settings = ledger.settings
     price, chance = opened.price_in(settings.currency), ""
@@ -394,7 +430,7 @@ def say_factor(what: str, opened: OpenedTerms, ledger: Ledger) -> str:
     )
 
 
-def describe_price(study: StudyOverview, opened: OpenedTerms, ledger: Ledger) -> list[str]:
+def _describe_price(study: StudyOverview, opened: OpenedTerms, ledger: Ledger) -> list[str]:
     """The price at most, and what is left of the budget after it."""
     unbounded = not opened.method.way_out.bounded
     lines = []
@@ -408,20 +444,29 @@ def describe_price(study: StudyOverview, opened: OpenedTerms, ledger: Ledger) ->
     if opened.price is not None:
         what = "What is asked with noise costs" if unbounded else "It costs"
         balance = ledger.balance()
-        price, planned = opened.price_in(balance.currency), opened.method.plan().total * opened.terms.models
-        shown_price = say_price(opened.price, balance.delta) if price is None else say_amount(price, balance)
+        price, planned = opened.price_in(balance.currency), opened.planned_price
+        is_pure = study.is_pure
+        shown_price = (
+            _say_price(opened.price, balance.delta)
+            if price is None
+            else say_amount(price, balance, pure=is_pure)
+        )
         lines.append(f"{what} every patient of this hospital at most {shown_price}.")
         if opened.price != planned:
             but = "only" if opened.price > planned else "and not all of them would be answered"
-            lines.append(f"The method's questions cost {say_price(planned, balance.delta)} {but}.")
-        lines += describe_balance(balance, None if price is None else price - study.record.spent)
+            lines.append(f"The method's questions cost {_say_price(planned, balance.delta, is_pure)} {but}.")
+        if opened.total is not None:
+            lines.append(
+                f"With the studies that follow it: {_say_price(opened.total, balance.delta, is_pure)}."
+            )
+        lines += _describe_balance(balance, None if price is None else price - study.record.spent)
     if study.answers:
         cost = describe_cost(study, ledger.balance())
-        lines.append(f"{count(study.answers, 'answer')} left in it so far: {cost}.")
+        lines.append(f"{_count(study.answers, 'answer')} left in it so far: {cost}.")
     return lines
 
 
-def describe_balance(balance: Balance, cost: Fraction | None) -> list[str]:
+def _describe_balance(balance: Balance, cost: Fraction | None) -> list[str]:
     """What is left of the budget and of the month, before and after a cost in the ledger's currency; None where it
     cannot be charged to that."""
     if cost is None:
@@ -433,14 +478,14 @@ def describe_balance(balance: Balance, cost: Fraction | None) -> list[str]:
         lines = [f"No budget limits private answers; {after}."]
     else:
         by_default = " (which holds by default)" if balance.source == BY_DEFAULT else ""
-        lines = [f"{say_left(balance.left, cost, f'the budget{by_default}', balance.currency)}; {after}."]
+        lines = [f"{_say_left(balance.left, cost, f'the budget{by_default}', balance.currency)}; {after}."]
     if balance.month_left is not None:
         month = f"what {balance.month} may cost"
-        lines.append(f"{say_left(balance.month_left, cost, month, balance.currency)}.")
+        lines.append(f"{_say_left(balance.month_left, cost, month, balance.currency)}.")
     return lines
 
 
-def say_left(left: Fraction, cost: Fraction, of: str, currency: str) -> str:
+def _say_left(left: Fraction, cost: Fraction, of: str, currency: str) -> str:
     if cost > left:
         return (
             f"Of {of}, {currency} {shown(left)} is left: it does NOT fit, and what is beyond is not answered"
@@ -448,7 +493,7 @@ def say_left(left: Fraction, cost: Fraction, of: str, currency: str) -> str:
     return f"Of {of}, {currency} {shown(left)} is left now, and {currency} {shown(left - cost)} after it"
 
 
-def describe_policy(study: StudyOverview, opened: OpenedTerms, ledger: Ledger, policy: Policy) -> str:
+def _describe_policy(study: StudyOverview, opened: OpenedTerms, ledger: Ledger, policy: Policy) -> str:
     """What the policy makes of it by itself."""
     method = opened.method
     if method.release not in policy.modes:
@@ -464,35 +509,35 @@ def describe_policy(study: StudyOverview, opened: OpenedTerms, ledger: Ledger, p
     return f"A person decides: {reservation.replace('its policy', 'it')}."
 
 
-def describe_decision(study: StudyOverview, path: str) -> list[str]:
+def _describe_decision(study: StudyOverview, path: str) -> list[str]:
     record = study.record
     if record.status == WAITING or study.forged:
         if study.status == ENDED:
             return ["None was made before its last day."]
         about = f"{shlex.quote(path)} {study.short_id} --who NAME --why TEXT"
-        claimed = f"The file says {record.status} by {quote(record.who)}, but {NOT_SIGNED}. "
+        claimed = f"The file says {record.status} by {_quote(record.who)}, but {NOT_SIGNED}. "
         return [
             f"{claimed if study.forged else ''}None yet; either is signed, and entered in the ledger:",
             f"concilium studies agree {about}",
             f"concilium studies refuse {about}",
         ]
     when = "" if record.decided is None else f" on {record.decided:%Y-%m-%d %H:%M} UTC"
-    who = "the hospital's policy" if record.who == POLICY else quote(record.who)
+    who = "the hospital's policy" if record.who == POLICY else _quote(record.who)
     unchecked = study.forged is None and record.who != POLICY
-    lines = [f"{record.status.capitalize()} by {who}{when}: {quote(record.why)}."]
+    lines = [f"{record.status.capitalize()} by {who}{when}: {_quote(record.why)}."]
     return lines + (
         ["Whether the hospital signed that is shown where its identity can be read."] if unchecked else []
     )
 
 
-def say_days_left(opened: OpenedTerms) -> str:
+def _say_days_left(opened: OpenedTerms) -> str:
     left = (date.fromisoformat(opened.terms.ends) - today()).days
     if left <= 0:
         return "; that is today" if left == 0 else "; that day is over"
-    return f"; {count(left, 'day')} from today"
+    return f"; {_count(left, 'day')} from today"
 
 
-def section(label: str, paragraphs: Iterable[str], mark: str = "") -> list[str]:
+def _section(label: str, paragraphs: Iterable[str], mark: str = "") -> list[str]:
     """A label, and beside it its paragraphs, filled to the width of the page; an empty line below."""
     lines: list[str] = []
     for paragraph in paragraphs:
@@ -509,18 +554,18 @@ def section(label: str, paragraphs: Iterable[str], mark: str = "") -> list[str]:
     return [*(f"{name:{LABELS}}{line}".rstrip() for name, line in zip(beside, lines, strict=False)), ""]
 
 
-def quote(text: str) -> str:
+def _quote(text: str) -> str:
     """What a house wrote, with nothing in it that a terminal would obey, and no line of its own."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 
-def write_value(value: Any) -> str:
+def _write_value(value: Any) -> str:
     if isinstance(value, list | tuple | dict) and not value:
         return "none"
     if isinstance(value, list | tuple):
-        return ", ".join(map(write_value, value))
+        return ", ".join(map(_write_value, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def count(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

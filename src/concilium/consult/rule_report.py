@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from concilium.consult.report import FIGURES, make_environment
 from concilium.errors import ModelError
 from concilium.evaluation.rule_judgement import judge_vote
-from concilium.temporal.learning import LabelledWindows
-from concilium.temporal.rule_vote import RuleVote, cast_votes
+from concilium.temporal.learning import LabelledWindows, RuleVote, cast_votes
 from concilium.temporal.trajectories import draw_trajectories
 
 MOST_PICTURES = 5

@@ -1,12 +1,13 @@
-"""A sharing of codes as one page of HTML for the data steward who signs for it: what is protected, from whom and at
-what cost, what an attack finds, what is lost, and what stays open. It compares recorded with shared codes: it is the
-hospital's own.
+"""A sharing of codes as one page of HTML for the data steward who signs for it. Half a page says what leaves, what
+somebody learns who knows all but one entry, and who knows a patient, what was tried and what it cost. The evidence
+follows. It compares recorded with shared codes: it is the hospital's own.
 
 docs/methods.md, section 7.12.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ import markupsafe
 
 from concilium.codes.agreed_sharing import NOT_FOR_CARE
 from concilium.codes.block_response import BlockResponse
+from concilium.codes.sharing_parameters import SINCE_FIRST
 from concilium.codes.sharing_report import BLOT, PLAIN, CurvePoint, SharingReport, draw_curves
 from concilium.consult.report import make_environment
 from concilium.ledger.budgets import Balance
@@ -28,17 +30,20 @@ FOLDED = 12
 
 @dataclass(frozen=True)
 class SharingOccasion:
-    """By whom, to whom and how much of what the report is about; `balance` is what is left after it."""
+    """By whom, to whom and how much of what the report is about; `balance` is what is left after it, and `affordable`
+    the largest pure epsilon that it pays for (None: no cap)."""
 
     site: str
     card: Mapping[str, Any]
     balance: Balance
+    plan: str
+    source: str
     auxiliary: int
-    held_back: bool
     shared: int
     codes: int
     cut: int
     file: str
+    affordable: Fraction | None
 
 
 def render_sharing_page(report: SharingReport, occasion: SharingOccasion) -> str:
@@ -47,16 +52,12 @@ def render_sharing_page(report: SharingReport, occasion: SharingOccasion) -> str
     mechanism = sharing.mechanism_
     assert isinstance(mechanism, BlockResponse)
     describe = sharing.taxonomy.describe
-    precisions = zip(sharing.sensitive, report.measured.precisions, strict=True)
-    extension = sharing.extension_
-    leaks = zip(
-        sharing.sensitive,
-        extension.leakage_before,
-        extension.leakage_after,
-        extension.worst_before,
-        extension.worst_after,
-        strict=True,
-    )
+    by_code = report.measured.patients.by_code
+    judged = [
+        (code, describe(code), guessed, people)
+        for code, guessed, people in zip(sharing.sensitive, report.measured.precisions, by_code, strict=True)
+    ]
+    left = occasion.balance.left
     return (
         make_environment()
         .get_template("sharing_page.html.jinja")
@@ -75,28 +76,37 @@ def render_sharing_page(report: SharingReport, occasion: SharingOccasion) -> str
             price=float(sharing.price),
             factor=float(mechanism.inside / mechanism.elsewhere),
             max_events=sharing.max_events,
-            bounds=(sharing.gamma, sharing.gamma_max),
-            charged=say_charged(occasion),
-            left="no cap is set"
-            if occasion.balance.left is None
-            else f"{shown(occasion.balance.left)} is left",
-            currency=occasion.balance.currency,
+            price_factor=math.exp(min(float(sharing.price), 700.0)),
+            protected=len(sharing.protected_),
+            lengths=", ".join(map(str, sharing.lengths)),
+            since_first=sharing.dates == SINCE_FIRST,
+            shown_share=report.shown_share,
+            charged=_say_charged(occasion),
+            left="no cap is set" if left is None else _say_left(occasion, left),
             loss=loss,
             false_entries=round(loss.changed * report.events),
             false_sensitive=round(loss.false_sensitive * report.events),
             others=compare(report),
-            guesses=[(code, describe(code), one) for code, one in precisions if one.guesses or one.hidden],
-            leaks=[(code, *map(float, numbers)) for code, *numbers in leaks],
-            pictures=[markupsafe.Markup(picture) for picture in draw_pictures(report)],
+            guesses=[(code, title, one) for code, title, one, _ in judged if one.guesses or one.hidden],
+            people_by_code=[(code, title, one) for code, title, _, one in judged if one.having],
+            leaks=[(one, "" if one.teller is None else describe(one.teller)) for one in report.leaks],
+            pictures=[markupsafe.Markup(picture) for picture in _draw_pictures(report)],
             folded=FOLDED,
         )
     )
 
 
-def say_charged(occasion: SharingOccasion) -> str:
-    """What the ledger was charged, as the card has it: in rho, whatever its currency."""
+def _say_left(occasion: SharingOccasion, left: Fraction) -> str:
+    """What is left in the ledger's currency, and as the pure epsilon of a release that it pays for."""
+    pays = occasion.affordable
+    more = "" if pays is None else f", enough for one more release of epsilon = {float(pays):g}"
+    return f"{occasion.balance.currency} = {shown(left)} is left{more}"
+
+
+def _say_charged(occasion: SharingOccasion) -> str:
+    """What that is in the ledger's currency, where it is another."""
     cost = next((one["cost"] for one in occasion.card["releases"] if one["site"] == occasion.site), None)
-    return "nothing" if cost is None else f"rho = {shown(Fraction(cost))}"
+    return f" (rho = {shown(Fraction(cost))})" if cost and occasion.balance.currency == "rho" else ""
 
 
 def compare(report: SharingReport) -> list[dict[str, Any]]:
@@ -116,7 +126,7 @@ def compare(report: SharingReport) -> list[dict[str, Any]]:
     return rows
 
 
-def draw_pictures(report: SharingReport) -> list[str]:
+def _draw_pictures(report: SharingReport) -> list[str]:
     """Loss on sensitive codes, and the precision of the attack, over epsilon."""
     if not report.curves:
         return []

@@ -1,7 +1,7 @@
-"""Whether a hospital's table fits a study's dictionary, its own map and its own policy, looked at by the hospital.
+"""Whether a hospital's table fits a study's dictionary, its own map and its own policy, and a page of HTML about it.
 
-Nothing here leaves: what is found names values and counts patients, and is for those who may read the table anyway. A
-fault is what would be refused or read wrongly; what is odd may be meant.
+Protects: patients, from anyone but the hospital: findings and page name values and count patients, so they are for
+those who may read the table anyway. A fault would be refused or read wrongly; what is unusual may be meant.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+import markupsafe
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.consult.report import make_environment
 from concilium.errors import ConciliumError, MissingExtra, PolicyError, QueryError, RecordsError, nearest
+from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 from concilium.policy.constrain import explain_idle, say_held
 from concilium.policy.policy import Policy
-from concilium.protocol.cohort import View, identifies, present
-from concilium.protocol.schema import holds_measurements
-from concilium.records.cells import read_as_asked, read_as_numbers
+from concilium.protocol.cohort import View, holds_measurements, identifies, present
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.dictionary import Dictionary, DictionaryEntry
 from concilium.records.grammar import measure
-from concilium.records.query import Query
+from concilium.records.query import Query, read_as_asked, read_as_numbers
 from concilium.records.table import Records
 from concilium.records.units import convert
 
@@ -46,7 +47,7 @@ OTHER_UNITS = (
 
 
 @dataclass(frozen=True)
-class CheckFinding:
+class _CheckFinding:
     """What does not fit, or is odd, about a column (or, without one, about the table)."""
 
     level: Level
@@ -55,7 +56,7 @@ class CheckFinding:
 
 
 @dataclass(frozen=True)
-class ColumnCheck:
+class _ColumnCheck:
     """One column as the study will know it. `bars` are what a picture shows of it: names with numbers of patients, or
     for a number, with `ends`, patients between even steps from the first to the last."""
 
@@ -75,8 +76,8 @@ class TableCheck:
 
     name: str
     patients: int
-    columns: tuple[ColumnCheck, ...]
-    findings: tuple[CheckFinding, ...]
+    columns: tuple[_ColumnCheck, ...]
+    findings: tuple[_CheckFinding, ...]
     query: str = ""
     selected: int | None = None
 
@@ -84,7 +85,7 @@ class TableCheck:
     def fits(self) -> bool:
         return not any(one.level == "fault" for one in self.findings)
 
-    def about(self, column: str) -> list[CheckFinding]:
+    def about(self, column: str) -> list[_CheckFinding]:
         return [one for one in self.findings if one.column == column]
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,43 +157,43 @@ class TableUnderStudy:
         wanted = dict.fromkeys([*self.dictionary, *self.asked, *([self.target] if self.target else [])])
         return list(wanted) if self.dictionary or self.asked else list(self.records.names)
 
-    def _find_absent(self) -> Iterator[CheckFinding]:
+    def _find_absent(self) -> Iterator[_CheckFinding]:
         for name in self._wanted:
             if name in self.problems:
-                yield CheckFinding("fault", self.problems[name], name)
+                yield _CheckFinding("fault", self.problems[name], name)
             elif name not in self.records:
                 rest = [other for other in self.records.names if other not in self._wanted]
-                yield CheckFinding(
+                yield _CheckFinding(
                     "fault", f"is not in the table{nearest(name, rest) or ';'} map it from a column", name
                 )
         for name, problem in self.problems.items():
             if name not in self._wanted:
-                yield CheckFinding("odd", problem, name)
+                yield _CheckFinding("odd", problem, name)
         if self.dictionary:
             unknown = [name for name in self.records.names if name not in self._wanted]
             if unknown:
                 names = ", ".join(unknown[:SHOWN]) + (
                     f" and {len(unknown) - SHOWN} more" if len(unknown) > SHOWN else ""
                 )
-                yield CheckFinding("odd", f"not in the dictionary, and so no part of the study: {names}")
+                yield _CheckFinding("odd", f"not in the dictionary, and so no part of the study: {names}")
 
-    def _find_in_columns(self) -> Iterator[CheckFinding]:
+    def _find_in_columns(self) -> Iterator[_CheckFinding]:
         for name in self._wanted:
             if name not in self.records:
                 continue
             column, entry = self.records[name], self.dictionary.get(name)
             known = present(self.records, name)
             if not known.any():
-                yield CheckFinding("fault" if entry else "odd", "is missing for everyone", name)
+                yield _CheckFinding("fault" if entry else "odd", "is missing for everyone", name)
                 continue
             absent = 1 - float(known.mean())
             if absent > MANY_MISSING:
-                yield CheckFinding("odd", f"is missing for {absent:.0%} of the patients", name)
+                yield _CheckFinding("odd", f"is missing for {absent:.0%} of the patients", name)
             if len(known) > 1 and _is_constant(column):
-                yield CheckFinding("odd", f"is the same for everyone ({say_held(column)})", name)
+                yield _CheckFinding("odd", f"is the same for everyone ({say_held(column)})", name)
             if isinstance(column, Coded) and holds_measurements(column):
-                yield CheckFinding(
-                    "fault", f"holds numbers and {say_odd_texts(column)}: name what is missing", name
+                yield _CheckFinding(
+                    "fault", f"holds numbers and {_say_odd_texts(column)}: name what is missing", name
                 )
             if entry is not None and entry.type == "number":
                 yield from _find_outside(name, read_as_numbers(column), entry)
@@ -204,25 +205,25 @@ class TableUnderStudy:
             return {label(value) for value in self.values[name]}
         return set() if entry is None else set(entry.values)
 
-    def _find_in_rows(self) -> Iterator[CheckFinding]:
+    def _find_in_rows(self) -> Iterator[_CheckFinding]:
         # Of the two halves of a hash only the first tells equal rows apart.
         alike = len(self.records) - len(np.unique(self.records.tell_apart()[1]))
         if alike:
             rows = "1 row says" if alike == 1 else f"{alike} rows say"
-            yield CheckFinding(
+            yield _CheckFinding(
                 "odd", f"{rows} the same as an earlier one in every column: is a patient there twice?"
             )
 
-    def _constrain(self) -> tuple[View | None, list[CheckFinding]]:
+    def _constrain(self) -> tuple[View | None, list[_CheckFinding]]:
         try:
             view = View(self.records, self.policy, STAND_IN_SECRET)
         except (PolicyError, RecordsError) as error:
-            return None, [CheckFinding("fault", f"the policy does not fit: {error}")]
+            return None, [_CheckFinding("fault", f"the policy does not fit: {error}")]
         graphs = self.policy.graphs(STAND_IN_SECRET)
         idle = [] if graphs is None else explain_idle(self.records, graphs, view.idle)
-        return view, [CheckFinding("odd", f"the policy's {sentence}") for sentence in idle]
+        return view, [_CheckFinding("odd", f"the policy's {sentence}") for sentence in idle]
 
-    def _find_hidden(self, view: View) -> Iterator[CheckFinding]:
+    def _find_hidden(self, view: View) -> Iterator[_CheckFinding]:
         for name in self._wanted if self.dictionary or self.asked else ():
             if name in view.hidden:
                 why = view.hidden[name]
@@ -230,11 +231,11 @@ class TableUnderStudy:
                 hint = (
                     f', since nearly every patient has another; if it does not, [release] allow = ["{name}"]'
                 )
-                yield CheckFinding(
+                yield _CheckFinding(
                     "fault", f"does not exist for the study: {why}{hint if found else ''}", name
                 )
 
-    def _select(self, view: View) -> tuple[int | None, list[CheckFinding]]:
+    def _select(self, view: View) -> tuple[int | None, list[_CheckFinding]]:
         """How many patients the query leaves, of those whom the policy does."""
         try:
             query = Query.parse(self.query)
@@ -242,39 +243,39 @@ class TableUnderStudy:
             stated = all(records[name].by_itself for name in query.attributes if name in records)
             mask = query.mask(read_as_asked(records, query) if stated else records)
         except QueryError as error:
-            return None, [CheckFinding("fault", f"the query does not fit: {error}")]
+            return None, [_CheckFinding("fault", f"the query does not fit: {error}")]
         if self.target and self.target in view.records:
             mask = mask & present(view.records, self.target)
         selected = int(mask.sum())
         if selected < self.policy.minimum_patients:
             least = self.policy.minimum_patients
             return selected, [
-                CheckFinding(
+                _CheckFinding(
                     "fault",
                     f"the query leaves {selected} patients, and the policy answers about {least} at least",
                 )
             ]
         return selected, []
 
-    def _look(self, name: str) -> ColumnCheck:
+    def _look(self, name: str) -> _ColumnCheck:
         column, entry = self.records[name], self.dictionary.get(name)
         known = int(present(self.records, name).sum())
         shape = (name, entry, known, len(column) - known)
         if isinstance(column, Numbers):
             numbers = column.numbers[np.isfinite(column.numbers)]
             if not numbers.size:
-                return ColumnCheck(*shape, "missing for everyone")
+                return _ColumnCheck(*shape, "missing for everyone")
             low, first, middle, third, high = np.quantile(numbers, [0, 0.25, 0.5, 0.75, 1])
             counts, _ = np.histogram(
                 numbers, bins=BINS, range=(low, high) if low < high else (low - 0.5, high + 0.5)
             )
             summary = f"median {middle:.4g} ({first:.4g} to {third:.4g}), all from {low:.4g} to {high:.4g}"
             ends = (float(low), float(high))
-            return ColumnCheck(*shape, summary, tuple(("", int(count)) for count in counts), ends)
+            return _ColumnCheck(*shape, summary, tuple(("", int(count)) for count in counts), ends)
         counts = np.bincount(column.codes, minlength=len(column.values) + 1)[1:]
         places = np.argsort(-counts, kind="stable")[:MOST_BARS]
         bars = tuple((label(column.values[place]), int(counts[place])) for place in places if counts[place])
-        return ColumnCheck(*shape, say_held(column), bars)
+        return _ColumnCheck(*shape, say_held(column), bars)
 
 
 def _is_constant(column: Column) -> bool:
@@ -284,13 +285,13 @@ def _is_constant(column: Column) -> bool:
     return int(np.count_nonzero(np.bincount(column.codes, minlength=1)[1:])) == 1
 
 
-def say_odd_texts(column: Coded) -> str:
+def _say_odd_texts(column: Coded) -> str:
     """The texts among numbers."""
     odd = [label(value) for value in column.values if np.isnan(measure(value))]
     return ", ".join(map(repr, odd[:SHOWN]))
 
 
-def _find_unlisted(name: str, column: Column, listed: set[str]) -> Iterator[CheckFinding]:
+def _find_unlisted(name: str, column: Column, listed: set[str]) -> Iterator[_CheckFinding]:
     """Values of a code that nobody expects."""
     if not listed or isinstance(column, Numbers):
         return
@@ -304,12 +305,12 @@ def _find_unlisted(name: str, column: Column, listed: set[str]) -> Iterator[Chec
         return
     total = sum(count for count, _ in unlisted)
     names = ", ".join(
-        f"{shorten(value)!r} ({count})" for count, value in sorted(unlisted, reverse=True)[:SHOWN]
+        f"{_shorten(value)!r} ({count})" for count, value in sorted(unlisted, reverse=True)[:SHOWN]
     )
-    known = ", ".join(shorten(value) for value in sorted(listed)[:SHOWN])
+    known = ", ".join(_shorten(value) for value in sorted(listed)[:SHOWN])
     more = f" and {len(unlisted) - SHOWN} more" if len(unlisted) > SHOWN else ""
     none = " and none of those listed" if total == int(counts.sum()) else ""
-    yield CheckFinding(
+    yield _CheckFinding(
         "fault",
         f"has values that are not listed: {names}{more}{none}; listed are {known}; recode "
         "them in the map, or name them as missing",
@@ -317,12 +318,12 @@ def _find_unlisted(name: str, column: Column, listed: set[str]) -> Iterator[Chec
     )
 
 
-def shorten(value: str) -> str:
+def _shorten(value: str) -> str:
     """A value as a sentence can hold it."""
     return value if len(value) <= LONGEST else f"{value[:LONGEST]}..."
 
 
-def _find_outside(name: str, numbers: NDArray[np.float64], entry: DictionaryEntry) -> Iterator[CheckFinding]:
+def _find_outside(name: str, numbers: NDArray[np.float64], entry: DictionaryEntry) -> Iterator[_CheckFinding]:
     """Numbers that are not plausible; where many are, perhaps another unit."""
     if entry.range is None:
         return
@@ -336,21 +337,21 @@ def _find_outside(name: str, numbers: NDArray[np.float64], entry: DictionaryEntr
     if share <= MANY_OUTSIDE:
         some = ", ".join(f"{number:g}" for number in np.unique(outside)[:SHOWN])
         number = "1 patient" if outside.size == 1 else f"{outside.size} patients"
-        yield CheckFinding("odd", f"is not plausible for {number} ({some}); {plausible}", name)
+        yield _CheckFinding("odd", f"is not plausible for {number} ({some}); {plausible}", name)
         return
     median = float(np.median(known))
-    units = find_units(median, entry)
+    units = _find_units(median, entry)
     hint = "is it another unit, or a code for missing?"
     if units:
         hint = f'it would be, if this were {" or ".join(units)}: say so in the map, unit = "{units[0]}"'
-    yield CheckFinding(
+    yield _CheckFinding(
         "fault",
         f"is not plausible for {share:.0%} of the patients: the median is {median:.4g}, and {plausible}; {hint}",
         name,
     )
 
 
-def find_units(median: float, entry: DictionaryEntry) -> list[str]:
+def _find_units(median: float, entry: DictionaryEntry) -> list[str]:
     """Units in which a median would be plausible."""
     if not entry.unit or entry.range is None:
         return []
@@ -369,3 +370,82 @@ def find_units(median: float, entry: DictionaryEntry) -> list[str]:
         ):
             found.append(unit)
     return found[:3]
+
+
+WIDTH, TALL, BAR = 320, 60, 16
+NAMES = 120
+PLAUSIBLE = "#e3f1ea"
+
+
+def render_check(checks: Sequence[TableCheck], title: str) -> str:
+    """The page of some tables' checks."""
+    tables = [
+        {
+            "check": check,
+            "columns": [
+                {
+                    "column": column,
+                    "findings": check.about(column.name),
+                    "picture": markupsafe.Markup(_draw_column(column)) if column.bars else "",
+                }
+                for column in check.columns
+            ],
+        }
+        for check in checks
+    ]
+    return make_environment().get_template("check_page.html.jinja").render(title=title, tables=tables)
+
+
+def _draw_column(column: _ColumnCheck) -> str:
+    """How many patients have what: a histogram of a number, its plausible range behind it, or a bar for each value."""
+    return _draw_numbers(column, *column.ends) if column.ends is not None else _draw_values(column)
+
+
+def _draw_numbers(column: _ColumnCheck, low: float, high: float) -> str:
+    most = max(count for _, count in column.bars)
+    first, last = (low, high) if low < high else (low - 0.5, high + 0.5)
+    begin, end = first, last
+    plausible = None if column.entry is None else column.entry.range
+    if plausible is not None:
+        begin, end = min(first, plausible[0]), max(last, plausible[1])
+
+    def place(value: float) -> float:
+        return WIDTH * (value - begin) / (end - begin)
+
+    parts = []
+    if plausible is not None:
+        x, width = place(plausible[0]), place(plausible[1]) - place(plausible[0])
+        parts.append(f'<rect x="{x:.1f}" y="0" width="{width:.1f}" height="{TALL}" fill="{PLAUSIBLE}"/>')
+    step = (last - first) / len(column.bars)
+    for number, (_, count) in enumerate(column.bars):
+        x = place(first + number * step)
+        height = TALL * count / most
+        wide = max(place(first + step) - place(first) - 1, 1.5)
+        parts.append(
+            f'<rect x="{x:.1f}" y="{TALL - height:.1f}" width="{wide:.1f}" height="{height:.1f}" fill="{COLOURS[0]}">'
+            f"<title>{count:,} patients</title></rect>"
+        )
+    parts.append(f'<line x1="0" y1="{TALL}" x2="{WIDTH}" y2="{TALL}" stroke="{RULE}"/>')
+    for value, anchor in ((begin, "start"), (end, "end")):
+        x = place(value)
+        parts.append(
+            f'<text x="{x:.1f}" y="{TALL + 14}" text-anchor="{anchor}" fill="{SOFT}">{value:.4g}</text>'
+        )
+    return draw_frame(f"Patients by {column.name}", parts, WIDTH, TALL + 18)
+
+
+def _draw_values(column: _ColumnCheck) -> str:
+    most = max(count for _, count in column.bars)
+    listed = {} if column.entry is None else column.entry.values
+    parts = []
+    for number, (name, count) in enumerate(column.bars):
+        y = number * BAR
+        width = max((WIDTH - NAMES - 50) * count / most, 1)
+        colour = COLOURS[1] if listed and name not in listed else COLOURS[0]
+        text = name if len(name) <= 16 else name[:15] + "…"
+        parts.append(f'<text x="{NAMES - 6}" y="{y + 12}" text-anchor="end">{element_text(text)}</text>')
+        parts.append(
+            f'<rect x="{NAMES}" y="{y + 2}" width="{width:.1f}" height="{BAR - 4}" fill="{colour}"/>'
+        )
+        parts.append(f'<text x="{NAMES + width + 5:.1f}" y="{y + 12}" fill="{SOFT}">{count:,}</text>')
+    return draw_frame(f"Patients by {column.name}", parts, WIDTH, len(column.bars) * BAR + 4)

@@ -24,27 +24,29 @@ from concilium.evaluation.leave_out import (
 )
 from concilium.models.recalibration import adapt_shares, fit_classes, fit_numbers, move_decision
 from concilium.models.threshold import choose
-from concilium.policy.policy import Policy
+from concilium.policy.policy import Policy, WorkLimits
 from concilium.protocol.held_out import SIMULATION_KEY
 from concilium.protocol.house import House
 from concilium.protocol.site import Site
-from concilium.records.table import Coded, Records, Value, label
+from concilium.records.columns import Coded, Value, label
+from concilium.records.table import Records
 
 FOLDS = 10
+AS_ANYWHERE = WorkLimits()
 
 
-def open_at_home(name: str, records: Records) -> Site:
+def _open_at_home(name: str, records: Records, work: WorkLimits = AS_ANYWHERE) -> Site:
     """A site that tells its own hospital everything."""
-    policy = Policy(minimum_patients=0, differencing=False, allow=records.names)
+    policy = Policy(minimum_patients=0, differencing=False, allow=records.names, work=work)
     return Site(name, records, policy, division_key=SIMULATION_KEY)
 
 
 def fit_alone(make: Callable[[], M], site: str, records: Records) -> M:
     """The model of one hospital's patients."""
-    return make().fit(House([open_at_home(site, records)]))
+    return make().fit(House([_open_at_home(site, records)]))
 
 
-def deal_patients(
+def _deal_patients(
     outcomes: Sequence[Value | None], folds: int, site: str, division: str = ""
 ) -> NDArray[np.intp]:
     """For each patient the fold that predicts him: class by class, in the order of the SHA-256 of division, site and
@@ -69,24 +71,27 @@ def cross_validate(
     classes: Sequence[Value],
     division: str = "",
     folds: int = FOLDS,
+    work: WorkLimits = AS_ANYWHERE,
 ) -> Predictions | None:
     """What a hospital's own models say of its own patients, each predicted by a model of the other nine tenths.
 
-    None where there are fewer patients than folds: such a hospital has no model of its own to speak of.
+    None where there are fewer patients than folds: such a hospital has no model of its own to speak of. `work` is what
+    learning may take at each of the sites, as many as folds, that hold its patients meanwhile.
     """
     method = make()
     patients = select_patients(method, records)
     if len(patients) < folds:
         return None
-    fold_of = deal_patients(patients.values(method.target), folds, site, division)
+    fold_of = _deal_patients(patients.values(method.target), folds, site, division)
     parts = {f"part {number}": patients.take(fold_of == number) for number in range(folds)}
-    at_home = {name: open_at_home(name, part) for name, part in parts.items()}
+    at_home = {name: _open_at_home(name, part, work) for name, part in parts.items()}
 
     def open_house(fold: Fold | None) -> House:
         if fold is None:
             return House(list(at_home.values()))
         # What cannot share a conversation learns from one table: rules made of a tenth are not the hospital's own.
-        return House([open_at_home(site, patients.take(fold_of != list(parts).index(fold.left_out[0])))])
+        rest = patients.take(fold_of != list(parts).index(fold.left_out[0]))
+        return House([_open_at_home(site, rest, work)])
 
     splits = leave_sites_out({name: len(part) for name, part in parts.items()})
     fold_models = learn_folds(make, splits, open_house)
@@ -104,7 +109,7 @@ def adapt_in_folds(
     what was fitted to the other nine tenths; where these are too few, the model stays as it is."""
     if len(said.truth) < folds:
         return said
-    fold_of = deal_patients(said.truth, folds, said.site, division)
+    fold_of = _deal_patients(said.truth, folds, said.site, division)
     if not said.classes:
         received, truth = (np.array([float(v) for v in values]) for values in (said.predicted, said.truth))
         numbers = received.copy()

@@ -6,6 +6,7 @@ hospitals' own eyes, or for simulations. Attacks here protect nobody, so that th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -13,19 +14,65 @@ from typing import Any
 import msgspec
 
 from concilium.errors import ModelError
-from concilium.evaluation.advantage_bound import AdvantageBound, find_bound
-from concilium.evaluation.attack_figures import (
+from concilium.evaluation.attacks import (
+    LEAST_SHADOWS,
     RESAMPLES,
     AttackFigures,
+    AttributeFigures,
     Estimate,
+    Make,
+    attack_attribute,
+    attack_with_shadows,
     measure_threshold_attack,
 )
-from concilium.evaluation.attribute_attack import AttributeFigures, attack_attribute
-from concilium.evaluation.audited_patients import AuditedPatients
-from concilium.evaluation.responses import observe
-from concilium.evaluation.shadow_attack import LEAST_SHADOWS, Make, attack_with_shadows
+from concilium.evaluation.audited_patients import AuditedPatients, observe
 from concilium.models.method import Method
+from concilium.privacy.accounting import epsilon_from_rho
+from concilium.protocol.card import Card
 from concilium.protocol.releases import find_release
+from concilium.registry import RELEASES
+
+
+class _AdvantageBound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The most that TPR - FPR of any attack can be: `by_epsilon` from epsilon and delta, `least` the best known of rho.
+
+    An attacker tells a model of some patients from the same with one patient more. By (epsilon, delta), TPR - FPR is at
+    most (e^epsilon - 1 + 2 delta) / (e^epsilon + 1) (Kairouz, Oh, Viswanath: The Composition Theorem for Differential
+    Privacy, 2015). The KL divergence of a rho-zCDP release is at most rho, so its total variation is at most
+    sqrt(rho / 2) (Pinsker) and sqrt(1 - e^-rho) (Bretagnolle and Huber). An attacker who knows that a member would
+    otherwise have been replaced by another patient counts rho four times.
+    """
+
+    rho: str
+    epsilon: float
+    delta: str
+    by_epsilon: float
+    least: float
+
+
+def _bound_advantage(rho: Fraction, delta: Fraction | str) -> _AdvantageBound:
+    """The most that an attacker can gain on a release of this price."""
+    epsilon = epsilon_from_rho(rho, delta)
+    by_epsilon = _bound_by(epsilon, float(Fraction(delta)))
+    divergence = float(rho)
+    least = min(by_epsilon, math.sqrt(divergence / 2), math.sqrt(-math.expm1(-divergence)))
+    return _AdvantageBound(str(rho), epsilon, str(delta), by_epsilon, least)
+
+
+def _bound_by(epsilon: float, delta: float) -> float:
+    """(e^epsilon - 1 + 2 delta) / (e^epsilon + 1)."""
+    return min(1.0, math.tanh(epsilon / 2) + 2 * delta / (math.exp(min(epsilon, 700.0)) + 1))
+
+
+def _find_bound(card: Card, delta: Fraction | str) -> _AdvantageBound | None:
+    """The bound of the hospital whose patients paid most; None where something was released without a price."""
+    if not RELEASES[card.release].bounded or any(release.cost is None for release in card.releases):
+        return None
+    paid: dict[str, Fraction] = {}
+    for release in card.releases:
+        paid[release.site] = paid.get(release.site, Fraction(0)) + Fraction(release.cost or 0)
+    return _bound_advantage(max(paid.values()), delta) if paid else None
+
 
 DELTA = "1e-6"
 FEW = 300
@@ -53,7 +100,7 @@ class Audit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     membership: dict[str, AttackFigures]
     shadows: int
     attribute: AttributeFigures | None
-    bound: AdvantageBound | None
+    bound: _AdvantageBound | None
 
     def to_dict(self) -> dict[str, Any]:
         """The audit as plain JSON values, with what it means in words."""
@@ -109,16 +156,16 @@ def audit_model(
         membership=membership,
         shadows=shadows,
         attribute=guessed,
-        bound=find_bound(model.card, delta),
+        bound=_find_bound(model.card, delta),
     )
 
 
 def say_meaning(audit: Audit) -> list[str]:
     """What the figures mean, and what they do not, in sentences."""
-    sentences = [say_attack(MEMBERSHIP[name], figures) for name, figures in audit.membership.items()]
+    sentences = [_say_attack(MEMBERSHIP[name], figures) for name, figures in audit.membership.items()]
     if audit.attribute is not None:
-        sentences += say_guesses(audit.attribute)
-    sentences.append(say_bound(audit))
+        sentences += _say_guesses(audit.attribute)
+    sentences.append(_say_bound(audit))
     if min(audit.about) < FEW:
         sentences.append(
             f"With {min(audit.about)} patients in the smaller group intervals are wide: more patients tell more."
@@ -139,25 +186,28 @@ def say_meaning(audit: Audit) -> list[str]:
     return sentences
 
 
-def say_attack(name: str, figures: AttackFigures) -> str:
+def _say_attack(name: str, figures: AttackFigures) -> str:
     """Whether members were told from others."""
     advantage, auc = figures.advantage, figures.auc
     signs = []
     if auc.low > 0.5:
         signs.append(f"a member scores above another patient in {auc.value:.1%} of pairs")
     if advantage.low > 0:
-        signs.append(f"TPR - FPR is {say_estimate(advantage)}")
+        signs.append(f"TPR - FPR is {_say_estimate(advantage)}")
     for alarms, estimate in figures.found.items():
         share = float(alarms)
         # What a handful of false alarms says is chance.
         if estimate is not None and estimate.low > share and share * figures.others >= LEAST_ALARMS:
             signs.append(f"{estimate.value:.1%} of the members are found at {share:.1%} false alarms")
     if not signs:
-        return f"{name}: members were not told from others better than by chance (TPR - FPR {say_estimate(advantage)})."
+        return (
+            f"{name}: members were not told from others better than by chance "
+            f"(TPR - FPR {_say_estimate(advantage)})."
+        )
     return f"{name}: members can be told from others better than by chance: {'; '.join(signs)}."
 
 
-def say_guesses(figures: AttributeFigures) -> list[str]:
+def _say_guesses(figures: AttributeFigures) -> list[str]:
     """What of an attribute was inferred because of membership, and what the population says."""
     guesses = figures.guesses
     best = max(("model", "both"), key=lambda name: guesses[name].members.value)
@@ -174,18 +224,18 @@ def say_guesses(figures: AttributeFigures) -> list[str]:
     if because:
         gain = max((gains[name] for name in because), key=lambda one: one.value)
         sentences.append(
-            f"Guesses with the model are right more often of members than of others, by {say_estimate(gain)}: so much "
+            f"Guesses with the model are right more often of members than of others, by {_say_estimate(gain)}: so much "
             "is inferred because they were members."
         )
     else:
         sentences.append(
             "Guesses with the model are right about as often of members as of others "
-            f"({say_estimate(gains[best])}): what it gives away is what it says of the population."
+            f"({_say_estimate(gains[best])}): what it gives away is what it says of the population."
         )
     return sentences
 
 
-def say_bound(audit: Audit) -> str:
+def _say_bound(audit: Audit) -> str:
     """What privacy allows any attacker, beside what was measured."""
     bound = audit.bound
     if bound is None:
@@ -203,7 +253,7 @@ def say_bound(audit: Audit) -> str:
     )
 
 
-def say_estimate(estimate: Estimate, signed: bool = True) -> str:
+def _say_estimate(estimate: Estimate, signed: bool = True) -> str:
     """A figure with its interval."""
     form = "+.3f" if signed else ".3f"
     return f"{estimate.value:{form}} ({estimate.low:{form}} to {estimate.high:{form}})"

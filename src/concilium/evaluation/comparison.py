@@ -3,25 +3,104 @@
 `local` is ten-fold cross-validation inside each hospital, `federated` the model of all other hospitals without their
 records, `adapted` the same with an intercept, and perhaps a slope, of the hospital's own (in the same ten folds: nobody
 is predicted by what was fitted to him), `pooled` the model of the table that nobody holds, `donor` the model borrowed
-from one other hospital. Hospitals too small for a model of their own are told apart, as in the thesis' tables: their
-patients are not counted under `local`. Only what is measured on the same patients is compared. A number that is
-predicted is never quite right: there the mean absolute error takes the place of the patients who are wrongly diagnosed.
+from one other hospital (donors.py). Hospitals too small for a model of their own are told apart, as in the thesis'
+tables: their patients are not counted under `local`. Only what is measured on the same patients is compared. A number
+that is predicted is never quite right: there the mean absolute error takes the place of wrong diagnoses.
+
+Is one model better than another? A weighted t interval (docs/methods.md, section 1.16). With d_i the difference of two
+error rates in fold i of k and n_i the patients measured there, the mean is weighted by w_i = n_i / sum n, its variance
+is sum w_i (d_i - mean)^2 / (k - 1), and the interval takes Student's t with k - 1 degrees of freedom. That is exact
+where the d_i are normal with variance in proportion to 1 / n_i. Two limits: folds that learn from mostly the same
+patients are not independent, so the interval is somewhat too narrow (Bengio and Grandvalet, JMLR 5, 2004); and the
+thesis takes the one-sided quantile of t: what its Table 6.11 calls 95 % is 90 % here, where both sides count.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from concilium.errors import StudyError
 from concilium.evaluation.alone import adapt_in_folds, cross_validate, fit_alone, pool
-from concilium.evaluation.donors import Donors
+from concilium.evaluation.donors import Ranking, count_own, describe
 from concilium.evaluation.folds import M
-from concilium.evaluation.intervals import estimate_difference
 from concilium.evaluation.leave_out import Predictions, complete, figures, predict_at
-from concilium.records.table import Records, Value
+from concilium.records.columns import Value
+from concilium.records.table import Records
+
+HALVINGS = 80
+
+
+class _Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A weighted mean difference, its standard error, and where it lies with this confidence."""
+
+    mean: float
+    error: float
+    low: float
+    high: float
+    folds: int
+    confidence: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f})"
+
+
+def estimate_difference(
+    differences: Sequence[float], patients: Sequence[int], confidence: float = 0.95
+) -> _Interval:
+    """The interval of a mean difference over folds, each weighted by its patients; folds without any do not count."""
+    if len(differences) != len(patients):
+        raise StudyError("every fold needs both a difference and its number of patients")
+    if not 0 < confidence < 1:
+        raise StudyError(f"the confidence must be between 0 and 1; got {confidence!r}")
+    folds = [(d, n) for d, n in zip(differences, patients, strict=True) if n > 0]
+    if len(folds) < 2:
+        raise StudyError("an interval needs at least two folds with patients")
+    everyone = sum(n for _, n in folds)
+    mean = math.fsum(d * n for d, n in folds) / everyone
+    spread = math.fsum(n * (d - mean) ** 2 for d, n in folds) / everyone
+    error = math.sqrt(spread / (len(folds) - 1))
+    half = t_quantile(confidence, len(folds) - 1) * error
+    return _Interval(mean, error, mean - half, mean + half, len(folds), confidence)
+
+
+def t_quantile(confidence: float, freedom: int) -> float:
+    """The t that a Student variable exceeds in size with probability 1 - confidence."""
+    low, high = 0.0, math.pi / 2
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if _probability_within(middle, freedom) < confidence:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(freedom) * math.tan((low + high) / 2)
+
+
+def _probability_within(angle: float, freedom: int) -> float:
+    """P(|T| < t) at t = sqrt(freedom) tan(angle): finite sums for whole degrees of freedom (Abramowitz and Stegun,
+    26.7.3 and 26.7.4)."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    if freedom % 2:
+        total, term = 0.0, cosine
+        for step in range(2, freedom, 2):
+            total += term
+            term *= cosine**2 * step / (step + 1)
+        return 2 / math.pi * (angle + sine * total)
+    total, term = 0.0, 1.0
+    for step in range(1, freedom, 2):
+        total += term
+        term *= cosine**2 * step / (step + 1)
+    return sine * total
+
 
 # For each way of learning and each site what it said of the site's patients; None where it had nothing to say.
 Ways = Mapping[str, Mapping[str, Predictions | None]]
@@ -65,14 +144,17 @@ def learn_in_every_way(
         )
     if positive is None:
         return ways, "donors are ranked by positive patients, and the study names no positive class"
-    donors = Donors(make, positive=positive, division=division).fit(tables, local)
-    if not donors.donors_:
-        return ways, donors.why_none()
+    own = {site: count_own(said, positive) for site, said in local.items() if said is not None}
+    ranking = Ranking(tuple(describe(site, counts) for site, counts in own.items()))
+    if not ranking.donors:
+        return ways, ranking.why_none()
     # The only donor there is has nobody to borrow from.
+    lent = {site: next(iter(ranking.others(site)), None) for site in tables}
+    models = {donor: fit_alone(make, donor, tables[donor]) for donor in {*lent.values()} if donor is not None}
     ways["donor"] = {
-        site: predict(site, donors.model_for(site)) if donors.others(site) else None for site in tables
+        site: None if donor is None else predict(site, models[donor]) for site, donor in lent.items()
     }
-    return ways, [msgspec.to_builtins(donor) for donor in donors.donors_]
+    return ways, [msgspec.to_builtins(donor) for donor in ranking.donors]
 
 
 def learn_alone_and_pooled(
@@ -115,13 +197,13 @@ def compare(ways: Ways, positive: Value | None) -> dict[str, Any]:
         "sites": {
             site: {
                 "patients": max(len(o.truth) for row in ways.values() if (o := row.get(site)) is not None),
-                **{way: None if (o := row.get(site)) is None else miss(o) for way, row in ways.items()},
+                **{way: None if (o := row.get(site)) is None else _miss(o) for way, row in ways.items()},
             }
             for site in sites
             if any(row.get(site) is not None for row in ways.values())
         },
         "intervals": {
-            way: contrast(row, ways["federated"]) for way, row in ways.items() if way != "federated"
+            way: _contrast(row, ways["federated"]) for way, row in ways.items() if way != "federated"
         },
     }
 
@@ -132,29 +214,29 @@ def tally(predictions: Sequence[Predictions], positive: Value | None) -> dict[st
     metrics = figures(predictions, positive) if predictions else {}
     if predictions and not predictions[0].classes:
         return {"patients": patients, **metrics}
-    return {"patients": patients, "wrong": sum(map(wrong, predictions)), **metrics}
+    return {"patients": patients, "wrong": sum(map(_wrong, predictions)), **metrics}
 
 
-def miss(predictions: Predictions) -> int | float | None:
+def _miss(predictions: Predictions) -> int | float | None:
     """By what a site's patients are missed: how many wrongly diagnosed, or the mean absolute error."""
-    return wrong(predictions) if predictions.classes else figures([predictions], None)["mae"]
+    return _wrong(predictions) if predictions.classes else figures([predictions], None)["mae"]
 
 
-def error(predictions: Predictions) -> float:
+def _error(predictions: Predictions) -> float:
     """The share of patients wrongly diagnosed, or the mean absolute error."""
     return (
-        wrong(predictions) / len(predictions.truth)
+        _wrong(predictions) / len(predictions.truth)
         if predictions.classes
         else figures([predictions], None)["mae"] or 0.0
     )
 
 
-def wrong(predictions: Predictions) -> int:
+def _wrong(predictions: Predictions) -> int:
     """How many patients were given another class than theirs."""
     return sum(one != other for one, other in zip(predictions.truth, predictions.predicted, strict=True))
 
 
-def contrast(
+def _contrast(
     by_site: Mapping[str, Predictions | None], beside: Mapping[str, Predictions | None]
 ) -> dict[str, Any] | None:
     """The difference of errors, site by site, weighted by patients; None where fewer than two sites tell."""
@@ -162,7 +244,7 @@ def contrast(
     for site, predictions in by_site.items():
         other = beside.get(site)
         if predictions is not None and other is not None and predictions.truth:
-            differences.append(error(predictions) - error(other))
+            differences.append(_error(predictions) - _error(other))
             patients.append(len(predictions.truth))
     if len(patients) < 2:
         return None

@@ -2,8 +2,8 @@
 
 Leaving out a site asks how a model serves a hospital that had no part in it; a holdout asks how it serves the
 next patient of a hospital that had. All of this is a simulation's privilege: the records of the left-out site
-are at hand, and predictions are made and compared in this process, past any gate. Between real hospitals
-each would evaluate at home and release its figures through its own gate.
+are at hand, and predictions are made and compared in this process, past any gate. Real hospitals evaluate at home and
+release counts through their own gates (left_out_hospitals.py).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
-from concilium.evaluation.metrics import Figures, measure
-from concilium.evaluation.number_metrics import measure_numbers
+from concilium.evaluation.metrics import Figures, measure, measure_numbers
 from concilium.models.method import Method
 from concilium.models.threshold import Decided
 from concilium.protocol.cohort import numbers
 from concilium.protocol.schema import name_rest
+from concilium.records.columns import Coded, Value, label
 from concilium.records.query import Query
-from concilium.records.table import Coded, Records, Value, label
+from concilium.records.table import Records
 from concilium.trees.ensemble import deal_bands
 
 
@@ -63,14 +63,14 @@ class FoldResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def leave_sites_out(sizes: Mapping[str, int]) -> list[Fold]:
     """Every site left out once, in the order given."""
-    return leave_groups_out([(name,) for name in sizes])
+    return _leave_groups_out([(name,) for name in sizes])
 
 
 def leave_bands_out(sizes: Mapping[str, int], bands: int) -> list[Fold]:
     """Bands of sites ("mega-hospitals") left out in turn (trees/ensemble.py)."""
     if bands > len(sizes):
         raise StudyError(f'leave_out = "band:{bands}" needs at least {bands} sites; there are {len(sizes)}')
-    return leave_groups_out(deal_bands(sizes, bands))
+    return _leave_groups_out(deal_bands(sizes, bands))
 
 
 def deal_folds(sizes: Mapping[str, int], bands: int | None) -> list[Fold]:
@@ -78,7 +78,7 @@ def deal_folds(sizes: Mapping[str, int], bands: int | None) -> list[Fold]:
     return leave_sites_out(sizes) if bands is None else leave_bands_out(sizes, bands)
 
 
-def leave_groups_out(groups: Sequence[tuple[str, ...]]) -> list[Fold]:
+def _leave_groups_out(groups: Sequence[tuple[str, ...]]) -> list[Fold]:
     """A fold for every group of sites."""
     if len(groups) < 2:
         raise StudyError("leaving a site out needs at least two sites, so that one is left to learn from")

@@ -1,6 +1,6 @@
 """The figures of metrics.json, from true labels, predicted labels and class probabilities.
 
-Sensitivity, specificity, F1 and AUC are those of the positive class when there are two classes (or when a
+Sensitivity, specificity, PPV, NPV, F1 and AUC are those of the positive class when there are two classes (or when a
 positive class is named: that class against the rest), and plain means over the classes otherwise. A figure
 that the patients cannot tell, such as the sensitivity at a hospital where nobody died, is None and never a
 number. MCC is Matthews' coefficient and, for many classes, Gorodkin's R_K (Comput. Biol. Chem. 28, 2004).
@@ -8,13 +8,15 @@ number. MCC is Matthews' coefficient and, for many classes, Gorodkin's R_K (Comp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-FIGURES = ("accuracy", "balanced_accuracy", "auc", "f1", "mcc", "sensitivity", "specificity")
+FIGURES = ("accuracy", "balanced_accuracy", "auc", "f1", "mcc", "sensitivity", "specificity", "ppv", "npv")
 
 Figures = dict[str, float | None]
 Floats = NDArray[np.float64]
@@ -33,11 +35,11 @@ def measure(
     model gives probability zero. Without `positive`, the second of two classes is the positive one.
     """
     counted = count_patients(truth, predicted, probabilities, classes, positive)
-    return {name: as_figure(value) for name, value in counted.measure(np.ones((1, len(truth)))).items()}
+    return {name: _as_figure(value) for name, value in counted.measure(np.ones((1, len(truth)))).items()}
 
 
 @dataclass(frozen=True)
-class Counted:
+class _Counted:
     """Patients by their class, the class that was predicted and its probability, so that any of them may count more
     than once: `measure` takes how often each does, [times, patient], and gives every figure as often."""
 
@@ -49,17 +51,19 @@ class Counted:
     def measure(self, weights: Floats) -> dict[str, Floats]:
         """The figures, NaN where the patients cannot tell."""
         times = len(weights)
-        tables = count_agreements(self.true, self.guess, self.scores.shape[1], weights)
+        tables = _count_agreements(self.true, self.guess, self.scores.shape[1], weights)
         return {
-            "accuracy": accuracy(tables),
-            "balanced_accuracy": balanced_accuracy(tables),
+            "accuracy": _accuracy(tables),
+            "balanced_accuracy": _balanced_accuracy(tables),
             "auc": _mean(
-                [weighted_auc(self.true == c, self.scores[:, c], weights) for c in self.of_interest], times
+                [_weighted_auc(self.true == c, self.scores[:, c], weights) for c in self.of_interest], times
             ),
-            "f1": _mean([f1(tables, c) for c in self.of_interest], times),
-            "mcc": mcc(tables),
-            "sensitivity": _mean([sensitivity(tables, c) for c in self.of_interest], times),
-            "specificity": _mean([specificity(tables, c) for c in self.of_interest], times),
+            "f1": _mean([_f1(tables, c) for c in self.of_interest], times),
+            "mcc": _mcc(tables),
+            "sensitivity": _mean([_sensitivity(tables, c) for c in self.of_interest], times),
+            "specificity": _mean([_specificity(tables, c) for c in self.of_interest], times),
+            "ppv": _mean([_ppv(tables, c) for c in self.of_interest], times),
+            "npv": _mean([_npv(tables, c) for c in self.of_interest], times),
         }
 
 
@@ -69,7 +73,7 @@ def count_patients(
     probabilities: Floats,
     classes: Sequence[Hashable],
     positive: Hashable | None = None,
-) -> Counted:
+) -> _Counted:
     """The patients as `measure` takes them."""
     labels = list(dict.fromkeys([*classes, *truth, *predicted]))
     number = {value: code for code, value in enumerate(labels)}
@@ -81,15 +85,15 @@ def count_patients(
     if positive is None and len(labels) == 2:
         positive = labels[1]
     of_interest = range(len(labels)) if positive is None else [number[positive]] if positive in number else []
-    return Counted(true, guess, scores, of_interest)
+    return _Counted(true, guess, scores, of_interest)
 
 
-def as_figure(value: Floats) -> float | None:
+def _as_figure(value: Floats) -> float | None:
     """One figure, None where the patients cannot tell."""
     return None if np.isnan(value[0]) else float(value[0])
 
 
-def count_agreements(
+def _count_agreements(
     truth: NDArray[np.intp], predicted: NDArray[np.intp], classes: int, weights: Floats
 ) -> Floats:
     """The confusion tables, [times, true class, predicted class]."""
@@ -100,37 +104,49 @@ def count_agreements(
     return tables.reshape(len(weights), classes, classes)
 
 
-def accuracy(tables: Floats) -> Floats:
+def _accuracy(tables: Floats) -> Floats:
     """Share of patients whose class was predicted; none without patients."""
     return _ratio(np.trace(tables, axis1=1, axis2=2), tables.sum(axis=(1, 2)))
 
 
-def balanced_accuracy(tables: Floats) -> Floats:
+def _balanced_accuracy(tables: Floats) -> Floats:
     """Mean sensitivity over the classes that occur; none when fewer than two occur."""
     present = (tables.sum(axis=2) > 0).sum(axis=1)
-    mean = _mean([sensitivity(tables, c) for c in range(tables.shape[1])], len(tables))
+    mean = _mean([_sensitivity(tables, c) for c in range(tables.shape[1])], len(tables))
     return np.where(present > 1, mean, np.nan)
 
 
-def sensitivity(tables: Floats, positive: int) -> Floats:
+def _sensitivity(tables: Floats, positive: int) -> Floats:
     """Share of the patients of this class who were found; none when there are none."""
     return _ratio(tables[:, positive, positive], tables[:, positive].sum(axis=1))
 
 
-def specificity(tables: Floats, positive: int) -> Floats:
+def _specificity(tables: Floats, positive: int) -> Floats:
     """Share of the other patients who were left alone; none when there are none."""
     others = tables.sum(axis=(1, 2)) - tables[:, positive].sum(axis=1)
     alarms = tables[:, :, positive].sum(axis=1) - tables[:, positive, positive]
     return _ratio(others - alarms, others)
 
 
-def f1(tables: Floats, positive: int) -> Floats:
+def _ppv(tables: Floats, positive: int) -> Floats:
+    """Share of the patients predicted to be of this class who are; none when nobody is."""
+    return _ratio(tables[:, positive, positive], tables[:, :, positive].sum(axis=1))
+
+
+def _npv(tables: Floats, positive: int) -> Floats:
+    """Share of the patients predicted to be of another class who are; none when nobody is."""
+    spared = tables.sum(axis=(1, 2)) - tables[:, :, positive].sum(axis=1)
+    missed = tables[:, positive].sum(axis=1) - tables[:, positive, positive]
+    return _ratio(spared - missed, spared)
+
+
+def _f1(tables: Floats, positive: int) -> Floats:
     """Harmonic mean of precision and sensitivity; none when the class neither occurs nor is predicted."""
     either = tables[:, positive].sum(axis=1) + tables[:, :, positive].sum(axis=1)
     return _ratio(2 * tables[:, positive, positive], either)
 
 
-def mcc(tables: Floats) -> Floats:
+def _mcc(tables: Floats) -> Floats:
     """Correlation between truth and prediction; 0 for the same answer to all, none for one true class."""
     total = tables.sum(axis=(1, 2))
     # As shares of all: products of squared counts would leave what a number holds exactly.
@@ -149,10 +165,10 @@ def mcc(tables: Floats) -> Floats:
 
 def auc(positive: NDArray[np.bool_], scores: Floats) -> float | None:
     """Chance that a positive patient scores above another, ties counting half; None for one class only."""
-    return as_figure(weighted_auc(positive, scores, np.ones((1, len(scores)))))
+    return _as_figure(_weighted_auc(positive, scores, np.ones((1, len(scores)))))
 
 
-def weighted_auc(positive: NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
+def _weighted_auc(positive: NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
     """The same where patients count as often as these weights, [times, patient], say."""
     if not len(scores):
         return np.full(len(weights), np.nan)
@@ -167,7 +183,7 @@ def weighted_auc(positive: NDArray[np.bool_], scores: Floats, weights: Floats) -
     return _ratio(won, positives.sum(axis=1) * others.sum(axis=1))
 
 
-def rank(values: Floats) -> Floats:
+def _rank(values: Floats) -> Floats:
     """Ranks from 1; equal values have the mean of theirs."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[place]
@@ -184,3 +200,59 @@ def _mean(figures: Sequence[Floats], times: int) -> Floats:
     stacked = np.array(figures).reshape(len(figures), times)
     there = ~np.isnan(stacked)
     return _ratio(np.where(there, stacked, 0.0).sum(axis=0), there.sum(axis=0).astype(np.float64))
+
+
+# Numbers. R squared is 1 - SSE / SST around the mean of the patients measured: below zero where that mean would have
+# done better. True values are taken as they are, also beyond the range that the study states.
+
+NUMBER_FIGURES = ("rmse", "mae", "r2", "spearman", "mean", "median")
+# Those in the unit of what is predicted.
+IN_UNITS = frozenset({"rmse", "mae", "mean", "median"})
+GROUPS = 10
+
+
+def measure_numbers(truth: Sequence[float], predicted: Sequence[float]) -> Figures:
+    """All figures for these patients; mean and median are those of the true values."""
+    if not truth:
+        return dict.fromkeys(NUMBER_FIGURES)
+    # In units of a power of two about as large as the largest number: no square overflows, and no digit is lost.
+    unit = 2.0 ** min(math.frexp(float(np.max(np.abs([truth, predicted]))))[1], 1023)
+    true, guess = np.array(truth) / unit, np.array(predicted) / unit
+    off = guess - true
+    residual, spread = float(off @ off), float(np.sum((true - true.mean()) ** 2))
+    return {
+        "rmse": unit * (residual / len(true)) ** 0.5,
+        "mae": unit * float(np.abs(off).mean()),
+        "r2": None if _is_constant(true) or not spread else 1 - residual / spread,
+        "spearman": _spearman(true, guess),
+        "mean": unit * float(true.mean()),
+        "median": unit * float(np.median(true)),
+    }
+
+
+def _spearman(true: Floats, guess: Floats) -> float | None:
+    """The correlation of ranks, ties sharing theirs; None where one of the two is the same for everybody."""
+    if _is_constant(true) or _is_constant(guess):
+        return None
+    return float(np.corrcoef(_rank(true), _rank(guess))[0, 1])
+
+
+def _is_constant(values: Floats) -> bool:
+    return bool(np.all(values == values[0]))
+
+
+def calibrate(truth: Sequence[float], predicted: Sequence[float]) -> list[dict[str, Any]]:
+    """Patients in tenths by their prediction: how many, and the means of what was predicted and observed.
+
+    Equal predictions are in one group, so that groups may be of unequal size and fewer than ten.
+    """
+    true, guess = np.array(truth), np.array(predicted)
+    tenth = np.floor(GROUPS * (_rank(guess) - 0.5) / max(len(guess), 1))
+    return [
+        {
+            "patients": int(np.sum(tenth == group)),
+            "predicted": float(guess[tenth == group].mean()),
+            "observed": float(true[tenth == group].mean()),
+        }
+        for group in np.unique(tenth)
+    ]

@@ -13,11 +13,10 @@ import numpy as np
 from concilium.evaluation.metrics import Figures, measure
 from concilium.temporal.discovery_body import FoundRule
 from concilium.temporal.formula import Formula
-from concilium.temporal.learning import LabelledWindows
+from concilium.temporal.learning import LabelledWindows, RuleVote
 from concilium.temporal.parsing import parse
 from concilium.temporal.rule_grammar import STRUCTURE
 from concilium.temporal.rule_sets import RuleSets
-from concilium.temporal.rule_vote import RuleVote
 from concilium.temporal.template_index import TemplateIndex
 
 

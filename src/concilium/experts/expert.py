@@ -1,22 +1,36 @@
-"""One patient's expert: a trained network, or the one severity that the patient ever had; and how it is kept.
+"""One patient's expert: a trained network, or the one severity that the patient ever had; how it is trained and kept.
 
 A patient whose severity never changes teaches nothing but that number, and a network would only come near it: such an
 expert is the number itself. An expert is as private as the stay it learned: it does not leave the hospital.
+
+The experts of many patients are trained each from its own windows, in processes of their own, and never twice. An
+expert is kept under the digest of the task and of all that it learns from, so that training goes on where it was
+interrupted, and so that a patient who comes later costs one expert. Which process trains it, and with whom, changes
+nothing. Where all of it takes seconds, no process is started. docs/methods.md, section 8.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from concilium.errors import RecordsError, StudyError
-from concilium.experts.expert_task import ExpertTask
-from concilium.experts.network import Weights, open_network
-from concilium.experts.patient_windows import LaidOut, lay_out
+from concilium.errors import DoesNotFit, MessageError, RecordsError, StudyError
+from concilium.experts.expert_task import ExpertTask, NetworkSettings
+from concilium.experts.network import Network, Weights, open_network
+from concilium.experts.patient_windows import LaidOut, Windows, lay_out
+from concilium.protocol.cohort import SiteCache
+from concilium.protocol.sums import Array, pack, unpack
 from concilium.records.series import Series
 
 
@@ -30,33 +44,28 @@ class Expert:
 
 
 class _KeptExpert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An expert as it is written: name, shape and little-endian numbers of each array."""
+    """An expert as it is written."""
 
     constant: float
     septic: bool
-    arrays: list[tuple[str, list[int], bytes]] | None
+    arrays: dict[str, Array] | None
 
 
-def write_expert(expert: Expert) -> bytes:
+def _write_expert(expert: Expert) -> bytes:
     arrays = None
     if expert.weights is not None:
-        arrays = [
-            (name, list(values.shape), np.ascontiguousarray(values, dtype="<f8").tobytes())
-            for name, values in expert.weights.items()
-        ]
+        arrays = {name: pack(values) for name, values in expert.weights.items()}
     return msgspec.msgpack.encode(_KeptExpert(expert.constant, expert.septic, arrays))
 
 
-def read_expert(data: bytes) -> Expert:
+def _read_expert(data: bytes) -> Expert:
     """The expert in these bytes; RecordsError where there is none."""
     try:
         kept = msgspec.msgpack.decode(data, type=_KeptExpert)
         weights = None
         if kept.arrays is not None:
-            weights = {
-                name: np.frombuffer(raw, dtype="<f8").reshape(shape) for name, shape, raw in kept.arrays
-            }
-    except (msgspec.DecodeError, ValueError) as error:
+            weights = {name: unpack(array).astype(np.float64) for name, array in kept.arrays.items()}
+    except (msgspec.DecodeError, MessageError) as error:
         raise RecordsError(f"this is no expert ({error})") from None
     return Expert(weights, kept.constant, kept.septic)
 
@@ -69,7 +78,7 @@ class ExpertEnsemble:
     """`ExpertEnsemble(task, experts).predict(series)`: the severity at every step of every stay.
 
     Each expert's answer is held to [0, B], and averaged with weights that sum to one. Nothing here protects
-    anybody: a hospital computes it for itself. What may leave is in averaging.py. docs/methods.md, section 8.2.
+    anybody: a hospital computes it for itself. What may leave is in expert_answers.py. docs/methods.md, section 8.2.
     """
 
     task: ExpertTask
@@ -128,3 +137,176 @@ def average(told: NDArray[np.floating], weights: ArrayLike | None = None) -> NDA
         raise StudyError(f"the weights of an ensemble must sum to 1; got {float(np.ravel(sums)[0]):.6g}")
     spread: NDArray[np.float64] = (given @ told) if given.ndim == 1 else (given * told).sum(axis=0)
     return spread
+
+
+WORKERS = 2
+WORTH_A_PROCESS = 8.0  # seconds
+HEADER = 8  # bytes of a message's length
+
+Report = Callable[[int, int], None]
+Train = Callable[[Windows], Expert]
+
+
+def train_experts(
+    laid: LaidOut,
+    patients: Sequence[int],
+    cache: SiteCache | None = None,
+    *,
+    public: LaidOut | None = None,
+    workers: int = WORKERS,
+    on_progress: Report | None = None,
+) -> list[Expert]:
+    """The experts of these patients, in order; `on_progress` is called with how many are ready, and of how many.
+
+    `public` are the stays that experts are told from, where their kind compares.
+    """
+    cache, report = cache or SiteCache(), on_progress or (lambda ready, of: None)
+    task = laid.task
+    network = open_network(task.network, len(task.variables))
+    beside = b""
+    if network.compares:
+        if public is None:
+            raise StudyError(f"experts of the kind {task.network.kind!r} need public stays to be told from")
+        windows, _, _ = public.gather(np.arange(len(public)))
+        network.against(windows, task.bound)
+        beside = windows.digest.encode()
+    experts: dict[int, Expert] = {}
+    missing: deque[tuple[int, str, Windows]] = deque()
+    for place, patient in enumerate(patients):
+        windows = laid.cut(patient)
+        name = _name_expert(task, windows, beside)
+        expert = _find_expert(windows, cache, name)
+        if expert is None:
+            missing.append((place, name, windows))
+        else:
+            experts[place] = expert
+    report(len(experts), len(patients))
+    seconds = sum(network.estimate_seconds(len(windows), task.steps) for _, _, windows in missing)
+    alone = seconds <= WORTH_A_PROCESS or network.compares
+    workers = 1 if alone else min(workers, len(missing), os.cpu_count() or 1)
+
+    def train_missing(train: Train) -> None:
+        while missing:
+            try:
+                place, name, windows = missing.popleft()
+            except IndexError:  # another worker took the last one
+                return
+            expert = train(windows)
+            cache.keep(name, _write_expert(expert))
+            experts[place] = expert
+            report(len(experts), len(patients))
+
+    def train_apart() -> None:
+        with _open_process(task.network) as train:
+            train_missing(train)
+
+    if workers > 1:
+        with ThreadPoolExecutor(workers) as pool:
+            for worker in [pool.submit(train_apart) for _ in range(workers)]:
+                worker.result()
+    else:
+        train_missing(lambda windows: _train_one(network, windows))
+    return [experts[place] for place in range(len(patients))]
+
+
+def _find_expert(windows: Windows, cache: SiteCache, name: str) -> Expert | None:
+    """The expert that needs no training: a constant, or one that was trained before and can be read."""
+    if windows.constant is not None:
+        return Expert(None, windows.constant, windows.constant > 0)
+    kept = cache.find(name)
+    try:
+        return None if kept is None else _read_expert(kept)
+    except RecordsError:
+        return None
+
+
+def _name_expert(task: ExpertTask, windows: Windows, beside: bytes = b"") -> str:
+    """What it is kept under: by the network, the bound and the windows, which hold all the rest, and public stays."""
+    content = msgspec.json.encode((task.network, task.bound, windows.digest)) + beside
+    return f"expert-{hashlib.sha256(content).hexdigest()}"
+
+
+def _train_one(network: Network, windows: Windows) -> Expert:
+    return Expert(network.train(windows), 0.0, bool(np.nanmax(windows.targets) > 0))
+
+
+class _Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Windows to train a network on, as they go to a process of its own."""
+
+    network: NetworkSettings
+    inputs: Array
+    targets: Array
+    lengths: Array
+
+
+@contextmanager
+def _open_process(settings: NetworkSettings) -> Iterator[Train]:
+    """`_train_one` in a process of its own: windows go in and experts come out, by its pipes."""
+    command = [sys.executable, "-m", "concilium.experts.expert"]
+    # There are as many processes as cores, each with one thread.
+    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **one_thread}
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    write, read = process.stdin, process.stdout
+
+    def train(windows: Windows) -> Expert:
+        job = _Job(
+            settings, pack(windows.inputs.astype(np.float64)), pack(windows.targets), pack(windows.lengths)
+        )
+        try:
+            write.write(_frame(msgspec.msgpack.encode(job)))
+            write.flush()
+        except BrokenPipeError:
+            raise DoesNotFit("a process that trains experts has ended before it began") from None
+        answer = _read_frame(read.read)
+        if answer is None:
+            raise DoesNotFit(
+                "a process that trains experts has ended; those that are trained are kept: ask again to go on"
+            )
+        return _read_expert(answer)
+
+    try:
+        yield train
+    finally:
+        write.close()
+        read.close()
+        process.wait()
+
+
+def _frame(content: bytes) -> bytes:
+    return len(content).to_bytes(HEADER, "little") + content
+
+
+def _read_frame(read: Callable[[int], bytes]) -> bytes | None:
+    """The next message of a pipe; None where it has ended."""
+    header = read(HEADER)
+    if len(header) < HEADER:
+        return None
+    size = int.from_bytes(header, "little")
+    content = read(size)
+    return content if len(content) == size else None
+
+
+def _main() -> None:
+    """Train what comes in by the input, one after the other: `python -m concilium.experts.expert`."""
+    while (content := _read_frame(sys.stdin.buffer.read)) is not None:
+        job = msgspec.msgpack.decode(content, type=_Job)
+        if job.network.kind.startswith("torch"):
+            from concilium.experts.torch_lstm import load_torch
+
+            load_torch().set_num_threads(1)
+        windows = Windows(
+            np.array(unpack(job.inputs), np.float32),
+            np.array(unpack(job.targets), np.float64),
+            np.array(unpack(job.lengths), np.int64),
+        )
+        network = open_network(job.network, windows.inputs.shape[2])
+        sys.stdout.buffer.write(_frame(_write_expert(_train_one(network, windows))))
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,16 +1,16 @@
 """`Experts`: a small network for each patient, ensembles that answer in noise, and a student that ships.
 
-Under `private` each hospital answers with the experts of a public sample of its patients, and each patient is protected
-at the price of the study. Under `exact` and `masked` each hospital grows an ensemble, which says more and protects
-nobody beyond condition (averaging.py). The model is the student of public stays; the experts stay at the hospitals.
-docs/methods.md, part 8.
+Under `private` each hospital answers with the experts of patients whose own outcome changes, drawn by a public seed,
+and each patient is protected at the price of the study. Under `exact` and `masked` each hospital grows an ensemble,
+which says more and protects nobody beyond condition (expert_answers.py). The model is the student of public stays; the
+experts stay at the hospitals. docs/methods.md, part 8.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -20,34 +20,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError, ModelError, StudyError
-from concilium.experts.averaging import GRID, check_course, check_step, check_student, find_course_deviation
-from concilium.experts.expert_answers import BESIDES, AskExpertLabels, AskGrownExperts
-from concilium.experts.expert_parameters import (
+from concilium.experts.expert_answers import (
+    BESIDES,
+    GRID,
+    SHARE_OF_COUNTS,
+    AskExpertCounts,
+    AskExpertLabels,
+    AskGrownExperts,
+    check_course,
+    check_step,
+    check_student,
+    find_course_deviation,
+)
+from concilium.experts.expert_task import (
     Alarms,
     Answers,
     Bound,
-    Carry,
     Conditional,
     Dropout,
     Epochs,
     Every,
+    ExpertTask,
+    ExpertWeights,
+    Grade,
     Layers,
     Lead,
     Limit,
     NetworkKind,
+    NetworkSettings,
     Public,
+    PublicRange,
     Ranges,
     Seed,
     Size,
-    Step,
     TargetVariable,
     Units,
     WindowSpan,
 )
-from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange, check_task
-from concilium.experts.patient_windows import DIGEST, PublicStays, lay_course, lay_out, lay_public
+from concilium.experts.patient_windows import (
+    DIGEST,
+    PublicStays,
+    check_target,
+    find_onsets,
+    has_outcome,
+    lay_course,
+    lay_out,
+    lay_public,
+)
+from concilium.experts.site_experts import THOUSAND, GrownEnsemble, grow_ensemble
 from concilium.experts.student import (
+    LINEAR,
     Lesson,
+    Reals,
     StoredStudent,
     StudentBody,
     judge,
@@ -59,16 +83,18 @@ from concilium.experts.student import (
 )
 from concilium.models.explanation import Explanation, Reason
 from concilium.models.method import (
+    Carry,
     Delta,
     Epsilon,
+    Method,
     PrivateMethod,
     QueryText,
     ReleaseName,
+    Step,
     as_written,
     documented,
 )
-from concilium.models.prediction import KnownOutcomes
-from concilium.models.series_reading import AnySeries, lay_out_courses
+from concilium.models.prediction import AnySeries, KnownOutcomes, lay_out_courses, match_controls
 from concilium.models.threshold import Decided
 from concilium.privacy.accounting import (
     Plan,
@@ -77,19 +103,61 @@ from concilium.privacy.accounting import (
     rho_for_epsilon,
     rho_from_pure,
 )
-from concilium.protocol.conversation import Conversation, Learned, Partners
 from concilium.protocol.house import House
-from concilium.protocol.questions import Gaussian, Laplace, Noise
-from concilium.protocol.transport import Answering
-from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
+from concilium.protocol.questions import Conversation, Gaussian, Laplace, Learned, Noise, Partners
+from concilium.protocol.schema import say_left_out
+from concilium.protocol.sums import Array, pack
+from concilium.records.clinical_ranges import CLINICAL_RANGES, find_range, place_limits
 from concilium.records.patients import Patients
 from concilium.records.query import Query
-from concilium.records.series import Series
-from concilium.records.series_outcomes import find_windows
+from concilium.records.series import Series, find_windows
 
 # Of torch, as the paper has it; of the small network, what did best on held-out patients (docs/experts.md).
 TORCH_RATE, TORCH_BATCH = 0.001, 20
 STUDENT = NetworkSettings(units=16, epochs=30, rate=0.01, clip=1.0, batch=20, patience=4, least_gain=0.003)
+DOUBTFUL = 0.01
+# Where a variable without a clinical range is cut.
+PUBLIC_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+LEAST_MOVED = 0.01
+"""Of severity: a term that moves it by less is not listed."""
+NO_RISK = (
+    "A severity is no risk, and has no interval: nobody counted how often patients of this severity have the outcome. "
+    "`concilium adapt` counts it on your own patients."
+)
+NO_BETTER_THAN_CHANCE = (
+    "Do not use this answer: the student is no better than chance. Its labels cannot be told from noise."
+)
+
+
+SAME_IN_PUBLIC = "the same in all public stays, or in none; give bins for it"
+
+
+def find_public_limits(name: str, values: Reals) -> tuple[float, ...]:
+    """Limits of a variable of public stays: those of its clinical range, or else quantiles of the stays, which are
+    nobody's secret. None where it has one value, or none at all."""
+    known = values[np.isfinite(values)].astype(np.float64)
+    if not len(known) or known.min() == known.max():
+        return ()
+    clinical = find_range(name)
+    if clinical is not None and clinical.lowest <= np.median(known) <= clinical.highest:
+        return place_limits(clinical)
+    quantiles = np.quantile(known, PUBLIC_QUANTILES, method="inverted_cdf").tolist()
+    limits = {float(f"{number:.3g}") for number in quantiles}
+    return (
+        tuple(sorted(limits)) if len(limits) > 1 else tuple(sorted({float(known.min()), float(known.max())}))
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _ExpertLabels:
+    """The `labels` of public steps, how many `experts` told them, the `deviation` of their noise; how many experts'
+    patients had the outcome, where that was told, and the share of patients whose outcome changes."""
+
+    labels: Reals
+    experts: int
+    deviation: float
+    septic: int | None
+    prevalence: float | None
 
 
 @documented
@@ -125,7 +193,9 @@ class Experts(PrivateMethod[StudentBody]):
     lead: Lead = "12h"
     bound: Bound = 4
     every: Every = "2h"
-    network: NetworkKind = "lstm"
+    grade: Grade = None
+    weights: ExpertWeights = "uniform"
+    network: NetworkKind = "auto"
     units: Units = 16
     layers: Layers = 1
     epochs: Epochs = 20
@@ -134,6 +204,16 @@ class Experts(PrivateMethod[StudentBody]):
     answers: Answers = "student"
     seed: Seed = 1
     _house: House | None = field(init=False, default=None)
+    _grown: GrownEnsemble | None = field(init=False, default=None)
+    _left_out: tuple[str, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        if not self.bins and isinstance(self.public, Series) and self.answers == "student":
+            names = [name for name in self.public.names if name != self.target]
+            found = {name: find_public_limits(name, np.asarray(self.public[name])) for name in names}
+            self.bins = {name: limits for name, limits in found.items() if limits}
+            self._left_out = tuple(name for name, limits in found.items() if not limits)
+        super().__post_init__()
 
     @property
     def must_know(self) -> str:
@@ -141,17 +221,26 @@ class Experts(PrivateMethod[StudentBody]):
 
     def check(self) -> None:
         try:
-            check_task(self.task)
+            self.task.check()
         except MessageError as error:
             raise StudyError(str(error)) from None
-        if self.release == "private" and self.epsilon is None:
+        if self.way_out.bounded and self.epsilon is None:
             raise self.wrong("epsilon", "given for release = 'private'", self.epsilon)
-        if self.release == "private" and (self.conditional is not None or self.limit is not None):
+        if self.way_out.bounded and (self.conditional is not None or self.limit is not None):
             raise StudyError(
                 "an ensemble is grown under 'exact' and 'masked' only: who is chosen depends on other patients, which "
                 "no noise on its answers covers; leave limit and conditional out"
             )
-        if self.release != "private" and self.answers != "student":
+        if self.weights != "uniform" and (self.way_out.bounded or self.conditional is not None):
+            raise StudyError(
+                f"{self.weights} weights depend on many patients, which no noise covers: they go with 'exact' and "
+                "'masked' only, without conditional"
+            )
+        if self.task.network.kind == "linear" and (not self.way_out.bounded or self.answers != "student"):
+            raise StudyError(
+                'network = "linear" is told from public stays: it teaches a private student, and nothing else'
+            )
+        if not self.way_out.bounded and self.answers != "student":
             raise StudyError(
                 "single answers are sold as 'private' only: they are of experts that nobody selected"
             )
@@ -169,9 +258,12 @@ class Experts(PrivateMethod[StudentBody]):
     @cached_property
     def task(self) -> ExpertTask:
         """What every question repeats of the study."""
-        small = self.network == "lstm"
+        kind = self.network
+        if kind == "auto":
+            kind = "linear" if self.way_out.bounded and self.answers == "student" else "lstm"
+        small = kind != "torch-lstm"
         network = NetworkSettings(
-            kind=self.network,
+            kind=kind,
             units=self.units,
             layers=1 if small else self.layers,
             epochs=self.epochs,
@@ -182,11 +274,20 @@ class Experts(PrivateMethod[StudentBody]):
         )
         ranges = []
         for name, own in sorted(self.edges.items()):
-            known = None if self.bins else CLINICAL_RANGES[name]
-            low, high = (min(own), max(own)) if known is None else (known.low, known.high)
+            known = find_range(name)
+            stated = known is None or own != place_limits(known)
+            low, high = (min(own), max(own)) if known is None or stated else (known.low, known.high)
             ranges.append(PublicRange(name, low, high if high > low else low + 1))
         return ExpertTask(
-            self.target, tuple(ranges), self.step, self.window, self.carry, self.lead, self.bound, network
+            self.target,
+            tuple(ranges),
+            self.step,
+            self.window,
+            self.carry,
+            self.lead,
+            self.bound,
+            network,
+            self.grade,
         )
 
     @cached_property
@@ -206,8 +307,8 @@ class Experts(PrivateMethod[StudentBody]):
         return self.public if isinstance(self.public, str) and self.public.startswith(DIGEST) else None
 
     @property
-    def limit_agreed(self) -> tuple[int | None, str, str]:
-        return (self.limit, *self._noise)
+    def limit_agreed(self) -> tuple[int | None, str, str, str]:
+        return (self.limit, *self._noise, self.weights)
 
     @property
     def _noise(self) -> tuple[str, str]:
@@ -229,19 +330,30 @@ class Experts(PrivateMethod[StudentBody]):
 
     @property
     def pure_price(self) -> Fraction | None:
-        if self.release == "private" and self.answers == "step":
+        if self.way_out.bounded and self.answers == "step":
             return exact_positive(as_written(self.epsilon), "epsilon")
         return None
 
     def plan(self) -> Plan:
-        if self.release != "private":
+        if not self.way_out.bounded:
             note = "what each hospital's grown ensemble says of public stays on average, and its size"
             return Plan("rho", (PlannedQuestion("experts.grown", None, note),))
-        what = {"student": "public stays", "step": "one step of a stay", "course": "every step of a stay"}
+        if self.answers == "student":
+            counts = PlannedQuestion(
+                "experts.counts", self._rho_of_counts, "patients whose outcome changes, and all"
+            )
+            note = f"what about {self.experts} experts of each hospital say of public stays"
+            labels = PlannedQuestion("experts.labels", self.rho - self._rho_of_counts, note)
+            return Plan("rho", (counts, labels))
+        what = {"step": "one step of a stay", "course": "every step of a stay"}
         note = f"what {self.experts} experts of each hospital say of {what[self.answers]}"
         return Plan("rho", (PlannedQuestion("experts.labels", self.rho, note),))
 
-    def fit(self, house: House | Iterable[Answering]) -> Self:
+    @property
+    def _rho_of_counts(self) -> Fraction:
+        return self.rho * SHARE_OF_COUNTS
+
+    def fit(self, house: House | Mapping[str, Any] | Iterable[Any]) -> Self:
         self._house = House.of(house)
         return super().fit(self._house)
 
@@ -277,49 +389,82 @@ class Experts(PrivateMethod[StudentBody]):
                 raise StudyError(f"the public stays {self.public!r} are not at hand: give them as a Series")
             body = self._write(self.experts * partners.hospitals, None, 0, 0.0, None)
             return Learned(body, {}, ["there is no student yet: student(public) asks for its labels"])
-        if self.answers != "student":
-            return (yield from self._converse_once(partners))
-        if self.release == "private":
-            lesson, experts, septic = yield from self._converse_privately(partners)
+        if self.way_out.bounded:
+            told = yield from self._converse_privately(partners)
         else:
-            lesson, experts, septic = yield from self._converse_plainly(partners)
-        settings = msgspec.structs.replace(STUDENT, seed=self.seed)
-        student = teach(lesson, settings, self.edges, self.alarms)
-        body = self._write(experts, septic, len(lesson.labels), lesson.deviation, student)
-        return Learned(body, {}, [body.protects])
+            told = yield from self._converse_plainly()
+        if self.answers != "student":
+            body = self._write(told.experts, None, len(told.labels), told.deviation, None)
+            return Learned(msgspec.structs.replace(body, answer=told.labels.tolist()), {}, [body.protects])
+        return self._teach(told)
 
-    def _converse_privately(self, partners: Partners) -> Conversation[tuple[Lesson, int, None]]:
+    def _teach(self, told: _ExpertLabels) -> Learned[StudentBody]:
+        """The student of what ensembles told, and what the card has to warn of."""
         assert self.stays is not None
-        experts, factor = self._count(partners)
-        question = self._ask_labels(partners)
-        sums = yield question
+        assert isinstance(self.public, Series)
         laid, asked = self.stays.open(self.task)
-        deviation = math.sqrt(question.variance * factor) / (GRID * experts)
-        return Lesson(laid, asked, sums / (GRID * experts), deviation), experts, None
+        laid = replace(laid, known=lay_out(self.public, self.task, labelled=False).known)
+        centred = self.way_out.bounded
+        lesson = Lesson(laid, asked, told.labels, told.deviation, centred)
+        # Noisy labels are smoothed along window features: a network would only bend what is left of them.
+        kind = LINEAR if centred else STUDENT.kind
+        settings = msgspec.structs.replace(STUDENT, kind=kind, seed=self.seed)
+        student = teach(lesson, settings, self.edges, self.alarms, told.prevalence)
+        body = self._write(told.experts, told.septic, len(told.labels), told.deviation, student)
+        body = msgspec.structs.replace(body, prevalence=told.prevalence, doubt=lesson.doubt)
+        warnings = [body.protects]
+        if self._left_out:
+            warnings.append(say_left_out(dict.fromkeys(self._left_out, SAME_IN_PUBLIC)))
+        if self.task.network.kind == LINEAR:
+            warnings.append("severe hours were compared with public hours at the same time since admission")
+        if lesson.doubt is not None and lesson.doubt > DOUBTFUL:
+            warnings.append(
+                "the student is no better than chance: its labels cannot be told from noise "
+                f"(p = {lesson.doubt:.2g}). Do not use it; more experts or a larger epsilon would help"
+            )
+        return Learned(body, {}, warnings)
 
-    def _ask_labels(self, partners: Partners) -> AskExpertLabels:
+    def _converse_privately(self, partners: Partners) -> Conversation[_ExpertLabels]:
+        """StudyError where experts are so few that they would tell noise: by what is public before anything is spent,
+        and by the noisy count of patients whose outcome changes before the labels are."""
         assert self.stays is not None
+        experts = self.experts * partners.hospitals
+        self._check_size(experts)
         question = AskExpertLabels(
             query=self.query, target="", task=self.task, experts=self.experts, stays=self.stays
         )
+        prevalence, rho = None, self.rho
+        if self.answers == "student":
+            rho -= self._rho_of_counts
+            informative, patients = yield from self._count(partners)
+            share = max(1, min(THOUSAND, round(THOUSAND * experts / informative)))
+            experts = max(1, round(informative * share / THOUSAND))
+            counted = f": about {informative:.0f} patients have an outcome that changes, and only these teach"
+            check_student(experts, self.rho, as_written(self.delta), counted)
+            prevalence = min(max(informative / max(patients, 1.0), 1e-4), 1 - 1e-4)
+            question = msgspec.structs.replace(question, share=share)
         noise: Noise
         if self.answers == "step":
             noise = Laplace(str(exact_positive(as_written(self.epsilon), "epsilon")))
         else:
-            noise = Gaussian(str(partners.variance(self.rho, question.sensitivity.squared)))
-        return msgspec.structs.replace(question, noise=noise)
+            noise = Gaussian(str(partners.variance(rho, question.sensitivity.squared)))
+        question = msgspec.structs.replace(question, noise=noise)
+        sums = yield question
+        # There is more noise than is paid for, by this factor.
+        deviation = math.sqrt(question.variance * partners.noise_factor) / (GRID * experts)
+        return _ExpertLabels(sums / (GRID * experts), experts, deviation, None, prevalence)
 
-    def _count(self, partners: Partners) -> tuple[int, Fraction]:
-        """How many experts answer, by what is public, once it is agreed who takes part, and how much more noise there
-        is than is paid for; StudyError where so few would tell noise."""
-        factor = partners.noise_factor
-        experts = self.experts * partners.hospitals
-        self._check_size(experts)
-        return experts, factor
+    def _count(self, partners: Partners) -> Conversation[tuple[float, float]]:
+        """About how many patients have an outcome that changes (at least one), and how many there are."""
+        question = AskExpertCounts(query=self.query, target="", task=self.task)
+        variance = partners.variance(self._rho_of_counts, question.sensitivity.squared)
+        counts = yield msgspec.structs.replace(question, noise=Gaussian(str(variance)))
+        informative, patients = (max(1.0, float(one)) for one in counts)
+        return informative, patients
 
     def _check_size(self, experts: int) -> None:
         if self.answers == "student":
-            check_student(experts, as_written(self.epsilon), as_written(self.delta))
+            check_student(experts, self.rho, as_written(self.delta))
         elif self.answers == "step":
             check_step(experts, self.bound, exact_positive(as_written(self.epsilon), "epsilon"))
         elif self.stays is not None:
@@ -327,9 +472,13 @@ class Experts(PrivateMethod[StudentBody]):
                 experts, self.bound, self.stays.steps, as_written(self.epsilon), as_written(self.delta)
             )
 
-    def _converse_plainly(self, partners: Partners) -> Conversation[tuple[Lesson, int, int]]:
+    def _converse_plainly(self) -> Conversation[_ExpertLabels]:
+        """The same of grown ensembles, and how many of the experts' patients had the outcome."""
         assert self.stays is not None
         conditional, delta = self._noise
+        truth = None
+        if self.weights == "history":
+            truth = self._find_truth()
         sums = yield AskGrownExperts(
             query=self.query,
             target="",
@@ -339,27 +488,42 @@ class Experts(PrivateMethod[StudentBody]):
             stays=self.stays,
             conditional=conditional,
             delta=delta,
+            weights=self.weights,
+            truth=truth,
         )
         hospitals, experts, septic = (max(1, round(int(one) / GRID)) for one in sums[-BESIDES:])
-        laid, asked = self.stays.open(self.task)
         deviation = 0.0
         if conditional:
             rho = rho_for_epsilon(conditional, delta)
             # Each hospital's noise by its own size, of which the mean is known at least.
-            each = find_course_deviation(max(1, experts // hospitals), self.bound, len(asked), rho)
+            each = find_course_deviation(max(1, experts // hospitals), self.bound, self.stays.steps, rho)
             deviation = each / math.sqrt(hospitals)
-        return Lesson(laid, asked, sums[:-BESIDES] / (GRID * hospitals), deviation), experts, septic
+        return _ExpertLabels(sums[:-BESIDES] / (GRID * hospitals), experts, deviation, septic, None)
 
-    def _converse_once(self, partners: Partners) -> Conversation[Learned[StudentBody]]:
-        """One private answer of the ensembles themselves."""
-        assert self.stays is not None
-        experts, factor = self._count(partners)
-        question = self._ask_labels(partners)
-        sums = yield question
-        deviation = math.sqrt(question.variance * factor) / (GRID * experts)
-        body = self._write(experts, None, len(sums), deviation, None)
-        told = (sums / (GRID * experts)).tolist()
-        return Learned(msgspec.structs.replace(body, answer=told), {}, [body.protects])
+    def _find_truth(self) -> Array:
+        """The severity of the public stays, in steps of the grid; StudyError where they have none."""
+        assert isinstance(self.public, Series)
+        if self.target not in self.public:
+            raise StudyError(
+                f"weights by history need {self.target!r} in the public stays: they look at the truth of earlier steps"
+            )
+        severity = lay_out(self.public, self.task).severity
+        return pack(np.nan_to_num(np.rint(severity * GRID), nan=-1.0).astype("<i4"))
+
+    def grow(self, stays: Series) -> GrownEnsemble:
+        """Grow an ensemble of a hospital's own stays, at home: `.predict(stays, weights="optimal")`. Nothing leaves,
+        and nothing protects anybody."""
+        check_target(stays, self.task)
+        self._grown = grow_ensemble(lay_out(stays, self.task), self.experts, self.limit)
+        return self._grown
+
+    def join(self, patient: Series) -> bool:
+        """Train the expert of a new patient and take it into the ensemble of `grow`, if that lowers its error. Nobody
+        is trained again, and nobody leaves."""
+        if self._grown is None:
+            raise StudyError("a patient joins an ensemble that was grown: call grow(stays) first")
+        check_target(patient, self.task)
+        return self._grown.join(patient)
 
     def _write(
         self, experts: int, septic: int | None, labels: int, deviation: float, student: StoredStudent | None
@@ -367,7 +531,7 @@ class Experts(PrivateMethod[StudentBody]):
         return StudentBody(
             target=self.target,
             query=self.query,
-            selection="unselected" if self.release == "private" else "grown",
+            selection="drawn by their own outcome" if self.way_out.bounded else "grown",
             size=experts,
             septic=septic,
             labels=labels,
@@ -378,11 +542,12 @@ class Experts(PrivateMethod[StudentBody]):
 
     def say_protection(self) -> str:
         """Who is protected from whom, and at what price."""
-        if self.release == "private":
+        if self.way_out.bounded:
             return (
                 "protected is each patient, whether or not an expert learned of it, from the house and as many "
-                "colluding hospitals as the study tolerates, against being there, missing or another in its place: "
-                f"{self.say_price()}. Whose experts answer is drawn by a public seed; the student costs no more"
+                f"colluding hospitals as the study tolerates, against being there or missing: {self.say_price()}. "
+                "Whose experts answer is drawn by each patient's own outcome and a public seed; the student costs "
+                "no more"
             )
         if self.conditional is None:
             return (
@@ -408,14 +573,19 @@ class Experts(PrivateMethod[StudentBody]):
         return list(self.task.names if self.body.student is None else self.body.student.task.names)
 
     def predict_proba(self, patients: AnySeries) -> NDArray[np.float64]:
-        """For each stay, at its end, on which side of an alarm the student is: above a half where there is one. Not how
-        likely the outcome is: nobody told the student that."""
+        """For each stay, at its end, a score that ranks patients, and no risk before `cc.adapt`. Of a private student
+        its level is that of the hospitals, by a noisy count, and its slope is assumed; of others a half is where an
+        alarm begins."""
         _, chances = judge(self._student, self._read(patients))
         return np.column_stack([1 - chances, chances])
 
     @property
+    def decided(self) -> Decided | None:
+        return None if self._body is None or self._body.student is None else self.placed
+
+    @property
     def placed(self) -> Decided:
-        return Decided("alarm", 1, math.nextafter(0.5, 1))
+        return Decided("alarm", 1, math.nextafter(self._student.risk_at_alarm, 1))
 
     def find_unadaptable(self) -> str | None:
         return None if self.body.student is not None else "there is no student yet, and so nothing to adapt"
@@ -423,18 +593,30 @@ class Experts(PrivateMethod[StudentBody]):
     @classmethod
     def parameters_in(cls, body: StudentBody) -> dict[str, Any]:
         stored = super().parameters_in(body)
-        return stored if body.student is None else {**stored, "step": body.student.task.step}
+        if body.student is None:
+            return stored
+        task = body.student.task
+        return {**stored, "step": task.step, "bound": task.bound, "grade": task.grade}
 
     def find_outcomes(self, patients: Patients) -> KnownOutcomes:
-        """Each stay up to the first step with the outcome, or to its last known one, and whether it has it."""
+        """Each stay up to the first step with the outcome, or without it up to a step at the same time since admission
+        as some patient's with it; and whether it has it."""
         series = patients.series
         if not isinstance(series, Series):
             raise ModelError("this model is about series of patients, and there are none")
         series.check([self.target])
-        ends, positive = find_windows(series, self.target, 1)
+        check_target(series, self.task)
+        known = series.with_stays({**series.stays, self.target: has_outcome(series, self.task)})
+        ends, positive = find_windows(known, self.target, 1)
+        ends = match_controls(ends, positive)
         rows = np.flatnonzero((ends > 0) & Query.parse(self.query).mask(patients.selectable))
         asked = series.cut(ends[rows], int(series.lengths.max()), rows) if len(rows) else series
         return KnownOutcomes(asked, positive[rows].astype(int).tolist(), rows)
+
+    def find_onsets(self, series: Series) -> NDArray[np.float64]:
+        """The step at which each stay first has the outcome; infinite where it never does."""
+        check_target(series, self.task)
+        return find_onsets(series, self.target, has_outcome(series, self.task))
 
     def predict_severity(self, patients: AnySeries, *, whole: bool = False) -> NDArray[np.float64]:
         """The severity at the end of each stay, or with `whole` at every step of all of them, as in `series.stays`."""
@@ -443,38 +625,56 @@ class Experts(PrivateMethod[StudentBody]):
             return tell(self._student, lay_out(series, self._student.task, labelled=False))
         return judge(self._student, series)[0]
 
-    def explain(self, patient: Mapping[str, Any]) -> Explanation:
-        """What the student says of this patient, {"HR": [88, 95, ...], ...}, and why, by its readable twin."""
-        return self._explain(patient)
-
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         student, series = self._student, self._read([patient])
         severity, chances = judge(student, series)
         chance = float(chances[0])
-        prediction = int(chance > 0.5)
-        bound = student.task.bound
-        first = (
-            f"{self.body.target} = {prediction} (severity {severity[0]:.2f} of {bound}; an alarm begins at "
-            f"{student.alarm:.2f})."
-        )
-        rules = open_rules(student, self.card)
+        prediction = int(chance > student.risk_at_alarm)
+        sentences = [
+            f"{self.body.target} = {prediction} (severity {severity[0]:.2f} of {student.task.bound}; an alarm begins "
+            f"above {student.alarm:.2f}).",
+            NO_RISK,
+        ]
         reasons: tuple[Reason, ...] = ()
-        sentences = [first]
-        notes: tuple[str, ...] = ()
+        notes = [NO_RISK]
+        if self.body.doubt is not None and self.body.doubt > DOUBTFUL:
+            sentences.insert(0, NO_BETTER_THAN_CHANCE)
+            notes.insert(0, NO_BETTER_THAN_CHANCE)
+        rules = self._open_rules()
         if rules is not None:
-            twin = rules.explain(read_features(student, series)[0])
-            reasons, notes = twin.reasons, twin.notes
-            sentences += [f"The readable student: {twin.sentences[0]}", *twin.sentences[1:]]
+            features = read_features(student, series)[0]
+            twin = rules.explain(features)
+            # A term may hold because something is missing: that is no reason.
+            reasons = tuple(
+                one for one in twin.reasons if all(features[name] is not None for name in one.attributes)
+            )
+            sentences.append(f"The readable student: {twin.sentences[0]}")
+            reached = [one for one in reasons if one.moved is None or abs(one.moved) >= LEAST_MOVED]
+            sentences += [
+                f"{place}. {one.condition}" + ("." if one.moved is None else f": adds {one.moved:+.2f}.")
+                for place, one in enumerate(reached, start=1)
+            ]
+            if rest := len(reasons) - len(reached):
+                which = "which" if rest == 1 else "each of which"
+                sentences.append(f"{rest} more, {which} adds or takes less than {LEAST_MOVED}.")
         missing = [
             name for name in self.attributes_ if name not in series or np.isnan(series.stays[name]).all()
         ]
         if missing:
-            note = f"Not measured, and taken for the middle of their range: {', '.join(missing)}."
-            sentences, notes = [*sentences, note], (*notes, note)
-        share = chance if prediction else 1 - chance
+            notes.append(f"Not measured, and no reason for anything: {', '.join(missing)}.")
+            sentences.append(notes[-1])
         return Explanation(
-            self.body.target, prediction, share, reasons, tuple(sentences), base=0.5, notes=notes
+            self.body.target,
+            prediction,
+            None,
+            reasons,
+            tuple(sentences),
+            notes=tuple(notes),
+            chances=(1 - chance, chance),
         )
+
+    def _say_decided(self, explanation: Explanation) -> Explanation:
+        return replace(explanation, called_from=self.placed.threshold)  # its first sentence says the alarm
 
     def _read(self, patients: AnySeries) -> Series:
         names = self.attributes_ if self._body is not None else list(self.task.names)
@@ -488,15 +688,17 @@ class Experts(PrivateMethod[StudentBody]):
         student = None if self._body is None else self._body.student
         return lay_out_courses(patients, names, self.step if student is None else student.task.step)
 
-    def text(self) -> str:
-        student = self.body.student
-        rules = None if student is None else open_rules(student, self.card)
+    def _open_rules(self) -> Method[Any] | None:
+        """The readable student; None where there is none."""
+        return None if self.body.student is None else open_rules(self.body.student, self.card)
+
+    def _text(self) -> str:
+        rules = self._open_rules()
         return write_student(self.body, "" if rules is None else rules.text())
 
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """What the features of the readable student weigh, as SVG."""
-        student = self.body.student
-        rules = None if student is None else open_rules(student, self.card)
+        rules = self._open_rules()
         return {} if rules is None else rules.pictures(whole=whole)
 
     def _summary(self) -> str:

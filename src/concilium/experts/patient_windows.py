@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from fractions import Fraction
 
 import msgspec
 import numpy as np
@@ -15,29 +16,62 @@ from numpy.typing import NDArray
 
 from concilium.errors import DoesNotFit, MessageError
 from concilium.experts.expert_task import ExpertTask
-from concilium.protocol.arrays import Array, pack, unpack
+from concilium.protocol.sums import Array, pack, unpack
 from concilium.records.series import Series
-from concilium.records.time_grid import count_steps, read_step
+from concilium.records.series_times import count_steps, read_step
 
 
-def _grade(series: Series, target: str, lead: int, bound: int) -> NDArray[np.float64]:
+def _grade(series: Series, task: ExpertTask) -> NDArray[np.float64]:
     """The severity of every cell of the stays, NaN where it is unknown.
 
-    The paper's physicians gave grades. Where there is a label of 0 and 1 alone, severity is B while it is there,
-    rises to B in a straight line over the `lead` before it first is, and is 0 elsewhere. It is unknown where the
-    label is missing, or neither 0 nor 1: such a step teaches nothing.
+    Where the study says that the target is a grade, as the paper's physicians gave it, severity is that grade. Where it
+    is a label of 0 and 1, severity is B while it is 1, rises to B in a straight line over the `lead` before it first
+    is, and is 0 elsewhere. It is unknown where the target is missing, or no such number: such a step teaches nothing.
     """
-    label = series.stays[target]
+    label, bound = series.stays[task.target].astype(np.float64), task.bound
+    if task.grade is not None:
+        return np.where((label >= 0) & (label <= bound), label, np.nan)
+    lead = count_steps(task.lead, task.step, "lead")
     cells = np.arange(len(label)) - np.repeat(series.starts[:-1], series.lengths)
-    first = np.repeat(find_onsets(series, target), series.lengths)
+    first = np.repeat(find_onsets(series, task.target), series.lengths)
     rising = 1.0 - (first - cells) / max(lead, 1)
     severity = np.where(label == 1, 1.0, np.where(cells < first, np.clip(rising, 0.0, 1.0), 0.0))
     return np.where((label == 0) | (label == 1), bound * severity, np.nan)
 
 
-def find_onsets(series: Series, target: str) -> NDArray[np.float64]:
+def check_target(series: Series, task: ExpertTask) -> None:
+    """DoesNotFit where a known value of the target is neither 0 nor 1 or, of a graded one, not from 0 to B.
+
+    It tells that there is such a value: for hospitals that answer without privacy, and for evaluation.
+    """
+    known = series.stays[task.target]
+    known = known[~np.isnan(known)]
+    fits = (known >= 0) & (known <= task.bound) if task.grade is not None else (known == 0) | (known == 1)
+    if fits.all():
+        return
+    takes, remedy = f"a grade from 0 to {task.bound}", ""
+    if task.grade is None:
+        takes, remedy = (
+            "0 or 1",
+            ". If it is a grade, say from which grade on the outcome is there, as in grade = 3",
+        )
+    wrong = f"{(~fits).sum()} of {len(fits)} steps"
+    raise DoesNotFit(f"{task.target!r} must be {takes} and is something else at {wrong}{remedy}")
+
+
+def has_outcome(series: Series, task: ExpertTask) -> NDArray[np.float32]:
+    """1 at each step with the outcome, 0 without it, NaN where that is unknown."""
+    label = series.stays[task.target]
+    if task.grade is None:
+        return label
+    return np.where(np.isnan(label), np.float32(np.nan), (label >= task.grade).astype(np.float32))
+
+
+def find_onsets(
+    series: Series, target: str, label: NDArray[np.floating] | None = None
+) -> NDArray[np.float64]:
     """The step at which each patient's label is first 1; infinite where it never is."""
-    label, starts = series.stays[target], series.starts
+    label, starts = series.stays[target] if label is None else label, series.starts
     there = np.flatnonzero(label == 1)
     owners = np.searchsorted(starts, there, side="right") - 1
     onsets = np.full(len(series), np.inf)
@@ -45,16 +79,20 @@ def find_onsets(series: Series, target: str) -> NDArray[np.float64]:
     return onsets
 
 
+SPREAD = Fraction(1, 8)
+"""Of the bound: the largest standard deviation of what one expert says of public hours, where a student is taught."""
 FARTHEST = 4.0  # half-widths from the middle of the range: what is beyond is a slip, or far enough
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """`inputs` [window, step, variable], zero beyond each window; `targets` [window, step], NaN where unknown."""
+    """`inputs` [window, step, variable], zero beyond each window; `targets` [window, step], NaN where unknown; `firsts`
+    the step of the stay with which each window begins, where that is known."""
 
     inputs: NDArray[np.float32]
     targets: NDArray[np.float64]
     lengths: NDArray[np.int64]
+    firsts: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -79,15 +117,24 @@ class Windows:
 
 @dataclass(frozen=True, eq=False)
 class LaidOut:
-    """Stays one after the other: `values` [cell, variable], and where they are known `severity` [cell]."""
+    """Stays one after the other: `values` [cell, variable], and where they are known `severity` [cell]; `known` [cell,
+    variable] says which values were measured, or carried forward from one that was."""
 
     task: ExpertTask
     values: NDArray[np.float32]
     severity: NDArray[np.float64]
     starts: NDArray[np.int64]
+    known: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.starts) - 1
+
+    @property
+    def changes(self) -> NDArray[np.bool_]:
+        """Whose severity changes: what an expert can learn from. Each patient's own stay decides."""
+        starts = self.starts[:-1]
+        highest, lowest = (reduce.reduceat(self.severity, starts) for reduce in (np.fmax, np.fmin))
+        return np.asarray(highest > lowest)
 
     def cut(self, patient: int) -> Windows:
         """The windows of one patient."""
@@ -111,7 +158,8 @@ class LaidOut:
         # Every cell is told by the window in which it has the most before it: the first half by the one before.
         tells = inside & ((np.arange(steps) >= steps - stride) | (nth == 0)[:, None])
         places = np.flatnonzero(tells)
-        return Windows(inputs, targets, sizes.astype(np.int64)), places, cells.reshape(-1)[places]
+        windows = Windows(inputs, targets, sizes.astype(np.int64), firsts.astype(np.int64))
+        return windows, places, cells.reshape(-1)[places]
 
 
 def lay_out(series: Series, task: ExpertTask, *, labelled: bool = True) -> LaidOut:
@@ -128,17 +176,18 @@ def lay_out(series: Series, task: ExpertTask, *, labelled: bool = True) -> LaidO
     known = [name for name in task.names if name in series]
     carried = series.choose(known).carry_forward(task.carry)
     values = np.zeros((size, len(task.variables)), dtype=np.float32)
+    measured = np.zeros(values.shape, dtype=np.bool_)
     for place, variable in enumerate(task.variables):
         if variable.name in carried:
             middle, half = (variable.low + variable.high) / 2, (variable.high - variable.low) / 2
             with np.errstate(over="ignore"):
                 scaled = (carried.stays[variable.name].astype(np.float64) - middle) / half
+            measured[:, place] = ~np.isnan(scaled)
             values[:, place] = np.nan_to_num(np.clip(scaled, -FARTHEST, FARTHEST) / 2, nan=0.0)
     severity = np.full(size, np.nan)
     if labelled:
-        lead = count_steps(task.lead, task.step, "lead")
-        severity = _grade(series, task.target, lead, task.bound)
-    return LaidOut(task, values, severity, series.starts)
+        severity = _grade(series, task)
+    return LaidOut(task, values, severity, series.starts, measured)
 
 
 STEPS_OF_ONE = 8192

@@ -1,9 +1,15 @@
-"""The experts that a site answers for: so many of its patients, chosen by a hash of their own stays, or grown.
+"""The experts that a site answers for: of patients whose own outcome changes, drawn by a hash of their own stays; or
+grown.
 
-Claim. Whether a patient's expert answers depends on the patient's own stay, the study's public seed and, by rank, on
-who else is there: one patient who comes or goes brings at most one expert in and puts at most one out. Experts are
-trained once for a hospital and a task, and kept on its shelf; nothing of them leaves. docs/methods.md, sections 8.3 and
-8.4.
+Claim. An expert whose patient's severity never changes is a constant and teaches nothing, so that patients are drawn by
+their own outcome: those whose severity changes, or those first.
+- Drawn by a share (`open_drawn`): a patient answers if the severity of the patient's own stay changes, and a hash of
+  that stay and a public seed is below the share. Nobody else has a say in it: one patient who comes or goes brings or
+  takes one expert.
+- Drawn by rank (`open_ranked`): the first so many by (severity changes, hash). One patient who comes, goes or is
+  another brings at most one expert in and puts at most one out.
+Experts are trained once for a hospital and a task, and kept in its cache; nothing of them leaves. docs/methods.md,
+sections 8.3 and 8.4.
 
 Growing is the paper's greedy choice of experts (its algorithm 2). It looks at errors on validation patients, whose
 covariance is computed once: C[i, j] is the mean of the product of two experts' errors, the mean squared error of
@@ -17,22 +23,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import DoesNotFit, StudyError
-from concilium.experts.expert import Expert, ExpertEnsemble
+from concilium.experts.expert import Expert, ExpertEnsemble, average, train_experts
 from concilium.experts.expert_task import ExpertTask
-from concilium.experts.patient_windows import LaidOut, lay_out
-from concilium.experts.training import train_experts
-from concilium.protocol.cohort import Cohort
-from concilium.records.patients import PatientPart
+from concilium.experts.patient_windows import LaidOut, check_target, lay_out
+from concilium.protocol.cohort import Cohort, LastResults
 from concilium.records.series import Series
 
 Reals = NDArray[np.float64]
@@ -49,7 +50,7 @@ def find_covariance(told: NDArray[np.floating], truth: Reals) -> Reals:
 
 
 @dataclass
-class Growth:
+class ExpertGrowth:
     """A growing ensemble: `members` in the order in which they came, `errors` the uniform error after each."""
 
     covariance: Reals
@@ -93,7 +94,7 @@ class Growth:
         self._shared += self.covariance[candidate]
         self.members.append(int(candidate))
 
-    def grow(self) -> Growth:
+    def grow(self) -> ExpertGrowth:
         """Add experts until none of the rest lowers the error, or the limit is reached."""
         order = self.order
         left = np.ones(len(order), dtype=np.bool_)
@@ -155,16 +156,14 @@ def weigh_by_history(told: NDArray[np.floating], truth: Reals, starts: NDArray[n
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())
 
-REMEMBERED = 4
 Make = Callable[[LaidOut], ExpertEnsemble]
 VALIDATION = 3  # one in so many patients is for validation where an ensemble is grown
 
-_lock = threading.RLock()
-LAST_ENSEMBLES: WeakKeyDictionary[PatientPart, OrderedDict[Hashable, ExpertEnsemble]] = WeakKeyDictionary()
+LAST_ENSEMBLES = LastResults[ExpertEnsemble](4)
 
 
-def open_unselected(cohort: Cohort, task: ExpertTask, size: int) -> ExpertEnsemble:
-    """The experts of the patients who come first by their hash, at most so many."""
+def open_ranked(cohort: Cohort, task: ExpertTask, size: int) -> ExpertEnsemble:
+    """The experts of the patients who come first by their own outcome and hash, at most so many."""
 
     def make(laid: LaidOut) -> ExpertEnsemble:
         chosen = _rank(laid)[:size].tolist()
@@ -172,33 +171,122 @@ def open_unselected(cohort: Cohort, task: ExpertTask, size: int) -> ExpertEnsemb
             log.warning("the study counts on %d experts here, and there are %d", size, len(chosen))
         return ExpertEnsemble(task, _train(cohort, laid, chosen))
 
-    return _open(cohort, task, ("unselected", size), make)
+    return _open(cohort, task, ("ranked", size), make)
 
 
-def open_grown(cohort: Cohort, task: ExpertTask, size: int, limit: int | None) -> ExpertEnsemble:
-    """The ensemble grown from at most so many candidates, on other patients; DoesNotFit where there are too few."""
+THOUSAND = 1000
+
+
+def open_drawn(cohort: Cohort, task: ExpertTask, share: int, public: LaidOut, digest: str) -> ExpertEnsemble:
+    """The experts of so many in a thousand of the patients whose severity changes; `digest` is that of `public`."""
 
     def make(laid: LaidOut) -> ExpertEnsemble:
-        order = _rank(laid)
-        validation = order[: len(order) // VALIDATION]
-        candidates = order[len(validation) :][:size]
-        known = ~np.isnan(laid.severity)
-        cells = np.concatenate(
-            [np.arange(laid.starts[one], laid.starts[one + 1]) for one in validation] or [np.zeros(0, int)]
-        )
-        if not len(candidates) or not known[cells].any():
-            raise DoesNotFit("this hospital has too few patients to grow an ensemble of experts")
-        ensemble = ExpertEnsemble(task, _train(cohort, laid, candidates.tolist()))
-        told, truth = ensemble.tell(_take_stays(laid, validation)), laid.severity[cells]
-        growth = Growth(find_covariance(told, truth), ensemble.septic, limit).grow()
-        log.info("an ensemble of %d experts was grown from %d", len(growth.members), len(ensemble))
-        return ensemble.take(growth.members)
+        below = (share << 64) // THOUSAND
+        drawn = [int.from_bytes(one[:8], "little") < below for one in _hash_stays(laid)]
+        chosen = np.flatnonzero(laid.changes & np.array(drawn, dtype=np.bool_)).tolist()
+        log.info("%d of %d patients have an expert", len(chosen), len(laid))
+        return ExpertEnsemble(task, _train(cohort, laid, chosen, public))
 
-    return _open(cohort, task, ("grown", size, limit), make)
+    return _open(cohort, task, ("drawn", share, digest), make)
+
+
+def count_informative(cohort: Cohort, task: ExpertTask) -> tuple[int, int]:
+    """How many patients have a severity that changes, and how many there are."""
+    laid = lay_out(_find_series(cohort), task)
+    return int(laid.changes.sum()), len(laid)
+
+
+def open_grown(cohort: Cohort, task: ExpertTask, size: int, limit: int | None) -> GrownEnsemble:
+    """The ensemble grown from at most so many candidates, on other patients; DoesNotFit where there are too few."""
+
+    def make(laid: LaidOut) -> GrownEnsemble:
+        check_target(_find_series(cohort), task)
+        grown = grow_ensemble(laid, size, limit, lambda patients: _train(cohort, laid, patients))
+        log.info(
+            "an ensemble of %d experts was grown from %d", len(grown.growth.members), len(grown.candidates)
+        )
+        return grown
+
+    return LAST_GROWN.find(
+        cohort.view.find_part("series"),
+        (size, limit, task, cohort.digest),
+        lambda: make(lay_out(_find_series(cohort), task)),
+    )
+
+
+@dataclass(eq=False)
+class GrownEnsemble:
+    """The `candidates` of a hospital, which of them are members (`growth`), and the patients who judged them."""
+
+    candidates: ExpertEnsemble
+    growth: ExpertGrowth
+    validation: LaidOut
+
+    @property
+    def members(self) -> ExpertEnsemble:
+        return self.candidates.take(self.growth.members)
+
+    def weigh(
+        self, way: str, told: NDArray[np.floating], truth: Reals, starts: NDArray[np.integer]
+    ) -> Reals | None:
+        """The weights of the members' answers [member, cell]; None for uniform ones. By history they need the truth."""
+        if way == "optimal":
+            members = self.growth.members
+            return weigh_optimally(self.growth.covariance[np.ix_(members, members)])
+        return weigh_by_history(told, truth, starts) if way == "history" else None
+
+    def predict(self, stays: Series, weights: str = "uniform") -> Reals:
+        """The severity of every cell, for the hospital's own eyes: nothing protects anybody."""
+        laid = lay_out(stays, self.candidates.task, labelled=weights == "history")
+        told = self.members.tell(laid)
+        return average(told, self.weigh(weights, told, laid.severity, laid.starts))
+
+    def join(self, patient: Series) -> bool:
+        """Train the expert of a new patient and take it in if that lowers the error; nobody is trained again."""
+        laid = lay_out(patient, self.candidates.task)
+        if len(laid) != 1:
+            raise StudyError(f"one patient joins at a time; got {len(laid)}")
+        expert = train_experts(laid, [0])[0]
+        truth = self.validation.severity
+        known = ~np.isnan(truth)
+        errors = [
+            one.tell(self.validation)[:, known].astype(np.float64) - truth[known]
+            for one in (self.candidates, ExpertEnsemble(self.candidates.task, [expert]))
+        ]
+        row = errors[0] @ errors[1][0] / known.sum()
+        self.candidates = ExpertEnsemble(self.candidates.task, [*self.candidates.experts, expert])
+        return self.growth.join(row, float(errors[1][0] @ errors[1][0] / known.sum()), expert.septic)
+
+
+LAST_GROWN = LastResults[GrownEnsemble](4)
+
+
+def grow_ensemble(
+    laid: LaidOut, size: int, limit: int | None, train: Callable[[list[int]], list[Expert]] | None = None
+) -> GrownEnsemble:
+    """An ensemble of at most so many candidates, judged on one in three of the patients, with and without change."""
+    order = _rank(laid)
+    validation = np.sort(order[::VALIDATION]) if len(order) > 1 else order[:0]
+    candidates = order[~np.isin(order, validation)][:size]
+    held = _take_stays(laid, validation)
+    if not len(candidates) or np.isnan(held.severity).all():
+        raise DoesNotFit("this hospital has too few patients to grow an ensemble of experts")
+    train = train or (lambda patients: train_experts(laid, patients))
+    ensemble = ExpertEnsemble(laid.task, train(candidates.tolist()))
+    covariance = find_covariance(ensemble.tell(held), held.severity)
+    return GrownEnsemble(ensemble, ExpertGrowth(covariance, ensemble.septic, limit).grow(), held)
 
 
 def _rank(laid: LaidOut) -> NDArray[np.intp]:
-    """The patients in an order that each one's own stay and the public seed decide."""
+    """The patients in an order that each one's own stay and the public seed decide: those who change first."""
+    digests, changes = _hash_stays(laid), laid.changes
+    return np.array(
+        sorted(range(len(digests)), key=lambda one: (not changes[one], digests[one])), dtype=np.intp
+    )
+
+
+def _hash_stays(laid: LaidOut) -> list[bytes]:
+    """For each patient the hash of its own stay, under the public seed."""
     seed = f"concilium/experts@1 {laid.task.network.seed} ".encode()
     digests = []
     for first, last in zip(laid.starts[:-1].tolist(), laid.starts[1:].tolist(), strict=True):
@@ -206,18 +294,18 @@ def _rank(laid: LaidOut) -> NDArray[np.intp]:
         content.update(laid.values[first:last].tobytes())
         content.update(laid.severity[first:last].tobytes())
         digests.append(content.digest())
-    return np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.intp)
+    return digests
 
 
-def _train(cohort: Cohort, laid: LaidOut, patients: list[int]) -> list[Expert]:
-    """Their experts, from the shelf or trained now; the hospital's own log tells how far it is."""
+def _train(cohort: Cohort, laid: LaidOut, patients: list[int], public: LaidOut | None = None) -> list[Expert]:
+    """Their experts, from the cache or trained now; the hospital's own log tells how far it is."""
     tenth = max(1, len(patients) // 10)
 
     def tell(ready: int, of: int) -> None:
         if ready % tenth == 0 or ready == of:
             log.info("%d of %d experts are trained", ready, of)
 
-    return train_experts(laid, patients, cohort.view.shelf, on_progress=tell)
+    return train_experts(laid, patients, cohort.view.cache, public=public, on_progress=tell)
 
 
 def _take_stays(laid: LaidOut, patients: NDArray[np.intp]) -> LaidOut:
@@ -230,17 +318,15 @@ def _take_stays(laid: LaidOut, patients: NDArray[np.intp]) -> LaidOut:
     return LaidOut(laid.task, laid.values[cells], laid.severity[cells], starts)
 
 
+def _find_series(cohort: Cohort) -> Series:
+    series = cohort.take_part("series")
+    assert isinstance(series, Series)
+    return series
+
+
 def _open(cohort: Cohort, task: ExpertTask, way: tuple[Hashable, ...], make: Make) -> ExpertEnsemble:
-    part, rows = cohort.view.find_part("series"), cohort.population.rows
-    key = (way, task, hashlib.sha256(np.ascontiguousarray(rows, dtype=np.int64).tobytes()).digest())
-    with _lock:
-        own = LAST_ENSEMBLES.setdefault(part, OrderedDict())
-        ensemble = own.get(key)
-        if ensemble is None:
-            series = cohort.take_part("series")
-            assert isinstance(series, Series)
-            ensemble = own[key] = make(lay_out(series, task))
-            while len(own) > REMEMBERED:
-                own.popitem(last=False)
-        own.move_to_end(key)
-        return ensemble
+    def make_from_series() -> ExpertEnsemble:
+        return make(lay_out(_find_series(cohort), task))
+
+    part = cohort.view.find_part("series")
+    return LAST_ENSEMBLES.find(part, (way, task, cohort.digest), make_from_series)

@@ -21,15 +21,16 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.experts.expert_task import ExpertTask, NetworkSettings, check_task
-from concilium.experts.network import NETWORKS, Weights, open_network
-from concilium.experts.patient_windows import LaidOut, lay_out
+from concilium.experts.expert_task import NETWORKS, ExpertTask, NetworkSettings
+from concilium.experts.network import Weights, open_network
+from concilium.experts.patient_windows import SPREAD, LaidOut, lay_out
 from concilium.policy.policy import Policy
 from concilium.protocol.card import Card
 from concilium.protocol.house import House
 from concilium.protocol.site import Site
+from concilium.records.columns import Numbers
 from concilium.records.series import Series
-from concilium.records.table import Numbers, Records
+from concilium.records.table import Records
 from concilium.registry import METHODS, load
 
 if TYPE_CHECKING:
@@ -73,6 +74,20 @@ def _regress(design: Reals, labels: Reals, noise: float) -> Reals:
     return coefficients
 
 
+def find_doubt(features: Reals, asked: NDArray[np.int64], labels: Reals, deviation: float) -> float:
+    """How likely labels without any signal would vary so much along the features: noise of known variance makes that a
+    chi-squared number (its upper tail by Wilson and Hilferty's cube root)."""
+    seen = features[asked] - features[asked].mean(axis=0)
+    values, vectors = np.linalg.eigh(seen.T @ seen)
+    kept = values > 1e-9 * max(float(values[-1]), 1e-9)
+    degrees = int(kept.sum())
+    if not degrees:
+        return 1.0
+    along = (vectors[:, kept].T @ (seen.T @ (labels - labels.mean()))) ** 2 / values[kept]
+    cube = (float(along.sum()) / (deviation**2 * degrees)) ** (1 / 3)
+    return 0.5 * math.erfc((cube - 1 + 2 / (9 * degrees)) / math.sqrt(4 / (9 * degrees)))
+
+
 def _weigh_evidence(values: Reals, pulled: Reals, prior: float, noise: float) -> float:
     """The log probability of the labels under a prior, but for what all priors have in common."""
     fits = (pulled**2 * prior / (noise * (noise + prior * values))).sum()
@@ -95,7 +110,8 @@ class _StoredArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class StoredStudent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The sequence model (`task` says which, `weights` what it learned; it tells severity in units of `scale` from
-    `center`), where its alarm is (`alarm`, `spread`), and the readable one: a RuleFit's body on these `features`."""
+    `center`), where its alarm is (`alarm`, `spread`), the log odds there (`intercept`), and the readable one: a
+    RuleFit's body on these `features`."""
 
     task: ExpertTask
     weights: dict[str, _StoredArray]
@@ -103,17 +119,23 @@ class StoredStudent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     scale: float
     alarm: float
     spread: float
+    intercept: float = 0.0
     features: list[str]
     readable: dict[str, Any] | None
 
     def __post_init__(self) -> None:
         try:
-            check_task(self.task)
+            self.task.check()
         except MessageError as error:
             raise ValueError(str(error)) from None
-        numbers = [self.center, self.scale, self.alarm, self.spread]
+        numbers = [self.center, self.scale, self.alarm, self.spread, self.intercept]
         if self.task.network.kind not in NETWORKS or not all(map(math.isfinite, numbers)) or self.spread <= 0:
             raise ValueError("a student has a network of the list, and finite numbers")
+
+    @property
+    def risk_at_alarm(self) -> float:
+        """The predicted risk above which there is an alarm."""
+        return 1 / (1 + math.exp(-min(max(self.intercept, -700.0), 700.0)))
 
     @property
     def arrays(self) -> Weights:
@@ -124,10 +146,11 @@ class StoredStudent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class StudentBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`selection` is "unselected" or "grown"; `size` how many experts taught, as the study says or as hospitals told,
+    """`selection` is how experts were chosen; `size` how many taught, by a noisy count or as hospitals told,
     `septic` how many of these had the outcome, where that was told; `labels` how many steps were asked about,
-    `deviation` of the noise on each. `student` is None until there are public stays; `answer` is what
-    ensembles said of the one stay that they were asked about."""
+    `deviation` of the noise on each; `prevalence` the share of patients whose outcome changes, by a noisy count, and
+    `doubt` how likely labels like these are without any signal. `student` is None until there are public stays;
+    `answer` is what ensembles said of the one stay that they were asked about."""
 
     target: str
     query: str
@@ -138,6 +161,8 @@ class StudentBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     deviation: float
     protects: str
     student: StoredStudent | None
+    prevalence: float | None = None
+    doubt: float | None = None
     answer: list[float] = msgspec.field(default_factory=list)
 
     @property
@@ -178,9 +203,25 @@ def write_student(body: StudentBody, table: str) -> str:
 FEATURES = ("latest", "mean", "highest", "lowest")
 
 
-def _name_features(task: ExpertTask) -> list[str]:
-    """The features in the order of `find_features`, such as "HR highest"."""
-    return [f"{name} {feature}" for feature in FEATURES for name in task.names]
+def _name_features(task: ExpertTask) -> dict[str, str]:
+    """The features in the order of `find_features`, such as "HR highest in the latest 24h", each with its variable."""
+    when = {"latest": ""}
+    return {
+        f"{name} {feature}{when.get(feature, f' in the latest {task.window}')}": name
+        for feature in FEATURES
+        for name in task.names
+    }
+
+
+def _find_measured(laid: LaidOut) -> NDArray[np.bool_]:
+    """[cell, feature]: whether the variable was known at any step of the window that ends there, or (latest) now."""
+    known = np.ones(laid.values.shape, dtype=np.bool_) if laid.known is None else laid.known
+    ever = np.empty_like(known)
+    for first, last in zip(laid.starts[:-1].tolist(), laid.starts[1:].tolist(), strict=True):
+        seen = np.cumsum(known[first:last].astype(np.int64), axis=0)
+        seen[laid.task.steps :] -= seen[: -laid.task.steps].copy()
+        ever[first:last] = seen > 0
+    return np.concatenate([known, *[ever] * (len(FEATURES) - 1)], axis=1)
 
 
 def find_features(laid: LaidOut) -> NDArray[np.float64]:
@@ -199,28 +240,34 @@ def find_features(laid: LaidOut) -> NDArray[np.float64]:
 
 
 def _in_units(features: NDArray[np.float64], task: ExpertTask) -> NDArray[np.float64]:
-    """Features in the units of their variables."""
+    """Features in the units of their variables, to the digits that single precision keeps: 80 is not below 80."""
     middle = np.array([(one.low + one.high) / 2 for one in task.variables])
-    half = np.array([(one.high - one.low) / 2 for one in task.variables])
-    spread: NDArray[np.float64] = features * np.tile(2 * half, len(FEATURES)) + np.tile(middle, len(FEATURES))
-    return spread
+    whole = np.array([one.high - one.low for one in task.variables])
+    spread = features * np.tile(whole, len(FEATURES)) + np.tile(middle, len(FEATURES))
+    kept = np.tile(10.0 ** (5 - np.floor(np.log10(whole))), len(FEATURES))
+    rounded: NDArray[np.float64] = np.rint(spread * kept) / kept
+    return rounded
 
 
 Reals = NDArray[np.float64]
 
 MOST_FEATURES, MOST_ROWS, TREES = 20, 4_000, 60
 SEVERITY = "severity"
-FLAT = 1e-9
+FLAT, SMALL_RIDGE = 1e-9, 1e-4
+LINEAR = "linear"
+"""The kind of a student that is linear in window features, as noisy labels make it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """Public stays with the `labels` of the cells that were `asked` about, and the `deviation` of their noise."""
+    """Public stays with the `labels` of the cells that were `asked` about, and the `deviation` of their noise. Labels
+    that are `centred` say how hours differ, and nothing of a level."""
 
     laid: LaidOut
     asked: NDArray[np.int64]
     labels: Reals
     deviation: float
+    centred: bool = False
 
     @cached_property
     def features(self) -> Reals:
@@ -233,36 +280,83 @@ class Lesson:
             exact = np.full(len(self.laid.values), np.nan)
             exact[self.asked] = self.labels
             return exact
-        return smooth(self.features, self.asked, self.labels, self.deviation, self.laid.task.bound)
+        bound = self.laid.task.bound
+        smoothed = smooth(self.features, self.asked, self.labels, self.deviation, bound)
+        if not self.centred:
+            return smoothed
+        # The scale of one expert: the middle is the mean public hour, and a deviation is an eighth of the bound.
+        unit = bound * float(SPREAD) / max(float(smoothed.std()), FLAT)
+        off = smoothed - smoothed.mean()
+        scaled: Reals = bound / 2 + off * (unit if smoothed.std() > FLAT else 1.0)
+        return scaled
+
+    @cached_property
+    def doubt(self) -> float | None:
+        """How likely such labels are without any signal; None where they have no noise."""
+        if not self.deviation:
+            return None
+        return find_doubt(self.features, self.asked, self.labels, self.deviation)
 
 
 def teach(
-    lesson: Lesson, settings: NetworkSettings, cutoffs: Mapping[str, tuple[float, ...]], alarms: float
+    lesson: Lesson,
+    settings: NetworkSettings,
+    cutoffs: Mapping[str, tuple[float, ...]],
+    alarms: float,
+    prevalence: float | None = None,
 ) -> StoredStudent:
     """Both students of a lesson. `cutoffs` are the public numbers of each variable that rules may cut at; an alarm is
-    where the student says more than in all but this share (`alarms`) of the public steps."""
+    where the student says more than in all but this share (`alarms`) of the public steps. With a `prevalence` the mean
+    risk at the ends of the public stays is that."""
     student = teach_network(lesson.laid, lesson.targets, settings)
     said = tell(student, lesson.laid)
     features, readable = _write_rules(lesson, lesson.targets, cutoffs)
+    alarm, spread = float(np.quantile(said, 1 - alarms)), max(float(said.std()), FLAT)
+    intercept = 0.0
+    if prevalence is not None:
+        intercept = _find_intercept((said[lesson.laid.starts[1:] - 1] - alarm) / spread, prevalence)
     return msgspec.structs.replace(
         student,
-        alarm=float(np.quantile(said, 1 - alarms)),
-        spread=max(float(said.std()), FLAT),
+        alarm=alarm,
+        spread=spread,
+        intercept=intercept,
         features=features,
         readable=readable,
     )
 
 
+def _find_intercept(scores: Reals, prevalence: float) -> float:
+    """What must be added to these log odds for their mean risk to be the prevalence, by bisection."""
+    low, high = -40.0 - float(scores.max()), 40.0 - float(scores.min())
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(_squash(scores + middle).mean()) < prevalence else (low, middle)
+    return (low + high) / 2
+
+
+def _squash(scores: Reals) -> Reals:
+    with np.errstate(over="ignore"):
+        squashed: Reals = 1 / (1 + np.exp(-scores))
+    return squashed
+
+
 def teach_network(laid: LaidOut, targets: Reals, settings: NetworkSettings) -> StoredStudent:
     """The network alone, of stays and what it is to say at each step (NaN: nothing)."""
     known = targets[~np.isnan(targets)]
-    center, scale = float(known.mean()), max(float(known.std()), FLAT)
     own = msgspec.structs.replace(laid.task, network=settings)
+    if settings.kind == LINEAR:
+        weights, center, scale = _imitate(find_features(laid), targets), 0.0, 1.0
+        return _write_student(own, weights, center, scale)
+    center, scale = float(known.mean()), max(float(known.std()), FLAT)
     network = open_network(settings, len(own.variables))
     windows, _, _ = replace(laid, task=own, severity=(targets - center) / scale).gather(np.arange(len(laid)))
+    return _write_student(own, network.train(windows), center, scale)
+
+
+def _write_student(task: ExpertTask, weights: Weights, center: float, scale: float) -> StoredStudent:
     return StoredStudent(
-        task=own,
-        weights=_store(network.train(windows)),
+        task=task,
+        weights=_store(weights),
         center=center,
         scale=scale,
         alarm=0.0,
@@ -272,8 +366,24 @@ def teach_network(laid: LaidOut, targets: Reals, settings: NetworkSettings) -> S
     )
 
 
+def _imitate(features: Reals, targets: Reals) -> Weights:
+    """What makes the targets of features, by least squares with a small ridge."""
+    known = ~np.isnan(targets)
+    seen, truth = features[known], targets[known]
+    center, middle = seen.mean(axis=0), float(truth.mean())
+    off = seen - center
+    gram = off.T @ off / len(off)
+    held = gram + np.diag(SMALL_RIDGE * np.diag(gram) + 1e-9)
+    direction = np.linalg.solve(held, off.T @ (truth - middle) / len(off))
+    return {"direction": direction, "offset": np.array([middle - direction @ center])}
+
+
 def tell(student: StoredStudent, laid: LaidOut) -> Reals:
     """The severity of every cell, held to [0, B]."""
+    if student.task.network.kind == LINEAR:
+        arrays = student.arrays
+        said = find_features(laid) @ arrays["direction"] + arrays["offset"]
+        return np.clip(said, 0, student.task.bound)
     network = open_network(student.task.network, len(student.task.variables))
     windows, places, cells = laid.gather(np.arange(len(laid)))
     told = np.empty(len(laid.values))
@@ -283,16 +393,10 @@ def tell(student: StoredStudent, laid: LaidOut) -> Reals:
 
 
 def judge(student: StoredStudent, series: Series) -> tuple[Reals, Reals]:
-    """The severity at the end of each stay, and how far that is to an alarm: above a half where there is one."""
+    """The severity and the score at the end of each stay."""
     laid = lay_out(series, student.task, labelled=False)
     severity = tell(student, laid)[laid.starts[1:] - 1]
-    return severity, _find_chances(student, severity)
-
-
-def _find_chances(student: StoredStudent, severity: Reals) -> Reals:
-    with np.errstate(over="ignore"):
-        chances: Reals = 1 / (1 + np.exp(-(severity - student.alarm) / student.spread))
-    return chances
+    return severity, _squash(student.intercept + (severity - student.alarm) / student.spread)
 
 
 def _write_rules(
@@ -302,18 +406,23 @@ def _write_rules(
     rows = lesson.asked[:: max(1, -(-len(lesson.asked) // MOST_ROWS))]
     truth, task = targets[rows], lesson.laid.task
     seen = _in_units(lesson.features, task)[rows]
-    names = _name_features(task)
+    measured = _find_measured(lesson.laid)[rows]
+    variables = _name_features(task)
+    names = [*variables]
     told_apart = [
-        len(np.unique(np.searchsorted(cutoffs[name.rsplit(" ", 1)[0]], seen[:, place], side="right"))) > 1
-        for place, name in enumerate(names)
+        len(np.unique(np.searchsorted(cutoffs[own], seen[measured[:, place], place], side="right"))) > 1
+        for place, own in enumerate(variables.values())
     ]
     features = _choose_features(seen, truth, np.array(told_apart))
     if not features or truth.std() < FLAT:
         return [], None
-    columns = {names[place]: Numbers(seen[:, place]) for place in features}
+    # What nobody measured is missing, and no reason for anything.
+    columns = {
+        names[place]: Numbers(np.where(measured[:, place], seen[:, place], np.nan)) for place in features
+    }
     margin = float(truth.std())
     ends = [float(truth.min()) - margin, float(truth.max()) + margin]
-    bins = {names[place]: list(cutoffs[names[place].rsplit(" ", 1)[0]]) for place in features}
+    bins = {names[place]: list(cutoffs[variables[names[place]]]) for place in features}
     site = Site(
         "public", Records({**columns, SEVERITY: Numbers(truth)}), policy=Policy(allow=(*columns, SEVERITY))
     )
@@ -349,9 +458,13 @@ def open_rules(student: StoredStudent, card: Card) -> Method[Any] | None:
     return model
 
 
-def read_features(student: StoredStudent, series: Series) -> list[dict[str, float]]:
-    """The features of the last step of each stay, as the readable student sees them."""
+def read_features(student: StoredStudent, series: Series) -> list[dict[str, float | None]]:
+    """The features of the last step of each stay, as the readable student sees them; None where nobody measured."""
     laid = lay_out(series, student.task, labelled=False)
-    seen = _in_units(find_features(laid), student.task)[laid.starts[1:] - 1]
+    ends = laid.starts[1:] - 1
+    seen, measured = _in_units(find_features(laid), student.task)[ends], _find_measured(laid)[ends]
     places = {name: place for place, name in enumerate(_name_features(student.task))}
-    return [{name: float(row[places[name]]) for name in student.features} for row in seen]
+    return [
+        {name: float(row[places[name]]) if own[places[name]] else None for name in student.features}
+        for row, own in zip(seen, measured, strict=True)
+    ]

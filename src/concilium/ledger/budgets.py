@@ -20,7 +20,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from concilium.errors import BudgetError, LedgerError
-from concilium.privacy.accounting import epsilon_from_rho, float_above, say_epsilon, shown
+from concilium.privacy.accounting import epsilon_from_rho, float_above, pure_from_rho, say_epsilon, shown
 
 if TYPE_CHECKING:
     from concilium.ledger.chain import LedgerSettings
@@ -62,9 +62,13 @@ class Balance:
         """What is left of the month's cap, which may have been lowered since; the total may leave less."""
         return None if self.per_month is None else max(Fraction(0), self.per_month - self.month_spent)
 
-    def show_epsilon(self, amount: Fraction) -> str:
-        """An amount as people compare it: the epsilon at the ledger's delta, rounded up."""
-        epsilon = epsilon_from_rho(amount, self.delta) if self.currency == "rho" else float_above(amount)
+    def show_epsilon(self, amount: Fraction, *, pure: bool = False) -> str:
+        """An amount as people compare it: the epsilon at the ledger's delta, rounded up; of one release whose mechanism
+        is pure, its own epsilon, for which there is no delta."""
+        if self.currency == "rho" and not pure:
+            epsilon = epsilon_from_rho(amount, self.delta)
+        else:
+            epsilon = float_above(pure_from_rho(amount) if self.currency == "rho" else amount)
         return f"epsilon = {say_epsilon(epsilon, digits=4)}"
 
     def check(self, price: Fraction) -> None:

@@ -20,6 +20,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NoReturn
 
+import msgspec
+
 from concilium.errors import LedgerError
 from concilium.ledger.file import LedgerFile, open_in_memory
 from concilium.registry import RELEASES
@@ -32,7 +34,7 @@ UNBOUNDED = f"(cost IS NULL AND mode != '{SETTINGS}' OR mode IN ({_PARTLY}))"
 """Entries of what no budget bounds: releases without a cost, and those that leave a part in the clear."""
 
 _APPLICATION = 0x436F6E63
-_VERSION = 1
+_VERSION = 2
 _FIELDS = "sequence, time, study, question, digest, kind, mode, cost, spent, numbers, note, settings"
 _SCHEMA = (
     """CREATE TABLE entries (
@@ -59,25 +61,23 @@ _SCHEMA = (
         for verb in ("UPDATE", "DELETE")
     ),
 )
-# What every site keeps beside the chain; a file that is older gets these tables when it is opened.
-_MEMORY = (
+# What every site counts and keeps beside the chain.
+_BESIDE = (
     # What was computed on one day (UTC), in operations.
-    """CREATE TABLE IF NOT EXISTS work_done (
+    """CREATE TABLE work_done (
     day TEXT PRIMARY KEY, operations INTEGER NOT NULL) WITHOUT ROWID""",
     # Of that, what reading the proposals of each house took on its last day.
-    """CREATE TABLE IF NOT EXISTS proposals_read (
+    """CREATE TABLE proposals_read (
     house TEXT PRIMARY KEY, day TEXT NOT NULL, operations INTEGER NOT NULL) WITHOUT ROWID""",
     # The studies that were proposed, and which kinds they asked about what (study_book.py).
-    """CREATE TABLE IF NOT EXISTS study (
+    """CREATE TABLE study (
     id TEXT PRIMARY KEY, terms BLOB NOT NULL, signature BLOB NOT NULL, proposed TEXT NOT NULL, status TEXT NOT NULL,
     who TEXT NOT NULL, why TEXT NOT NULL, decided TEXT NOT NULL, seal BLOB NOT NULL, price TEXT,
     spent TEXT NOT NULL)""",
-    """CREATE TABLE IF NOT EXISTS study_asked (
+    """CREATE TABLE study_asked (
     study TEXT NOT NULL, kind TEXT NOT NULL, content TEXT NOT NULL,
     PRIMARY KEY (study, kind, content)) WITHOUT ROWID""",
 )
-# Says that there is a file with the head beside this one (ledger_head.py); a ledger of an earlier version has none.
-HEAD_BESIDE = "CREATE TABLE head_beside (since INTEGER)"
 # Other parts of a site may keep tables of their own in the file.
 _OWN_SCHEMA = """SELECT sql FROM sqlite_master
     WHERE sql IS NOT NULL AND tbl_name IN ('entries', 'answers', 'refusals')"""
@@ -85,9 +85,9 @@ _OWN_SCHEMA = """SELECT sql FROM sqlite_master
 _LISTED = json.JSONEncoder(separators=(",", ":"), default=lambda odd: [repr(odd)])
 
 
-@dataclass(frozen=True)
-class Head:
-    """How far a chain has come: its number of entries after the opening one, and the hash of the last."""
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a chain has come: its number of entries after the opening one, and the hash of the last. It travels in
+    every answer, and back."""
 
     count: int
     hash: str
@@ -110,6 +110,11 @@ class Entry:
     note: str = ""
 
     @property
+    def is_pure(self) -> bool:
+        """Whether its cost is that of a pure mechanism, in whatever currency it was entered."""
+        return self.mode in RELEASES and RELEASES[self.mode].pure
+
+    @property
     def unbounded(self) -> bool:
         """Whether no budget bounds what it let out, or a part of that."""
         return self.mode in RELEASES and not RELEASES[self.mode].bounded
@@ -119,7 +124,7 @@ class Entry:
 class LedgerSettings:
     """What a ledger is bound to; a budget of None is no cap, a site or records of None is not bound yet.
 
-    `source` says who set the budget (ledger/budgets.py); ledgers from before that, and those without a site, do not.
+    `source` says who set the budget (ledger/budgets.py); a ledger without a site does not.
     """
 
     currency: str
@@ -135,34 +140,28 @@ class LedgerSettings:
 class Tail:
     """What the next entry has to follow; `sealed` is the digest of the last entry's answer."""
 
-    sequence: int
+    head: Head
     time: str
     spent: Fraction
-    hash: str
     sealed: str | None
 
-    @property
-    def head(self) -> Head:
-        return Head(self.sequence, self.hash)
 
-
-_NOTHING = Tail(-1, "", Fraction(0), "", None)
+_NOTHING = Tail(Head(-1, ""), "", Fraction(0), None)
 
 
 def begin(file: LedgerFile, settings: LedgerSettings, more: tuple[str, ...] = ()) -> None:
-    """Make the tables and the opening entry, number 0, which binds the settings; in memory, `more` tables at once."""
+    """Make the tables, `more` among them, and the opening entry, number 0, which binds the settings."""
     file.make_durable()
     if file.in_memory:
         file.copy(_make_empty(more))
     with file.writing():
         if not file.in_memory:
-            _make_tables(file)
-            file.run(HEAD_BESIDE)
+            _make_tables(file, more)
         append(file, _NOTHING, kind="open", mode=SETTINGS, settings=settings)
 
 
-def _make_tables(file: LedgerFile) -> None:
-    for statement in (*_SCHEMA, *_MEMORY):
+def _make_tables(file: LedgerFile, more: tuple[str, ...]) -> None:
+    for statement in (*_SCHEMA, *_BESIDE, *more):
         file.run(statement)
     file.run(f"PRAGMA application_id = {_APPLICATION}")
     file.run(f"PRAGMA user_version = {_VERSION}")
@@ -172,37 +171,22 @@ def _make_tables(file: LedgerFile) -> None:
 def _make_empty(more: tuple[str, ...]) -> LedgerFile:
     """Tables to copy: a simulation of a thousand sites makes a thousand ledgers in memory."""
     file = open_in_memory()
-    _make_tables(file)
-    for statement in more:
-        file.run(statement)
+    _make_tables(file, more)
     return file
 
 
-def recognise(file: LedgerFile) -> None:
-    """Refuse a database that is not a ledger, or one of a format we do not know."""
+def recognise(file: LedgerFile) -> Head:
+    """Refuse a database that is not a ledger, or one of a format we do not know; how far the chain has come."""
     if file.get("PRAGMA application_id")[0] != _APPLICATION:
         raise LedgerError(f"{file.path} is a database but not a ledger; check the path")
     version = file.get("PRAGMA user_version")[0]
     if version != _VERSION:
-        raise LedgerError(f"{file.path} has ledger format {version}, we know {_VERSION}; update concilium")
-
-
-def make_ready(file: LedgerFile) -> None:
-    """Make what an older file lacks, and refuse one that cannot be written: when it is opened, not when an answer is
-    ready."""
-    if file.in_memory:
-        return
-    with file.writing():
-        file.run("DELETE FROM refusals WHERE 0")  # BEGIN IMMEDIATE alone passes on a read-only file
-        for statement in _MEMORY:
-            file.run(statement)
-        if not has_head_beside(file):
-            file.run(HEAD_BESIDE)
-
-
-def has_head_beside(file: LedgerFile) -> bool:
-    """Whether a file with this ledger's head lies beside it, or should."""
-    return file.has_table("head_beside")
+        raise LedgerError(
+            f"{file.path} has ledger format {version}, and this version of concilium reads format {_VERSION}; open it "
+            "with the version that wrote it"
+        )
+    read_settings(file)
+    return read_tail(file).head
 
 
 def append(
@@ -231,7 +215,7 @@ def append(
         spent = tail.spent if cost is None else tail.spent + cost
     terms = None if settings is None else _write_settings(settings)
     price = None if cost is None else _ratio(cost)
-    sequence = tail.sequence + 1
+    sequence = tail.head.count + 1
     fields = (sequence, when, study, question, digest, kind, mode, price, _ratio(spent), numbers, note, terms)
     link = _link(tail, fields)
     file.run(f"INSERT INTO entries ({_FIELDS}, hash) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", (*fields, link))
@@ -267,7 +251,7 @@ def read_tail(file: LedgerFile) -> Tail:
         "SELECT sequence, time, spent, hash, sealed FROM entries LEFT JOIN answers USING (sequence)"
         " ORDER BY sequence DESC LIMIT 1"
     )
-    return Tail(sequence, when, _fraction(file, spent), link, sealed)
+    return Tail(Head(sequence, link), when, _fraction(file, spent), sealed)
 
 
 def read_spent_before(file: LedgerFile, month: str) -> Fraction:
@@ -309,30 +293,29 @@ def verify(file: LedgerFile) -> int:
         f"SELECT {_FIELDS}, hash, sealed, answer FROM entries LEFT JOIN answers USING (sequence) ORDER BY sequence"
     ):
         fields, (link, sealed, answer) = row[:-3], row[-3:]
-        if fields[0] != tail.sequence + 1:
-            _distrust(file, f"entry {tail.sequence + 1} is missing")
+        number = tail.head.count + 1
+        if fields[0] != number:
+            _distrust(file, f"entry {number} is missing")
         if link != _link(tail, fields):
-            _distrust(
-                file, f"entry {fields[0]} (or the answer before it) was changed: its hash does not match"
-            )
+            _distrust(file, f"entry {number} (or the answer before it) was changed: its hash does not match")
         before = tail
         tail, settings = _follow(file, tail, fields, link, sealed)
         month_began = month_began if tail.time[:7] == before.time[:7] else before.spent
         if settings is not None:
             budget, per_month = settings.budget, settings.per_month
         if budget is not None and tail.spent > budget:
-            _distrust(file, f"entry {tail.sequence} overspends the budget")
+            _distrust(file, f"entry {number} overspends the budget")
         # The cap may have been lowered in the middle of a month, below what was spent by then.
         if per_month is not None and tail.spent > before.spent and tail.spent - month_began > per_month:
-            _distrust(file, f"entry {tail.sequence} overspends its month")
+            _distrust(file, f"entry {number} overspends its month")
         if sealed is not None and (not isinstance(answer, bytes) or _digest(answer) != sealed):
-            _distrust(file, f"the answer of entry {tail.sequence} was changed")
+            _distrust(file, f"the answer of entry {number} was changed")
         answers += sealed is not None
-    if tail.sequence < 0:
+    if tail.head.count < 0:
         _distrust(file, "the opening entry is missing")
     if file.get("SELECT count(*) FROM answers")[0] != answers:
         _distrust(file, "it holds an answer without an entry")
-    return tail.sequence
+    return tail.head.count
 
 
 def _follow(
@@ -353,7 +336,8 @@ def _follow(
     )
     if not follows:
         _distrust(file, f"entry {sequence} does not follow from the one before it, or its answer is missing")
-    return Tail(sequence, when, total, link, sealed), None if terms is None else _parse_settings(file, terms)
+    settings = None if terms is None else _parse_settings(file, terms)
+    return Tail(Head(sequence, link), when, total, sealed), settings
 
 
 def _distrust(file: LedgerFile, what: str) -> NoReturn:
@@ -366,7 +350,7 @@ def now() -> str:
 
 def _link(tail: Tail, fields: tuple[object, ...]) -> str:
     """The hash of an entry: over one JSON list, in which no two different entries look alike."""
-    return _digest(_LISTED.encode([FORMAT, tail.hash, tail.sealed, *fields]).encode())
+    return _digest(_LISTED.encode([FORMAT, tail.head.hash, tail.sealed, *fields]).encode())
 
 
 def _digest(content: bytes) -> str:

@@ -21,17 +21,53 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from concilium.errors import LedgerError
-from concilium.ledger.folder_watch import FolderWatch
+
+TICK = 20_000_000  # ns; that of Linux is at most half of it
+WHOLE_SECONDS = 2_500_000_000  # ns
+_GONE = (0, 0, 0, 0)
+
+
+class _FolderWatch:
+    """One folder, and how it was when its files were last known to be the right ones.
+
+    Looking at a file that is written all the time is expensive: since Linux 6.13 the next write after a look gets a
+    time of its own, and with it the disk writes the file's entry anew, in 0.8 more writes for each entry of a ledger.
+    A folder is written when a name in it is made, removed or given to another file, and then its own times change.
+
+    Claim. Whoever puts another file in the place of one of these is noticed with the next look at the folder.
+    Assumption: the folder's file system keeps times as fine as it shows them, or to 2 s where it shows whole seconds,
+    and the clock's tick is no longer than TICK: a folder that changed more recently is not yet taken for unchanged.
+    Not noticed: a file system that an administrator mounts over one file alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: tuple[int, ...] | None = None
+
+    def look(self) -> tuple[int, ...] | None:
+        """How the folder is now; None where it is as when it was last trusted."""
+        try:
+            status = self._folder.stat()
+        except OSError:
+            return _GONE
+        state = status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
+        return None if state == self._known else state
+
+    def trust(self, state: tuple[int, ...]) -> None:
+        """The files are the right ones, and were looked at after the folder was: they are while it stays so."""
+        changed = max(state[:2])
+        settled = TICK if changed % 1_000_000_000 else WHOLE_SECONDS
+        self._known = state if time.time_ns() - changed > settled else None
+
 
 BUSY_SECONDS = 60.0
 CHECKPOINT_SECONDS = 5.0
 # After so many commits, or more bytes of log than that, its pages are moved to the file. The log is then written anew
 # from its beginning, and keeps its length up to that size: a disk takes longer over a file that grows.
 MOST_COMMITS, MOST_LOG = 250, 1 << 22
-_NOWHERE = Path()
 
 
-class StateKeeper(Protocol):
+class _StateKeeper(Protocol):
     """What keeps how the last checkpoint left the file: its size and the time of its last change."""
 
     def check_identity(self) -> None: ...
@@ -41,8 +77,106 @@ class StateKeeper(Protocol):
     def write_state(self, state: tuple[int, int]) -> None: ...
 
 
+class _DiskWatch:
+    """The file on disk under a connection: whether it and its log are those that were opened, as we left them."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._place = path, Path(path)
+        self._real = self._place.resolve()
+        self._real_log = Path(f"{self._real}-wal")
+        self.folder = _FolderWatch(self._real.parent)
+        self.keeper: _StateKeeper | None = None
+        self._state: tuple[int, int] | None = None
+        self._identity = self._find_identity()
+        self._log: int | None = None
+        self._touched: tuple[int, int] | None = None
+        self._commits = 0
+
+    def check_place(self) -> None:
+        """Refuse a file that was removed or replaced since it was opened."""
+        if self._identity != self._find_identity():
+            raise LedgerError(
+                f"{self._path} was removed or replaced while in use; put it back, or restart to open the new one"
+            )
+
+    def check_untouched(self) -> None:
+        """Refuse a file that was written over, or whose log was taken away, since this process wrote last.
+
+        SQLite writes to the file itself only in checkpoints, and those are made here: whoever makes one keeps how it
+        left the file. Another process may be at it just now, and says so soon.
+        """
+        if self.keeper is None:
+            return
+        if (folder := self.folder.look()) is not None:
+            self._check_log()
+            self.keeper.check_identity()
+            self.folder.trust(folder)
+        now = self._state
+        if now == self._touched:
+            return
+        until = time.monotonic() + CHECKPOINT_SECONDS
+        while now != self._touched:
+            now = _look_at(self._real)
+            if self.keeper.read_state() == now:
+                self._touched = now
+            elif now != self._touched and time.monotonic() > until:
+                raise LedgerError(
+                    f"{self._path} was written over while in use, by something other than this program: nothing more "
+                    "is entered in it; restart to see what it holds now, and restore the newest copy if that is not all"
+                )
+            else:
+                time.sleep(0.01)
+
+    def move_log(self, connection: sqlite3.Connection) -> None:
+        """After some commits, or some growth, have SQLite move the log's pages to the file; keep how that left it."""
+        if self.keeper is None or self._log is None:
+            return
+        self._commits += 1
+        is_due = self._commits >= MOST_COMMITS or os.lseek(self._log, 0, os.SEEK_END) > MOST_LOG
+        # A file that was written over is left as it is: the next one to write says so.
+        if is_due and _look_at(self._real) == self._touched:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._touched, self._commits = _look_at(self._real), 0
+            self.keeper.write_state(self._touched)
+
+    def close(self, connection: sqlite3.Connection) -> None:
+        """Close the connection, which moves the log if nobody else has the file open; keep how that left the file."""
+        if self._log is not None:
+            os.close(self._log)
+        with suppress(OSError):
+            is_untouched = self.keeper is not None and _look_at(self._real) == self._touched
+            connection.close()
+            if self.keeper is not None and is_untouched and not self._real_log.exists():
+                self.keeper.write_state(_look_at(self._real))
+        connection.close()
+
+    def _check_log(self) -> None:
+        """Refuse a log that is not the one that was there first; it is held open, to be measured at no cost to it."""
+        if self._log is None:
+            self._touched = _look_at(self._real)
+            if not self._real_log.exists():  # where a disk cannot share memory there is none
+                return
+        with suppress(OSError):
+            if self._log is None:
+                self._log = os.open(self._real_log, os.O_RDONLY)
+            if os.path.samestat(os.fstat(self._log), self._real_log.stat()):
+                return
+        raise LedgerError(
+            f"the log of {self._path} (its name and -wal) was removed or replaced while in use: nothing more is "
+            "entered; restart, and restore the newest copy if entries are missing then"
+        )
+
+    def _find_identity(self) -> tuple[int, int] | None:
+        try:
+            status = self._place.stat()
+        except OSError:
+            return None
+        self._state = status.st_size, status.st_mtime_ns
+        return status.st_dev, status.st_ino
+
+
 class LedgerFile:
-    """An open database; every failure is a LedgerError that names it."""
+    """An open database; every failure is a LedgerError that names it. One in memory has no `disk` to watch."""
 
     def __init__(self, path: str, connection: sqlite3.Connection, *, readonly: bool = False) -> None:
         self.path, self.readonly = path, readonly
@@ -50,35 +184,28 @@ class LedgerFile:
         # One for all statements that are done when they return: a connection remembers each cursor that it ever gave.
         self._cursor = connection.cursor()
         self.in_memory = path == ":memory:"
-        self._place = None if self.in_memory else Path(path)
+        self.disk = None if self.in_memory else _DiskWatch(path)
         self.lock = threading.RLock()
         self._process = os.getpid()
         self._closed = self._inside = False
-        self._state: tuple[int, int] | None = None
-        self._identity = self._find_identity()
-        self.keeper: StateKeeper | None = None
-        self._real = _NOWHERE if self.in_memory else Path(path).resolve()
-        self._real_log = _NOWHERE if self.in_memory else Path(f"{self._real}-wal")
-        self._folder = FolderWatch(self._real_log if self.in_memory else self._real.parent)
-        self._log: int | None = None
-        self._touched: tuple[int, int] | None = None
-        self._commits = 0
-        self._tables: set[str] = set()
 
-    def reading(self) -> HeldFile:
+    @contextmanager
+    def reading(self) -> Iterator[None]:
         """Hold the connection, if the file can still be trusted to be the one that was opened."""
-        return HeldFile(self)
+        with self.lock:
+            self._check_usable()
+            yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """One transaction: on disk when the block ends, undone when it raises."""
         with self.lock:
-            self.check_usable()
-            self._check_writable()
+            self._check_usable(to_write=True)
             self.run("BEGIN IMMEDIATE")
             self._inside = True
             try:
-                self._check_untouched()
+                if self.disk is not None:
+                    self.disk.check_untouched()
                 yield
                 self.run("COMMIT")
             except BaseException:
@@ -87,7 +214,8 @@ class LedgerFile:
                 raise
             finally:
                 self._inside = False
-            self._move_log()
+            if self.disk is not None:
+                self.disk.move_log(self._connection)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -106,9 +234,7 @@ class LedgerFile:
         with self.lock:
             inside, self._inside = self._inside, False
             try:
-                self.check_usable()
-                if to_write:
-                    self._check_writable()
+                self._check_usable(to_write=to_write)
                 yield self._connection
             finally:
                 self._inside = inside
@@ -144,23 +270,11 @@ class LedgerFile:
             self.damaged("something is missing from it")
         return row
 
-    def has_table(self, name: str) -> bool:
-        """Whether a table is there; what is remembered has tables that are made when they are first needed. One that
-        was there outside of any transaction, which might be undone, stays there."""
-        if name in self._tables:
-            return True
-        query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-        found = self.find(query, (name,)) is not None
-        if found and not self._connection.in_transaction:
-            self._tables.add(name)
-        return found
-
     def damaged(self, what: str) -> NoReturn:
         raise LedgerError(f"{self.path} is damaged ({what}); restore the newest copy of it")
 
     def copy(self, other: LedgerFile) -> None:
         """Become a copy of another database."""
-        self._tables.clear()
         with other.lock:
             other._connection.backup(self._connection)
 
@@ -171,24 +285,26 @@ class LedgerFile:
         self.run("PRAGMA fullfsync = ON")  # macOS: fsync alone stops at the drive's cache
         self.run("PRAGMA cell_size_check = ON")
         self.run("PRAGMA journal_mode = WAL")
-        self.run("PRAGMA wal_autocheckpoint = 0")  # `_move_log` does that, and looks at the size
+        self.run("PRAGMA wal_autocheckpoint = 0")  # `move_log` does that, and looks at the size
         self.run(f"PRAGMA journal_size_limit = {MOST_LOG}")
+
+    def empty_log(self) -> None:
+        """Have all that is in the log written to the file itself; LedgerError where that fails."""
+        _, logged, moved = self.get("PRAGMA wal_checkpoint(PASSIVE)")
+        if moved < logged:
+            raise LedgerError(f"{self.path} cannot be written to the end; check the disk and try again")
 
     def close(self) -> None:
         with self.lock:
             if self._closed or self._process != os.getpid():
                 return
             self._closed = True
-            if self._log is not None:
-                os.close(self._log)
-            with suppress(OSError):
-                untouched = self.keeper is not None and _look_at(self._real) == self._touched
-                self._connection.close()  # which moves the log, if nobody else has the file open
-                if self.keeper is not None and untouched and not self._real_log.exists():
-                    self.keeper.write_state(_look_at(self._real))
-            self._connection.close()
+            if self.disk is None:
+                self._connection.close()
+            else:
+                self.disk.close(self._connection)
 
-    def check_usable(self) -> None:
+    def _check_usable(self, *, to_write: bool = False) -> None:
         if self._closed:
             raise LedgerError(f"the ledger {self.path} is closed; open it again")
         if self._process != os.getpid():
@@ -199,100 +315,10 @@ class LedgerFile:
             raise LedgerError(
                 f"the ledger {self.path} was asked from inside a charge; ask before or after it"
             )
-        if self._identity != self._find_identity():
-            raise LedgerError(
-                f"{self.path} was removed or replaced while in use; put it back, or restart to open the new one"
-            )
-
-    def _check_writable(self) -> None:
-        if self.readonly:
+        if self.disk is not None:
+            self.disk.check_place()
+        if to_write and self.readonly:
             raise LedgerError(f"{self.path} was opened for reading only; open it with Ledger(path) to write")
-
-    def _check_untouched(self) -> None:
-        """Refuse a file that was written over, or whose log was taken away, since this process wrote last.
-
-        SQLite writes to the file itself only in checkpoints, and those are made here: whoever makes one keeps how it
-        left the file. Another process may be at it just now, and says so soon.
-        """
-        if self.keeper is None:
-            return
-        if (folder := self._folder.look()) is not None:
-            self._check_log()
-            self.keeper.check_identity()
-            self._folder.trust(folder)
-        now = self._state
-        if now == self._touched:
-            return
-        until = time.monotonic() + CHECKPOINT_SECONDS
-        while now != self._touched:
-            now = _look_at(self._real)
-            if self.keeper.read_state() == now:
-                self._touched = now
-            elif now != self._touched and time.monotonic() > until:
-                raise LedgerError(
-                    f"{self.path} was written over while in use, by something other than this program: nothing more is "
-                    "entered in it; restart to see what it holds now, and restore the newest copy if that is not all"
-                )
-            else:
-                time.sleep(0.01)
-
-    def _check_log(self) -> None:
-        """Refuse a log that is not the one that was there first; it is held open, to be measured at no cost to it."""
-        if self._log is None:
-            self._touched = _look_at(self._real)
-            if not self._real_log.exists():  # where a disk cannot share memory there is none
-                return
-        with suppress(OSError):
-            if self._log is None:
-                self._log = os.open(self._real_log, os.O_RDONLY)
-            if os.path.samestat(os.fstat(self._log), self._real_log.stat()):
-                return
-        raise LedgerError(
-            f"the log of {self.path} (its name and -wal) was removed or replaced while in use: nothing more is "
-            "entered; restart, and restore the newest copy if entries are missing then"
-        )
-
-    def _move_log(self) -> None:
-        """After some commits, or some growth, have SQLite move the log's pages to the file; keep how that left it."""
-        if self.keeper is None or self._log is None:
-            return
-        self._commits += 1
-        is_due = self._commits >= MOST_COMMITS or os.lseek(self._log, 0, os.SEEK_END) > MOST_LOG
-        # A file that was written over is left as it is: the next one to write says so.
-        if is_due and _look_at(self._real) == self._touched:
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            self._touched, self._commits = _look_at(self._real), 0
-            self.keeper.write_state(self._touched)
-
-    def _find_identity(self) -> tuple[int, int] | None:
-        if self._place is None:
-            return None
-        try:
-            status = self._place.stat()
-        except OSError:
-            return None
-        self._state = status.st_size, status.st_mtime_ns
-        return status.st_dev, status.st_ino
-
-
-class HeldFile:
-    """A file's lock, taken where the file can be used; a class, since every question takes it several times."""
-
-    __slots__ = ("_file",)
-
-    def __init__(self, file: LedgerFile) -> None:
-        self._file = file
-
-    def __enter__(self) -> None:
-        self._file.lock.acquire()
-        try:
-            self._file.check_usable()
-        except BaseException:
-            self._file.lock.release()
-            raise
-
-    def __exit__(self, *exception: object) -> None:
-        self._file.lock.release()
 
 
 def _look_at(path: Path) -> tuple[int, int]:
@@ -333,6 +359,9 @@ def open_to_read(path: str | os.PathLike[str]) -> LedgerFile:
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
         except sqlite3.OperationalError:
             connection.close()
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            raise _explain(str(place), error) from error
         else:
             return LedgerFile(str(place), connection, readonly=True)
     if log.exists() and log.stat().st_size:
@@ -382,6 +411,7 @@ def _make(place: Path, begin: Callable[[LedgerFile], None]) -> None:
             file = LedgerFile(name, _connect_named(draft, "mode=rw"))
             try:
                 begin(file)
+                file.empty_log()  # closing would do it too, and not say that the disk is full
             except LedgerError as error:
                 raise LedgerError(str(error).replace(name, str(place))) from error
             finally:

@@ -24,9 +24,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from concilium.errors import LedgerError
+from concilium.errors import ConciliumError, LedgerError
+from concilium.ledger import chain as chain
 from concilium.ledger.chain import Head
-from concilium.ledger.file import sync_folder
+from concilium.ledger.file import LedgerFile, sync_folder
+from concilium.privacy.identity import Identity
 
 FORM = "concilium/ledger-head@1"
 RECORD_BYTES = 256  # within one sector of any disk, which is written as a whole
@@ -117,7 +119,7 @@ class HeadFile:
         self.make(head)
 
     def read_state(self) -> tuple[int, int] | None:
-        """How the last checkpoint left the ledger: its size and the time of its last change (ledger_file.py)."""
+        """How the last checkpoint left the ledger: its size and the time of its last change (file.py)."""
         if self._handle is None:
             return None
         fields = _parse(os.pread(self._handle, RECORD_BYTES, RECORD_BYTES))
@@ -169,6 +171,51 @@ def read_head(ledger: Path) -> Head | None:
     except OSError:
         return None
     return None if fields is None else Head(int(fields[0]), fields[1])
+
+
+def find_problem(file: LedgerFile, kept: Head | None, head: Head) -> str | None:
+    """Why a ledger, at this head, is not the newest one, by the head that was kept beside it."""
+    name = f"{Path(file.path).resolve().name}.head"
+    if kept is None:
+        if file.in_memory or head.count == 0:
+            return None
+        trouble = f"its head file {name} is missing, so that nobody can tell whether it is the newest"
+    elif chain.holds(file, kept):
+        return None
+    elif kept.count > head.count:
+        trouble = f"it has {head.count} entries, and {name} says that it had {kept.count}: a restored backup"
+    else:
+        trouble = f"it does not hold entry {kept.count} as {name} has it: another ledger, or a changed one"
+    if swapped := find_swap(file.path, chain.read_settings(file).site):
+        return swapped
+    return (
+        f"{file.path} is not as it was left: {trouble}. Nothing is released from it; put the newest copy back, or "
+        f"go on with this one knowingly: concilium ledger accept-restored {file.path} --reason ..."
+    )
+
+
+def find_swap(ledger: str, site: str | None) -> str | None:
+    """What to say where the identity beside a ledger is not that of the site it is bound to; None where it is, or one
+    of the two is not there. Whoever went on with such a ledger would write into another hospital's book."""
+    beside = Path(f"{ledger}.identity")
+    if site is None or not beside.exists():
+        return None
+    try:
+        own = Identity.load(beside).fingerprint
+    except ConciliumError:
+        return None
+    if f"({own})" in site:
+        return None
+    return (
+        f"{ledger} is the ledger of {name_site(site)!r}, and {beside.name} beside it is another hospital's: "
+        "files were swapped, or copied over each other. Nothing is released from it, or entered; put ledger, head "
+        "and identity of each hospital back together"
+    )
+
+
+def name_site(site: str) -> str:
+    """The name of the site that a ledger is bound to, without its fingerprint."""
+    return site.rsplit(" (", 1)[0]
 
 
 def _write(number: int, other: int | str) -> bytes:

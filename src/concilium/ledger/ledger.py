@@ -10,7 +10,7 @@ is what the mechanism costs (accounting.py, with the references); nobody else wr
 Every patient of the site is charged for every question, whether or not the question selects them: a balance that
 depended on who matched would tell who matched.
 
-What a site remembers beside the chain of its entries is in ledger_memory.py, its refusals in refusals.py.
+What a site remembers beside the chain of its entries is in memory.py.
 """
 
 from __future__ import annotations
@@ -26,15 +26,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from concilium.errors import BudgetError, ConciliumError, LedgerError
+from concilium.errors import LedgerError
 from concilium.ledger import chain as chain
 from concilium.ledger.budgets import BY_STEWARD, Allowance, Balance, settle
 from concilium.ledger.chain import SETTINGS, Entry, Head, LedgerSettings, Tail
 from concilium.ledger.file import LedgerFile, open_to_read, open_to_write, require_text, write_copy
-from concilium.ledger.head import HeadFile, read_head
+from concilium.ledger.head import HeadFile, find_problem, find_swap, name_site, read_head
 from concilium.ledger.mask_store import SqliteMaskStore
-from concilium.ledger.memory import PATIENT_TABLES, LedgerMemory
-from concilium.ledger.refusals import LASTING_RULE, RefusalLog, RefusalNote
+from concilium.ledger.memory import (
+    LASTING_RULE,
+    MEMORY_TABLES,
+    REFUSAL_TABLE,
+    LedgerMemory,
+    RefusalLog,
+    RefusalNote,
+)
 from concilium.ledger.study_book import StudyBook
 from concilium.privacy import accounting
 from concilium.privacy.accounting import Number
@@ -54,6 +60,7 @@ __all__ = [
 
 DEFAULT_DELTA = Fraction(1, 10**6)
 
+_TABLES = (*MEMORY_TABLES, REFUSAL_TABLE)
 _EXACT_BITS = 1024
 _GRID = 2**256
 
@@ -63,17 +70,15 @@ class Ledger(LedgerMemory, RefusalLog):
 
     `Ledger(path)` opens an existing ledger whatever its settings, or makes one: currency rho, delta 1e-6, no cap.
     Keyword arguments say what the ledger must be bound to, and one bound to something else is refused; a ledger
-    not yet bound to a site or to records is bound by the first that names them. One of an earlier version is bound to
-    another form of digest: where that is `former_records`, which is asked only then, it is bound to the new one. The
+    not yet bound to a site or to records is bound by the first that names them. The
     budget is changed by `set_budget`, the records by `rebind`; each leaves an entry. A site's ledger is made under the
     `allowance` of its policy, and held to it by `settle`: one without a budget gets the default (budgets.py). How far
-    it has come is kept in a file beside it (ledger_head.py), and one that is behind that is refused until
+    it has come is kept in a file beside it (head.py), and one that is behind that is refused until
     `accept_restored`.
     """
 
     _file: LedgerFile
     _seen: Head
-    _settings: tuple[Head, LedgerSettings] | None = None
     _head_file: HeadFile | None = None
     _entered: Head | None = None
     _absent: tuple[str, Head] | None = None
@@ -86,7 +91,6 @@ class Ledger(LedgerMemory, RefusalLog):
         *,
         site: str | None = None,
         records: str | None = None,
-        former_records: Callable[[], str] | None = None,
         budget: Number | None = None,
         currency: str | None = None,
         delta: Number | None = None,
@@ -106,8 +110,8 @@ class Ledger(LedgerMemory, RefusalLog):
         begun = replace(default, **requirements)
         if allowance is not None:
             begun, _ = settle(begun, Fraction(0), allowance)
-        self._file = open_to_write(path, lambda file: chain.begin(file, begun, PATIENT_TABLES))
-        self._records, self._former_records = records, former_records
+        self._file = open_to_write(path, lambda file: chain.begin(file, begun, _TABLES))
+        self._records = records
         try:
             self._open_head()
             self._bind(requirements)
@@ -123,9 +127,10 @@ class Ledger(LedgerMemory, RefusalLog):
         """
         ledger = cls.__new__(cls)
         ledger._file = open_to_read(path)
-        ledger._records = ledger._former_records = None
+        ledger._records = None
         try:
-            ledger._seen = ledger._recognise()
+            with ledger._file.reading():
+                ledger._seen = chain.recognise(ledger._file)
         except BaseException:
             ledger.close()
             raise
@@ -144,14 +149,14 @@ class Ledger(LedgerMemory, RefusalLog):
             raise LedgerError(f"there is no ledger {os.fspath(path)}; check the path")
         ledger = cls.__new__(cls)
         ledger._file = open_to_write(path, lambda file: None)
-        ledger._records = ledger._former_records = None
+        ledger._records = None
         try:
             problem = ledger._open_head(accepting=True)
             if problem is None:
                 raise LedgerError(f"{ledger.path} is not behind its head file; there is nothing to accept")
-            if swapped := ledger.find_swap():
+            if swapped := find_swap(ledger.path, ledger.settings.site):
                 raise LedgerError(swapped)
-            with ledger._writing(accepting=True) as tail:
+            with ledger.writing(accepting=True) as tail:
                 settings = chain.read_settings(ledger._file)
                 ledger._enter_settings(tail, "restored", settings, f"{reason} ({problem})")
             return ledger._seen
@@ -187,12 +192,12 @@ class Ledger(LedgerMemory, RefusalLog):
         if isinstance(numbers, bool) or not isinstance(numbers, int) or not 0 <= numbers < 2**63:
             raise LedgerError(f"the count of numbers released must be a whole number from 0; got {numbers!r}")
         price = Fraction(0) if paid and cost is None else self._price(mode, cost, currency)
-        with self._writing() as tail:
+        with self.writing() as tail:
             if self._absent != (question, tail.head):  # else it was looked for, and nothing was entered since
                 answer = chain.find_answer(self._file, question, digest)
                 if answer is not None:
                     return answer
-            settings = self._read_settings(tail.head)
+            settings = chain.read_settings(self._file)
             if self._records is not None and settings.records != self._records:
                 raise LedgerError(f"{self.path} was bound to other records while in use; open the site again")
             if self._site is not None and settings.site != self._site:
@@ -220,7 +225,6 @@ class Ledger(LedgerMemory, RefusalLog):
                 raise TypeError(f"seal must return the answer as bytes; got {type(answer).__name__}")
             chain.store(self._file, head, answer)
             self._entered = head
-        self._settings = head, settings
         return answer
 
     def recall(self, question: str, digest: str) -> bytes | None:
@@ -242,18 +246,6 @@ class Ledger(LedgerMemory, RefusalLog):
         with self._file.reading():
             return chain.read_settings(self._file)
 
-    @property
-    def currency(self) -> str:
-        return self.settings.currency
-
-    @property
-    def delta(self) -> Fraction:
-        return self.settings.delta
-
-    @property
-    def budget(self) -> Fraction | None:
-        return self.settings.budget
-
     def check_room(self, cost: Number | None, currency: str | None = None) -> None:
         """BudgetError unless a charge of this cost would be accepted now; nothing is spent by asking."""
         price = None if cost is None else self._convert(cost, currency)
@@ -261,14 +253,6 @@ class Ledger(LedgerMemory, RefusalLog):
         price, _ = _enterable(price, balance.spent)
         if price is not None:
             balance.check(price)
-
-    def fits(self, cost: Number | None, currency: str | None = None) -> bool:
-        """Whether a charge of this cost would be accepted now; nothing is spent by asking."""
-        try:
-            self.check_room(cost, currency)
-        except BudgetError:
-            return False
-        return True
 
     def balance(self, allowance: Allowance | None = None) -> Balance:
         """What is spent and what is left, in all and of this month; with an allowance, as `settle` would have it."""
@@ -282,12 +266,6 @@ class Ledger(LedgerMemory, RefusalLog):
         """The exact sum of all costs entered."""
         with self._file.reading():
             return chain.read_tail(self._file).spent
-
-    def remaining(self) -> Fraction | None:
-        """What is left of the budget; None where none is set."""
-        with self._file.reading():
-            budget = chain.read_settings(self._file).budget
-            return None if budget is None else budget - chain.read_tail(self._file).spent
 
     def epsilon(self) -> float:
         """The epsilon to show for everything released so far, at the ledger's delta; infinite is 'unlimited'."""
@@ -309,6 +287,12 @@ class Ledger(LedgerMemory, RefusalLog):
                 (study, mode),
             )
         return int(count)
+
+    def remaining(self) -> Fraction | None:
+        """What is left of the budget; None where none is set."""
+        with self._file.reading():
+            budget = chain.read_settings(self._file).budget
+            return None if budget is None else budget - chain.read_tail(self._file).spent
 
     def entries(self) -> list[Entry]:
         """Every entry after the opening one, oldest first; a change of settings has mode 'settings'."""
@@ -339,7 +323,7 @@ class Ledger(LedgerMemory, RefusalLog):
         kept = None if self._file.in_memory else read_head(Path(self.path).resolve())
         with self._file.snapshot():
             count = chain.verify(self._file)
-            problem = kept and self._find_problem(kept, chain.read_tail(self._file).head)
+            problem = kept and find_problem(self._file, kept, chain.read_tail(self._file).head)
             if problem:
                 raise LedgerError(problem)
             return count
@@ -353,14 +337,12 @@ class Ledger(LedgerMemory, RefusalLog):
         digest = require_text(records, "records digest")
         if forget is not None and not require_text(forget, "reason").strip():
             raise LedgerError(f"to forget the patients of {self.path} needs a reason, which is entered")
-        if swapped := self.find_swap():
+        if swapped := find_swap(self.path, self.settings.site):
             raise LedgerError(swapped)
-        with self._writing() as tail:
+        with self.writing() as tail:
             settings = chain.read_settings(self._file)
             if forget is not None:
                 note += f"; whom {self._forget_patients()} answers were about was forgotten: {forget}"
-            elif settings.records != digest:
-                self._refuse_to_forget(settings.records)
             if forget is not None or settings.records != digest:
                 self._enter_settings(tail, "rebind", replace(settings, records=digest), note)
         self._records = digest
@@ -369,19 +351,13 @@ class Ledger(LedgerMemory, RefusalLog):
         """Take another hospital's ledger as it is from now on: it accepted a restored one, and said so to people."""
         if not require_text(reason, "reason").strip():
             raise LedgerError(f"to forget a peer's ledger in {self.path} needs a reason, which is entered")
-        with self._writing() as tail:
+        with self.writing() as tail:
             known = self.peer_heads().get(fingerprint)
             if known is None:
                 raise LedgerError(f"{self.path} remembers no ledger of {fingerprint}; check the fingerprint")
             self._forget_peer(fingerprint)
             note = f"entry {known.count} of the ledger of {fingerprint} was forgotten: {reason}"
             self._enter_settings(tail, "peer", chain.read_settings(self._file), note)
-
-    @contextmanager
-    def remembering(self) -> Iterator[None]:
-        """One transaction for several things that are remembered outside a charge."""
-        with self._writing():
-            yield
 
     def bind_site(self, site: str) -> None:
         """Bind to this site (its name and identity), or LedgerError where it is bound to another."""
@@ -395,7 +371,7 @@ class Ledger(LedgerMemory, RefusalLog):
         to the new identity, nothing more happens."""
         if not require_text(reason, "reason").strip():
             raise LedgerError(f"a new identity for {self.path} needs a reason, which is entered")
-        with self._writing() as tail:
+        with self.writing() as tail:
             settings = chain.read_settings(self._file)
             name = "" if settings.site is None else name_site(settings.site)
             if settings.site == f"{name} ({new.fingerprint})":
@@ -417,7 +393,7 @@ class Ledger(LedgerMemory, RefusalLog):
     def back_up(self, path: str | os.PathLike[str]) -> Head:
         """Write a copy to a new file, whole also while others write here; how far the chain had come in it.
 
-        The head beside it (ledger_head.py) is not copied: a copy that is put back is noticed, and goes on only by
+        The head beside it (head.py) is not copied: a copy that is put back is noticed, and goes on only by
         `accept_restored`.
         """
         write_copy(self._file, Path(path))
@@ -430,7 +406,7 @@ class Ledger(LedgerMemory, RefusalLog):
         amount = None if budget is None else _exact_budget(budget)
         if not require_text(reason, "reason").strip():
             raise LedgerError(f"a new budget for {self.path} needs a reason, which is entered beside it")
-        with self._writing() as tail:
+        with self.writing() as tail:
             settings = chain.read_settings(self._file)
             if amount is not None and amount < tail.spent:
                 raise LedgerError(
@@ -446,14 +422,14 @@ class Ledger(LedgerMemory, RefusalLog):
         """
         note = ""
         if settle(self.settings, self.spent(), allowance)[1]:
-            with self._writing() as tail:
+            with self.writing() as tail:
                 settings = chain.read_settings(self._file)
                 after, note = settle(settings, tail.spent, allowance)
                 if note:
                     self._enter_settings(tail, "budget", after, note)
         wanted = None if allowance.unlimited else allowance.total
-        if (allowance.unlimited or wanted is not None) and self.budget != wanted:
-            self._refuse_binding("budget", self.budget, wanted)
+        if (allowance.unlimited or wanted is not None) and self.settings.budget != wanted:
+            self._refuse_binding("budget", self.settings.budget, wanted)
         return note
 
     def unbounded_numbers(self) -> int:
@@ -476,7 +452,7 @@ class Ledger(LedgerMemory, RefusalLog):
             with self._file.reading():
                 row = self._file.find("SELECT operations FROM work_done WHERE day >= ?", (chain.now()[:10],))
             return 0 if row is None else int(row[0])
-        with self._writing():
+        with self.writing():
             (latest,) = self._file.get("SELECT ifnull(max(day), '') FROM work_done")
             day = max(chain.now()[:10], latest)
             self._file.run("DELETE FROM work_done WHERE day < ?", (day,))
@@ -489,7 +465,7 @@ class Ledger(LedgerMemory, RefusalLog):
 
     def count_proposals(self, house: str, operations: int) -> int:
         """Add to what reading the proposals of a house took today (UTC) and return the sum, which is on disk."""
-        with self._writing():
+        with self.writing():
             (latest,) = self._file.get("SELECT ifnull(max(day), '') FROM proposals_read")
             day = max(chain.now()[:10], latest)
             self._file.run("DELETE FROM proposals_read WHERE day < ?", (day,))
@@ -523,19 +499,14 @@ class Ledger(LedgerMemory, RefusalLog):
         return f"Ledger({self.path!r})"
 
     @contextmanager
-    def _writing(self, *, accepting: bool = False) -> Iterator[Tail]:
-        """A transaction at the end of the chain, if the chain still holds what was seen of it, here and beside it."""
+    def writing(self, *, accepting: bool = False) -> Iterator[Tail]:
+        """One transaction at the end of the chain, if the chain still holds what was seen of it, here and beside it."""
         with self._file.lock:
             self._entered, self._is_setting = None, False
             with self._file.writing():
                 tail = chain.read_tail(self._file)
                 if not accepting:
-                    head = tail.head
-                    if head != self._seen and not chain.holds(self._file, self._seen):
-                        raise LedgerError(
-                            f"{self.path} was put back to an older state while in use; restore the newest copy"
-                        )
-                    self._check_head(head)
+                    self._check_newest(tail.head)
                 yield tail
             if self._entered is not None:
                 self._seen = self._entered
@@ -544,11 +515,15 @@ class Ledger(LedgerMemory, RefusalLog):
                 elif self._head_file is not None:
                     self._head_file.write(self._seen, at_once=self._is_setting)
 
-    def _read_settings(self, head: Head) -> LedgerSettings:
-        """The settings of a chain that ends so; they are entries themselves, so that the same end has the same."""
-        if self._settings is None or self._settings[0] != head:
-            self._settings = head, chain.read_settings(self._file)
-        return self._settings[1]
+    def _check_newest(self, head: Head) -> None:
+        if head != self._seen and not chain.holds(self._file, self._seen):
+            raise LedgerError(
+                f"{self.path} was put back to an older state while in use; restore the newest copy"
+            )
+        if self._head_file is not None:
+            kept = self._head_file.read()
+            if kept != head and (problem := find_problem(self._file, kept, head)):
+                raise LedgerError(problem)
 
     def _find_balance(self, settings: LedgerSettings, tail: Tail) -> Balance:
         month = max(chain.now(), tail.time)[:7]  # that of an entry made now
@@ -567,100 +542,45 @@ class Ledger(LedgerMemory, RefusalLog):
     def _open_head(self, *, accepting: bool = False) -> str | None:
         """Check the ledger against the head beside it, which is made where there is none yet; what is wrong is raised,
         or returned where it is to be accepted."""
-        problem = None
-        if not self._file.in_memory:
-            self._head_file = HeadFile(Path(self.path).resolve())
+        if self._file.disk is None:
+            self._seen = chain.recognise(self._file)
+            return None
+        beside = self._head_file = HeadFile(Path(self.path).resolve())
+        kept = problem = None
         try:
-            kept = (
-                None if self._head_file is None else self._head_file.read()
-            )  # before the chain, which may grow
+            kept = beside.read()  # before the chain, which may grow
         except LedgerError as error:
             if not accepting:
                 raise
-            kept, problem = None, str(error)
-        self._seen = self._recognise()
-        if self._head_file is not None and problem is None:
-            with self._file.reading():
+            problem = str(error)
+        with self._file.reading():
+            self._seen = chain.recognise(self._file)
+            if problem is None:
                 # One that was missing may be there by now, where another process made the ledger just now.
-                if self._find_problem(kept, self._seen) and kept is None:
-                    kept = self._head_file.read()
-                problem = self._find_problem(kept, self._seen)
+                if find_problem(self._file, kept, self._seen) and kept is None:
+                    kept = beside.read()
+                problem = find_problem(self._file, kept, self._seen)
         if problem is not None and not accepting:
             raise LedgerError(problem)
         self._file.make_durable()
         if problem is not None:
             return problem
-        if self._head_file is not None and kept is None:
-            self._head_file.make(self._seen)
-        self._file.keeper = self._head_file
-        chain.make_ready(self._file)
-        return None
-
-    def _find_problem(self, kept: Head | None, head: Head) -> str | None:
-        """Why the ledger, at this head, is not the newest one, by the head that was kept beside it."""
-        name = f"{Path(self.path).resolve().name}.head"
         if kept is None:
-            if self._file.in_memory or head.count == 0 or not chain.has_head_beside(self._file):
-                return None
-            trouble = f"its head file {name} is missing, so that nobody can tell whether it is the newest"
-        elif chain.holds(self._file, kept):
-            return None
-        elif kept.count > head.count:
-            trouble = (
-                f"it has {head.count} entries, and {name} says that it had {kept.count}: a restored backup"
-            )
-        else:
-            trouble = (
-                f"it does not hold entry {kept.count} as {name} has it: another ledger, or a changed one"
-            )
-        if swapped := self.find_swap():
-            return swapped
-        return (
-            f"{self.path} is not as it was left: {trouble}. Nothing is released from it; put the newest copy back, or "
-            f"go on with this one knowingly: concilium ledger accept-restored {self.path} --reason ..."
-        )
-
-    def find_swap(self) -> str | None:
-        """What to say where the identity beside the ledger is not that of the site it is bound to; None where it is, or
-        one of the two is not there. Whoever went on with such a ledger would write into another hospital's book."""
-        site = chain.read_settings(self._file).site
-        beside = Path(f"{self.path}.identity")
-        if site is None or self._file.in_memory or not beside.exists():
-            return None
-        try:
-            own = Identity.load(beside).fingerprint
-        except ConciliumError:
-            return None
-        if f"({own})" in site:
-            return None
-        return (
-            f"{self.path} is the ledger of {name_site(site)!r}, and {beside.name} beside it is another hospital's: "
-            "files were swapped, or copied over each other. Nothing is released from it, or entered; put ledger, head "
-            "and identity of each hospital back together"
-        )
-
-    def _check_head(self, head: Head) -> None:
-        if self._head_file is not None:
-            kept = self._head_file.read()
-            if kept != head and (problem := self._find_problem(kept, head)):
-                raise LedgerError(problem)
-
-    def _recognise(self) -> Head:
-        with self._file.reading():
-            chain.recognise(self._file)
-            chain.read_settings(self._file)
-            return chain.read_tail(self._file).head
+            beside.make(self._seen)
+        self._file.disk.keeper = beside
+        # A file that cannot be written is refused now, not when an answer is ready.
+        with self._file.writing():
+            self._file.run("DELETE FROM refusals WHERE 0")  # BEGIN IMMEDIATE alone passes on a read-only file
+        return None
 
     def _bind(self, requirements: dict[str, Any]) -> None:
         """Refuse a ledger that is bound to something else; bind one that is not bound yet."""
         if self._find_unbound(requirements, self.settings):
-            with self._writing() as tail:
+            with self.writing() as tail:
                 settings = chain.read_settings(self._file)
                 unbound = self._find_unbound(requirements, settings)
                 if unbound:
                     note = f"bound to its {' and '.join(sorted(unbound))}"
-                    if "records" in unbound and settings.records is not None:
-                        note += ", the same as before, by a digest that does not depend on how they are read"
                     self._enter_settings(tail, "bind", replace(settings, **unbound), note)
 
     def _find_unbound(self, requirements: dict[str, Any], settings: LedgerSettings) -> dict[str, Any]:
@@ -671,8 +591,6 @@ class Ledger(LedgerMemory, RefusalLog):
                 unbound[name] = requirement
             elif current == requirement:
                 continue
-            elif name == "records" and self._former_records is not None and current == self._former_records():
-                unbound[name] = requirement
             else:
                 self._refuse_binding(name, current, requirement)
         return unbound
@@ -713,12 +631,7 @@ class Ledger(LedgerMemory, RefusalLog):
     def _convert(self, cost: Number, currency: str | None) -> Fraction:
         """The cost as an exact number in the ledger's currency."""
         price = accounting.exact_positive(cost, "cost")
-        return price if currency is None else accounting.convert(price, currency, self.currency)
-
-
-def name_site(site: str) -> str:
-    """The name of the site that a ledger is bound to, without its fingerprint."""
-    return site.rsplit(" (", 1)[0]
+        return price if currency is None else accounting.convert(price, currency, self.settings.currency)
 
 
 def _enterable(price: Fraction | None, spent: Fraction) -> tuple[Fraction | None, Fraction]:

@@ -45,12 +45,11 @@ import msgspec
 
 from concilium.errors import MaskError
 
-# The columns of the first ledgers. `number` counted how often a question was asked, and is always 1 now.
 TABLES = (
     """CREATE TABLE IF NOT EXISTS mask_study (
         study BLOB PRIMARY KEY, key BLOB, used INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID""",
     """CREATE TABLE IF NOT EXISTS mask_attempt (
-        study BLOB NOT NULL, content BLOB NOT NULL, number INTEGER NOT NULL, label BLOB NOT NULL,
+        study BLOB NOT NULL, content BLOB NOT NULL, label BLOB NOT NULL,
         participants BLOB NOT NULL, names BLOB NOT NULL, seed BLOB, vector BLOB, opened BLOB,
         PRIMARY KEY (study, content))""",
     """CREATE TABLE IF NOT EXISTS mask_party (
@@ -58,18 +57,6 @@ TABLES = (
     """CREATE TABLE IF NOT EXISTS mask_opened (
         content BLOB NOT NULL, party INTEGER NOT NULL, PRIMARY KEY (content, party)) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS mask_attempt_unopened ON mask_attempt (length(vector)) WHERE opened IS NULL",
-)
-
-# What an older file lacks, or has too much of.
-MENDED = (
-    "ALTER TABLE mask_study ADD COLUMN used INTEGER NOT NULL DEFAULT 0",
-    "DROP INDEX IF EXISTS mask_attempt_content",
-    """INSERT OR IGNORE INTO mask_party (participants, names)
-        SELECT participants, names FROM mask_attempt WHERE opened IS NOT NULL""",
-    """INSERT OR IGNORE INTO mask_opened
-        SELECT content, mask_party.number FROM mask_attempt JOIN mask_party USING (participants)
-        WHERE opened IS NOT NULL""",
-    "DELETE FROM mask_attempt WHERE study IN (SELECT study FROM mask_study WHERE key IS NULL)",
 )
 
 MOST_UNOPENED = 1000
@@ -112,15 +99,8 @@ class SqliteMaskStore:
         self._lock = threading.RLock() if lock is None else lock
         connection.execute("PRAGMA secure_delete = ON")
         with self.transaction():
-            columns = connection.execute("SELECT name FROM pragma_table_info('mask_study')").fetchall()
             for table in TABLES:
                 connection.execute(table)
-            if columns and ("used",) not in columns:
-                connection.execute(MENDED[0])
-                # Studies of before are taken to be in use today.
-                connection.execute("UPDATE mask_study SET used = ?", (find_day(),))
-                for statement in MENDED[1:]:
-                    connection.execute(statement)
         self._opened_bytes = self._count_opened()
 
     @contextmanager
@@ -147,7 +127,7 @@ class SqliteMaskStore:
 
     def enroll(self, study: bytes, key: bytes) -> None:
         """Keep the private key of a study, and end those that nobody uses any more."""
-        self._connection.execute("INSERT INTO mask_study VALUES (?, ?, ?)", (study, key, find_day()))
+        self._connection.execute("INSERT INTO mask_study VALUES (?, ?, ?)", (study, key, _find_day()))
         self._end_unused(study)
 
     def study_key(self, study: bytes) -> bytes | None:
@@ -162,7 +142,15 @@ class SqliteMaskStore:
 
     def find(self, study: bytes, content: bytes) -> MaskedAnswer | None:
         """The answer to a question in a study."""
-        return next(self._read("study = ? AND content = ?", study, content), None)
+        row = self._connection.execute(
+            "SELECT label, participants, names, seed, vector, opened FROM mask_attempt"
+            " WHERE study = ? AND content = ?",
+            (study, content),
+        ).fetchone()
+        if row is None:
+            return None
+        label, participants, names, seed, vector, opened = row
+        return MaskedAnswer(study, content, label, participants, _read_names(names), seed, vector, opened)
 
     def find_answer(self, study: bytes, content: bytes, label: bytes) -> MaskedAnswer | None:
         """The same; MaskError where the question was answered under another label, or is no longer kept."""
@@ -192,7 +180,7 @@ class SqliteMaskStore:
             "SELECT participants, names FROM mask_opened JOIN mask_party ON party = number WHERE content = ?",
             (content,),
         )
-        return {participants: read_names(names) for participants, names in rows}
+        return {participants: _read_names(names) for participants, names in rows}
 
     def check_participants(self, content: bytes, participants: bytes, names: tuple[str, ...]) -> None:
         """MaskError if the question was ever opened here for other participants, in whatever study."""
@@ -215,7 +203,7 @@ class SqliteMaskStore:
             )
             self._connection.execute(
                 "INSERT OR IGNORE INTO mask_party (participants, names) VALUES (?, ?)",
-                (answer.participants, write_names(answer.names)),
+                (answer.participants, _write_names(answer.names)),
             )
             self._connection.execute(
                 "INSERT OR IGNORE INTO mask_opened SELECT ?, number FROM mask_party WHERE participants = ?",
@@ -234,20 +222,20 @@ class SqliteMaskStore:
         """Store the answer to a question that has none in its study."""
         self._connection.execute(
             "INSERT INTO mask_attempt "
-            "(study, content, number, label, participants, names, seed, vector, opened) "
-            "VALUES (?, ?, 1, ?, ?, ?, ?, ?, ?)",
+            "(study, content, label, participants, names, seed, vector, opened) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 answer.study,
                 answer.content,
                 answer.label,
                 answer.participants,
-                write_names(answer.names),
+                _write_names(answer.names),
                 answer.seed,
                 answer.vector,
                 answer.opened,
             ),
         )
-        today = find_day()
+        today = _find_day()
         self._connection.execute(
             "UPDATE mask_study SET used = ? WHERE study = ? AND used < ?", (today, answer.study, today)
         )
@@ -276,7 +264,7 @@ class SqliteMaskStore:
         """End studies that were not asked for long, or that are too many, but for the newest."""
         unused = self._connection.execute(
             "SELECT study FROM mask_study WHERE key IS NOT NULL AND used < ? AND study != ?",
-            (find_day() - MOST_DAYS, newest),
+            (_find_day() - MOST_DAYS, newest),
         ).fetchall()
         for (study,) in unused:
             self.end(study)
@@ -309,27 +297,21 @@ class SqliteMaskStore:
 
     def end(self, study: bytes) -> None:
         """Delete the study's key, seeds and vectors; that it ended and for whom it opened what is kept."""
-        self._connection.execute("INSERT OR REPLACE INTO mask_study VALUES (?, NULL, ?)", (study, find_day()))
+        self._connection.execute(
+            "INSERT OR REPLACE INTO mask_study VALUES (?, NULL, ?)", (study, _find_day())
+        )
         self._connection.execute("DELETE FROM mask_attempt WHERE study = ?", (study,))
         self._opened_bytes = self._count_opened()
-
-    def _read(self, condition: str, *values: bytes) -> Iterator[MaskedAnswer]:
-        for study, content, label, participants, names, *rest in self._connection.execute(
-            "SELECT study, content, label, participants, names, seed, vector, opened FROM mask_attempt "
-            f"WHERE {condition}",
-            values,
-        ):
-            yield MaskedAnswer(study, content, label, participants, read_names(names), *rest)
 
 
 # Kept for the studies that run, since the names of a thousand hospitals are read with every question.
 @lru_cache(maxsize=32)
-def read_names(names: bytes) -> tuple[str, ...]:
+def _read_names(names: bytes) -> tuple[str, ...]:
     return msgspec.json.decode(names, type=tuple[str, ...])
 
 
 @lru_cache(maxsize=32)
-def write_names(names: tuple[str, ...]) -> bytes:
+def _write_names(names: tuple[str, ...]) -> bytes:
     return msgspec.json.encode(names)
 
 
@@ -339,6 +321,6 @@ def say_names(names: Sequence[str]) -> str:
     return ", ".join(names[:SAID] if more else names) + more
 
 
-def find_day() -> int:
+def _find_day() -> int:
     """The day, counted from 1970 (UTC)."""
     return int(time.time() // 86_400)

@@ -3,10 +3,10 @@ far the ledgers of other hospitals had come.
 
 Who is protected: patients and hospitals, from two answers of which one is subtracted from the other (the rules are in
 protocol/disclosure.py and protocol/masking.py). What is remembered inside a charge is on disk with its entry, or
-not at all. None of it is bound to one state of the table: patients are remembered by a lasting number each, which goes
+not at all. None of it is bound to one state of the table: patients are remembered by a number each, which goes
 with what the table says of them (or with their id) and not with their row, so that a table in another order, read in
 another way, or with other patients more or fewer is compared as far as it holds the same patients. Where the number
-goes with an id, what was held of each patient is remembered beside it (protocol/patient_states.py).
+goes with an id, what was held of each patient is remembered beside it (protocol/patient_identity.py).
 
 Those numbers are kept with 64 bits of each patient's hash (records/row_hashes.py), enciphered under a key that is drawn
 for the ledger: who has a patient's row and not the file cannot tell whether two hospitals know the same patient. Who
@@ -18,37 +18,39 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 from concilium.errors import LedgerError
-from concilium.ledger.chain import Head, holds
+from concilium.ledger import chain as chain
+from concilium.ledger.budgets import find_end
+from concilium.ledger.chain import Head, Tail, holds
 from concilium.ledger.file import LedgerFile, require_text
 from concilium.privacy.masks import LINK_BYTES, Standing
 from concilium.privacy.randomness import draw_bytes
 
-_TABLES = {
-    "patient_key": "CREATE TABLE IF NOT EXISTS patient_key (key BLOB NOT NULL, columns TEXT NOT NULL)",
-    "patient_names": """CREATE TABLE IF NOT EXISTS patient_names (
+MEMORY_TABLES = (
+    "CREATE TABLE patient_key (key BLOB NOT NULL, columns TEXT NOT NULL)",
+    """CREATE TABLE patient_names (
     first INTEGER PRIMARY KEY, token BLOB NOT NULL, names BLOB NOT NULL)""",
-    "remembered_population": """CREATE TABLE IF NOT EXISTS remembered_population (
+    """CREATE TABLE remembered_population (
     number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, patients BLOB NOT NULL)""",
-    "patient_state": """CREATE TABLE IF NOT EXISTS patient_state (
+    """CREATE TABLE patient_state (
     number INTEGER PRIMARY KEY, aspect TEXT NOT NULL, digest BLOB NOT NULL UNIQUE, states BLOB NOT NULL)""",
-    "answered_state": """CREATE TABLE IF NOT EXISTS answered_state (
+    """CREATE TABLE answered_state (
     population BLOB NOT NULL, state INTEGER NOT NULL, PRIMARY KEY (population, state)) WITHOUT ROWID""",
-    "state_part": """CREATE TABLE IF NOT EXISTS state_part (
+    """CREATE TABLE state_part (
     state INTEGER NOT NULL, part INTEGER NOT NULL, PRIMARY KEY (state, part)) WITHOUT ROWID""",
-    "mask_circle": """CREATE TABLE IF NOT EXISTS mask_circle (
+    """CREATE TABLE mask_circle (
     records TEXT NOT NULL, names TEXT NOT NULL, PRIMARY KEY (records, names)) WITHOUT ROWID""",
-    "masked_entry": """CREATE TABLE IF NOT EXISTS masked_entry (
+    """CREATE TABLE masked_entry (
     sequence INTEGER PRIMARY KEY, hash TEXT NOT NULL)""",
-    "peer_ledger": """CREATE TABLE IF NOT EXISTS peer_ledger (
+    """CREATE TABLE peer_ledger (
     fingerprint TEXT PRIMARY KEY, count INTEGER NOT NULL, hash TEXT NOT NULL, links BLOB NOT NULL) WITHOUT ROWID""",
-}
-_BY_ROW = "disclosure_population"
-"""Where version 0.1 remembered populations, by the rows of one table in its order."""
+)
 KEY_BYTES = 16
 # How many earlier charges a site shows its neighbours, and how many they remember: studies run at the same time.
 MOST_PAST = 16
@@ -61,9 +63,6 @@ FORGOTTEN = (
     "answered_state",
     "state_part",
 )
-
-
-PATIENT_TABLES = tuple(_TABLES[name] for name in ("patient_key", "patient_names", "remembered_population"))
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,6 @@ class LedgerMemory:
     def recall_patients(self) -> PatientMemory | None:
         """What was remembered of patients, with all populations; None where nothing was yet."""
         rows = self._recollect(
-            "patient_key",
             "SELECT key, columns, number, digest, patients FROM patient_key"
             " LEFT JOIN remembered_population ORDER BY number",
         )
@@ -100,59 +98,52 @@ class LedgerMemory:
     def begin_patients(self, columns: tuple[str, ...] | None) -> PatientMemory:
         """Settle by what patients are told apart, and draw the key."""
         key = draw_bytes(KEY_BYTES)
-        with self._file.joining(to_write=True):
-            if not self._file.has_table("patient_key"):
-                for table in PATIENT_TABLES:
-                    self._file.run(table)
-            self._file.run("INSERT INTO patient_key VALUES (?, ?)", (key, json.dumps(columns)))
+        self._remember("INSERT INTO patient_key VALUES (?, ?)", (key, json.dumps(columns)))
         return PatientMemory(key, columns, [])
 
     def remember_population(self, digest: bytes, patients: bytes) -> None:
         """Keep whom a plain answer was about, once; inside `seal`, if and only if the charge stands."""
         statement = "INSERT OR IGNORE INTO remembered_population (digest, patients) VALUES (?, ?)"
-        with self._file.joining(to_write=True):
-            self._file.run(statement, (digest, patients))
+        self._remember(statement, (digest, patients))
 
     def patient_blocks(self) -> list[tuple[int, bytes]]:
         """The blocks in which patients were given their numbers: the first number of each, and what tells it from
         another that was entered in its place after a charge had failed."""
-        with self._file.joining():
-            return list(self._file.rows("SELECT first, token FROM patient_names ORDER BY first"))
+        return self._recollect("SELECT first, token FROM patient_names ORDER BY first")
 
     def patient_names(self) -> bytes:
         """The names of all patients with a number, 8 bytes each, in the order of their numbers."""
         query = "SELECT names FROM patient_names ORDER BY first"
-        return b"".join(names for (names,) in self._recollect("patient_names", query))
+        return b"".join(names for (names,) in self._recollect(query))
 
     def remember_names(self, first: int, names: bytes) -> bytes:
         """Give patients numbers, from `first` on; what tells this block from others is returned."""
         token = draw_bytes(8)
-        with self._file.joining(to_write=True):
-            self._file.run("INSERT INTO patient_names VALUES (?, ?, ?)", (first, token, names))
+        self._remember("INSERT INTO patient_names VALUES (?, ?, ?)", (first, token, names))
         return token
 
     def answered_states(self) -> dict[bytes, list[tuple[int, str]]]:
         """In which states of the patients each population was told about: by its digest, number and aspect of each."""
         found: dict[bytes, list[tuple[int, str]]] = {}
         query = "SELECT population, number, aspect FROM answered_state JOIN patient_state ON state = number"
-        for population, number, aspect in self._recollect("answered_state", query):
+        for population, number, aspect in self._recollect(query):
             found.setdefault(population, []).append((number, aspect))
         return found
 
     def patient_states(self, number: int) -> bytes:
         """What was held of each patient then, a number each, in the order of their numbers."""
         query = "SELECT states FROM patient_state WHERE number = ?"
-        return b"".join(states for (states,) in self._recollect("patient_state", query, (number,)))
+        return b"".join(states for (states,) in self._recollect(query, (number,)))
 
     def states_of(self, aspect: str) -> list[tuple[int, bytes]]:
         """All states that were kept of an aspect, by their numbers, the last first."""
         query = "SELECT number, states FROM patient_state WHERE aspect = ? ORDER BY number DESC"
-        return self._recollect("patient_state", query, (aspect,))
+        return self._recollect(query, (aspect,))
 
     def parts_of_state(self, number: int) -> list[tuple[int, str]]:
         """Number and aspect of the states that a state was kept in parts as."""
         query = "SELECT number, aspect FROM state_part JOIN patient_state ON part = number WHERE state = ?"
-        return self._recollect("state_part", query, (number,))
+        return self._recollect(query, (number,))
 
     def remember_state(self, aspect: str, states: bytes) -> tuple[int, bool]:
         """Keep a state of the patients, once: its number, and whether it is new. Inside `seal`, if and only if the
@@ -160,46 +151,34 @@ class LedgerMemory:
         digest = hashlib.sha256(aspect.encode() + b"\n" + states).digest()
         known = "SELECT number FROM patient_state WHERE digest = ?"
         with self._file.joining(to_write=True):
-            self._file.run(_TABLES["patient_state"])
-            before = self._recollect("patient_state", known, (digest,))
+            before = self._recollect(known, (digest,))
             if before:
                 return before[0][0], False
             self._file.run(
                 "INSERT INTO patient_state (aspect, digest, states) VALUES (?, ?, ?)",
                 (aspect, digest, states),
             )
-            return self._recollect("patient_state", known, (digest,))[0][0], True
+            return self._recollect(known, (digest,))[0][0], True
 
     def complete_state(self, number: int, aspect: str, states: bytes) -> None:
         """Enter more patients into a state that was kept."""
         digest = hashlib.sha256(aspect.encode() + b"\n" + states).digest()
-        with self._file.joining(to_write=True):
-            self._file.run(
-                "UPDATE patient_state SET digest = ?, states = ? WHERE number = ?", (digest, states, number)
-            )
+        statement = "UPDATE patient_state SET digest = ?, states = ? WHERE number = ?"
+        self._remember(statement, (digest, states, number))
 
     def remember_answered(self, population: bytes, state: int) -> None:
         """Keep that a population was told about in a state."""
         statement = "INSERT OR IGNORE INTO answered_state VALUES (?, ?)"
-        self._remember("answered_state", statement, (population, state))
+        self._remember(statement, (population, state))
 
     def remember_part(self, state: int, part: int) -> None:
         """Keep that a state was kept in parts, of which this is one."""
-        self._remember("state_part", "INSERT OR IGNORE INTO state_part VALUES (?, ?)", (state, part))
-
-    def populations_by_row(self) -> list[tuple[str, bytes]]:
-        """What version 0.1 remembered: the former digest of the table, and the patients by their rows in it."""
-        return self._recollect(_BY_ROW, f"SELECT records, patients FROM {_BY_ROW} ORDER BY number")
-
-    def drop_by_row(self, records: str) -> None:
-        """Drop what version 0.1 remembered of these records, now that it is remembered by lasting numbers."""
-        with self._file.joining(to_write=True):
-            self._file.run(f"DELETE FROM {_BY_ROW} WHERE records = ?", (records,))
+        self._remember("INSERT OR IGNORE INTO state_part VALUES (?, ?)", (state, part))
 
     def circles(self) -> list[tuple[str, ...]]:
         """The circles of hospitals that masked sums were opened with, whatever the records were."""
         try:
-            rows = self._recollect("mask_circle", "SELECT DISTINCT names FROM mask_circle")
+            rows = self._recollect("SELECT DISTINCT names FROM mask_circle")
             return [_read_circle(names) for (names,) in rows]
         except (ValueError, TypeError):
             self._file.damaged("a circle of hospitals in it cannot be read")
@@ -208,17 +187,16 @@ class LedgerMemory:
         """Keep with whom a masked sum was opened, once for each state of the records; inside `seal`, if and only if the
         charge stands."""
         statement = "INSERT OR IGNORE INTO mask_circle VALUES (?, ?)"
-        self._remember("mask_circle", statement, (records, _write_circle(names)))
+        self._remember(statement, (records, _write_circle(names)))
 
     def remember_masked(self, head: Head) -> None:
         """Keep which entry charges for a masked answer; inside `seal`, if and only if the charge stands."""
-        self._remember("masked_entry", "INSERT INTO masked_entry VALUES (?, ?)", (head.count, head.hash))
-        with self._file.joining(to_write=True):
-            self._file.run(
-                "DELETE FROM masked_entry WHERE sequence <= (SELECT sequence FROM masked_entry"
-                " ORDER BY sequence DESC LIMIT 1 OFFSET ?)",
-                (MOST_PAST + 1,),
-            )
+        self._remember("INSERT INTO masked_entry VALUES (?, ?)", (head.count, head.hash))
+        self._remember(
+            "DELETE FROM masked_entry WHERE sequence <= (SELECT sequence FROM masked_entry"
+            " ORDER BY sequence DESC LIMIT 1 OFFSET ?)",
+            (MOST_PAST + 1,),
+        )
 
     def stood_at(self, standing: Standing) -> bool:
         """Whether this is, or was, our own chain."""
@@ -228,7 +206,7 @@ class LedgerMemory:
     def standing(self) -> Standing:
         """How far the charges for masked answers have come, for neighbours to compare."""
         query = "SELECT sequence, hash FROM masked_entry ORDER BY sequence DESC"
-        rows = self._recollect("masked_entry", query)
+        rows = self._recollect(query)
         if not rows:
             return Standing()
         (count, link), *before = rows
@@ -247,7 +225,7 @@ class LedgerMemory:
         if not 0 <= standing.entries < 2**63:
             raise LedgerError(f"the ledger of {fingerprint} cannot be at entry {standing.entries!r}")
         query = "SELECT count, hash, links FROM peer_ledger WHERE fingerprint = ?"
-        before = self._recollect("peer_ledger", query, (require_text(fingerprint, "fingerprint"),))
+        before = self._recollect(query, (require_text(fingerprint, "fingerprint"),))
         shown = _split_links(standing.head[:LINK_BYTES] + standing.past)
         links = shown
         for count, link, known in before:
@@ -262,46 +240,31 @@ class LedgerMemory:
             links = list(dict.fromkeys([*shown, *links]))[:MOST_LINKS]
         if standing.head:
             values = (fingerprint, standing.entries, standing.head.hex(), b"".join(links))
-            self._remember("peer_ledger", "INSERT OR REPLACE INTO peer_ledger VALUES (?, ?, ?, ?)", values)
+            self._remember("INSERT OR REPLACE INTO peer_ledger VALUES (?, ?, ?, ?)", values)
         return None
 
     def peer_heads(self) -> dict[str, Head]:
         """How far other hospitals' ledgers had come, by their identities."""
-        rows = self._recollect("peer_ledger", "SELECT fingerprint, count, hash FROM peer_ledger")
+        rows = self._recollect("SELECT fingerprint, count, hash FROM peer_ledger")
         return {fingerprint: Head(count, link) for fingerprint, count, link in rows}
 
     def _forget_peer(self, fingerprint: str) -> None:
-        with self._file.joining(to_write=True):
-            self._file.run("DELETE FROM peer_ledger WHERE fingerprint = ?", (fingerprint,))
+        self._remember("DELETE FROM peer_ledger WHERE fingerprint = ?", (fingerprint,))
 
     def _forget_patients(self) -> int:
         """Forget whom answers were about; how many there were."""
-        count = 0
-        for table in ("remembered_population", _BY_ROW):
-            count += sum(number for (number,) in self._recollect(table, f"SELECT count(*) FROM {table}"))
         with self._file.joining(to_write=True):
-            for table in (*FORGOTTEN, _BY_ROW):
-                if self._file.has_table(table):
-                    self._file.run(f"DELETE FROM {table}")
-        return count
+            (count,) = self._file.get("SELECT count(*) FROM remembered_population")
+            for table in FORGOTTEN:
+                self._file.run(f"DELETE FROM {table}")
+        return int(count)
 
-    def _refuse_to_forget(self, records: str | None) -> None:
-        """What version 0.1 remembered by rows is lost with the table whose rows they are."""
-        count = sum(of == records for of, _ in self.populations_by_row())
-        if count:
-            raise LedgerError(
-                f"{self._file.path} remembers the patients of {count} answers by the rows of the table that it is "
-                "bound to, as version 0.1 did, and could not compare them with another table: open the site once with "
-                "the table as it was, which remembers them in a lasting way, or have them forgotten, with a reason"
-            )
-
-    def _recollect(self, table: str, query: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+    def _recollect(self, query: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         with self._file.joining():
-            return list(self._file.rows(query, values)) if self._file.has_table(table) else []
+            return list(self._file.rows(query, values))
 
-    def _remember(self, table: str, statement: str, values: tuple[object, ...]) -> None:
+    def _remember(self, statement: str, values: tuple[object, ...]) -> None:
         with self._file.joining(to_write=True):
-            self._file.run(_TABLES[table])
             self._file.run(statement, values)
 
 
@@ -318,3 +281,106 @@ def _write_circle(names: tuple[str, ...]) -> str:
 
 def _split_links(links: bytes) -> list[bytes]:
     return [links[at : at + LINK_BYTES] for at in range(0, len(links), LINK_BYTES)]
+
+
+MOST_NOTES = 10_000
+LASTING_RULE = "patients"
+"""The rule whose refusals depend on patients: they are counted by month (protocol/studies.py)."""
+
+# By what was asked, under whatever name: a question counts once in a month.
+REFUSAL_TABLE = """CREATE TABLE refused_for_patients (
+    month TEXT NOT NULL, content TEXT NOT NULL, PRIMARY KEY (month, content)) WITHOUT ROWID"""
+
+
+@dataclass(frozen=True)
+class RefusalNote:
+    """One line of the log of refusals, which is not part of the chain: nothing was released."""
+
+    time: datetime
+    study: str
+    kind: str
+    question: str
+    rule: str
+
+
+class RefusalLog:
+    """The refusals of a ledger.
+
+    It has a log of all refusals, and a count of those that depended on patients. Neither is part of the chain:
+    nothing was released. The count protects patients in small groups, from houses that feel their way along the
+    limits (protocol/studies.py). It is on disk before the refusal leaves, kept apart from the log, where nothing that
+    is refused later can push it out, and begins anew with a month and not with a clock that is put back.
+    """
+
+    _file: LedgerFile
+
+    def writing(self) -> AbstractContextManager[Tail]:
+        raise NotImplementedError
+
+    def refuse(self, study: str, kind: str, question: str, rule: str) -> None:
+        """Log a refusal and the rule behind it; the log is for the hospital and not part of the chain.
+
+        A question that is asked again and refused by the same rule is noted once. Of more than MOST_NOTES the oldest
+        are dropped, those of the lasting rule last: a house cannot fill the disk, nor have the site forget, by asking.
+        """
+        names = ("study", "kind", "question id", "rule")
+        texts = [
+            require_text(value, name)
+            for value, name in zip((study, kind, question, rule), names, strict=True)
+        ]
+        with self.writing():
+            self._note_refusal(*texts)
+
+    def refuse_for_patients(self, study: str, kind: str, question: str, content: str) -> None:
+        """Log a refusal by the lasting rule and count it, once for each content and month: on disk on return.
+
+        The count is kept apart from the log, where nothing that is refused later can push it out.
+        """
+        with self.writing():
+            values = (self._find_month(), require_text(content, "content"))
+            if self._file.find("SELECT 1 FROM refused_for_patients WHERE month = ? AND content = ?", values):
+                return
+            self._file.run("INSERT INTO refused_for_patients VALUES (?, ?)", values)
+            self._note_refusal(study, kind, question, LASTING_RULE)
+
+    def refusals(self, study: str | None = None) -> list[RefusalNote]:
+        """The log of refusals, oldest first."""
+        with self._file.reading():
+            rows = self._file.rows(
+                "SELECT time, study, kind, question, rule FROM refusals WHERE study = ifnull(?, study) ORDER BY number",
+                (study,),
+            )
+            return [RefusalNote(chain.parse_time(self._file, when), *rest) for when, *rest in rows]
+
+    def count_refused(self) -> tuple[int, str]:
+        """To how many different questions the lasting rule said no this month, and the day that ends the month."""
+        with self._file.reading():
+            if (
+                self._file.find("SELECT 1 FROM refused_for_patients LIMIT 1") is None
+            ):  # nearly always the answer
+                return 0, ""
+            month = self._find_month()
+            (count,) = self._file.get("SELECT count(*) FROM refused_for_patients WHERE month = ?", (month,))
+        return int(count), find_end(month)
+
+    def _find_month(self) -> str:
+        """The month, such as 2026-11 (UTC); a clock that is put back begins no month anew."""
+        (latest,) = self._file.get("SELECT ifnull(max(month), '') FROM refused_for_patients")
+        return max(chain.now(), chain.read_tail(self._file).time, str(latest))[:7]
+
+    def _note_refusal(self, *texts: str) -> None:
+        if self._file.find(
+            "SELECT 1 FROM refusals WHERE study = ? AND kind = ? AND question = ? AND rule = ?", texts
+        ):
+            return
+        self._file.run(
+            "INSERT INTO refusals (time, study, kind, question, rule) VALUES (?, ?, ?, ?, ?)",
+            (chain.now(), *texts),
+        )
+        (notes,) = self._file.get("SELECT count(*) FROM refusals")
+        if notes > MOST_NOTES:
+            self._file.run(
+                "DELETE FROM refusals WHERE number IN"
+                " (SELECT number FROM refusals ORDER BY rule = ?, number LIMIT ?)",
+                (LASTING_RULE, notes - MOST_NOTES),
+            )

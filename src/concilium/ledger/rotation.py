@@ -21,7 +21,7 @@ from concilium.privacy.identity import Identity
 
 
 @dataclass(frozen=True)
-class Rotation:
+class _Rotation:
     """The fingerprints before and after, and where the old file lies now."""
 
     old: str
@@ -29,7 +29,7 @@ class Rotation:
     aside: Path
 
 
-def rotate_identity(file: Path, ledger: Path | None, reason: str) -> Rotation:
+def rotate_identity(file: Path, ledger: Path | None, reason: str) -> _Rotation:
     """Give the holder of an identity file a new one. With a ledger it is a hospital's, and entered there."""
     old = Identity.load(file)
     coming = file.with_name(f"{file.name}.next")
@@ -50,4 +50,4 @@ def rotate_identity(file: Path, ledger: Path | None, reason: str) -> Rotation:
         sync_folder(file.parent)
     except OSError as error:
         raise MaskError(f"{file}: cannot be rotated ({error.strerror})") from None
-    return Rotation(old.fingerprint, new.fingerprint, aside)
+    return _Rotation(old.fingerprint, new.fingerprint, aside)

@@ -8,8 +8,6 @@ kept here with the charges it bounds, in one transaction. Assumption: as for the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -54,7 +52,7 @@ class StudyRecord:
     def is_sealed(self, public: bytes) -> bool:
         """Whether the holder of this key decided so."""
         when = "" if self.decided is None else self.decided.isoformat(timespec="microseconds")
-        return is_signed(write_decision(self.id, self.status, self.who, self.why, when), self.seal, public)
+        return is_signed(_write_decision(self.id, self.status, self.who, self.why, when), self.seal, public)
 
     def counts_for(self, public: bytes) -> bool:
         """Whether the hospital of this key stands by how it is: what a person decided without its signature was never
@@ -62,7 +60,7 @@ class StudyRecord:
         return self.status == WAITING or self.who == POLICY or self.is_sealed(public)
 
 
-def write_decision(study: str, status: str, who: str, why: str, when: str) -> bytes:
+def _write_decision(study: str, status: str, who: str, why: str, when: str) -> bytes:
     return statement("concilium/decision@1", *(text.encode() for text in (study, status, who, why, when)))
 
 
@@ -89,8 +87,6 @@ class StudyBook:
     def list(self) -> list[StudyRecord]:
         """All studies, in the order in which they were proposed."""
         with self._file.reading():
-            if self._file.find("SELECT 1 FROM sqlite_master WHERE name = 'study'") is None:
-                return []  # of a file from before there were any, opened to look at
             rows = list(self._file.rows(f"SELECT {_FIELDS} FROM study ORDER BY proposed, id"))
         return [self._read(row) for row in rows]
 
@@ -115,15 +111,9 @@ class StudyBook:
             )
         return {str(study): (int(answers), int(numbers)) for study, answers, numbers in rows}
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """One transaction for what is decided on a study, and remembered with it."""
-        with self._ledger._writing():
-            yield
-
     def wait(self, study: str, terms: bytes, signature: bytes, price: Fraction | None) -> None:
         """Enter a study that waits for a person."""
-        with self._ledger._writing():
+        with self._ledger.writing():
             self._insert(_INSERT_NEW, study, terms, signature, WAITING, "", "", "", price)
             (waiting,) = self._file.get("SELECT count(*) FROM study WHERE status = ?", (WAITING,))
             if waiting > MOST_WAITING:
@@ -135,14 +125,14 @@ class StudyBook:
     def agree_by_policy(
         self, study: str, terms: bytes, signature: bytes, price: Fraction | None, why: str
     ) -> None:
-        """Enter that the policy agrees; inside `writing`."""
+        """Enter that the policy agrees; inside `Ledger.writing`."""
         self._insert(_INSERT_DECIDED, study, terms, signature, AGREED, POLICY, why, chain.now(), price)
 
     def decide(self, study: str, status: str, who: str, why: str, identity: Identity) -> None:
         """A person's decision: on disk, and in the chain, on return."""
         if not who.strip() or not why.strip():
             raise LedgerError("a decision on a study says who decided, and why")
-        with self._ledger._writing() as tail:
+        with self._ledger.writing() as tail:
             record = self.find(study)
             if record is None:
                 raise LedgerError(f"{self._ledger.path} has no study {study!r}")
@@ -153,8 +143,11 @@ class StudyBook:
                 already = " already" if status == before else ""
                 raise LedgerError(f"study {study[:12]} is {before}{already}{by}; {ADVICE[before]}")
             now = chain.now()
-            seal = identity.sign(write_decision(study, status, who, why, now))
-            self._decide(study, status, who, why, now, seal)
+            seal = identity.sign(_write_decision(study, status, who, why, now))
+            self._file.run(
+                "UPDATE study SET status = ?, who = ?, why = ?, decided = ?, seal = ? WHERE id = ?",
+                (status, who, why, now, seal, study),
+            )
             note = f"{study} {status} by {who}: {why} (signed {seal.hex()})"
             self._ledger._enter_settings(tail, "study", chain.read_settings(self._file), note)
         self._decisions += 1
@@ -167,7 +160,7 @@ class StudyBook:
             for record in map(self._read, rows):
                 if record.decided is not None and record.is_sealed(old.public):
                     when = record.decided.isoformat(timespec="microseconds")
-                    decision = write_decision(record.id, record.status, record.who, record.why, when)
+                    decision = _write_decision(record.id, record.status, record.who, record.why, when)
                     self._file.run("UPDATE study SET seal = ? WHERE id = ?", (new.sign(decision), record.id))
         self._decisions += 1
 
@@ -213,7 +206,7 @@ class StudyBook:
             return tuple(str(content) for (content,) in rows)
 
     def begin(self, study: str) -> None:
-        """Note that a study has begun, once; inside `writing`."""
+        """Note that a study has begun, once; inside `Ledger.writing`."""
         self._file.run("INSERT OR IGNORE INTO study_asked VALUES (?, '', '')", (study,))
 
     def has_begun(self, study: str) -> bool:
@@ -250,12 +243,6 @@ class StudyBook:
         written = None if price is None else str(price)
         values = (study, terms, signature, chain.now(), status, who, why, when, b"", written, "0")
         self._file.run(insertion, values)
-
-    def _decide(self, study: str, status: str, who: str, why: str, when: str, seal: bytes) -> None:
-        self._file.run(
-            "UPDATE study SET status = ?, who = ?, why = ?, decided = ?, seal = ? WHERE id = ?",
-            (status, who, why, when, seal, study),
-        )
 
     def _read(self, row: tuple[object, ...]) -> StudyRecord:
         study, terms, signature, proposed, status, who, why, decided, seal, price, spent = row

@@ -1,10 +1,18 @@
-"""Why a model says what it says about one patient: one shape for every method, data and sentences."""
+"""Why a model says what it says about one patient: one shape for every method, data and sentences.
+
+What else must be said of a patient: values that are hardly plausible, and what names mean, by the dictionary of the
+model's study; of an attribute that it does not have, by public clinical ranges.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from concilium.records.columns import Value
+from concilium.records.clinical_ranges import find_range
+from concilium.records.columns import Value, label
+from concilium.records.dictionary import DictionaryEntry, describe_entry
 
 
 @dataclass(frozen=True)
@@ -32,18 +40,21 @@ class Reason:
 class Explanation:
     """A prediction for one patient and the reasons for it; prints as sentences.
 
-    probability   how likely the predicted class is by the model; None where a number is predicted
+    prediction    the class or number that is predicted; None where the patient is outside of the model's query
+    probability   how likely the predicted class is by the model; None where a number or a severity is predicted
     base          where everybody starts: the share of the predicted class (or of the positive one), or the number
     patients      how many patients the prediction rests on, where that is known
     notes         what else must be said: why it stopped, what is not known of the patient
     votes         the explanations of the experts of an ensemble, each for itself
-    called_from   the chance from which on the positive class is called (decision.py); None: the likeliest class is
+    called_from   the chance from which on the positive class is called; None: the likeliest class is
     chances       how likely each class is, in the order of the model's classes, where that is known
+    interval      95 % interval of `probability`, or of the number that is predicted; None where it is not known
+    outside       conditions of the model's query that the patient fails or leaves unknown; empty: the model applies
     sentences     all of it in words, a line each
     """
 
     target: str
-    prediction: Value
+    prediction: Value | None
     probability: float | None
     reasons: tuple[Reason, ...]
     sentences: tuple[str, ...]
@@ -53,6 +64,102 @@ class Explanation:
     votes: tuple[Explanation, ...] = ()
     called_from: float | None = None
     chances: tuple[float, ...] = ()
+    interval: tuple[float, float] | None = None
+    outside: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
+
+
+def say_share(share: float) -> str:
+    """A share in percent, `12%`. One that is neither none nor all is never rounded to that."""
+    return f"{_percent(share)}%"
+
+
+def say_interval(interval: tuple[float, float]) -> str:
+    """A 95 % interval of a share in words: `95% interval 12% to 34%`."""
+    low, high = map(say_share, interval)
+    return f"95% interval {low} to {high}"
+
+
+def say_risk(risk: float) -> str:
+    """A risk that a model works out, in percent. Nobody was counted: it is never said to be none or certain."""
+    if not LEAST_RISK <= risk <= 1 - LEAST_RISK:
+        return "below 0.1%" if risk < 0.5 else "above 99.9%"
+    return f"{100 * risk:.0f}%" if 0.01 <= risk <= 0.99 else f"{100 * risk:.1f}%".replace(".0%", "%")
+
+
+def say_risk_interval(interval: tuple[float, float]) -> str:
+    """A 95 % interval of such a risk in words."""
+    low, high = map(say_risk, interval)
+    beyond = low == high and low.startswith(("below", "above"))
+    return f"95% interval {low}" if beyond else f"95% interval {low} to {high}"
+
+
+LEAST_RISK = 0.001
+MOST_DIGITS = 3
+
+
+def _percent(share: float) -> str:
+    for digits in range(MOST_DIGITS + 1):
+        said = f"{100 * share:.{digits}f}"
+        if float(said) not in (0.0, 100.0) or share in (0.0, 1.0):
+            return said
+    return f"below {10**-MOST_DIGITS}" if share < 0.5 else f"above {100 - 10**-MOST_DIGITS}"
+
+
+LEAST_NAME = 3  # `ca` may be calcium, or the number of vessels
+
+
+def annotate(
+    explanation: Explanation,
+    patient: Mapping[str, Any],
+    asked: Iterable[str],
+    dictionary: Mapping[str, DictionaryEntry],
+) -> Explanation:
+    """The explanation with what is odd about the patient's values first of its notes, and what is meant last."""
+    odd = tuple(_find_implausible(patient, asked, dictionary))
+    spoken = dict.fromkeys(name for reason in explanation.reasons for name in reason.attributes)
+    meant = tuple(_say_meaning(name, dictionary[name]) for name in spoken if name in dictionary)
+    if not odd and not meant:
+        return explanation
+    return replace(
+        explanation,
+        notes=(*odd, *explanation.notes),
+        sentences=(*explanation.sentences, *odd, *filter(None, meant)),
+    )
+
+
+def _find_implausible(
+    patient: Mapping[str, Any], asked: Iterable[str], dictionary: Mapping[str, DictionaryEntry]
+) -> Iterator[str]:
+    """Values that are hardly meant."""
+    for name in asked:
+        value = patient.get(name)
+        if value is None or isinstance(value, list | tuple | dict):
+            continue
+        entry = dictionary.get(name)
+        if entry is not None and entry.values:
+            if not entry.lists(entry.read(label(value))):
+                yield f"{name} = {label(value)} is no value of it: {describe_entry(entry)}. Check it."
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            low, high, words = _find_ends(name, entry)
+            if not low <= value <= high:
+                yield f"{name} = {label(value)} is hardly plausible: {words}. Check it."
+
+
+def _find_ends(name: str, entry: DictionaryEntry | None) -> tuple[float, float, str]:
+    if entry is not None:
+        ends = entry.range or (float("-inf"), float("inf"))
+        return *ends, entry.say_range()
+    clinical = find_range(name) if len(name) >= LEAST_NAME else None
+    if clinical is None:
+        return float("-inf"), float("inf"), ""
+    return clinical.lowest, clinical.highest, f"{clinical.lowest:g} to {clinical.highest:g} {clinical.unit}"
+
+
+def _say_meaning(name: str, entry: DictionaryEntry) -> str:
+    """What a name of the reasons stands for, and its unit; nothing where the dictionary does not say. What its values
+    mean stands in the reasons themselves."""
+    said = ", ".join(filter(None, [entry.label if entry.label != name else "", entry.unit]))
+    return f"{name}: {said}." if said else ""

@@ -6,6 +6,7 @@ the sites; `fit` has a house drive it. What it learned is the body of its model 
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,11 +19,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import LedgerError, MessageError, ModelError, StudyError
-from concilium.models.explanation import Explanation
+from concilium.errors import LedgerError, MessageError, ModelError, RecordsError, StudyError
+from concilium.models.explanation import Explanation, annotate
 from concilium.models.model_file import save, write
-from concilium.models.patient_notes import annotate
+from concilium.models.population import decline, find_outside, say_missing_sites, say_query, warn_outside
 from concilium.models.prediction import AnyPatients, KnownOutcomes, NewPatients, as_plain, read_patient
+from concilium.models.private_start import CLASSES, share_of_start, states_attributes
 from concilium.models.threshold import CallingRule, Decided, choose, parse, say_decided
 from concilium.parameters import Parameter, describe, lists_by_column, name, names, text
 from concilium.privacy.accounting import (
@@ -32,19 +34,22 @@ from concilium.privacy.accounting import (
     rho_for_epsilon,
     say_epsilon,
 )
+from concilium.protocol.attributes import read_bins
 from concilium.protocol.card import Card
-from concilium.protocol.conversation import B
-from concilium.protocol.edges import read_bins
-from concilium.protocol.questions import Statistic
-from concilium.protocol.schema import state_values
-from concilium.protocol.undertaking import Undertaking
+from concilium.protocol.grid import all_on_grid
+from concilium.protocol.proposal import Proposal
+from concilium.protocol.questions import B, Statistic
+from concilium.protocol.schema import LEFT_OUT, UNITS, state_values
 from concilium.records.columns import Value, label
+from concilium.records.dictionary import say_value
 from concilium.records.grammar import canonical
 from concilium.records.patients import Patients
 from concilium.records.query import Query
+from concilium.records.series_times import read_duration
+from concilium.registry import RELEASES, load
 
 
-def read_query(value: Any) -> str:
+def _read_query(value: Any) -> str:
     query = text(value)
     Query.parse(query)
     return query
@@ -65,21 +70,22 @@ def as_written(value: Any) -> str | int | Fraction:
 
 
 LEAST_EPSILON, MOST_EPSILON = Fraction(1, 10**30), 10**6
+_reading = threading.Lock()
 AN_EPSILON = "a number above 0 (at least 1e-30, at most 1e6)"
 
 
 def read_epsilon(value: Any) -> str | int | Fraction:
-    exact = read_exactly(value, lambda number: exact_positive(number, "epsilon"))
+    exact = _read_exactly(value, lambda number: exact_positive(number, "epsilon"))
     if not LEAST_EPSILON <= exact_positive(exact, "epsilon") <= MOST_EPSILON:
         raise ValueError
     return exact
 
 
-def read_delta(value: Any) -> str | int | Fraction:
-    return read_exactly(value, exact_delta)
+def _read_delta(value: Any) -> str | int | Fraction:
+    return _read_exactly(value, exact_delta)
 
 
-def read_exactly(value: Any, check: Callable[[str | int | Fraction], Fraction]) -> str | int | Fraction:
+def _read_exactly(value: Any, check: Callable[[str | int | Fraction], Fraction]) -> str | int | Fraction:
     """A number as it is written; ValueError, as for every other parameter, where a ledger could not count with it."""
     try:
         check(as_written(value))
@@ -107,7 +113,7 @@ Target = Annotated[
 QueryText = Annotated[
     str,
     Parameter(
-        "text", read_query, "attributes of interest: the patients to learn from; empty: everyone", "study"
+        "text", _read_query, "attributes of interest: the patients to learn from; empty: everyone", "study"
     ),
 ]
 Positive = Annotated[
@@ -124,7 +130,7 @@ PositiveClass = Annotated[
     Parameter(
         "a value of the target, such as 'yes'",
         read_value,
-        "the class that `decision` is about, and figures; None: the second of two",
+        "the class that `threshold` is about, and figures; None: the second of two",
         "study",
     ),
 ]
@@ -150,9 +156,26 @@ Epsilon = Annotated[
 Delta = Annotated[
     float | str | Fraction,
     Parameter(
-        "a number between 0 and 1, such as '1e-6'", read_delta, "the delta that goes with epsilon", "privacy"
+        "a number between 0 and 1, such as '1e-6'", _read_delta, "the delta that goes with epsilon", "privacy"
     ),
 ]
+
+
+def time_span(example: str, about: str) -> Parameter:
+    """A parameter that takes a time, such as this one."""
+    return Parameter(f"a time such as {example!r}", _read_time, about)
+
+
+def _read_time(value: Any) -> str:
+    try:
+        read_duration(value, "time")
+    except RecordsError:
+        raise ValueError from None
+    return str(value)
+
+
+Step = Annotated[str, time_span("1h", "the step of the series")]
+Carry = Annotated[str, time_span("24h", "how long a value of a series stands for those missing")]
 Values = Annotated[
     Mapping[str, Sequence[Value]],
     Parameter(
@@ -167,13 +190,14 @@ Bins = Annotated[
     Parameter(
         "lists of numbers",
         read_edges,
-        'public cutoffs of numeric attributes, {"age": [40, 60]}; a number without bins is left out',
+        'public cutoffs of numeric attributes, {"age": [40, 60]}; numbers without bins are cut at quantiles on a '
+        "public grid",
         "bins",
     ),
 ]
 
 
-class Method(Undertaking[B]):
+class Method(Proposal[B]):
     """The contract of all methods (tests/contract runs every one in `registry.METHODS` through it).
 
     body_type         what its model file holds
@@ -182,7 +206,7 @@ class Method(Undertaking[B]):
     predicts_numbers  whether it predicts a number where `bins` gives the target's range
     reads_courses     whether it learns from series or rules of patients and judges their courses, not rows
     differs_from_pooled  why an exact or masked model is not that of the pooled table; empty where it is
-    decides           how it comes to a class, where that is not for a study's `decision` to say
+    decides           how it comes to a class, where that is not for a study's `threshold` to say
     """
 
     body_type: ClassVar[type[msgspec.Struct]]
@@ -199,12 +223,12 @@ class Method(Undertaking[B]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if fault := self.find_decision_fault(self.rule):
-            raise StudyError(f"{self.called} cannot decide by {self.get_params()['decision']!r}: {fault}")
+            raise StudyError(f"{self.called} cannot decide by {self.get_params()['threshold']!r}: {fault}")
 
     @property
     def rule(self) -> CallingRule:
-        """How it decides, by its parameter `decision`, if it has that."""
-        return parse(getattr(self, "decision", "majority"))
+        """How it decides, by its parameter `threshold`, if it has that."""
+        return parse(getattr(self, "threshold", "majority"))
 
     def find_decision_fault(self, rule: CallingRule) -> str | None:
         """Why it cannot decide by this rule with its other parameters; None where it can."""
@@ -219,8 +243,13 @@ class Method(Undertaking[B]):
     @property
     def placed(self) -> Decided | None:
         """The same; where a half is no chance but a place in the order of patients, that place: what a hospital that
-        adapts the model moves with the chances (adaptation.py)."""
+        adapts the model moves with the chances (recalibration.py)."""
         return self.decided
+
+    def find_why_silent(self) -> str | None:
+        """Why the model says nothing of a patient's outcome, so that `predict` and `explain` refuse; None where it
+        does."""
+        return None
 
     def find_unadaptable(self) -> str | None:
         """Why there is no intercept that a hospital could adapt; None where there is one."""
@@ -245,7 +274,8 @@ class Method(Undertaking[B]):
 
     def may_cut(self, name: str, edges: Sequence[float]) -> bool:
         """Whether it may cut an attribute at these cutoffs: they are among the public ones that the study states."""
-        return not edges or set(self._stated("bins").get(name, ())).issuperset(edges)
+        stated = self._stated("bins").get(name)
+        return all_on_grid(tuple(edges)) if stated is None else set(stated).issuperset(edges)
 
     def _stated(self, name: str) -> Mapping[str, Sequence[Any]]:
         """What it states of every attribute under a parameter, if it has that."""
@@ -280,26 +310,49 @@ class Method(Undertaking[B]):
     def _labels_of(self, name: str) -> frozenset[str]:
         """What a private study states of an attribute, as hospitals read it; of its target also what it predicts."""
         stated, positive = self._stated("values").get(name, ()), getattr(self, "positive", None)
-        predicted = [positive] if name == self.target and positive is not None else []
+        predicted: list[Value] = []
+        if name == self.target and positive is not None:
+            predicted = [positive]
+        elif name == self.target and not stated:
+            predicted = [word for pair in CLASSES for word in pair]
         return frozenset(map(label, state_values([*stated, *predicted])))
 
     def save(self, path: str | Path) -> None:
         """A model file (JSON)."""
-        save(path, write(self.method, self.body, self.card))
+        save(path, self.write())
+
+    def write(self) -> bytes:
+        """What its model file holds."""
+        return write(self.method, self.get_params(), self.body, self.card)
 
     @classmethod
-    def from_body(cls, raw: bytes, card: Card) -> Self:
+    def from_body(cls, raw: bytes, card: Card, parameters: Mapping[str, Any] | None = None) -> Self:
         """The model that a file holds."""
-        body: Any = msgspec.json.decode(raw, type=cls.body_type)
-        return cls.of(body, card)
+        # Two threads that have msgspec look at a new struct at the same time can crash the interpreter.
+        with _reading:
+            body: Any = msgspec.json.decode(raw, type=cls.body_type)
+        return cls.of(body, card, parameters)
 
     @classmethod
-    def of(cls, body: B, card: Card) -> Self:
-        """The model that a body and a card make; parameters that the file does not tell have their defaults."""
+    def of(cls, body: B, card: Card, parameters: Mapping[str, Any] | None = None) -> Self:
+        """The model that a body, a card and parameters make; without parameters, those that the body tells, and
+        defaults. StudyError where the parameters are not those of the method, or contradict the body."""
         fitted = cls.__new__(cls)
         stored = cls.parameters_in(body)
+        given = dict(parameters or {})
+        if unknown := sorted(set(given) - set(cls.parameters())):
+            raise StudyError(f"{cls.called} has no parameter {unknown[0]!r}")
+        for shared in ("target", "query"):
+            if shared in given and given[shared] != stored.get(shared, given[shared]):
+                raise StudyError(
+                    f"its parameter {shared!r} is {given[shared]!r}, and its body says otherwise"
+                )
         for one in cls.parameters().values():
             setattr(fitted, one.name, stored.get(one.name, one.kept_default))
+            if one.name in given:
+                setattr(fitted, one.name, given[one.name])
+        if given:
+            fitted.read_parameters()
         if "release" in cls.parameters():
             fitted.release = card.release
         fitted._body, fitted._card, fitted._settled = body, card, True
@@ -307,11 +360,11 @@ class Method(Undertaking[B]):
 
     @classmethod
     def parameters_in(cls, body: B) -> dict[str, Any]:
-        """The parameters that a model file tells."""
+        """The parameters that the body of a model file tells."""
         stored = {name: getattr(body, name) for name in cls.parameters() if hasattr(body, name)}
         decided: Decided | None = getattr(body, "decided", None)
         if decided is not None:
-            stored |= {"decision": decided.rule, "positive": decided.positive}
+            stored |= {"threshold": decided.rule, "positive": decided.positive}
         return stored
 
     @property
@@ -327,7 +380,8 @@ class Method(Undertaking[B]):
 
     def read(self, patients: AnyPatients) -> NewPatients:
         """Patients as the model reads them, whatever it is asked about them (prediction.py)."""
-        return NewPatients(patients, self.card.dictionary)
+        bounded = self.card.release in RELEASES and RELEASES[self.card.release].bounded
+        return NewPatients(patients, self.card.dictionary, by_itself=bounded)
 
     @abstractmethod
     def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
@@ -340,9 +394,15 @@ class Method(Undertaking[B]):
         labels: NDArray[Any] = np.array(self.classes_).take(best)
         return labels
 
+    @property
+    def tells_risks(self) -> bool:
+        """Whether its chances are meant to come true; not those of courses, which are weighed as if the outcome were as
+        frequent as not."""
+        return not self.reads_courses
+
     def soft_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         """The same, but nothing is held to be certain because a few patients were all alike: what a hospital adapts
-        (adaptation.py)."""
+        (recalibration.py)."""
         return self.predict_proba(patients)
 
     def soften(self, said: Explanation) -> NDArray[np.float64]:
@@ -383,6 +443,11 @@ class Method(Undertaking[B]):
         guesses = self.place(predicted.tolist())
         return float(np.mean((truth == guesses) & (truth >= 0)))
 
+    def evaluate(self, house: Any, **how: Any) -> Any:
+        """Measure the model on the patients of a house, through their gates: `.metrics` has figures overall and, where
+        the release shows them, by site (evaluation/validation.py says what it takes)."""
+        return load("concilium.evaluation.validation:validate")(self, house, **how)
+
     def place(self, outcomes: Sequence[Value]) -> NDArray[np.intp]:
         """The place of each outcome among the classes; -1 for one that is none of them."""
         places = {label(value): place for place, value in enumerate(self.classes_)}
@@ -390,6 +455,14 @@ class Method(Undertaking[B]):
             0 if self.against_rest else -1
         )  # of one class against all others together, the others come first
         return np.array([places.get(label(value), rest) for value in outcomes], dtype=np.intp)
+
+    def list_risks(self, place: int) -> Sequence[float] | None:
+        """All that `predict_proba` can say of the class at this place, where that is a list."""
+        return None
+
+    def bin_risks(self, patients: AnyPatients, place: int, edges: NDArray[np.float64]) -> NDArray[np.integer]:
+        """How many of these edges are at or below each patient's risk of the class at this place."""
+        return np.searchsorted(edges, self.predict_proba(patients)[:, place], side="right")
 
     def importances(self) -> dict[str, float]:
         """How much of what the model tells it tells by each attribute, the largest 100, the most important first."""
@@ -412,22 +485,48 @@ class Method(Undertaking[B]):
         text = f"<summary>as text</summary><pre>{escape(self.text())}</pre>"
         return f"{said}{pictures}<details{folded}>{text}</details>"
 
-    def explain(self, patient: Mapping[str, Any]) -> Explanation:
-        """Why this patient gets this prediction: prints as sentences, `.reasons` is data.
+    def explain(self, patient: Mapping[str, Any], *, anyway: bool = False) -> Explanation:
+        """Why this patient gets this prediction: prints as sentences, `.reasons` and `.interval` are data.
 
         A name that the patient lacks was not entered, and counts neither for nor against; None says that it is missing,
-        which counts as it did for patients learned from.
+        which counts as it did for patients learned from. A model of courses takes numbers in order,
+        {"HR": [88, 95, 102]}. Outside of the model's query there is no prediction, and `.outside` says why; `anyway`
+        predicts all the same, and says so first.
         """
-        plain = read_patient(patient, self.attributes_)
+        plain = dict(patient) if self.reads_courses else read_patient(patient)
+        dictionary = self.card.dictionary
+        query = Query.parse(self.query)
+        outside = find_outside(query, plain, dictionary)
+        if outside and not anyway:
+            return decline(self.target, say_query(query, dictionary), outside)
         explanation = self._say_decided(self._explain(plain))
-        return annotate(explanation, plain, self.attributes_, self.card.dictionary)
+        if not self.reads_courses:  # no dictionary speaks of courses
+            explanation = annotate(explanation, plain, self.attributes_, dictionary)
+        more = (*self._say_lacking(plain, explanation), *say_missing_sites(self.card))
+        explanation = replace(
+            explanation, notes=(*explanation.notes, *more), sentences=(*explanation.sentences, *more)
+        )
+        return warn_outside(explanation, say_query(query, dictionary), outside)
+
+    def _say_lacking(self, patient: Mapping[str, Any], explanation: Explanation) -> list[str]:
+        """What to measure first for a patient of whom nothing is known that the model asks for."""
+        if self.reads_courses or not self.attributes_ or set(patient) & set(self.attributes_):
+            return []
+        if any(
+            "Measure " in sentence for sentence in explanation.sentences
+        ):  # a tree knows what it asks next
+            return []
+        return [
+            f"Nothing that the model asks for was entered. Measure {next(iter(self.importances()))} first."
+        ]
 
     def _say_decided(self, explanation: Explanation) -> Explanation:
         """The explanation with what is said of the decision, if there is one, after its first sentence."""
         if self.decided is None:
             return explanation
         first, *others = explanation.sentences
-        said = say_decided(self.decided)
+        positive = say_value(self.decided.positive, self.card.dictionary.get(self.target))
+        said = say_decided(msgspec.structs.replace(self.decided, positive=positive))
         return replace(
             explanation,
             called_from=self.decided.threshold,
@@ -438,9 +537,14 @@ class Method(Undertaking[B]):
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         """The same for a patient of plain values."""
 
-    @abstractmethod
     def text(self) -> str:
-        """The model for terminals and logs."""
+        """The model for terminals and logs, what was left out of it, and units that may differ."""
+        shown = [warning for warning in self.card.warnings if warning.startswith((LEFT_OUT, UNITS))]
+        return "\n".join([self._text(), *shown])
+
+    @abstractmethod
+    def _text(self) -> str:
+        """The model itself."""
 
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """The model as SVG by name, fit for a page or `whole`; none where there is nothing to draw."""
@@ -454,9 +558,22 @@ class PrivateMethod(Method[B]):
     delta: Any
 
     @property
+    def needed_columns(self) -> frozenset[str]:
+        if self.reads_courses or not self.way_out.bounded or not states_attributes(self):
+            return super().needed_columns
+        stated = {*self._stated("values"), *self._stated("bins")}
+        among = getattr(self, "attributes", None)
+        return super().needed_columns | (stated if among is None else stated & {*among, self.target})
+
+    @property
     def rho(self) -> Fraction:
         """What `epsilon` at `delta` buys."""
         return rho_for_epsilon(self.epsilon, self.delta)
+
+    @property
+    def rho_of_fit(self) -> Fraction:
+        """What is left of it to learn with, once classes and cutoffs are known."""
+        return self.rho * (1 - share_of_start(self))
 
     @property
     def epsilon_of_rho(self) -> float:
@@ -469,7 +586,7 @@ class PrivateMethod(Method[B]):
         return f"differential privacy per patient: epsilon = {epsilon} at delta = {self.delta}"
 
 
-M = TypeVar("M", bound=Undertaking[Any])
+M = TypeVar("M")
 
 
 def documented(method: type[M]) -> type[M]:

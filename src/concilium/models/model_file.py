@@ -1,11 +1,13 @@
-"""Model files: `{"format": "concilium/model@1", "method": ..., "body": {...}, "card": {...}}`; where a hospital adapted
-the model to its own patients, body and card are those that it received, and `adapted` says what it changed.
+"""Model files: `{"format": "concilium/model@1", "method": ..., "parameters": {...}, "body": {...}, "card": {...}}`;
+where a hospital adapted the model to its own patients, all of these are as it received them, and `adapted` says what it
+changed.
 
 JSON only: loading a model runs no code, refuses unknown fields and methods, and checks every type.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,30 @@ from concilium.registry import METHODS
 FORMAT = "concilium/model@1"
 
 
-class ModelFile(msgspec.Struct, forbid_unknown_fields=True):
+class _ModelFile(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     method: str
     body: msgspec.Raw
     card: Card
+    parameters: dict[str, Any] = {}
     adapted: Adaptation | None = None
 
 
-def write(method: str, body: msgspec.Struct, card: Card, adapted: Adaptation | None = None) -> bytes:
+def write(
+    method: str,
+    parameters: Mapping[str, Any],
+    body: msgspec.Struct,
+    card: Card,
+    adapted: Adaptation | None = None,
+) -> bytes:
     """What a model file holds."""
-    document: dict[str, Any] = {"format": FORMAT, "method": method, "body": body, "card": card}
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "method": method,
+        "parameters": parameters,
+        "body": body,
+        "card": card,
+    }
     if adapted is not None:
         document["adapted"] = adapted
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
@@ -54,7 +69,7 @@ def load(path: str | Path) -> Any:
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from None
     try:
-        document = msgspec.json.decode(data, type=ModelFile)
+        document = msgspec.json.decode(data, type=_ModelFile)
         if document.format != FORMAT:
             raise ModelError(f"{path}: its format is {document.format!r}; this version reads {FORMAT!r}")
         if document.method not in METHODS:
@@ -62,7 +77,8 @@ def load(path: str | Path) -> Any:
             raise ModelError(
                 f"{path}: there is no method {document.method!r}{known}; known: {', '.join(METHODS)}"
             )
-        model = registry.load(METHODS[document.method]).from_body(document.body, document.card)
+        form = registry.load(METHODS[document.method])
+        model = form.from_body(document.body, document.card, document.parameters)
         if document.adapted is None:
             return model
         from concilium.models.recalibrated import AdaptedModel

@@ -9,7 +9,7 @@ text too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import ModelError, RecordsError
-from concilium.protocol.cohort import bin_codes
+from concilium.protocol.binning import bin_codes
 from concilium.records.coding import Place, natural_value
+from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.dictionary import DictionaryEntry
-from concilium.records.grammar import canonical, measure
-from concilium.records.table import Coded, Column, Numbers, Records, Value, label
+from concilium.records.grammar import canonical, measure_or_day
+from concilium.records.series import Series
+from concilium.records.table import Records
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -49,10 +51,13 @@ class KnownOutcomes:
 
 class NewPatients:
     """Patients to predict, column by column (a `Source` for recoding); ModelError where a column is not there.
-    `dictionary` is that of the model's study, as its card has it."""
+    `dictionary` is that of the model's study, as its card has it. `by_itself`: the model was learned from cells that
+    were each read by itself, so that text among numbers was missing, and is so here."""
 
-    def __init__(self, patients: AnyPatients, dictionary: Entries = NO_ENTRIES) -> None:
-        self.dictionary = dictionary
+    def __init__(
+        self, patients: AnyPatients, dictionary: Entries = NO_ENTRIES, *, by_itself: bool = False
+    ) -> None:
+        self.dictionary, self._by_itself = dictionary, by_itself
         if isinstance(patients, Records):
             self.records = patients
         elif isinstance(patients, Sequence):
@@ -72,9 +77,9 @@ class NewPatients:
         column = self._find(name)
         if isinstance(column, Numbers):
             return column.numbers
-        sizes = np.array([np.nan, *map(measure, column.values)])
+        sizes = np.array([np.nan, *map(measure_or_day, column.values)])
         wrong = np.flatnonzero(np.isnan(sizes[column.codes]) & (column.codes != 0))
-        if len(wrong):
+        if len(wrong) and not self._by_itself:
             held = column.values[int(column.codes[wrong[0]]) - 1]
             raise RecordsError(
                 f"the model takes attribute {name!r} as a number, but row {wrong[0] + 1} holds {held!r}; give a "
@@ -117,11 +122,75 @@ def as_plain(value: Any) -> Any:
         return value
 
 
-def read_patient(patient: Mapping[str, Any], asked: Collection[str]) -> dict[str, Any]:
-    """A patient's plain values; ModelError where there is none of those that a model asks about."""
-    plain = {name: as_plain(value) for name, value in dict(patient).items()}
-    if asked and not set(asked) & set(plain):
+def read_patient(patient: Mapping[str, Any]) -> dict[str, Any]:
+    """A patient's plain values."""
+    return {name: as_plain(value) for name, value in dict(patient).items()}
+
+
+AnySeries: TypeAlias = Any
+"""`Series`; or for each patient a mapping from variables to their values in order, one step apart; or a table, whose
+cells are series of one step."""
+
+
+def lay_out_courses(patients: AnySeries, names: Sequence[str], step: str) -> Series:
+    """The courses of these variables as a series; ModelError where there is none. The last value of each variable is
+    the latest, so that shorter lists end with the longest one."""
+    rows: Sequence[Mapping[str, Any]]
+    if isinstance(patients, Sequence):
+        rows = patients
+    else:
+        records = patients if isinstance(patients, Records) else NewPatients(patients).records
+        known = [name for name in names if name in records]
+        columns = {name: records.values(name) for name in known}
+        rows = [{name: columns[name][row] for name in known} for row in range(len(records))]
+    courses = [
+        {name: _read_course(name, row[name]) for name in names if name in row} for row in map(dict, rows)
+    ]
+    lengths = [max([len(values) for values in row.values()], default=1) for row in courses]
+    longest = max(lengths, default=1)
+    grids = {}
+    for name in names:
+        if any(name in row for row in courses):
+            grid = np.full((longest, len(courses)), np.nan, dtype=np.float32)
+            for patient, row in enumerate(courses):
+                values = row.get(name, [])
+                grid[lengths[patient] - len(values) : lengths[patient], patient] = values
+            grids[name] = grid
+    if not grids:
         raise ModelError(
-            "the patient has none of the attributes that this model asks about: " + ", ".join(sorted(asked))
+            "the patients have none of the attributes that this model asks about: " + ", ".join(sorted(names))
         )
-    return plain
+    return Series(grids, step=step, lengths=lengths)
+
+
+def _read_course(name: str, values: Any) -> list[float]:
+    """One variable of one patient: a number, or numbers in order; missing ones as None or NaN."""
+    if isinstance(values, str | bytes) or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
+        values = [values]
+    course = []
+    for value in list(values) or [None]:
+        plain = as_plain(value)
+        if plain is None:
+            course.append(float("nan"))
+        elif isinstance(plain, int | float) and not isinstance(plain, bool):
+            course.append(float(plain))
+        else:
+            raise ModelError(f"{name!r} is a number, or a list of numbers in order; got {value!r}")
+    return course
+
+
+def match_controls(ends: NDArray[np.int64], positive: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Where stays without the outcome are judged: at a time since admission at which some stay with it is.
+
+    `ends` is how many steps of each stay count: up to the outcome, or all that are known without it (0: none). At its
+    last hour a stay without the outcome is about to leave, which a model would learn to see. A time is drawn evenly
+    from those of the stays with the outcome that the stay reaches; a stay that reaches none is judged at its end. Draws
+    have a fixed seed.
+    """
+    times = np.sort(ends[positive & (ends > 0)])
+    reached = np.searchsorted(times, ends, side="right")
+    drawn = (np.random.default_rng(1).random(len(ends)) * reached).astype(np.int64)
+    moved = ~positive & (reached > 0)
+    matched = ends.copy()
+    matched[moved] = times[drawn[moved]]
+    return matched

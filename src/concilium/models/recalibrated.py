@@ -1,7 +1,7 @@
 """A model as a hospital has adapted it to its own patients: the one that it received, and what it changed of it.
 
 `adapt` needs no house and asks nobody: it reads the hospital's own table and fits an intercept and perhaps a slope
-(adaptation.py). Nothing leaves, nothing is charged; therefore what comes of it, which holds numbers about the
+(recalibration.py). Nothing leaves, nothing is charged; therefore what comes of it, which holds numbers about the
 hospital's patients, may not leave either, and says so on its card.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import ModelError
-from concilium.models.explanation import Explanation
+from concilium.models.explanation import Explanation, say_risk, say_risk_interval
 from concilium.models.method import Method
 from concilium.models.model_file import save, write
 from concilium.models.prediction import AnyPatients, KnownOutcomes, NewPatients
@@ -26,7 +26,7 @@ from concilium.models.recalibration import Adaptation, count_classes, fit_classe
 from concilium.models.threshold import Decided, choose, choose_one
 from concilium.parameters import Declared
 from concilium.privacy.accounting import Plan
-from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.questions import Conversation, Learned, Partners
 from concilium.records.columns import Value, label
 from concilium.records.patients import Patients
 
@@ -73,7 +73,11 @@ class AdaptedModel(Method[Any]):
 
     def save(self, path: str | Path) -> None:
         """A model file: the model as it was received, and what was changed."""
-        save(path, write(self.method, self.origin.body, self.origin.card, self.adaptation))
+        save(path, self.write())
+
+    def write(self) -> bytes:
+        origin = self.origin
+        return write(self.method, origin.get_params(), origin.body, origin.card, self.adaptation)
 
     @property
     def classes_(self) -> list[Value]:
@@ -85,7 +89,7 @@ class AdaptedModel(Method[Any]):
 
     @property
     def decided(self) -> Decided | None:
-        """The study's decision, as it reads for adapted chances (adaptation.py)."""
+        """The study's decision, as it reads for adapted chances (recalibration.py)."""
         return self.adaptation.move_decision(self.origin.placed, self.classes_)
 
     def find_outcomes(self, patients: Patients) -> KnownOutcomes:
@@ -101,10 +105,6 @@ class AdaptedModel(Method[Any]):
             return super().predict(patients)
         return self.adaptation.move(self.origin.predict(patients))
 
-    def explain(self, patient: Mapping[str, Any]) -> Explanation:
-        # Courses are no plain values, and no dictionary speaks of them.
-        return self._say_decided(self._explain(patient)) if self.reads_courses else super().explain(patient)
-
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         """What it says here, and then what it said as it was received, with its reasons."""
         said, where = self.origin._explain(patient), self.adaptation.site
@@ -112,25 +112,41 @@ class AdaptedModel(Method[Any]):
             return said
         how = f"adapted to {self.adaptation.patients} patients of {where}: {self.adaptation.say_change()}"
         if not self.classes_:
-            number = float(self.adaptation.move(np.array([float(said.prediction)]))[0])
+            ends = np.array([float(said.prediction or 0.0), *(said.interval or ())])
+            number, *between = self.adaptation.move(ends).tolist()
+            said = replace(said, prediction=number, interval=_as_interval(between))
             first = f"{self.target} = {number:.4g}, {how}."
-            said = replace(said, prediction=number)
         else:
             chances = self.adaptation.apply(self.origin.soften(said)[None, :])[0]
             best = choose_one(chances.tolist(), self.classes_, self.decided)
-            first = f"{self.target} = {label(self.classes_[best])} ({chances[best]:.0%}), {how}."
+            interval = self._move_interval(said, best)
+            about = say_risk(float(chances[best]))
+            about += "" if interval is None else f"; {say_risk_interval(interval)}"
+            first = f"{self.target} = {label(self.classes_[best])} ({about}), {how}."
             said = replace(
                 said,
                 prediction=self.classes_[best],
                 probability=float(chances[best]),
                 chances=tuple(chances.tolist()),
+                interval=interval,
             )
         return replace(said, sentences=(first, "As it was received, the model says:", *said.sentences))
+
+    def _move_interval(self, said: Explanation, best: int) -> tuple[float, float] | None:
+        """The interval of the class that is predicted here: the received one, moved as the chances are. That of two
+        classes only. What the hospital's own patients leave unsure about the change itself is not in it."""
+        if said.interval is None or len(self.classes_) != 2:
+            return None
+        predicted = [label(value) for value in self.classes_].index(label(said.prediction))
+        ends = np.array(said.interval) if predicted == best else 1 - np.array(said.interval)
+        shares = np.column_stack([ends, 1 - ends])
+        moved = self.adaptation.apply(np.clip(shares if best == 0 else shares[:, ::-1], EDGE, 1 - EDGE))
+        return _as_interval(moved[:, best].tolist())
 
     def importances(self) -> dict[str, float]:
         return self.origin.importances()
 
-    def text(self) -> str:
+    def _text(self) -> str:
         """What was changed, and the model as it was received."""
         return "\n".join([*say_adapted(self.adaptation, self.origin), "", self.origin.text()])
 
@@ -164,6 +180,13 @@ class AdaptedModel(Method[Any]):
 
     def __repr__(self) -> str:
         return f"{self.origin!r} [{self._summary()}]"
+
+
+EDGE = 1e-6  # of a chance: one of 0 or 1 has no log odds to move
+
+
+def _as_interval(ends: list[float]) -> tuple[float, float] | None:
+    return (min(ends), max(ends)) if ends else None
 
 
 DESCRIBING = (
@@ -225,7 +248,7 @@ def adapt(model: Method[Any], patients: Any, *, site: str) -> AdaptedModel:
     else:
         numbers = np.array([float(value) for value in found.truth])
         fitted = fit_numbers(origin.predict(found.asked), numbers, learned_from=took_part)
-    received = hashlib.sha256(write(origin.method, origin.body, origin.card)).hexdigest()
+    received = hashlib.sha256(origin.write()).hexdigest()
     adaptation = Adaptation(
         site=site.strip(),
         origin=received,

@@ -95,7 +95,7 @@ class Adaptation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 @dataclass(frozen=True)
-class Fitted:
+class _Fitted:
     """Shifts and slope, and why they are what they are."""
 
     shifts: list[float]
@@ -109,7 +109,7 @@ class Fitted:
 
 def adapt_shares(shares: Floats, shifts: Floats, slope: float) -> Floats:
     """exp(a_k) p_k^b, in shares of 1."""
-    score = slope * log_shares(shares) + shifts
+    score = slope * _log_shares(shares) + shifts
     score -= score.max(axis=1, keepdims=True)
     likely: Floats = np.exp(score)
     likely /= likely.sum(axis=1, keepdims=True)
@@ -133,12 +133,12 @@ def move_decision(
     )
 
 
-def log_shares(shares: Floats) -> Floats:
+def _log_shares(shares: Floats) -> Floats:
     logs: Floats = np.log(np.maximum(shares, NEVER_SURE))
     return logs
 
 
-def fit_classes(shares: Floats, truth: NDArray[np.intp], *, learned_from: bool = False) -> Fitted:
+def fit_classes(shares: Floats, truth: NDArray[np.intp], *, learned_from: bool = False) -> _Fitted:
     """The shifts and the slope for patients of whom a model said these shares and whose classes are these.
 
     `learned_from` says that the model has learned from them: it then looks surer on them than it is, and no slope is
@@ -146,13 +146,13 @@ def fit_classes(shares: Floats, truth: NDArray[np.intp], *, learned_from: bool =
     """
     classes = shares.shape[1]
     fewest = int(np.bincount(truth, minlength=classes).min())
-    as_it_is = Fitted([0.0] * classes, 1.0, [])
+    as_it_is = _Fitted([0.0] * classes, 1.0, [])
     if fewest < LEAST:
         why = f"nothing is fitted: {LEAST} patients of every class are needed, and of one there are {fewest}"
-        return Fitted(as_it_is.shifts, 1.0, [why])
-    logs = log_shares(shares)
-    none = likelihood(logs, truth, np.zeros(classes))
-    shifts, one = maximise(logs, truth, with_slope=False)
+        return _Fitted(as_it_is.shifts, 1.0, [why])
+    logs = _log_shares(shares)
+    none = _likelihood(logs, truth, np.zeros(classes))
+    shifts, one = _maximise(logs, truth, with_slope=False)
     both, two = shifts, one
     reasons = []
     if learned_from:
@@ -164,7 +164,7 @@ def fit_classes(shares: Floats, truth: NDArray[np.intp], *, learned_from: bool =
             f"no slope is fitted: {ENOUGH} patients of every class are needed, and of one there are {fewest}"
         )
     else:
-        both, two = maximise(logs, truth, with_slope=True)
+        both, two = _maximise(logs, truth, with_slope=True)
         if not 0 < both[-1] < STEEP:
             reasons.append(
                 f"no slope is fitted: it would be {both[-1]:.2f}, so that the model tells these patients apart without "
@@ -172,31 +172,31 @@ def fit_classes(shares: Floats, truth: NDArray[np.intp], *, learned_from: bool =
             )
             both, two = shifts, one
     if both is not shifts:
-        chance = exceed(2 * (two - one), 1)
+        chance = _exceed(2 * (two - one), 1)
         if chance < SURE:
             reasons.append(f"the slope is fitted: the one of the model does not fit (p = {chance:.2g})")
-            return Fitted([0.0, *both[:-1].tolist()], float(both[-1]), reasons)
+            return _Fitted([0.0, *both[:-1].tolist()], float(both[-1]), reasons)
         reasons.append(f"the slope is left: that of the model fits (p = {chance:.2g})")
-    return settle_shift([0.0, *shifts.tolist()], exceed(2 * (one - none), classes - 1), as_it_is, reasons)
+    return _settle_shift([0.0, *shifts.tolist()], _exceed(2 * (one - none), classes - 1), as_it_is, reasons)
 
 
-def settle_shift(shifts: list[float], chance: float, as_it_is: Fitted, reasons: list[str]) -> Fitted:
+def _settle_shift(shifts: list[float], chance: float, as_it_is: _Fitted, reasons: list[str]) -> _Fitted:
     """The intercept, if the model's own does not fit."""
     if chance < SURE:
         told = f"the intercept is fitted: the one of the model does not fit (p = {chance:.2g})"
-        return Fitted(shifts, 1.0, [told, *reasons])
+        return _Fitted(shifts, 1.0, [told, *reasons])
     told = f"the intercept is left: that of the model fits (p = {chance:.2g})"
-    return Fitted(as_it_is.shifts, 1.0, [told, *reasons])
+    return _Fitted(as_it_is.shifts, 1.0, [told, *reasons])
 
 
-def fit_numbers(predicted: Floats, truth: Floats, *, learned_from: bool = False) -> Fitted:
+def fit_numbers(predicted: Floats, truth: Floats, *, learned_from: bool = False) -> _Fitted:
     """The same for a number: least squares."""
     many = len(truth)
     if many < LEAST_NUMBERS:
         why = f"nothing is fitted: {LEAST_NUMBERS} patients are needed, and there are {many}"
-        return Fitted([0.0], 1.0, [why])
+        return _Fitted([0.0], 1.0, [why])
     shift = float(np.mean(truth - predicted))
-    none, one = squares(truth - predicted), squares(truth - predicted - shift)
+    none, one = _squares(truth - predicted), _squares(truth - predicted - shift)
     reasons = []
     if learned_from:
         reasons.append(
@@ -206,26 +206,26 @@ def fit_numbers(predicted: Floats, truth: Floats, *, learned_from: bool = False)
         reasons.append(f"no slope is fitted: {ENOUGH} patients are needed, and there are {many}")
     elif np.ptp(predicted) > 0:
         slope, start = np.polyfit(predicted, truth, 1).tolist()
-        chance = exceed(many * math.log(one / max(squares(truth - start - slope * predicted), CLOSE)), 1)
+        chance = _exceed(many * math.log(one / max(_squares(truth - start - slope * predicted), CLOSE)), 1)
         if slope > 0 and chance < SURE:
             reasons.append(f"the slope is fitted: the one of the model does not fit (p = {chance:.2g})")
-            return Fitted([start], slope, reasons)
+            return _Fitted([start], slope, reasons)
         reasons.append(f"the slope is left: that of the model fits (p = {chance:.2g})")
-    chance = exceed(many * math.log(none / one), 1)
-    return settle_shift([shift], chance, Fitted([0.0], 1.0, []), reasons)
+    chance = _exceed(many * math.log(none / one), 1)
+    return _settle_shift([shift], chance, _Fitted([0.0], 1.0, []), reasons)
 
 
-def squares(residuals: Floats) -> float:
+def _squares(residuals: Floats) -> float:
     return max(float((residuals**2).sum()), CLOSE)
 
 
-def likelihood(logs: Floats, truth: NDArray[np.intp], shifts: Floats, slope: float = 1.0) -> float:
+def _likelihood(logs: Floats, truth: NDArray[np.intp], shifts: Floats, slope: float = 1.0) -> float:
     """The logarithm of how likely these classes are."""
     score = slope * logs + shifts
     return float((score[np.arange(len(truth)), truth] - np.logaddexp.reduce(score, axis=1)).sum())
 
 
-def maximise(logs: Floats, truth: NDArray[np.intp], *, with_slope: bool) -> tuple[Floats, float]:
+def _maximise(logs: Floats, truth: NDArray[np.intp], *, with_slope: bool) -> tuple[Floats, float]:
     """The shifts of all classes but the first and, if wanted, the slope at which these classes are likeliest, and how
     likely they then are: Newton's method, each step halved until it helps."""
     many, classes = logs.shape
@@ -237,7 +237,7 @@ def maximise(logs: Floats, truth: NDArray[np.intp], *, with_slope: bool) -> tupl
     def read(values: Floats) -> tuple[Floats, float]:
         return np.concatenate([[0.0], values[: classes - 1]]), float(values[-1]) if with_slope else 1.0
 
-    best = likelihood(logs, truth, *read(found))
+    best = _likelihood(logs, truth, *read(found))
     for _ in range(STEPS):
         shifts, slope = read(found)
         score = slope * logs + shifts
@@ -249,7 +249,7 @@ def maximise(logs: Floats, truth: NDArray[np.intp], *, with_slope: bool) -> tupl
         curvature = np.einsum("ik,ikp,ikq->pq", likely, columns, columns) - mean.T @ mean
         step = np.linalg.lstsq(curvature, gradient, rcond=None)[0]
         for _ in range(30):
-            reached = likelihood(logs, truth, *read(found + step))
+            reached = _likelihood(logs, truth, *read(found + step))
             if reached >= best:
                 break
             step = step / 2
@@ -261,7 +261,7 @@ def maximise(logs: Floats, truth: NDArray[np.intp], *, with_slope: bool) -> tupl
     return found, best
 
 
-def exceed(value: float, freedom: int) -> float:
+def _exceed(value: float, freedom: int) -> float:
     """The probability that a chi-squared variable exceeds this: finite sums (Abramowitz and Stegun, 26.4.4, 26.4.5)."""
     half = max(value, 0.0) / 2
     if not math.isfinite(half):

@@ -1,6 +1,6 @@
 """From which chance on a classifier calls the positive class: chosen by the study, stored in the model.
 
-`decision` is one of
+`threshold` is one of
 
 majority          the likeliest class, whatever it is: a half, where there are two
 prevalence        the positive class where it is likelier than among all patients learned from
@@ -13,9 +13,16 @@ the counts of patients by class wherever they come to rest. Under `private` thes
 post-processing: the protection of a patient is the same, and so is the ledger (tests/protocol/test_decision.py).
 Exact and masked models, whose answers have no bound, learn twice for the last two: from seven in ten patients of every
 site, to choose by the others how many are called (they are counted by class and leaf, or by class and chance:
-chance_tally.py, rulefit/fitting.py, trees/votes.py), and from everybody; the model calls as large a share of these. Not
+below, rulefit/fitting.py, trees/votes.py), and from everybody; the model calls as large a share of these. Not
 from the same chance on: two fits of few rules or leaves give no patient quite the same chance. VotingTrees count
 patients by class and votes, of bands left out where the study has such.
+
+Counts of patients by class and predicted risk. Sites count risks as log odds in bins of one width, from the least to
+the greatest that the model can give (or 8 on either side): they follow from the model that the question carries, and
+no edge is asked for by itself. 514 numbers, by which a threshold is chosen to a 255th of what the model can say, a
+sixteenth of log odds at the most. Only exact and masked studies ask for them, whose answers have no bound, and only
+those that choose a threshold by sensitivity or by Youden: methods hold the questions of their studies to it
+(`find_objection`, `plan`).
 """
 
 from __future__ import annotations
@@ -75,7 +82,7 @@ def parse(text: str) -> CallingRule:
     return CallingRule(kind, amount)
 
 
-def read_decision(value: Any) -> str:
+def _read_decision(value: Any) -> str:
     """A decision as it is kept, words one space apart."""
     if not isinstance(value, str):
         raise ValueError
@@ -89,7 +96,7 @@ DecisionRule = Annotated[
     str,
     Parameter(
         "'majority', 'prevalence', 'youden', or as 'cost 5:1' and 'sensitivity 0.9' are written",
-        read_decision,
+        _read_decision,
         'from which chance on the positive class is called: "majority": a half; "prevalence": more than among all '
         'patients learned from; "cost 5:1": where a missed patient costs five times a false alarm; "sensitivity 0.9": '
         'so that nine in ten are called; "youden": where sensitivity and specificity together are best. It costs '
@@ -179,6 +186,30 @@ def choose_one(shares: Sequence[float], classes: Sequence[Value], decided: Decid
     return int(choose(np.array([shares], dtype=np.float64), classes, decided)[0])
 
 
+def warn_of_specificity(decided: Decided | None) -> list[str]:
+    """A warning where a threshold flags everybody by whom it was chosen."""
+    if decided is None or decided.specificity is None or decided.specificity > 0:
+        return []
+    return [
+        f"the threshold {decided.threshold:.3g} ({decided.rule}) flags all of {decided.told_by}: it tells nobody apart"
+    ]
+
+
+def warn_of_all_flagged(decided: Decided | None, tally: Tally | None) -> list[str]:
+    """A warning where a threshold flags all patients whom a model has learned from, or none of them."""
+    if decided is None or tally is None or not tally.tells:
+        return []
+    chances, counted = tally.count()
+    flagged, patients = int(counted[:, chances >= decided.threshold].sum()), int(counted.sum())
+    if 0 < flagged < patients:
+        return []
+    who = "all" if flagged else "none"
+    return [
+        f"the threshold {decided.threshold:.3g} ({decided.rule}) flags {who} of the {patients} training patients: it "
+        "tells nobody apart"
+    ]
+
+
 def find_positive(
     decision: str, target: str, classes: Sequence[Value], positive: Value | None = None
 ) -> int | None:
@@ -215,9 +246,9 @@ def decide(
     if rule.kind == "cost":
         threshold = float(rule.amount)
     elif rule.tallied and tally is not None:
-        known = find_threshold(rule, tally)
+        known = _find_threshold(rule, tally)
         if known is not None:
-            threshold = match_share(tally, known[0], own) if own is not None and own.tells else known[0]
+            threshold = _match_share(tally, known[0], own) if own is not None and own.tells else known[0]
     decided = Decided(decision, positive, threshold)
     if known is not None and tally is not None:
         decided = msgspec.structs.replace(
@@ -228,7 +259,7 @@ def decide(
     return decided, say_decided(decided) + doubt
 
 
-def find_threshold(rule: CallingRule, tally: Tally) -> tuple[float, float, float] | None:
+def _find_threshold(rule: CallingRule, tally: Tally) -> tuple[float, float, float] | None:
     """The chance from which on patients are called, with sensitivity and specificity there; None where only one class
     was counted. Of thresholds that do equally well it is the highest."""
     chances, counted = tally.count()
@@ -248,7 +279,7 @@ def find_threshold(rule: CallingRule, tally: Tally) -> tuple[float, float, float
     return float(chances[::-1][best]), float(sensitivity[best]), float(1 - alarms[best])
 
 
-def match_share(tally: Tally, threshold: float, own: Tally) -> float:
+def _match_share(tally: Tally, threshold: float, own: Tally) -> float:
     """The chance from which on a model calls most nearly the share of patients that another calls from its threshold
     on; of two that are equally near, the higher one."""
     chances, counted = tally.count()
@@ -291,14 +322,14 @@ def weigh_errors(decision: str, counts: Sequence[int], positive: int | None) -> 
 
 
 def say_decided(decided: Decided) -> str:
-    """From which chance on the positive class is called, and why, for cards, reports and consultations."""
+    """At which risk the positive class is predicted, and why, for cards, reports and consultations."""
     rule = parse(decided.rule)
-    least = say_chance(decided.threshold)
+    least = f"a risk of {_say_chance(decided.threshold)}"
     if decided.votes is not None:
         least = f"{math.ceil(decided.threshold * decided.votes)} of {decided.votes} votes"
-    said = f"called {label(decided.positive)} from {least} on"
+    said = f"predicts {label(decided.positive)} at {least} or more"
     if rule.kind == "prevalence":
-        return f"{said}: more than among all patients learned from (prevalence)"
+        return f"{said}: the prevalence among the patients learned from"
     if rule.kind == "alarm":
         return f"{said}: where the student's alarm begins"
     if rule.kind == "cost":
@@ -314,6 +345,41 @@ def say_decided(decided: Decided) -> str:
     )
 
 
-def say_chance(chance: float) -> str:
+def _say_chance(chance: float) -> str:
     """A chance in percent, to three digits."""
     return f"{100 * chance:.3g} %"
+
+
+EDGES = 256
+# Of each class: a bin that ends with the first edge, one between every two, and one that begins with the last.
+BINS = EDGES + 1
+FURTHEST = 8.0
+NARROWEST = 1e-6
+
+
+def find_edges(low: float, high: float) -> NDArray[np.float64]:
+    """Edges for a model whose log odds are between these. The first and the last are half a bin further out, so that no
+    rounding puts those with the least or the greatest odds on another side than the model's own."""
+    low, high = (min(max(end, -FURTHEST), FURTHEST) for end in (low, high))
+    beyond = max(high - low, NARROWEST) / (2 * (EDGES - 2))
+    return np.linspace(low - beyond, high + beyond, EDGES)
+
+
+def count_chances(
+    odds: NDArray[np.float64], positive: NDArray[np.bool_], edges: NDArray[np.float64]
+) -> NDArray[np.intp]:
+    """Patients with these log odds by class and bin, [class, bin], negative first."""
+    cells = positive * BINS + np.searchsorted(edges, odds, side="right")
+    return np.bincount(cells, minlength=2 * BINS).reshape(2, BINS)
+
+
+def read_chances(counts: NDArray[np.int64], edges: NDArray[np.float64], who: str = LEARNED_FROM) -> Tally:
+    """What these counts tell; a bin stands for its lower end."""
+    negatives, positives = counts.reshape(2, BINS).tolist()
+    return Tally([0.0, *probability(edges).tolist()], negatives, positives, who)
+
+
+def probability(odds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The chance that goes with log odds, without overflow."""
+    half: NDArray[np.float64] = 0.5 * (1 + np.tanh(0.5 * odds))
+    return half

@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import PolicyError
-from concilium.policy.actions import ConstraintGraphs, Deed, GraphStep
+from concilium.policy.actions import ConstraintGraphs, Deed, GraphStep, TransactionNode
 from concilium.policy.definitions import Definition
 from concilium.policy.functions import Call
 from concilium.policy.judging import Unfit, comparer, is_listed, judge_predicate
 from concilium.policy.language import Eliminate, Node, Substitute
 from concilium.policy.matching import match_alone, own_condition
-from concilium.policy.transaction import TransactionNode
 from concilium.records.coding import Place, code_dictionary, unify
 from concilium.records.columns import EXACT, Coded, Column, Numbers, Value, label
 from concilium.records.expression import (
@@ -70,7 +69,7 @@ class Constrained:
 
 
 @dataclass(frozen=True)
-class Reach:
+class _Reach:
     """The patients whom a rule reaches; `everyone` where that was decided without a look at any of them."""
 
     mask: Mask
@@ -78,7 +77,7 @@ class Reach:
 
 
 @dataclass
-class Work:
+class _Work:
     """A column while it is being changed: codes (0: missing) into values of any kind."""
 
     codes: NDArray[np.int64]
@@ -86,14 +85,14 @@ class Work:
     replaced: bool = False
 
     @classmethod
-    def of(cls, column: Column) -> Work:
+    def of(cls, column: Column) -> _Work:
         if isinstance(column, Coded):
             # Each as it is by itself: a function must not change 5 in another way because somebody else has text.
             values = [read_text(v) if column.stated and isinstance(v, str) else v for v in column.values]
             return cls(column.codes.astype(np.int64), values)
         return cls(*_number_off(column.numbers, column.numbers))
 
-    def change(self, reach: Reach, outcome: Callable[[Value], Value | None]) -> None:
+    def change(self, reach: _Reach, outcome: Callable[[Value], Value | None]) -> None:
         """Put the outcome in the place of every value that a reached patient has."""
         codes = np.unique(self.codes[reach.mask])
         table = np.arange(len(self.values) + 1)
@@ -101,7 +100,9 @@ class Work:
             table[code] = self._code(outcome(self.values[code - 1]))
         self.codes = np.where(reach.mask, table[self.codes], self.codes)
 
-    def change_each(self, reach: Reach, others: Sequence[Work], outcome: Callable[..., Value | None]) -> None:
+    def change_each(
+        self, reach: _Reach, others: Sequence[_Work], outcome: Callable[..., Value | None]
+    ) -> None:
         """The same, where the outcome also depends on what the patient has in other columns."""
         rows = np.flatnonzero(reach.mask & (self.codes > 0))
         keys = np.stack([self.codes[rows], *(work.codes[rows] for work in others)])
@@ -136,7 +137,7 @@ def constrain(records: Records, graphs: ConstraintGraphs) -> Constrained:
     graphs.check(records.names)
     look = _Look(records)
     refusals = np.zeros(len(records), dtype=np.bool_)
-    deeds: list[tuple[str, Deed, Reach]] = []
+    deeds: list[tuple[str, Deed, _Reach]] = []
     idle: list[str] = []
     for rule in graphs.rules:
         refused = np.zeros(0, dtype=np.bool_)
@@ -163,11 +164,11 @@ def constrain(records: Records, graphs: ConstraintGraphs) -> Constrained:
             eliminated.setdefault(action.attribute, rule_name)
             columns.pop(action.attribute, None)
         elif action.attribute in columns:
-            columns[action.attribute] = blank(columns[action.attribute], reach.mask)
+            columns[action.attribute] = _blank(columns[action.attribute], reach.mask)
     rows = np.flatnonzero(~refusals)
     if len(rows) < len(records) and columns:
         selection = Records(columns).take(rows)
-        columns = {name: forget_unused(selection[name]) for name in selection.names}
+        columns = {name: _forget_unused(selection[name]) for name in selection.names}
     replaced = frozenset(name for name, work in works.items() if work.replaced)
     return Constrained(columns, rows, eliminated, replaced, tuple(idle))
 
@@ -204,14 +205,14 @@ def say_held(column: Column) -> str:
     return ", ".join(names[:MOST_NAMED]) + more if names else "missing for everyone"
 
 
-def blank(column: Column, rows: Mask) -> Column:
+def _blank(column: Column, rows: Mask) -> Column:
     """The column with these patients' values missing, and no trace of values that nobody has any more."""
     if isinstance(column, Numbers):
         return Numbers(np.where(rows, np.nan, column.numbers))
-    return forget_unused(Coded(np.where(rows, 0, column.codes), column.values, column.stated))
+    return _forget_unused(Coded(np.where(rows, 0, column.codes), column.values, column.stated))
 
 
-def forget_unused(column: Column) -> Column:
+def _forget_unused(column: Column) -> Column:
     """The column without the values that no patient has."""
     if isinstance(column, Numbers):
         return column
@@ -223,9 +224,9 @@ def forget_unused(column: Column) -> Column:
     return Coded((np.cumsum(present) - 1)[column.codes], values, column.stated)
 
 
-def _substitute(records: Records, deeds: Iterable[tuple[str, Deed, Reach]]) -> dict[str, Work]:
+def _substitute(records: Records, deeds: Iterable[tuple[str, Deed, _Reach]]) -> dict[str, _Work]:
     """The columns that substitutions change, each in the order written."""
-    works: dict[str, Work] = {}
+    works: dict[str, _Work] = {}
     for _, (action, change_for, _), reach in deeds:
         if not isinstance(action, Substitute) or change_for is None or not reach.mask.any():
             continue
@@ -245,7 +246,7 @@ def _substitute(records: Records, deeds: Iterable[tuple[str, Deed, Reach]]) -> d
     return works
 
 
-def _open(column: Column, transform: Any, reach: Reach) -> Work:
+def _open(column: Column, transform: Any, reach: _Reach) -> _Work:
     """A column to work on. Where all of its numbers are rounded, those that end up equal are taken together."""
     if (
         isinstance(column, Numbers)
@@ -256,8 +257,8 @@ def _open(column: Column, transform: Any, reach: Reach) -> Work:
         step = float(next(iter(transform.arguments), 1.0))
         with np.errstate(over="ignore"):
             multiples = np.floor(column.numbers / step + 0.5)
-        return Work(*_number_off(column.numbers, multiples))
-    return Work.of(column)
+        return _Work(*_number_off(column.numbers, multiples))
+    return _Work.of(column)
 
 
 def _values_of(column: Column) -> tuple[NDArray[np.int64], Sequence[Value]]:
@@ -279,18 +280,18 @@ def _number_off(
 
 
 def _change_per_patient(
-    work: Work,
+    work: _Work,
     records: Records,
     transform: Call,
     change_for: Callable[[TransactionNode], Callable[[Value], Value | None]],
-    reach: Reach,
+    reach: _Reach,
 ) -> None:
     names = [name for name in transform.patient_attributes if name in records]
 
     def outcome(value: Value, *patient: Value | None) -> Value | None:
         return change_for(dict(zip(names, patient, strict=True)))(value)
 
-    work.change_each(reach, [Work.of(records[name]) for name in names], outcome)
+    work.change_each(reach, [_Work.of(records[name]) for name in names], outcome)
 
 
 class _Look:
@@ -300,12 +301,12 @@ class _Look:
         self._records = records
         self._true: dict[tuple[Expression | None, tuple[str, ...]], Mask | None] = {}
 
-    def reach(self, rule: str, step: GraphStep) -> list[tuple[Deed, Reach]]:
+    def reach(self, rule: str, step: GraphStep) -> list[tuple[Deed, _Reach]]:
         """The step's actions with the patients that they reach."""
         fits, everyone = self._fits(rule, step)
         # Decided for everyone, it holds for nobody as well: an empty table has no more attributes than a full one.
         return [
-            (deed, Reach(fits[tag], everyone is not None))
+            (deed, _Reach(fits[tag], everyone is not None))
             for tag, deed in step.actions
             # No edge joins patients of a table.
             if not deed.to_edges and (fits[tag].any() if everyone is None else everyone[tag])

@@ -45,7 +45,7 @@ def describe(graph: ConstraintGraph) -> list[str]:
             sentences.append(f"takes out {what}{where}")
         elif isinstance(action, Substitute):
             sentences.append(
-                f"changes {action.attribute or 'all attributes'} of {whose} by {_how(action)}{where}"
+                f"changes {action.attribute or 'all attributes'} of {whose} by {_step(action.transform)}{where}"
             )
     return sentences
 
@@ -89,7 +89,10 @@ def find_oddities(graphs: ConstraintGraphs) -> list[str]:
     for graph, rule in zip(graphs.graphs, graphs.rules, strict=True):
         steps = [*rule.changes, *([rule.refusal] if rule.refusal is not None else [])]
         idle = [
-            deed.action for step in steps for tag, deed in step.actions if tag not in reached_in_records(step)
+            deed.action
+            for step in steps
+            for tag, deed in step.actions
+            if tag not in _reached_in_records(step)
         ]
         if idle and len(idle) == len(graph.actions):
             oddities.append(
@@ -123,7 +126,7 @@ def _used(graphs: ConstraintGraphs) -> Iterator[str]:
                 transforms += case.result.steps if isinstance(case.result, Chain) else ()
 
 
-def reached_in_records(step: GraphStep) -> set[int]:
+def _reached_in_records(step: GraphStep) -> set[int]:
     """The tags of a step that a record on its own can stand for, so that the step's actions can reach it."""
     if sum(step.motif.least) > 1:
         return set()
@@ -214,10 +217,6 @@ def describe_function(function: Definition) -> list[str]:
     if function.cases[-1].condition is not None:
         sentences.append("otherwise: takes it out")
     return sentences
-
-
-def _how(action: Substitute) -> str:
-    return _step(action.transform)
 
 
 def _step(transform: Call | Pattern | Definition | Named) -> str:

@@ -26,12 +26,19 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from concilium.errors import PolicyError
-from concilium.policy.actions import ConstraintGraphs, Decision, Deed
+from concilium.policy.actions import (
+    MOST_NODES,
+    MOST_RELATIONS,
+    TOO_MANY,
+    ConstraintGraphs,
+    Decision,
+    Deed,
+    Transaction,
+)
 from concilium.policy.functions import Change
 from concilium.policy.judging import is_missing
 from concilium.policy.language import Eliminate
 from concilium.policy.matching import each
-from concilium.policy.transaction import MOST_NODES, MOST_RELATIONS, TOO_MANY, Transaction
 from concilium.records.columns import label
 
 DEEPEST = 50
@@ -48,14 +55,14 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH")
 
 
 @dataclass(eq=False, slots=True)
-class Leaf:
+class _Leaf:
     """One value of a resource: what it was, what it has become, and the resource it is the address of, if any."""
 
     before: Any
-    owner: Resource | None = None
+    owner: _Resource | None = None
     in_extension: bool = False
     is_type: bool = False
-    leads_to: Resource | None = None
+    leads_to: _Resource | None = None
     now: Any = None
     gone: bool = False
 
@@ -68,25 +75,25 @@ class Leaf:
 
 
 @dataclass(eq=False, slots=True)
-class Branch:
+class _Branch:
     """An object, with its fields in order."""
 
     fields: dict[str, Item] = field(default_factory=dict)
     gone: bool = False
 
 
-Item = Leaf | Branch | list[Any]
+Item = _Leaf | _Branch | list[Any]
 
 
 @dataclass(eq=False)
-class Resource:
+class _Resource:
     """A node: the object it came as, its id and its address."""
 
-    branch: Branch
+    branch: _Branch
     kind: str
     position: int
     entry: int
-    id: Leaf
+    id: _Leaf
     url: str | None = None
     named_by_url: bool = False
 
@@ -104,15 +111,15 @@ class Resource:
             ]
         return items
 
-    def leaves(self, path: str | None = None) -> Iterator[Leaf]:
+    def leaves(self, path: str | None = None) -> Iterator[_Leaf]:
         """All values at a path and beneath it, or of the whole resource."""
         if path is None and self.named_by_url:
             yield self.id
         yield from _all_leaves(self.find(path) if path is not None else self.branch)
 
     @cached_property
-    def attributes(self) -> ResourceAttributes:
-        return ResourceAttributes(self)
+    def attributes(self) -> _ResourceAttributes:
+        return _ResourceAttributes(self)
 
     @property
     def changed(self) -> bool:
@@ -124,10 +131,10 @@ class Resource:
         return None if self.id.before is None else f"{self.kind}/{self.id.before}"
 
 
-class ResourceAttributes(Mapping[str, Any]):
+class _ResourceAttributes(Mapping[str, Any]):
     """Each path of a resource with its own values, or with all beneath it; looked up once, when a rule asks for it."""
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: _Resource) -> None:
         self._resource = resource
         self._looked_up: dict[str, Any] = {}
 
@@ -189,7 +196,7 @@ class _Place(NamedTuple):
     """Where a value of a bundle stands: in which entry and resource, at which path of it, how deep."""
 
     entry: int
-    owner: Resource | None = None
+    owner: _Resource | None = None
     path: str = ""
     depth: int = 0
     resources: int = 0
@@ -212,14 +219,14 @@ class _Exchange:
             isinstance(self.kind, str) and re.fullmatch("[a-z-]{1,40}", self.kind)
         ):
             raise PolicyError("the type of a bundle is a code, such as collection")
-        self.resources: list[Resource] = []
+        self.resources: list[_Resource] = []
         self.edges: list[tuple[int, int]] = []
         self.paths: list[str] = []
-        self.addresses: list[Leaf | None] = []
-        self.tops: list[Resource] = []
+        self.addresses: list[_Leaf | None] = []
+        self.tops: list[_Resource] = []
         self.requests: list[dict[str, Any] | None] = []
-        self.texts: list[Leaf] = []
-        self.reference_paths: dict[Leaf, str] = {}
+        self.texts: list[_Leaf] = []
+        self.reference_paths: dict[_Leaf, str] = {}
         for number, entry in enumerate(entries, start=1):
             self._open_entry(number, entry)
         self._find_addresses()
@@ -256,7 +263,7 @@ class _Exchange:
         for top in self.tops if cut - {None} else ():
             for branch in _all_branches(top.branch):
                 reference = branch.fields.get("reference")
-                if isinstance(reference, Leaf) and reference in cut:
+                if isinstance(reference, _Leaf) and reference in cut:
                     _take_out(branch)
 
     def write(self) -> dict[str, Any]:
@@ -297,11 +304,11 @@ class _Exchange:
         resource = self.resources[place]
         resource.url = url
         if resource.id.before is None and url is not None:
-            resource.id, resource.named_by_url = Leaf(re.split("[:/]", url)[-1]), True
+            resource.id, resource.named_by_url = _Leaf(re.split("[:/]", url)[-1]), True
         self.tops.append(resource)
         self.requests.append(self._open_request(number, entry.get("request"), resource))
 
-    def _open_request(self, number: int, request: Any, resource: Resource) -> dict[str, Any] | None:
+    def _open_request(self, number: int, request: Any, resource: _Resource) -> dict[str, Any] | None:
         if request is None:
             return None
         fine = isinstance(request, dict) and request.keys() == {"method", "url"}
@@ -313,7 +320,7 @@ class _Exchange:
             )
         return dict(request)
 
-    def _open_object(self, content: dict[Any, Any], place: _Place) -> Branch:
+    def _open_object(self, content: dict[Any, Any], place: _Place) -> _Branch:
         """An object and all in it."""
         if place.depth == DEEPEST:
             raise PolicyError(f"the resource of entry {place.entry} is nested more than {DEEPEST} deep")
@@ -321,7 +328,7 @@ class _Exchange:
             raise PolicyError(
                 f"the resource of entry {place.entry} has a path of more than {LONGEST_PATH} characters"
             )
-        branch = Branch()
+        branch = _Branch()
         kind = content.get("resourceType")
         if isinstance(kind, str):
             place = self._open_resource(branch, kind, place)
@@ -331,14 +338,14 @@ class _Exchange:
                     f"the resource of entry {place.entry} has a field whose name is not one of FHIR's"
                 )
             item = branch.fields[name] = self._open_value(value, name, place)
-            if name == "resourceType" and isinstance(item, Leaf):
+            if name == "resourceType" and isinstance(item, _Leaf):
                 item.is_type = True
             if name == "id" and isinstance(kind, str) and not place.in_extension:
                 for leaf in _values([item]):
                     self._name(place, leaf)
         return branch
 
-    def _open_resource(self, branch: Branch, kind: str, place: _Place) -> _Place:
+    def _open_resource(self, branch: _Branch, kind: str, place: _Place) -> _Place:
         """Make a node of a resource and join it to the one around it."""
         if len(self.resources) == MOST_NODES:
             raise PolicyError(TOO_MANY)
@@ -348,13 +355,13 @@ class _Exchange:
             raise PolicyError(
                 f"entry {place.entry} has more than {DEEPEST_RESOURCES} resources inside each other"
             )
-        inner = Resource(branch, kind, len(self.resources), place.entry, Leaf(None))
+        inner = _Resource(branch, kind, len(self.resources), place.entry, _Leaf(None))
         if place.owner is not None:
             self._join(place.owner, inner, place.path, None)
         self.resources.append(inner)
         return place._replace(owner=inner, path="", resources=place.resources + 1)
 
-    def _name(self, place: _Place, leaf: Leaf) -> None:
+    def _name(self, place: _Place, leaf: _Leaf) -> None:
         assert place.owner is not None
         if leaf.before is not None and len(label(leaf.before)) > LONGEST_ID:
             raise PolicyError(f"an id in entry {place.entry} has more than {LONGEST_ID} characters")
@@ -382,17 +389,17 @@ class _Exchange:
         ]
         return opened if isinstance(value, list) else opened[0]
 
-    def _open_leaf(self, value: Any, name: str, place: _Place, inside: bool) -> Leaf:
+    def _open_leaf(self, value: Any, name: str, place: _Place, inside: bool) -> _Leaf:
         if value != value:
             raise PolicyError(f"the resource of entry {place.entry} holds something that is not JSON")
-        leaf = Leaf(value, place.owner, inside)
+        leaf = _Leaf(value, place.owner, inside)
         if type(value) is str:
             self.texts.append(leaf)
             if name == "reference":
                 self.reference_paths[leaf] = place.path
         return leaf
 
-    def _join(self, resource: Resource, target: Resource, path: str, address: Leaf | None) -> None:
+    def _join(self, resource: _Resource, target: _Resource, path: str, address: _Leaf | None) -> None:
         """An edge: the reference at a path of a resource, or what is contained in it there."""
         if len(self.edges) == MOST_RELATIONS:
             raise PolicyError(TOO_MANY)
@@ -402,7 +409,7 @@ class _Exchange:
 
     def _find_addresses(self) -> None:
         """Find out which values are addresses of resources of this bundle: references must be, others may be."""
-        by_address: dict[str, Resource] = {}
+        by_address: dict[str, _Resource] = {}
         for resource in self.tops:
             for address in {resource.local, resource.url} - {None}:
                 other = by_address.setdefault(str(address), resource)
@@ -449,7 +456,7 @@ class _Exchange:
         for top in self.tops:
             for branch in _all_branches(top.branch):
                 reference = branch.fields.get("reference")
-                if not isinstance(reference, Leaf) or (target := reference.leads_to) is None:
+                if not isinstance(reference, _Leaf) or (target := reference.leads_to) is None:
                     continue
                 if target.id.gone or target.branch.gone:
                     _take_out(branch)
@@ -468,7 +475,7 @@ class _Exchange:
                     leaf.gone = True
 
 
-def _change(leaf: Leaf, change: Change) -> None:
+def _change(leaf: _Leaf, change: Change) -> None:
     if is_missing(leaf.now) or leaf.gone:
         return
     # An extension says something else about the same field; changed like the field it would make no sense.
@@ -476,7 +483,7 @@ def _change(leaf: Leaf, change: Change) -> None:
     leaf.gone = is_missing(leaf.now)
 
 
-def _rename(address: str, resource: Resource) -> str | None:
+def _rename(address: str, resource: _Resource) -> str | None:
     """The address of a resource after what happened to its id; None where it has lost it."""
     if resource.branch.gone or resource.id.gone:
         return None
@@ -495,7 +502,7 @@ def _rename(address: str, resource: Resource) -> str | None:
     return f"{address[: match.start('local')]}{resource.kind}/{new}"
 
 
-def _resolve(text: str, by_address: Mapping[str, Resource]) -> Resource | None:
+def _resolve(text: str, by_address: Mapping[str, _Resource]) -> _Resource | None:
     """The resource at this address, if the server before it (where one is named) is the one it came from."""
     match = _ADDRESS.fullmatch(text)
     target = None if match is None else by_address.get(match["local"])
@@ -505,7 +512,7 @@ def _resolve(text: str, by_address: Mapping[str, Resource]) -> Resource | None:
     return target if not server or (target.url or "").startswith(server) else None
 
 
-def _redirect(request: dict[str, Any], resource: Resource) -> dict[str, Any] | None:
+def _redirect(request: dict[str, Any], resource: _Resource) -> dict[str, Any] | None:
     """What a transaction asks for, at the new address; without one, a resource can only be created."""
     if request["url"] == resource.kind:
         return request
@@ -521,14 +528,14 @@ def _take_out(item: Item) -> None:
             _take_out(inner)
         return
     item.gone = True
-    if isinstance(item, Branch):
+    if isinstance(item, _Branch):
         for inner in item.fields.values():
             _take_out(inner)
 
 
 def _write(item: Item) -> Any:
     """What is left of a value: None, an empty object or an empty list where that is nothing."""
-    if isinstance(item, Leaf):
+    if isinstance(item, _Leaf):
         return None if item.gone else item.now
     if isinstance(item, list):
         values = [_write(inner) for inner in item]
@@ -550,34 +557,36 @@ def _is_nothing(value: Any) -> bool:
     return value is None or (isinstance(value, dict | list) and not value)
 
 
-def _values(items: list[Item]) -> Iterator[Leaf]:
+def _values(items: list[Item]) -> Iterator[_Leaf]:
     """The values among items, and in lists of them; not what lies in objects."""
     for item in items:
         for one in item if isinstance(item, list) else (item,):
-            if isinstance(one, Leaf):
+            if isinstance(one, _Leaf):
                 yield one
 
 
-def _objects(items: list[Item]) -> Iterator[Branch]:
+def _objects(items: list[Item]) -> Iterator[_Branch]:
     for item in items:
         for one in item if isinstance(item, list) else (item,):
-            if isinstance(one, Branch):
+            if isinstance(one, _Branch):
                 yield one
 
 
-def _all_leaves(item: Item) -> Iterator[Leaf]:
+def _all_leaves(item: Item) -> Iterator[_Leaf]:
     """Every value of an item, in order, without recursion: it is asked of every value at every depth."""
     left: list[Item] = [item]
     while left:
         one = left.pop()
-        if isinstance(one, Leaf):
+        if isinstance(one, _Leaf):
             yield one
         else:
             left += reversed(one if isinstance(one, list) else one.fields.values())
 
 
-def _all_branches(item: Item) -> Iterator[Branch]:
-    for inner in item if isinstance(item, list) else item.fields.values() if isinstance(item, Branch) else ():
+def _all_branches(item: Item) -> Iterator[_Branch]:
+    for inner in (
+        item if isinstance(item, list) else item.fields.values() if isinstance(item, _Branch) else ()
+    ):
         yield from _all_branches(inner)
-    if isinstance(item, Branch):
+    if isinstance(item, _Branch):
         yield item

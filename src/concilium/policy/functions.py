@@ -2,7 +2,7 @@
 
 They make values coarser or stand something else in for them. What a function cannot read it does not pass on:
 it answers None, and the attribute is then eliminated. `hash` and `shift_dates` rest on the site's secret: who
-lacks it cannot recompute them, who has it can (they are pseudonyms, not anonymity). `zip3` follows 45 CFR
+lacks it cannot recompute them, who has it can (they are pseudonyms, not anonymity). `_zip3` follows 45 CFR
 164.514(b)(2), the "safe harbor" method.
 """
 
@@ -59,7 +59,7 @@ class Secret:
         return hmac.digest(self.key, f"{purpose}\0{text}".encode("utf-8", "surrogatepass"), "sha256")
 
 
-def year(value: Value) -> Value | None:
+def _year(value: Value) -> Value | None:
     """The year of a date."""
     text = label(value)
     match = _ISO.fullmatch(text) or _COMPACT.fullmatch(text)
@@ -69,18 +69,18 @@ def year(value: Value) -> Value | None:
     return local[2] if local else None
 
 
-def decade(value: Value) -> Value | None:
+def _decade(value: Value) -> Value | None:
     """The ten years of a date, a year or an age: 1950s, 40s."""
-    number = _number(year(value) or value)
+    number = _number(_year(value) or value)
     return None if number is None or number < 0 else f"{math.floor(number / 10) * 10}s"
 
 
-def first3(value: Value) -> Value | None:
+def _first3(value: Value) -> Value | None:
     """The first three characters."""
     return label(value)[:3]
 
 
-def zip3(value: Value) -> Value | None:
+def _zip3(value: Value) -> Value | None:
     """The first three digits of a ZIP code; 000 where fewer than 20,000 people live."""
     text = f"{value:05d}" if isinstance(value, int) and not isinstance(value, bool) else label(value)
     if not _ZIP.fullmatch(text):
@@ -88,7 +88,7 @@ def zip3(value: Value) -> Value | None:
     return "000" if text[:3] in SMALL_AREAS else text[:3]
 
 
-def round_to(step: float) -> Change:
+def _round_to(step: float) -> Change:
     """A function that gives the nearest multiple of a step, halves upwards."""
 
     def round_value(value: Value) -> Value | None:
@@ -105,7 +105,7 @@ def round_to(step: float) -> Change:
     return round_value
 
 
-def generalise(value: Value) -> Value | None:
+def _generalise(value: Value) -> Value | None:
     """The parent of an ICD-9 or ICD-10 code; a category has none."""
     match = _ICD.fullmatch(label(value))
     if not match or not match["detail"]:
@@ -114,31 +114,31 @@ def generalise(value: Value) -> Value | None:
     return match["category"] + (match["dot"] + detail if detail else "")
 
 
-def keep_characters(count: int) -> Change:
+def _keep_characters(count: int) -> Change:
     """A function that gives the ancestor of an ICD code that has so many characters, dots not counted."""
 
     def ancestor(value: Value) -> Value | None:
         code: Value | None = value
         while code is not None and len(label(code).replace(".", "")) > count:
-            code = generalise(code)
+            code = _generalise(code)
         # A code that was short enough to begin with has not been made coarser, but is as coarse as asked.
         return code if code is not None and _ICD.fullmatch(label(code)) else None
 
     return ancestor
 
 
-def pseudonym(secret: Secret) -> Change:
+def _pseudonym(secret: Secret) -> Change:
     """A function that gives the same 32 hexadecimal digits for the same value, at this site only."""
     return lambda value: secret.digest("hash", label(value)).hex()[:32]
 
 
-def shift_days(secret: Secret, patient: str, largest: int) -> int:
+def _shift_days(secret: Secret, patient: str, largest: int) -> int:
     """By how many days this patient's dates move: from -largest to largest, never 0."""
     offset = int.from_bytes(secret.digest("shift", patient)[:8], "big") % (2 * largest)
     return offset - largest if offset < largest else offset - largest + 1
 
 
-def shift_date(value: Value, days: int) -> Value | None:
+def _shift_date(value: Value, days: int) -> Value | None:
     """A date moved by some days; a time of day stays as it is. A year or month alone cannot be moved."""
     text = label(value)
     match = _ISO.fullmatch(text) or _COMPACT.fullmatch(text)
@@ -183,21 +183,21 @@ class Call:
         number = next((argument for argument in self.arguments if not isinstance(argument, str)), None)
         match self.name:
             case "round":
-                return round_to(1.0 if number is None else number)
+                return _round_to(1.0 if number is None else number)
             case "generalise":
-                return generalise if number is None else keep_characters(int(number))
+                return _generalise if number is None else _keep_characters(int(number))
             case "hash" if secret is not None:
-                return pseudonym(secret)
+                return _pseudonym(secret)
             case "shift_dates" if secret is not None and patient is not None:
-                days = shift_days(secret, patient, LARGEST_SHIFT if number is None else int(number))
-                return lambda value: shift_date(value, days)
+                days = _shift_days(secret, patient, LARGEST_SHIFT if number is None else int(number))
+                return lambda value: _shift_date(value, days)
             case "hash" | "shift_dates":
                 return lambda value: None
             case _:
                 return _PLAIN[self.name]
 
 
-_PLAIN: dict[str, Change] = {"year": year, "decade": decade, "first3": first3, "zip3": zip3}
+_PLAIN: dict[str, Change] = {"year": _year, "decade": _decade, "first3": _first3, "zip3": _zip3}
 _NO_ARGUMENTS = frozenset({*_PLAIN, "hash"})
 FUNCTIONS = ("year", "decade", "first3", "zip3", "hash", "shift_dates", "round", "generalise")
 

@@ -10,25 +10,204 @@ filter, not a guarantee. What a rule takes out is empty between its separators, 
 segment goes with what belongs to it. What no rule touches is passed on as it came, byte for byte but for line ends.
 Nothing is guessed: what the parser does not read back exactly as it came, what is no single message, and what is in a
 character set that is not known is an error that does not repeat the data, and nothing is let out.
+
+Text has five delimiters, their escape sequences, and the character set that MSH-18 names. Rules see text as its
+reader does (HL7 v2.5.1, 2.7): `\\F\\` is the field separator, `\\.br\\` a new line, `\\X0D\\` a character by its
+number. What is written back has every delimiter escaped again, so that no value can become a field.
+
+Which segment belongs to which, messages tell by their order alone. The groups of the message structures (HL7 v2.5.1,
+chapters 3, 4 and 7) as far as an order of segments tells them: a segment belongs to the latest one that it can belong
+to of the same patient, or else to the patient (PID), or else to the header (MSH). What is taken out takes along what
+belongs to it, which would otherwise be read as another's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from concilium.errors import MissingExtra, PolicyError
-from concilium.policy.actions import ConstraintGraphs, Decision
+from concilium.policy.actions import MOST_NODES, ConstraintGraphs, Decision, Transaction
 from concilium.policy.functions import Change
 from concilium.policy.judging import is_missing
 from concilium.policy.language import Eliminate
 from concilium.policy.matching import each
-from concilium.policy.transaction import MOST_NODES, Transaction
-from concilium.policy.v2_segments import find_parents, find_patients
-from concilium.policy.v2_text import Delimiters, decode_strictly, encode_strictly, find_character_set
 from concilium.records.columns import label
+
+# MSH-18 (table 0211) and what Python calls the same. All keep ASCII, so that delimiters are found before decoding.
+CHARACTER_SETS = {
+    "ASCII": "ascii",
+    **{f"8859/{part}": f"iso8859-{part}" for part in (*range(1, 10), 15)},
+    "UNICODE UTF-8": "utf-8",
+    "UNICODE": "utf-8",
+}
+
+_LETTERS = "FSRET"
+_FORMATTING = re.compile(r"\.(?:br|sp|fi|nf|in|ti|sk|ce)[+-]?[0-9]*")
+_HEXADECIMAL = re.compile(r"X((?:[0-9A-Fa-f]{2})+)")
+_OTHER_SETS = re.compile(r"C[0-9A-Fa-f]{4}|M[0-9A-Fa-f]{4,6}")
+
+
+@dataclass(frozen=True)
+class Delimiters:
+    """What parts a message: fields, components, repetitions, subcomponents; and what escapes (MSH-1, MSH-2)."""
+
+    field: str
+    component: str
+    repetition: str
+    escape: str
+    subcomponent: str
+    truncation: str = ""
+
+    @classmethod
+    def read(cls, header: str) -> Delimiters:
+        """Those of a message that begins with MSH; a PolicyError where they are not told or not told apart."""
+        field = header[3:4]
+        signs = header[4:].split(field, 1)[0] if field and field in header[4:] else header[4:]
+        fine = len(signs) in (4, 5) and all(
+            sign.isascii() and sign.isprintable() and not sign.isalnum() and sign != " "
+            for sign in field + signs
+        )
+        if not field or not fine or len({field, *signs}) != len(signs) + 1:
+            raise PolicyError("MSH-1 and MSH-2 are not five different signs, such as |^~\\&")
+        return cls(field, *signs)
+
+    @property
+    def written(self) -> str:
+        """MSH-2."""
+        return self.component + self.repetition + self.escape + self.subcomponent + self.truncation
+
+    def escaped(self, text: str) -> str:
+        """The text with every delimiter escaped and every line break as one."""
+        return text.replace("\r\n", "\n").translate(self._sequences)
+
+    @cached_property
+    def _sequences(self) -> dict[int, str]:
+        codes = {sign: f"X{sign:02X}" for sign in (*range(32), 127)}
+        codes |= {ord(sign): ".br" for sign in "\r\n"}
+        codes |= {ord(sign): letter for sign, letter in zip(self._in_order(), _LETTERS, strict=True)}
+        codes |= {ord(self.truncation): "P"} if self.truncation else {}
+        return {sign: f"{self.escape}{code}{self.escape}" for sign, code in codes.items()}
+
+    def plain(self, text: str, decode: Callable[[bytes], str]) -> str:
+        """The text as its reader sees it; a PolicyError where part of it is in another character set."""
+        if self.escape not in text:
+            return text
+        letters = dict(zip(_LETTERS, self._in_order(), strict=True)) | {"H": "", "N": ""}
+        if self.truncation:
+            letters["P"] = self.truncation
+        parts, start = [], 0
+        while (first := text.find(self.escape, start)) >= 0 and (
+            second := text.find(self.escape, first + 1)
+        ) >= 0:
+            code = text[first + 1 : second]
+            parts.append(text[start:first])
+            start = second + 1
+            if code in letters:
+                parts.append(letters[code])
+            elif _FORMATTING.fullmatch(code):
+                parts.append("\n")
+            elif number := _HEXADECIMAL.fullmatch(code):
+                parts.append(decode(bytes.fromhex(number[1])))
+            elif _OTHER_SETS.fullmatch(code):
+                raise PolicyError(
+                    "the message changes its character set within a value, where no rule could see it"
+                )
+            else:  # no sequence we know: a sign like any other, as in C:\dir
+                parts.append(self.escape)
+                start = first + 1
+        return "".join(parts) + text[start:]
+
+    def _in_order(self) -> tuple[str, ...]:
+        return self.field, self.component, self.repetition, self.escape, self.subcomponent
+
+
+def find_character_set(named: str, otherwise: str) -> str:
+    """Python's name of the character set that MSH-18 names, or of the one that holds where it names none."""
+    if named == "":
+        return otherwise
+    if named not in CHARACTER_SETS:
+        raise PolicyError(
+            f"MSH-18 names a character set that is not read; these are: {', '.join(CHARACTER_SETS)}"
+        )
+    return CHARACTER_SETS[named]
+
+
+def _decode_strictly(data: bytes, character_set: str) -> str:
+    """The text, or a PolicyError that does not repeat it."""
+    try:
+        return data.decode(character_set)
+    except UnicodeDecodeError:
+        raise PolicyError(
+            f"the message is not {character_set} throughout, though MSH-18 says so or names no other character set"
+        ) from None
+
+
+def _encode_strictly(text: str, character_set: str) -> bytes:
+    """The bytes, or a PolicyError where a substitution made a character that the message's set does not have."""
+    try:
+        return text.encode(character_set)
+    except UnicodeEncodeError:
+        raise PolicyError(
+            f"a substitution gives a character that {character_set}, in which the message is, does not have"
+        ) from None
+
+
+_ORDERS = ("OBR", "RXO", "RXE", "RXD", "RXG", "RXA", "ODS", "FT1")
+_BELONGS_TO: dict[str, tuple[str, ...]] = {
+    "PID": (),
+    "PV2": ("PV1",),
+    "IN2": ("IN1",),
+    "IN3": ("IN1",),
+    "OBX": _ORDERS,
+    "RXR": _ORDERS,
+    "RXC": _ORDERS,
+    "SPM": ("OBR",),
+    "SAC": ("SPM",),
+    "TQ1": (*_ORDERS, "ORC"),
+    "TQ2": ("TQ1",),
+    "CTD": _ORDERS,
+    "CTI": _ORDERS,
+    **{name: ("ORC",) for name in _ORDERS if name != "FT1"},
+    **dict.fromkeys(("AIS", "AIG", "AIL", "AIP"), ("RGS",)),
+}
+
+
+def _find_parents(names: Sequence[str]) -> list[int | None]:
+    """For each segment the one that it belongs to, by position; the first, MSH, belongs to none."""
+    parents: list[int | None] = []
+    patient, noted, latest = 0, 0, {"MSH": 0}
+    for position, name in enumerate(names):
+        if position == 0:
+            parents.append(None)
+            continue
+        if name == "NTE":
+            about = noted
+        elif name == "PID":
+            about, patient, latest = 0, position, {}
+        else:
+            places = [latest[other] for other in _BELONGS_TO.get(name, ()) if other in latest]
+            about = max(places, default=patient)
+            if name in _ORDERS and any(latest.get(other, -1) > about for other in _ORDERS):
+                about = patient  # an order of its own: the one before has been filled
+        parents.append(about)
+        latest[name] = position
+        noted = noted if name == "NTE" else position
+    return parents
+
+
+def _find_patients(names: Sequence[str]) -> list[int | None]:
+    """For each segment the PID of the patient it is about; those before a message's only PID are about it too."""
+    patient = names.index("PID") if list(names).count("PID") == 1 else None
+    patients: list[int | None] = []
+    for position, name in enumerate(names):
+        patient = position if name == "PID" else patient
+        patients.append(patient)
+    return patients
+
 
 MOST_PARTS = 200_000
 # Without its type, its control id and its version a message can be neither read nor acknowledged.
@@ -42,7 +221,7 @@ _BATCH = ("FHS", "BHS", "BTS", "FTS")
 
 
 @dataclass(eq=False, slots=True)
-class V2Value:
+class _V2Value:
     """One value of a message: how it was written, what it says, and what it has become."""
 
     written: str
@@ -58,19 +237,19 @@ class V2Value:
         return self.gone or self.now != self.before
 
 
-V2Field = list[list[list[V2Value]]]
+V2Field = list[list[list[_V2Value]]]
 """Repetitions of components of subcomponents."""
 
 
 @dataclass(eq=False)
-class V2Segment:
+class _V2Segment:
     """A node: its fields as they came and taken apart, and its values by path."""
 
     name: str
     written: list[str]
     fields: list[V2Field]
     first: int
-    paths: dict[str, list[V2Value]] = field(default_factory=dict)
+    paths: dict[str, list[_V2Value]] = field(default_factory=dict)
     gone: bool = False
 
     def __post_init__(self) -> None:
@@ -148,7 +327,7 @@ class V2Message:
         header = data.split(b"\r", 1)[0].decode("latin-1")
         self.delimiters = Delimiters.read(header)
         self.character_set = find_character_set(self._named_set(header), character_set)
-        text = decode_strictly(data, self.character_set)
+        text = _decode_strictly(data, self.character_set)
         if _CONTROL.search(text):
             raise PolicyError("the message has control characters in it, which no field of HL7 has")
         text = "\r".join(filter(None, text.split("\r"))).strip()
@@ -159,7 +338,7 @@ class V2Message:
         for path in INDISPENSABLE:
             if all(value.before is None for value in self._values(0, path)):
                 raise PolicyError(f"the message has no {path.replace('.', '-')}, which every message has")
-        self.parents, self.patients = find_parents(names), find_patients(names)
+        self.parents, self.patients = _find_parents(names), _find_patients(names)
         self.children: list[list[int]] = [[] for _ in names]
         for position, parent in enumerate(self.parents):
             if parent is not None:
@@ -209,9 +388,9 @@ class V2Message:
                     f"the rules leave nothing of {path.replace('.', '-')}, without which no message can go on"
                 )
         text = "\r".join(self._write(segment) for segment in self.segments if not segment.gone)
-        return encode_strictly(f"{text}\r", self.character_set)
+        return _encode_strictly(f"{text}\r", self.character_set)
 
-    def _values(self, index: int, path: str | None) -> list[V2Value]:
+    def _values(self, index: int, path: str | None) -> list[_V2Value]:
         segment = self.segments[index]
         if path is None:
             return [value for content in segment.fields for value in _all_values(content)]
@@ -244,7 +423,7 @@ class V2Message:
             )
         return parsed
 
-    def _open(self, parsed: Any) -> V2Segment:
+    def _open(self, parsed: Any) -> _V2Segment:
         name = str(parsed[0])
         if not _NAME.fullmatch(name):
             raise PolicyError("a segment has no name of three letters, so that no rule could see what it is")
@@ -255,7 +434,7 @@ class V2Message:
             self._open_field(content) if text else []
             for content, text in zip(parsed[first:], written, strict=True)
         ]
-        return V2Segment(name, written, fields, first)
+        return _V2Segment(name, written, fields, first)
 
     def _open_field(self, content: Any) -> V2Field:
         return [
@@ -266,14 +445,14 @@ class V2Message:
             for repetition in _parts(content)
         ]
 
-    def _open_value(self, written: str) -> V2Value:
+    def _open_value(self, written: str) -> _V2Value:
         if written in ("", EMPTY):
-            return V2Value(written, None)
-        return V2Value(
-            written, self.delimiters.plain(written, lambda data: decode_strictly(data, self.character_set))
+            return _V2Value(written, None)
+        return _V2Value(
+            written, self.delimiters.plain(written, lambda data: _decode_strictly(data, self.character_set))
         )
 
-    def _write(self, segment: V2Segment) -> str:
+    def _write(self, segment: _V2Segment) -> str:
         signs = self.delimiters
         start = [segment.name, signs.written] if segment.name == "MSH" else [segment.name]
         fields = [
@@ -300,7 +479,7 @@ class V2Message:
             ],
         )
 
-    def _write_value(self, value: V2Value) -> str:
+    def _write_value(self, value: _V2Value) -> str:
         if value.gone:
             return ""
         return self.delimiters.escaped(label(value.now)) if value.changed else value.written
@@ -311,5 +490,5 @@ def _parts(content: Any) -> list[Any]:
     return [content] if isinstance(content, str) else list(content)
 
 
-def _all_values(content: V2Field) -> Iterator[V2Value]:
+def _all_values(content: V2Field) -> Iterator[_V2Value]:
     return (value for components in content for values in components for value in values)

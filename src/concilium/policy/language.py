@@ -139,25 +139,20 @@ class ConstraintGraph:
 
 
 @dataclass(frozen=True)
-class Language:
+class _Language:
     """All that a text says: constraint graphs, and the functions that it defines."""
 
     graphs: tuple[ConstraintGraph, ...]
     functions: tuple[Definition, ...] = ()
 
 
-def read_language(text: str) -> Language:
+def read_language(text: str) -> _Language:
     """The constraint graphs and functions of a policy; a PolicyError that points at the place where one is wrong."""
     try:
-        language: Language = read(_parser(), text, _EXPECTED)
+        language: _Language = read(_parser(), text, _EXPECTED)
         return language
     except Mistake as mistake:
         raise PolicyError(str(point_at(mistake, text))) from None
-
-
-def read_graphs(text: str) -> tuple[ConstraintGraph, ...]:
-    """The constraint graphs of a policy; a PolicyError that points at the place where one is wrong."""
-    return read_language(text).graphs
 
 
 def check_attributes(graphs: Iterable[ConstraintGraph], attributes: Iterable[str], text: str = "") -> None:
@@ -199,7 +194,7 @@ def tags_of(condition: Expression) -> frozenset[str]:
 class _PolicyBuilder(Builder):
     """Adds the rules of `constraint.lark` to those of the conditions."""
 
-    def policy(self, children: list[ConstraintGraph | Definition]) -> Language:
+    def policy(self, children: list[ConstraintGraph | Definition]) -> _Language:
         functions = resolve(child for child in children if isinstance(child, Definition))
         seen: set[str] = set()
         graphs = []
@@ -215,7 +210,7 @@ class _PolicyBuilder(Builder):
             raise Mistake(
                 "there is no graph here, and functions alone do nothing", next(iter(functions.values())).place
             )
-        return Language(tuple(graphs), tuple(functions.values()))
+        return _Language(tuple(graphs), tuple(functions.values()))
 
     def graph(self, children: list[Any]) -> ConstraintGraph:
         name, *statements = children

@@ -60,7 +60,7 @@ def judge_of(statement: Node | MotifEdge) -> Judge | None:
 
 
 @dataclass(frozen=True)
-class Tie:
+class _Tie:
     """A condition that compares tags: whose it is, all that it mentions, and for `x.a = y.b` the two sides."""
 
     owner: tuple[int, ...]
@@ -83,7 +83,7 @@ class Motif:
     most: tuple[int | None, ...]
     neighbours: tuple[tuple[int, ...], ...]
     ends: tuple[tuple[int, int], ...]
-    ties: tuple[Tie, ...]
+    ties: tuple[_Tie, ...]
 
     @cached_property
     def has_edges(self) -> bool:
@@ -114,7 +114,7 @@ class Motif:
         return self._with_edges(nodes, [])
 
     @cached_property
-    def ties_of(self) -> tuple[tuple[Tie, ...], ...]:
+    def ties_of(self) -> tuple[tuple[_Tie, ...], ...]:
         """The comparisons that mention each tag."""
         return tuple(tuple(tie for tie in self.ties if tag in tie.mentioned) for tag in range(len(self.tags)))
 
@@ -202,7 +202,7 @@ def motif_of(graph: ConstraintGraph, tags: frozenset[str] | None = None) -> Moti
     )
 
 
-def _ties(statements: Sequence[Node | MotifEdge], ends: Sequence[tuple[int, int]]) -> Iterator[Tie]:
+def _ties(statements: Sequence[Node | MotifEdge], ends: Sequence[tuple[int, int]]) -> Iterator[_Tie]:
     place = {statement.tag: index for index, statement in enumerate(statements) if statement.tag is not None}
     first_edge = len(statements) - len(ends)
 
@@ -221,7 +221,7 @@ def _ties(statements: Sequence[Node | MotifEdge], ends: Sequence[tuple[int, int]
                     equal = (sides[0], sides[1])
             nodes = frozenset(node for one in mentioned for node in nodes_of(one))
             attributes = tuple((name.tag or "", name.attribute) for name in names(part))
-            yield Tie(nodes_of(variable), mentioned, nodes, judge_placed(part), attributes, equal)
+            yield _Tie(nodes_of(variable), mentioned, nodes, judge_placed(part), attributes, equal)
 
 
 def scope(graph: ConstraintGraph, targets: frozenset[str]) -> frozenset[str]:
@@ -446,7 +446,7 @@ class _Search:
             }
         return index
 
-    def _is_true(self, tie: Tie, placement: dict[int, int]) -> bool:
+    def _is_true(self, tie: _Tie, placement: dict[int, int]) -> bool:
         placed = {
             self.motif.tags[tag] or "": (self.links.nodes if tag < self.first_edge else self.links.edges)[
                 placement[tag]

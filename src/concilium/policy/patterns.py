@@ -32,7 +32,7 @@ _FOREIGN = "éж٣\u2003€"
 
 
 @dataclass(frozen=True)
-class Chars:
+class _Chars:
     """One character out of a set."""
 
     written: str
@@ -40,28 +40,28 @@ class Chars:
 
 
 @dataclass(frozen=True)
-class Edge:
+class _Edge:
     """A place between characters: the start, the end or the edge of a word."""
 
     written: str
 
 
 @dataclass(frozen=True)
-class Sequence:
+class _Sequence:
     """Parts that follow one another."""
 
     parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True)
-class Choice:
+class _Choice:
     """Alternatives."""
 
     options: tuple[Part, ...]
 
 
 @dataclass(frozen=True)
-class Group:
+class _Group:
     """Parentheses; numbered if the replacement may use what they matched."""
 
     inner: Part
@@ -69,7 +69,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Repeat:
+class _Repeat:
     """A part repeated at least and at most so often; `most` is None where there is no limit."""
 
     inner: Part
@@ -78,11 +78,11 @@ class Repeat:
     place: int = field(compare=False)
 
 
-Part = Chars | Edge | Sequence | Choice | Group | Repeat
+Part = _Chars | _Edge | _Sequence | _Choice | _Group | _Repeat
 
 
 @dataclass(frozen=True)
-class NewRange:
+class _NewRange:
     """In place of a character of one range, the character at the same place of the other."""
 
     old: str
@@ -94,7 +94,7 @@ class Pattern:
     """A pattern with its replacement, ready to be used on values of up to `LONGEST_VALUE` characters."""
 
     regex: re.Pattern[str]
-    replacement: tuple[str | int | NewRange, ...]
+    replacement: tuple[str | int | _NewRange, ...]
 
     def substitute(self, text: str) -> str | None:
         """The text with every match replaced; None for a text too long to be searched in bounded time."""
@@ -148,7 +148,7 @@ def _is_class(text: str) -> bool:
     return re.fullmatch(r"\[(?!\^)(?:[^\\\]]|\\.)+\]", text) is not None
 
 
-def _pair(pattern: str, place: int, replacement: str, there: int) -> NewRange:
+def _pair(pattern: str, place: int, replacement: str, there: int) -> _NewRange:
     """What each character of a range becomes; a Mistake where it is not one character for each."""
     old, new = _list_class(pattern, place), _list_class(replacement, there)
     if len(set(old)) < len(old):
@@ -159,7 +159,7 @@ def _pair(pattern: str, place: int, replacement: str, there: int) -> NewRange:
             "write \\[ for the bracket itself",
             there,
         )
-    return NewRange(old, new)
+    return _NewRange(old, new)
 
 
 def _list_class(text: str, place: int) -> str:
@@ -213,13 +213,13 @@ class _Reader:
         while self.peek() == "|":
             self.at += 1
             options.append(self._sequence())
-        return options[0] if len(options) == 1 else Choice(tuple(options))
+        return options[0] if len(options) == 1 else _Choice(tuple(options))
 
     def _sequence(self) -> Part:
         parts: list[Part] = []
         while self.peek() not in ("", "|", ")"):
             parts.append(self._repeated())
-        return Sequence(tuple(parts))
+        return _Sequence(tuple(parts))
 
     def _repeated(self) -> Part:
         start = self.at
@@ -227,11 +227,11 @@ class _Reader:
         counts = self._counts()
         if counts is None:
             return atom
-        if isinstance(atom, Edge):
+        if isinstance(atom, _Edge):
             raise self._mistake("there is nothing to repeat here", start)
         if self.peek() and self.peek() in "?+*{":
             raise self._mistake("one repetition sign after another is not allowed")
-        return Repeat(atom, *counts, place=self.start + start)
+        return _Repeat(atom, *counts, place=self.start + start)
 
     def _counts(self) -> tuple[int, int | None] | None:
         sign = self.peek()
@@ -262,9 +262,9 @@ class _Reader:
             case "[":
                 return self._class(start)
             case ".":
-                return Chars(".")
+                return _Chars(".")
             case "^" | "$":
-                return Edge(sign)
+                return _Edge(sign)
             case "\\":
                 return self._escape()
             case "?" | "*" | "+" | "{" | "}":
@@ -288,14 +288,14 @@ class _Reader:
             raise self._mistake("this parenthesis is never closed", start)
         self.at += 1
         self.depth -= 1
-        return Group(inner, numbered)
+        return _Group(inner, numbered)
 
     def _escape(self) -> Part:
         sign = self._take()
         if sign in _CATEGORIES:
-            return Chars(f"\\{sign}")
+            return _Chars(f"\\{sign}")
         if sign == "b":
-            return Edge(r"\b")
+            return _Edge(r"\b")
         if sign in _CONTROL:
             return _one(_CONTROL[sign])
         if sign.isdigit():
@@ -327,7 +327,7 @@ class _Reader:
         if not written:
             raise self._mistake("this class is empty", start)
         self.at += 1
-        return Chars(f"[{'^' if negated else ''}{written}]", frozenset(mentioned))
+        return _Chars(f"[{'^' if negated else ''}{written}]", frozenset(mentioned))
 
     def member(self) -> str:
         """One character of a class, or one of its categories such as \\d."""
@@ -342,21 +342,21 @@ class _Reader:
         return _CONTROL.get(sign, sign)
 
 
-def _one(character: str) -> Chars:
-    return Chars(re.escape(character), frozenset(character))
+def _one(character: str) -> _Chars:
+    return _Chars(re.escape(character), frozenset(character))
 
 
 def _write(part: Part) -> str:
     match part:
-        case Chars(written=written) | Edge(written=written):
+        case _Chars(written=written) | _Edge(written=written):
             return written
-        case Sequence(parts):
+        case _Sequence(parts):
             return "".join(map(_write, parts))
-        case Choice(options):
+        case _Choice(options):
             return "|".join(map(_write, options))
-        case Group(inner, numbered):
+        case _Group(inner, numbered):
             return f"({'' if numbered else '?:'}{_write(inner)})"
-        case Repeat(inner, least, most):
+        case _Repeat(inner, least, most):
             return f"{_write(inner)}{{{least},{'' if most is None else most}}}"
 
 
@@ -384,7 +384,7 @@ class _Bound:
         self.alphabet, self.place = alphabet, place
         self._sets: dict[str, frozenset[str]] = {}
 
-    def characters(self, part: Chars) -> frozenset[str]:
+    def characters(self, part: _Chars) -> frozenset[str]:
         if part.written not in self._sets:
             accept = re.compile(part.written).match
             self._sets[part.written] = frozenset(sign for sign in self.alphabet if accept(sign))
@@ -393,15 +393,15 @@ class _Bound:
     def first(self, part: Part) -> frozenset[str]:
         """The characters that a match of the part can start with."""
         match part:
-            case Chars():
+            case _Chars():
                 return self.characters(part)
-            case Edge():
+            case _Edge():
                 return frozenset()
-            case Choice(options):
+            case _Choice(options):
                 return frozenset().union(*map(self.first, options))
-            case Group(inner, _) | Repeat(inner, _, _):
+            case _Group(inner, _) | _Repeat(inner, _, _):
                 return self.first(inner)
-            case Sequence(parts):
+            case _Sequence(parts):
                 return self.first_of(parts, frozenset())
 
     def first_of(self, parts: tuple[Part, ...], follow: frozenset[str]) -> frozenset[str]:
@@ -409,34 +409,34 @@ class _Bound:
         starts = frozenset[str]()
         for part in parts:
             starts |= self.first(part)
-            if not can_be_empty(part):
+            if not _can_be_empty(part):
                 return starts
         return starts | follow
 
     def paths(self, part: Part, follow: frozenset[str]) -> int:
         """In how many ways at most the part can be tried at one place before it fails for good."""
         match part:
-            case Chars() | Edge():
+            case _Chars() | _Edge():
                 return 1
-            case Group(inner, _):
+            case _Group(inner, _):
                 return self.paths(inner, follow)
-            case Sequence(parts):
+            case _Sequence(parts):
                 ways = 1
                 for index, inner in enumerate(parts):
                     ways = self._limit(ways * self.paths(inner, self.first_of(parts[index + 1 :], follow)))
                 return ways
-            case Choice(options):
+            case _Choice(options):
                 starts = [self.first_of((option,), follow) for option in options]
                 ways_each = [self.paths(option, follow) for option in options]
                 distinct = sum(map(len, starts)) == len(frozenset().union(*starts))
                 return max(ways_each) if distinct else self._limit(sum(ways_each))
-            case Repeat(inner, least, most, place):
+            case _Repeat(inner, least, most, place):
                 return self._repeat_paths(inner, least, most, place, follow)
 
     def _repeat_paths(
         self, inner: Part, least: int, most: int | None, place: int, follow: frozenset[str]
     ) -> int:
-        if can_be_empty(inner):
+        if _can_be_empty(inner):
             raise Mistake("what is repeated here can be empty, so the search might never end", place)
         again = self.first(inner)
         ways = self.paths(inner, again | follow)
@@ -467,50 +467,50 @@ class _Bound:
         )
 
 
-def can_be_empty(part: Part) -> bool:
+def _can_be_empty(part: Part) -> bool:
     """Whether the part can match no character at all."""
     match part:
-        case Chars():
+        case _Chars():
             return False
-        case Edge():
+        case _Edge():
             return True
-        case Sequence(parts):
-            return all(map(can_be_empty, parts))
-        case Choice(options):
-            return any(map(can_be_empty, options))
-        case Group(inner, _):
-            return can_be_empty(inner)
-        case Repeat(inner, least, _):
-            return least == 0 or can_be_empty(inner)
+        case _Sequence(parts):
+            return all(map(_can_be_empty, parts))
+        case _Choice(options):
+            return any(map(_can_be_empty, options))
+        case _Group(inner, _):
+            return _can_be_empty(inner)
+        case _Repeat(inner, least, _):
+            return least == 0 or _can_be_empty(inner)
 
 
 def _longest(part: Part) -> int:
     """The length of the longest match, at most `LONGEST_VALUE`."""
     match part:
-        case Chars():
+        case _Chars():
             length = 1
-        case Edge():
+        case _Edge():
             length = 0
-        case Sequence(parts):
+        case _Sequence(parts):
             length = sum(map(_longest, parts))
-        case Choice(options):
+        case _Choice(options):
             length = max(map(_longest, options))
-        case Group(inner, _):
+        case _Group(inner, _):
             length = _longest(inner)
-        case Repeat(inner, _, most):
+        case _Repeat(inner, _, most):
             length = _longest(inner) * (LONGEST_VALUE if most is None else most)
     return min(length, LONGEST_VALUE)
 
 
 def _mentioned(part: Part) -> frozenset[str]:
     match part:
-        case Chars(mentioned=mentioned):
+        case _Chars(mentioned=mentioned):
             return mentioned
-        case Edge():
+        case _Edge():
             return frozenset()
-        case Sequence(parts) | Choice(parts):
+        case _Sequence(parts) | _Choice(parts):
             return reduce(frozenset.union, map(_mentioned, parts), frozenset[str]())
-        case Group(inner, _) | Repeat(inner, _, _):
+        case _Group(inner, _) | _Repeat(inner, _, _):
             return _mentioned(inner)
 
 
@@ -520,7 +520,7 @@ def _require_bound(part: Part, groups: int, place: int) -> None:
         raise Mistake(
             "a pattern has at most nine groups; write (?: ) for those the replacement does not use", place
         )
-    if can_be_empty(part):
+    if _can_be_empty(part):
         raise Mistake("this pattern matches even where there is nothing to replace", place)
     alphabet = frozenset(map(chr, range(128))) | frozenset(_FOREIGN) | _mentioned(part)
     bound = _Bound(alphabet, place)

@@ -75,7 +75,7 @@ from concilium.ledger.budgets import Allowance
 from concilium.policy.functions import Secret
 from concilium.privacy.accounting import exact_delta, exact_positive
 from concilium.privacy.identity import has_fingerprint, read_fingerprint
-from concilium.registry import KINDS, METHODS, PROPOSED, RELEASES
+from concilium.registry import KINDS, METHODS, PROPOSED, RELEASES, VALIDATIONS
 
 if TYPE_CHECKING:
     from concilium.policy.actions import ConstraintGraphs
@@ -123,15 +123,15 @@ class WorkLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             value = getattr(self, name)
             if value is not None and not 1 <= value < float("inf"):
                 raise PolicyError(f"{name} must be a number from 1; got {value}")
-        read_bytes(self.memory_per_question, "memory_per_question")
+        _read_bytes(self.memory_per_question, "memory_per_question")
 
     @property
     def memory(self) -> int:
         """Bytes for one question."""
-        return read_bytes(self.memory_per_question, "memory_per_question")
+        return _read_bytes(self.memory_per_question, "memory_per_question")
 
 
-def read_bytes(text: str | int, name: str) -> int:
+def _read_bytes(text: str | int, name: str) -> int:
     """A number of bytes, such as 512_000_000 or "512 MB"; PolicyError where it is none."""
     parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kB|MB|GB|TB)?", str(text))
     count = 0 if parts is None else int(Fraction(parts[1]) * UNITS[parts[2]])
@@ -152,7 +152,7 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Protects: patients, from a study without a bound that nobody at the hospital has read.
     Rule: a release without a bound needs both its own name and that of the method. A release with a bound is held to
     the limits on the price; without any, to what is left of the budget; without a budget, it waits.
-    Assumes: the ledger charges what the study's terms say at most (protocol/desk.py).
+    Assumes: the ledger charges what the study's terms say at most (protocol/site_context.py).
     """
 
     releases: tuple[str, ...] = BOUNDED
@@ -174,7 +174,7 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise PolicyError(f"least_patients must be 0 or more; got {self.least_patients}")
         for name in ("price_per_study", "price_per_month"):
             try:
-                read_price(getattr(self, name), name)
+                _read_price(getattr(self, name), name)
             except LedgerError as error:
                 raise PolicyError(str(error)) from None
 
@@ -184,17 +184,17 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             return ()
         if self.methods is not None:
             return self.methods
-        return tuple(METHODS) if RELEASES[release].bounded else ()
+        return (*METHODS, *VALIDATIONS) if RELEASES[release].bounded else ()
 
     @property
     def most_per_study(self) -> Fraction | None:
         """In the currency of the ledger; None: no limit of its own."""
-        return read_price(self.price_per_study, "price_per_study")
+        return _read_price(self.price_per_study, "price_per_study")
 
     @property
     def most_per_month(self) -> Fraction | None:
         """In the currency of the ledger; None: no limit of its own."""
-        return read_price(self.price_per_month, "price_per_month")
+        return _read_price(self.price_per_month, "price_per_month")
 
     def find_reservation(
         self, release: str, method: str, price: Fraction | None, of_month: Fraction, *, has_budget: bool
@@ -215,7 +215,7 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return None
 
 
-def read_price(text: str | int | None, name: str) -> Fraction | None:
+def _read_price(text: str | int | None, name: str) -> Fraction | None:
     return None if text is None else exact_positive(text, name)
 
 
@@ -363,7 +363,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             text = _read_text(where)
         if section and not text.strip():
             raise PolicyError(f"{where}: there is no constraint graph in it")
-        secret = None if "secret" not in section else read_secret(path.parent / section["secret"])
+        secret = None if "secret" not in section else _read_secret(path.parent / section["secret"])
         try:
             return msgspec.structs.replace(self, constraints=text, secret=secret)
         except PolicyError as error:
@@ -388,7 +388,7 @@ SECTIONS = ("release", "constraints", "peers", "houses", "revoked", "agree", "bu
 CONSTRAINTS = ("text", "file", "secret")
 
 
-def read_secret(path: str | Path) -> Secret:
+def _read_secret(path: str | Path) -> Secret:
     """The secret in a file that only its owner can read; PolicyError otherwise."""
     try:
         with Path(path).open("rb") as file:

@@ -9,10 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from concilium.privacy.bits import randomize_bits as randomize_bits
     from concilium.privacy.identity import Identity as Identity
+    from concilium.privacy.mechanisms import randomize_bits as randomize_bits
 
-_PLACES = {"Identity": "concilium.privacy.identity", "randomize_bits": "concilium.privacy.bits"}
+_PLACES = {"Identity": "concilium.privacy.identity", "randomize_bits": "concilium.privacy.mechanisms"}
 
 __all__ = ["Identity", "randomize_bits"]
 

@@ -82,7 +82,7 @@ def exact_delta(delta: Number) -> Fraction:
     return value
 
 
-def round_up(value: Fraction, bits: int = SIGNIFICANT_BITS) -> Fraction:
+def _round_up(value: Fraction, bits: int = SIGNIFICANT_BITS) -> Fraction:
     """The least number with that many leading bits that is not below a positive value."""
     shift = bits - value.numerator.bit_length() + value.denominator.bit_length()
     scale = Fraction(2) ** shift
@@ -99,7 +99,7 @@ def rho_from_pure(epsilon: Number) -> Fraction:
     """
     e = exact_positive(epsilon, "epsilon")
     if e < Fraction(1, 2**32):
-        return round_up(e * e / 2)  # tanh x <= x, and within one part in 2^67 here
+        return _round_up(e * e / 2)  # tanh x <= x, and within one part in 2^67 here
     if e > 100:
         return e  # tanh x <= 1, and within one part in 2^140 here
     near = Context(prec=_DIGITS, rounding=ROUND_HALF_EVEN, Emax=MAX_EMAX, Emin=MIN_EMIN)
@@ -107,13 +107,33 @@ def rho_from_pure(epsilon: Number) -> Fraction:
     decimal = above.divide(Decimal(e.numerator), Decimal(e.denominator))
     # Decimal's exp is correctly rounded, so one step down is below the true e^-epsilon, and tanh above.
     least = Fraction(near.next_minus(near.exp(-decimal)))
-    return round_up(e * (1 - least) / (1 + least))
+    return _round_up(e * (1 - least) / (1 + least))
+
+
+def pure_from_rho(rho: Number) -> Fraction:
+    """The pure epsilon of a release that was charged this rho, which `rho_from_pure` made of it: for showing it.
+
+    The way back exists for one release whose mechanism is pure, and for nothing else: a sum of such charges is no
+    charge of the sum.
+    """
+    charged = exact_positive(rho, "rho")
+    if charged > 100:
+        return charged
+    low, high = 0.0, float(charged) + 2.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle * math.tanh(middle / 2) < charged else (low, middle)
+    for digits in range(1, 15):  # as somebody wrote it
+        written = Fraction(f"{high:.{digits}g}")
+        if rho_from_pure(written) == charged:
+            return written
+    return Fraction(math.nextafter(high, math.inf))
 
 
 def sigma_squared_for(rho: Number, sensitivity_squared: Number) -> Fraction:
     """The variance at which (discrete) Gaussian noise costs rho or a hair less: D^2 / (2 rho), rounded up to 64 leading
     bits (Canonne, Kamath & Steinke)."""
-    return round_up(
+    return _round_up(
         exact_positive(sensitivity_squared, "squared sensitivity") / (2 * exact_positive(rho, "rho"))
     )
 
@@ -240,11 +260,12 @@ def warn_of_delta(delta: Number, patients: int) -> str | None:
 
 @dataclass(frozen=True)
 class PlannedQuestion:
-    """One question a study will ask; a cost of None is unlimited (exact, masked)."""
+    """One question a study will ask; a cost of None is unlimited (exact, masked). What is `of_no_patient` costs 0."""
 
     kind: str
     cost: Fraction | None
     note: str = ""
+    of_no_patient: bool = False
 
 
 @dataclass(frozen=True)
@@ -258,7 +279,7 @@ class Plan:
         if self.currency not in CURRENCIES:
             raise LedgerError(f"a currency is 'epsilon' or 'rho'; got {self.currency!r}")
         for question in self.questions:
-            if question.cost is not None:
+            if question.cost is not None and not question.of_no_patient:
                 exact_positive(question.cost, f"cost of {question.kind}")
 
     @property

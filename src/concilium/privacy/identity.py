@@ -64,7 +64,7 @@ class Identity:
     @classmethod
     def load(cls, path: str | Path) -> Identity:
         """The identity in a file that only its owner can read; MaskError otherwise."""
-        content = read_own_file(path, "identity", MaskError)
+        content = _read_own_file(path, "identity", MaskError)
         blocks = [BEGIN + block for block in content.split(BEGIN)]
         try:
             keys = [load_pem_private_key(block, password=None) for block in blocks[1:] or [content]]
@@ -143,7 +143,7 @@ class Identity:
         return hmac.digest(shared, statement("concilium/shared-secret@1", about), "sha256")
 
 
-def read_own_file(path: str | Path, what: str, refuse: type[ConciliumError]) -> bytes:
+def _read_own_file(path: str | Path, what: str, refuse: type[ConciliumError]) -> bytes:
     """The secret in a file that only its owner can read (of a longer one the beginning), or that error."""
     try:
         with Path(path).open("rb") as file:

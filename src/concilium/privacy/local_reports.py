@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.privacy import randomness
-from concilium.privacy.bits import find_replacement_threshold, randomize_codes
+from concilium.privacy.mechanisms import find_replacement_threshold, randomize_codes
 from concilium.records.columns import Value, label
 
 _DIGITS = 60
@@ -75,7 +75,7 @@ class ReportChannel:
     @cached_property
     def amplified(self) -> Fraction:
         """e', rounded down."""
-        return amplify(self.epsilon, self.entries)
+        return _amplify(self.epsilon, self.entries)
 
     @cached_property
     def _replaced(self) -> Fraction:
@@ -131,7 +131,7 @@ class ReportChannel:
         return math.sqrt(max(spread, 0.0)) / (listed - otherwise)
 
 
-def amplify(epsilon: Fraction, entries: int) -> Fraction:
+def _amplify(epsilon: Fraction, entries: int) -> Fraction:
     """ln(L (e^epsilon - 1) + 1), rounded down."""
     down = Context(prec=_DIGITS, rounding=ROUND_FLOOR, Emax=MAX_EMAX, Emin=MIN_EMIN)
     exponent = down.divide(Decimal(epsilon.numerator), Decimal(epsilon.denominator))

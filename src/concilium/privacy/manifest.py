@@ -5,8 +5,35 @@ Who is protected: each site, from a house that adds puppets of its own, leaves s
 number of tolerated colluders. At what price: a study is fixed before it starts; changing anything is a new
 study. Assumption: the site's own peers (name and fingerprint) were pinned out of band. What is signed later
 (study_keys.py) is the hash of these bytes, so a site that signs has agreed to all of it, and two sites that
-were shown different manifests share no key; who shares a mask with whom follows from it (mask_graph.py).
+were shown different manifests share no key; who shares a mask with whom follows from it.
 Reference: Bonawitz et al. 2017, CCS, sections 6 and 7.
+
+Who shares a mask with whom: each site with its nearest on a circle, so many that no colluders split the rest.
+
+Claim. What a house and the sites that side with it can compute from everything they are sent, for one question, are
+sums over the connected parts that the other, honest sites form in this graph. The graph stays in one part whoever of
+its sites are taken away, as long as they are fewer than its degree; the degree is above t. So they get the sum over
+all honest sites or nothing, as if every pair shared a mask. The argument:
+
+- An honest site opens one vector for a question in a study, under one label (membership.py, mask_store.py). A stream
+  between two honest sites is in what the one opens and, with the other sign, in what the other opens under the same
+  label, and nowhere else; it looks uniform to everybody else. A combination of opened vectors in which the two do not
+  have the same weight therefore says nothing: also where the other opened nothing, or under another label because it
+  was shown other keys. So the weights are equal along every edge between honest sites, hence on every connected part.
+- Sites stand on a circle, and each shares a mask with the `degree / 2` next ones on either side. To part two sites,
+  all of `degree / 2` sites side by side must be taken away on both ways round: that takes `degree` of them at least.
+
+Nothing here rests on chance. The places follow from a hash of the whole manifest, all identities and t among it; but
+a house may compose as many manifests as it likes (another nonce, another purpose), and take the one whose places suit
+it. Fewer colluders than the degree gain nothing by that, wherever they stand. From so many on a house that searches
+can have them stand around one hospital, and the graph is worse than a complete one: this is why the degree is 2 (t +
+1) + log2 n and not t + 1, and why t is what each hospital says it must be. Puppets of the house are not among the
+participants: each of these is pinned by every site, neighbour or not (manifest.py).
+
+What a site checks of all others, and why its neighbours are enough: section 0.7 of docs/methods.md, and
+membership.py. References: Bell, Bonawitz, Gascon, Lepoint, Raykova 2020, "Secure single-server aggregation with
+(poly)logarithmic overhead", CCS (a random graph; here one that needs no luck); Harary 1962 (the connectivity of such
+circles).
 """
 
 from __future__ import annotations
@@ -21,14 +48,52 @@ import msgspec
 
 from concilium.errors import MaskError, nearest
 from concilium.privacy import randomness
-from concilium.privacy.fixed_point import HALF_RING
 from concilium.privacy.identity import fingerprint, has_fingerprint, statement
-from concilium.privacy.mask_graph import MaskGraph, choose_degree
+from concilium.privacy.shares import HALF_RING
+
+
+def _choose_degree(sites: int, colluders: int) -> int:
+    """With how many others each site shares a mask: 2 (t + 1) + log2 n, rounded up to an even number, or all."""
+    degree = 2 * (colluders + 1) + (sites - 1).bit_length()
+    return min(degree + degree % 2, sites - 1)
+
+
+class _MaskGraph:
+    """`_MaskGraph(study_id, {name: identity, ...}, degree)`: the circle of a study's participants."""
+
+    def __init__(self, study_id: bytes, identities: Mapping[str, bytes], degree: int) -> None:
+        def hash_place(name: str) -> bytes:
+            seated = statement("concilium/place@1", study_id, name.encode(), identities[name])
+            return hashlib.sha256(seated).digest()
+
+        self.order = tuple(sorted(identities, key=hash_place))
+        self.degree = degree
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where each site stands on the circle."""
+        return {name: place for place, name in enumerate(self.order)}
+
+    @property
+    def is_complete(self) -> bool:
+        return self.degree >= len(self.order) - 1
+
+    def neighbours(self, name: str) -> tuple[str, ...]:
+        """With whom a site shares masks, in order of names."""
+        size, place = len(self.order), self.places[name]
+        if self.is_complete:
+            return tuple(sorted(other for other in self.order if other != name))
+        steps = range(1, self.degree // 2 + 1)
+        return tuple(sorted(self.order[(place + way * step) % size] for step in steps for way in (-1, 1)))
+
+    def locate(self, names: Iterable[str]) -> dict[int, str]:
+        """The places of these sites on the circle, and who stands there."""
+        return {self.places[name]: name for name in names}
+
 
 KEY_BYTES = 32
 NONCE_BYTES = 16
 MAX_NAME = 100
-MAX_MANIFEST = 1 << 20
 
 
 class Participant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +104,7 @@ class Participant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """What all participants agree to. Use `compose` to make one and `read_manifest` for one that arrived.
+    """What all participants agree to. It follows from the terms of a study (`compose`), and is never sent.
 
     colluders: how many sites may side with the house before anything but sums is lost (t in docs/methods.md);
     largest: the largest number, in units of the ring, that one site may enter;
@@ -76,10 +141,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return {name: fingerprint(identity) for name, identity in self.identities.items()}
 
     @cached_property
-    def graph(self) -> MaskGraph:
+    def graph(self) -> _MaskGraph:
         """Who shares a mask with whom."""
-        degree = choose_degree(len(self.names), self.colluders)
-        return MaskGraph(self.study_id, self.identities, degree)
+        degree = _choose_degree(len(self.names), self.colluders)
+        return _MaskGraph(self.study_id, self.identities, degree)
 
     @cached_property
     def circle(self) -> bytes:
@@ -91,10 +156,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def problem(self) -> str | None:
         """What is wrong with its form, in words."""
         return _find_problem(self)
-
-
-# Made once, on import: threads that have msgspec look at a new struct at once can crash the interpreter.
-_decoder = msgspec.json.Decoder(Manifest)
 
 
 def compose(
@@ -117,20 +178,6 @@ def compose(
         largest=largest,
         nonce=randomness.draw_bytes(NONCE_BYTES) if nonce is None else nonce,
     )
-    _check_form(manifest)
-    return manifest
-
-
-def read_manifest(data: bytes) -> Manifest:
-    """The manifest in these bytes, which must be the one way to write it, or MaskError."""
-    if len(data) > MAX_MANIFEST:
-        raise MaskError(f"a manifest may have at most {MAX_MANIFEST} bytes; this one has {len(data)}")
-    try:
-        manifest = _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MaskError(f"this is not a manifest of a masked study: {str(error)[:200]}") from None
-    if manifest.encoded != data:
-        raise MaskError("this manifest is not in canonical form; take the bytes as the house composed them")
     _check_form(manifest)
     return manifest
 

@@ -8,12 +8,19 @@ sites draw as told, for which alone the noise is sized, and the sum is masked.
   exp(-2 pi^2 s^2 k/(k+1)) (Kairouz, Liu, Steinke 2021, proposition 14): below 1e-16 from s = 2 on.
 - Pure epsilon: each site draws the difference of two negative binomials of shape 1/(M - t), Polya draws,
   whose sum is a discrete Laplace exactly (Goryczka, Xiong 2017). They are drawn by inverting the distribution
-  function (inversion.py): nothing is truncated, so that the claim is pure epsilon, without a delta.
+  function (mechanisms.py): nothing is truncated, so that the claim is pure epsilon, without a delta.
+
+Masks are added in the ring of integers modulo 2^64 (docs/methods.md, section 0.8). A sum over sites, read back as a
+signed number, is the true sum as long as its size stays below HALF_RING: what one site may enter is bounded by the
+study (manifest.py), never by the data, since under `private` a refusal that depends on patients would itself be a
+release. A question whose public bounds do not fit is refused before it is computed; noise is never cut off
+(protocol/releases/private.py).
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -24,8 +31,22 @@ from numpy.typing import NDArray
 from concilium.errors import StudyError
 from concilium.privacy import mechanisms, randomness
 from concilium.privacy.accounting import sigma_squared_for
-from concilium.privacy.inversion import Distribution, bound_decay
-from concilium.privacy.mechanisms import Number, read_positive, warn_if_noiseless
+from concilium.privacy.mechanisms import Distribution, Number, bound_decay, read_positive, warn_if_noiseless
+
+HALF_RING = 2**63
+
+
+def widen_sensitivity(squared: Fraction, numbers: int, bits: int) -> Fraction:
+    """The squared L2 sensitivity, in steps of the grid, of `numbers` rounded sums that had `squared` before.
+
+    Two sums D apart are, once rounded to multiples of 2^-bits, at most D * 2^bits + sqrt(numbers) steps apart; the
+    square root in (a + b)^2 = a^2 + b^2 + 2ab is rounded up. Noise is then drawn on integers, in steps of the grid.
+    """
+    steps = squared * (1 << 2 * bits)
+    scaled = math.ceil(4 * steps * numbers * 2**64)
+    root = math.isqrt(scaled)
+    return steps + numbers + Fraction(root if root * root == scaled else root + 1, 2**32)
+
 
 SMALLEST_VARIANCE = 4
 LARGEST_POLYA_SCALE = 20_000

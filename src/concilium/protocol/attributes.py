@@ -3,11 +3,20 @@
 The codes of an attribute are the cells of its tables, everywhere: missing first (where it has a cell of its own), then
 the intervals between public edges or the values in order, then any other value (where that has one). Two values are
 the same if their labels are: sites need not agree on how a code is stored.
+
+The work of a question follows from the question and the size of the whole table, never from the patients who match.
+
+An operation is a visit to one cell of the table, which takes some nanoseconds. What is slower counts as several, so
+that no question takes longer than SLOWEST_OPERATION for each, once its code is compiled. Memory is what is held at
+once. Both are upper bounds, within reason: a column of categories is taken to have fewer different values than the
+table has rows, and texts of usual length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date as Date
 from typing import Protocol
 
 import msgspec
@@ -15,8 +24,54 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.protocol.edges import check_edges
+from concilium.protocol.grid import Grid
 from concilium.records.columns import Coded, Value, label
+
+MOST_EDGES = 1000
+
+
+def check_edges(name: str, edges: Sequence[float]) -> None:
+    """MessageError unless edges are finite and strictly rising, and not too many."""
+    array = np.asarray(edges[: MOST_EDGES + 1], dtype=np.float64)
+    if not 1 <= len(edges) <= MOST_EDGES or not np.isfinite(array).all():
+        raise MessageError(f"the bins of {name[:60]!r} must be 1 to {MOST_EDGES} finite edges")
+    if not (array[1:] > array[:-1]).all():
+        raise MessageError(f"the bins of {name[:60]!r} must rise")
+
+
+def read_bins(bins: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Public edges by attribute, as lists of numbers; ValueError where they are none, MessageError where they do not
+    rise."""
+    try:
+        read = {name: [float(edge) for edge in edges] for name, edges in bins.items()}
+    except (AttributeError, TypeError):
+        raise ValueError from None
+    for name, edges in read.items():
+        check_edges(name, edges)
+    return read
+
+
+def choose_cutoffs(histogram: NDArray[np.int64], edges: Sequence[float], count: int) -> list[float]:
+    """At most `count` of the edges, those nearest to even quantiles: the right edge of the bin where each lies.
+
+    Counts below zero (noise) are none, so that the distribution function never falls. An attribute whose patients
+    all lie in one bin has no cutoff.
+    """
+    bins = np.maximum(histogram[1:], 0)
+    reached = np.cumsum(bins)
+    if reached[-1] == 0:
+        return []
+    wanted = reached[-1] * np.arange(1, count + 1) / (count + 1)
+    at = np.searchsorted(reached, wanted)
+    return sorted(
+        {float(edges[index]) for index in at.tolist() if index < len(edges) and reached[index] < reached[-1]}
+    )
+
+
+def say_edge(edge: float, *, date: bool = False) -> str:
+    """A cutoff as it is written: a number, or a day as its date."""
+    return str(Date.fromordinal(int(edge))) if date else f"{edge:g}"
+
 
 MISSING = 0
 NOWHERE = -1
@@ -29,19 +84,27 @@ class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
 
     `missing` and `other` say which of these have a cell; what has none counts as `other`, or is left out. A site that
     is told its own values only (`narrow`) gets these as `values`, their `places` among all, and how many there are.
+    `date`: the edges are days, counted from the year 1. `grid` names edges of the public grid instead of stating them.
     """
 
     name: str
-    edges: tuple[float, ...] = ()
+    stated_edges: tuple[float, ...] = ()
     values: tuple[str | int | float | bool, ...] = ()
     missing: bool = True
     other: bool = True
     places: tuple[int, ...] = ()
     of: int = 0
+    date: bool = False
+    grid: Grid | None = None
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """Where a number is cut: at the stated edges, or at those of the grid."""
+        return self.stated_edges if self.grid is None else self.grid.find_edges(is_date=self.date)
 
     @property
     def numeric(self) -> bool:
-        return bool(self.edges)
+        return self.grid is not None or bool(self.stated_edges)
 
     @property
     def first(self) -> int:
@@ -51,12 +114,16 @@ class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
     @property
     def size(self) -> int:
         """How many cells there are."""
-        return self.missing + self.inner + (self.other and not self.edges)
+        edges = self.edges
+        if edges:
+            return self.missing + len(edges) + 1
+        return self.missing + (self.of or len(self.values)) + self.other
 
     @property
     def inner(self) -> int:
         """How many intervals or values there are."""
-        return len(self.edges) + 1 if self.edges else self.of or len(self.values)
+        edges = self.edges
+        return len(edges) + 1 if edges else self.of or len(self.values)
 
     @property
     def missing_cell(self) -> int:
@@ -106,10 +173,14 @@ class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
         """MessageError unless it is a number or a category, and well formed."""
         if len(self.name) > MOST_CHARACTERS:
             raise MessageError(f"the name of an attribute may have at most {MOST_CHARACTERS} characters")
-        if self.edges and (self.values or self.of):
+        if self.numeric and (self.values or self.of):
             raise MessageError(f"{self.name[:60]!r} is both a number and a category")
-        if self.edges:
-            check_edges(self.name, self.edges)
+        if self.grid is not None and self.stated_edges:
+            raise MessageError(f"{self.name[:60]!r} has edges of its own, and those of the grid")
+        if self.grid is not None:
+            self.grid.check(is_date=self.date)
+        if self.stated_edges:
+            check_edges(self.name, self.stated_edges)
         labels = {label(value) for value in self.values}
         if len(labels) != len(self.values) or self.inner > MOST_VALUES:
             raise MessageError(
@@ -153,12 +224,12 @@ def unite(
         if len(held) < len(by_site):
             lacking[name] = next(site for site in by_site if site not in held)
             continue
-        values = in_order(value for attribute in held.values() for value in attribute.values)
+        values = _in_order(value for attribute in held.values() for value in attribute.values)
         united[name] = AttributeSeen(name, list(values), all(a.numeric for a in held.values()))
     return united, lacking
 
 
-def in_order(values: Iterable[Value | None]) -> tuple[Value | None, ...]:
+def _in_order(values: Iterable[Value | None]) -> tuple[Value | None, ...]:
     """Values of all sites, each once: numbers by size, then text, missing last. 5 and '5' are one value (text
     where any site has it as text), since sites need not agree on how a code is stored."""
     by_label: dict[str, Value] = {}
@@ -178,7 +249,7 @@ def in_order(values: Iterable[Value | None]) -> tuple[Value | None, ...]:
 
 def present(values: Iterable[Value | None]) -> tuple[Value, ...]:
     """The values in order, without missing."""
-    return tuple(value for value in in_order(values) if value is not None)
+    return tuple(value for value in _in_order(values) if value is not None)
 
 
 def find_runs(codes: Iterable[int]) -> list[tuple[int, int]]:
@@ -212,10 +283,10 @@ def recode(attribute: Attribute, source: Source) -> tuple[NDArray[np.unsignedint
         cells = np.array([attribute.missing_cell, *inner], dtype=np.int32)
         return source.binned(attribute.name, attribute.edges), cells
     column = source.coded(attribute.name)
-    return column.codes, find_cells(attribute, column, source.reread(attribute.name))
+    return column.codes, _find_cells(attribute, column, source.reread(attribute.name))
 
 
-def find_cells(
+def _find_cells(
     attribute: Attribute, column: Coded, reread: Callable[[Value], str] | None = None
 ) -> NDArray[np.int32]:
     """For each code of a column of categories (0: missing) the attribute's cell, NOWHERE where it has none."""
@@ -233,3 +304,45 @@ def find_cells(
 def _rank(value: Value) -> tuple[int, float, str]:
     # By label where sizes are equal (1 and true, or whole numbers beyond a float), whichever site came first.
     return (1, 0.0, value) if isinstance(value, str) else (0, float(value), label(value))
+
+
+SLOWEST_OPERATION = 5e-9  # seconds
+# A call or two of Python or numpy, whatever they are about.
+CALL = 5_000
+# For each patient: to find the interval of a number (and more by the edges), the cell of a category, and the label of
+# a cell that is read by itself, which may be a number.
+READ_NUMBER, READ_CATEGORY, READ_LABEL = 16, 60, 500
+# Bytes for each patient while one column is read, and while its cells are read by themselves.
+READING, LABELLING = 48, 240
+
+
+@dataclass(frozen=True)
+class Workload:
+    """So many operations, and so many bytes at once."""
+
+    operations: int
+    memory: int
+
+    def __add__(self, other: Workload) -> Workload:
+        return Workload(self.operations + other.operations, self.memory + other.memory)
+
+
+def estimate_columns(
+    attributes: Iterable[Attribute], patients: int, *, each_by_itself: bool = False
+) -> Workload:
+    """To read the columns of these attributes, and to hold their codes."""
+    operations, memory = 0, LABELLING if each_by_itself else READING
+    for attribute in attributes:
+        edges = len(attribute.edges)
+        if edges:
+            operations += READ_NUMBER + 4 * edges.bit_length()
+            memory += count_code_bytes(edges + 1)
+        else:
+            operations += READ_LABEL if each_by_itself else READ_CATEGORY
+            memory += 4 if each_by_itself else count_code_bytes(attribute.size)
+    return Workload(operations * patients, memory * patients)
+
+
+def count_code_bytes(largest: int) -> int:
+    """How many bytes a code takes of which this is the largest."""
+    return 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 4

@@ -8,6 +8,9 @@ import msgspec
 
 from concilium.records.dictionary import DictionaryEntry
 
+OPTED_OUT = "opted out: "
+"""How a warning begins that names hospitals which had nothing to add."""
+
 
 class SiteCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One site that took part; `patients` are those who matched the query (None where that is not released).
@@ -46,12 +49,28 @@ class DropoutCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
 
 
+class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """How good the model was when it was learned, on patients held out of that: figures with their 95 % intervals, and
+    the shares of patients between `edges` of predicted risk. What comes later is compared with it
+    (evaluation/drift.py); `noise` is the variance that noise adds to a share."""
+
+    evaluation: str
+    patients: int
+    figures: dict[str, float]
+    intervals: dict[str, list[float]]
+    edges: list[float]
+    shares: list[float]
+    noise: float = 0.0
+
+
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Everything a reader must know of how a model came about, apart from what it predicts.
 
     `study` is the hash of the terms that the sites agreed to, by person or policy, and `purpose` is what they say;
     `dictionary` is what they say of the attributes. `decision` is from which chance on the positive class is called,
-    and why; empty where it calls the likeliest.
+    and why; empty where it calls the likeliest. `alarms` must be looked into before anybody believes the model
+    (evaluation/alarms.py); `date` is the day (UTC) on which it was learned. `performance` are its own figures, where it
+    was measured by what hospitals released.
     """
 
     study: str
@@ -68,7 +87,20 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     dropouts: list[DropoutCard]
     warnings: list[str]
     decision: str = ""
+    alarms: list[str] = []
+    date: str = ""
+    performance: Performance | None = None
     version: str
+
+    def find_missing_sites(self) -> dict[str, str]:
+        """The hospitals that were asked and are not in the model, each with why."""
+        reasons: dict[str, str] = {}
+        for refusal in self.refusals:
+            reasons.setdefault(refusal.site, f"refused: {refusal.rule}: {refusal.reason}")
+        for loss in self.dropouts:
+            reasons.setdefault(loss.site, f"lost in round {loss.round}: {loss.reason}")
+        there = {site.name for site in self.sites}
+        return {site: why for site, why in reasons.items() if site not in there}
 
     def to_dict(self) -> dict[str, Any]:
         """The card as plain JSON values."""

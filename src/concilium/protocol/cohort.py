@@ -1,5 +1,13 @@
 """What a statistic may see: the site's records after its policy, and the patients a question selects.
 
+Encounters. A table may have one row for each encounter of a patient (records/patients.py). Who is held out, and in
+which fold, then follows from the patient's id alone, and minimum counts are of patients. What has a price reads at most
+N rows of each patient, N as the terms say (one without): the last ones that a query selects, in the order of the table.
+So which rows count follows from the patient's own rows alone. Every statistic declares what one row can change; N rows
+change at most N times that (group privacy), and that is what `private` charges for: the house asks for noise N times as
+large, so that a patient pays what the study says. Cells of tables that are told without noise, and floors on them,
+count rows.
+
 `View` is the records under the policy (docs/methods.md, section 1.1): what its constraint graphs take out or change is
 taken out and changed in it, and a column that policy withholds, or that identifies patients, does not exist, for
 queries as for statistics. `Cohort` is the base population of one question.
@@ -7,12 +15,18 @@ queries as for statistics. `Cohort` is the base population of one question.
 
 from __future__ import annotations
 
+import hashlib
+import math
+import os
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +35,99 @@ from concilium.errors import DoesNotFit, PolicyError
 from concilium.policy.constrain import Constrained, constrain
 from concilium.policy.policy import Policy
 from concilium.privacy.randomness import draw_bytes
+from concilium.protocol.binning import GridCodes, bin_codes
 from concilium.protocol.disclosure import Guard, Population
-from concilium.protocol.shelf import Shelf
-from concilium.records.cells import read_as_asked, read_as_labels, read_as_numbers
+from concilium.protocol.journal import open_for_owner
+from concilium.records.columns import Coded, Column, Numbers, Value
 from concilium.records.expression import names
-from concilium.records.patients import PatientPart
-from concilium.records.query import Query
+from concilium.records.grammar import measure, measure_or_day, read_day
+from concilium.records.identifiers import LEAST_NUMBERS, numbers_patients
+from concilium.records.patients import Owners, PatientPart
+from concilium.records.query import Query, read_as_asked, read_as_labels, read_as_numbers
 from concilium.records.series import Series
-from concilium.records.table import Coded, Column, Numbers, Records
+from concilium.records.table import Records
 
+NAME = re.compile(r"[a-z]+-[0-9a-f]{64}")
+
+
+class SiteCache:
+    """Bytes by name, such as `expert-` and a digest; a file that cannot be read or written is as if it were not.
+
+    It lies beside the ledger, as a folder. Nothing in it leaves the hospital, and who may read it may as well read
+    the patients' records: files are the owner's. Without a ledger file it is kept in memory. It can be deleted at any
+    time; what is missing is computed again.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._kept: dict[str, bytes] = {}
+
+    def find(self, name: str) -> bytes | None:
+        if self.folder is None:
+            return self._kept.get(name)
+        try:
+            return self._place(name).read_bytes()
+        except OSError:
+            return None
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Written beside its place and moved there whole."""
+        if self.folder is None:
+            self._kept[name] = content
+            return
+        place = self._place(name)
+        partial = place.with_name(f"{place.name}.{os.getpid()}.part")
+        try:
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(open_for_owner(partial, os.O_TRUNC), "wb") as file:
+                file.write(content)
+            partial.replace(place)
+        except OSError:
+            partial.unlink(missing_ok=True)
+
+    def _place(self, name: str) -> Path:
+        assert self.folder is not None
+        assert NAME.fullmatch(name), name
+        return self.folder / name
+
+
+V = TypeVar("V")
+
+
+class LastResults(Generic[V]):
+    """The last few results of what a hospital computes from a part of its patients, in memory only.
+
+    Whoever asks for one while it is computed waits for it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.RLock()
+        self._results: WeakKeyDictionary[PatientPart, OrderedDict[Hashable, V]] = WeakKeyDictionary()
+
+    def find(self, part: PatientPart, key: Hashable, make: Callable[[], V]) -> V:
+        """The result of a part for this key; made where it is not there."""
+        with self._lock:
+            own = self._results.setdefault(part, OrderedDict())
+            if key not in own:
+                own[key] = make()
+            own.move_to_end(key)
+            while len(own) > self._most:
+                own.popitem(last=False)
+            return own[key]
+
+    def clear(self) -> None:
+        """As if nothing had been computed."""
+        self._results.clear()
+
+
+# An integer attribute with more values than this over all sites is a number, not a category.
+MOST_INTEGER_VALUES = 32
+# Different texts among numbers, up to which they are taken for what a hospital writes where nothing was measured.
+ODD_TEXTS = 3
+IDENTIFYING = "identifies patients"
 IDENTIFIER_VALUES = 10
+FEW_KNOWN = 20
 IDENTIFIER_SHARE = 0.9
-# Ages of a dozen patients may all differ; whole numbers of half a hundred that all differ number the patients.
-IDENTIFIER_NUMBERS = 50
 REMEMBERED_SELECTIONS = 4
 NO_PARTS: Mapping[str, PatientPart] = MappingProxyType({})
 # A column of numbers that is asked about as a category may have as many labels as there are patients.
@@ -56,6 +150,14 @@ class Cohort:
     guard: Guard
     support: int | None = None
 
+    def count_patients(self, chosen: NDArray[np.bool_] | None = None) -> int:
+        """How many patients these are, or those chosen among the rows."""
+        owners = self.view.owners
+        if owners is None:
+            return len(self.rows) if chosen is None else int(chosen.sum())
+        rows = self.rows if chosen is None else self.rows[chosen]
+        return len(np.unique(owners.codes[rows]))
+
     def telling_all(self, branch_floor: int = 0, support: int | None = None) -> Cohort:
         """The same patients, with no count left out but those of branches below the floor."""
         return replace(self, branch_floor=branch_floor, guard=Guard(), support=support)
@@ -73,6 +175,17 @@ class Cohort:
         """Whether the cohort is the whole table, so that columns need no indexing."""
         return len(self.rows) == len(self.view.records)
 
+    def find_size(self, name: str) -> float | None:
+        """The median of a number, as the edge of the public grid below it; None of fewer than FEW_KNOWN, where it is
+        beyond the grid, and where the unit would not show in it."""
+        placed = self.view.place_on_grid(name, is_date=False)
+        return placed.find_size(None if self.everyone else self.rows, least=FEW_KNOWN)
+
+    @property
+    def digest(self) -> bytes:
+        """Of who the patients are, by their rows in the hospital's own table."""
+        return hashlib.sha256(np.ascontiguousarray(self.population.rows, dtype=np.int64).tobytes()).digest()
+
     def take(self, chosen: NDArray[np.intp]) -> Cohort:
         """Some of the patients, by their places in the cohort."""
         rows = self.rows[chosen]
@@ -88,7 +201,9 @@ class View:
     """A site's records as the outside may know them: `patients` are those who are left, by their rows in the
     hospital's table, and `hidden` says which columns are left out and why (never sent). `by` is the column of patients'
     ids, if there is one. `division_key`, or what makes it where it is needed, decides who is held out (held_out.py).
-    `parts` are what is held of the same patients beside the table, `shelf` what was worked out of them and is kept."""
+    `parts` are what is held of the same patients beside the table, `cache` what was worked out of them and is kept.
+    `site` is the hospital's name. `owners` says whose each row is where a patient may have several, of which `most` are
+    read (None: all)."""
 
     def __init__(
         self,
@@ -101,16 +216,21 @@ class View:
         by_itself: frozenset[str] | None = None,
         constrained: Constrained | None = None,
         parts: Mapping[str, Records | PatientPart] = NO_PARTS,
-        shelf: Shelf | None = None,
+        cache: SiteCache | None = None,
         rows_are_patients: bool = True,
+        site: str = "",
+        owners: Owners | None = None,
+        most: int | None = None,
     ) -> None:
+        self.site = site
         self._rows_are_patients = rows_are_patients
-        self.shelf = shelf or Shelf()
+        self.cache = cache or SiteCache()
         self.parts = {name: part for name, part in parts.items() if not isinstance(part, Records)}
         self._by_itself, self._policy, self._by = by_itself is not None, policy, by
         # A view that is nobody's divides its patients in a way that nobody else can know either.
         self._division_key = draw_bytes(32) if division_key is None else division_key
         # By what was stated, in the table as it was read: a rule may have changed a column since.
+        self._has_header = records.has_header
         self._own_labels = frozenset(name for name in records.names if records[name].by_itself)
         self._looked_at: set[str] = set()  # by rules of the policy, to decide about patients
         left = self._constrain(records, policy, secret) if constrained is None else constrained
@@ -122,7 +242,7 @@ class View:
             looked_at = [column] if same else [records[name], column]
             found = not self._by_itself and any(identifies(name, one, policy) for one in looked_at)
             if found or name == by or name in policy.identifiers:
-                self.hidden[name] = "identifies patients"
+                self.hidden[name] = IDENTIFYING
         self.hidden |= dict.fromkeys(policy.withhold, "withheld by policy")
         visible = {name: column for name, column in left.columns.items() if name not in self.hidden}
         if not visible:
@@ -134,17 +254,27 @@ class View:
             raise DoesNotFit(NOTHING_STATED)
         self.records = Records(stated)
         self.patients = left.rows
+        self.owners = None if owners is None else owners.take(left.rows)
+        self._owners, self._most = owners, most
+        self._alone: dict[int, View] = {}
         self._branch_floor = policy.branch_floor
         self._guard = Guard(policy.minimum_cell, policy.dominance)
         self._lock = threading.Lock()
         self._selections: OrderedDict[tuple[str, str], tuple[NDArray[np.int32], Population]] = OrderedDict()
         self._labelled: dict[str, Coded] = {}
         self._binned: dict[tuple[str, tuple[float, ...]], NDArray[np.unsignedinteger]] = {}
+        self._gridded: dict[str, GridCodes] = {}
 
     @property
     def idle(self) -> tuple[str, ...]:
         """The graphs of the policy that concern no patient (never sent)."""
         return self._constrained.idle
+
+    @property
+    def identifying(self) -> set[str]:
+        """The columns that are left out since they identify patients, but for those that the hospital names itself."""
+        stated = {self._by, *self._policy.identifiers, *self._policy.withhold}
+        return {name for name, why in self.hidden.items() if why == IDENTIFYING} - stated
 
     @property
     def named(self) -> frozenset[str]:
@@ -153,14 +283,41 @@ class View:
         return frozenset(self._constrained.columns) - apart
 
     @property
+    def policy_columns(self) -> Records:
+        """The columns that there are for a private study, also where this view leaves out more: whom a study holds out
+        follows from these, so that it is the same patients under every release."""
+        names = self.named if self._has_header else self.named & self._own_labels
+        if self._by_itself or not names or names == frozenset(self.records.names):
+            return self.records
+        return Records({name: column for name, column in self._constrained.columns.items() if name in names})
+
+    @property
+    def minimum_patients(self) -> int:
+        """No part of fewer patients is told apart."""
+        return self._policy.minimum_patients
+
+    @property
     def division_key(self) -> bytes:
         return self._division_key if isinstance(self._division_key, bytes) else self._division_key()
 
-    @cached_property
+    @property
     def each_by_itself(self) -> View:
+        """The same for private questions, with one row of each patient."""
+        return self.read_alone(1)
+
+    def read_alone(self, encounters: int) -> View:
+        """The same for private questions, with so many rows of each patient at most."""
+        most = 1 if self.owners is None else encounters
+        with self._lock:
+            if most not in self._alone:
+                self._alone[most] = self._read_alone(most)
+            return self._alone[most]
+
+    def _read_alone(self, most: int) -> View:
         """The same for private questions, where nothing but the noise may depend on a patient: which columns there are
-        is what policy says, not what the columns hold, each cell is read by itself (cells.py), and a column that was
-        guessed from all of its cells is refused, by DoesNotFit."""
+        is what policy says, not what the columns hold, and each cell is read by itself (query.py), also of a column
+        whose kind was guessed from all of them. Of a table without a header, where one row may add a column, those
+        that are not stated are refused, by DoesNotFit."""
         left = self._constrained
         if not self._rows_are_patients:
             raise DoesNotFit(ROWS_UNSTATED)
@@ -171,11 +328,18 @@ class View:
             self._policy,
             by=self._by,
             division_key=self._division_key,
-            by_itself=self._own_labels,
+            by_itself=frozenset(left.columns) if self._has_header else self._own_labels,
             constrained=left,
             parts=self.parts,
-            shelf=self.shelf,
+            cache=self.cache,
+            site=self.site,
+            owners=self._owners,
+            most=most,
         )
+
+    def require(self, names: Iterable[str]) -> None:
+        """DoesNotFit where a private question about one of these columns would be refused; no patient decides that."""
+        self._refuse_guessed(*sorted(names))
 
     def find_part(self, name: str) -> PatientPart:
         """Find what is held of all patients beside the table; DoesNotFit if a private question needs it stated."""
@@ -210,6 +374,8 @@ class View:
             if target:  # what is not in the table needs none
                 mask = mask & present(self.records, target)
             rows = np.flatnonzero(mask).astype(np.int32)
+            if self.owners is not None and self._most is not None:
+                rows = rows[_are_last(self.owners.codes[rows], self._most)]
             found = rows, Population(self.patients[rows])
             with self._lock:
                 self._selections[key] = found
@@ -223,18 +389,34 @@ class View:
         with self._lock:
             codes = self._binned.get(key)
         if codes is None:
-            codes = bin_codes(self.measured(name), edges)
+            with self._lock:
+                placed = self._gridded.get(name)
+            merged = None if placed is None else placed.merge(edges)
+            codes = bin_codes(self.measured(name), edges) if merged is None else merged
             with self._lock:
                 if len(self._binned) > 4 * len(self.records.names):
                     self._binned.clear()
                 self._binned[key] = codes
         return codes
 
+    def place_on_grid(self, name: str, *, is_date: bool) -> GridCodes:
+        """A numeric column, or one of dates, between all edges of the public grid."""
+        with self._lock:
+            placed = self._gridded.get(name)
+        if placed is None or placed.is_date != is_date:
+            placed = GridCodes.place(self.measured(name), is_date=is_date)
+            with self._lock:
+                self._gridded[name] = placed
+        return placed
+
     def measured(self, name: str) -> NDArray[np.float64]:
-        """A column as numbers, NaN where missing; DoesNotFit if it holds text, which is missing where each cell is
-        read by itself."""
+        """A column as numbers, NaN where missing; DoesNotFit if it holds text. Where each cell is read by itself, that
+        is missing, and a date is its day."""
         self._refuse_guessed(name)
-        return read_as_numbers(self.records[name]) if self._by_itself else numbers(self.records, name)
+        column = self.records[name]
+        if not self._by_itself:
+            return numbers(self.records, name)
+        return column.numbers if isinstance(column, Numbers) else _read_days(column, measure_or_day)
 
     def reread(self, name: str) -> None:
         """At a site a value is its own label, as the table was read, and nothing else."""
@@ -262,7 +444,7 @@ class View:
         """Refuse in the same words whether a column is guessed or not there: rows may decide even that."""
         for name in names:
             if self._by_itself and name and name not in self.records:
-                raise DoesNotFit(say_unstated(name))
+                raise DoesNotFit(_say_unknown(name))
 
 
 NOTHING_STATED = (
@@ -287,12 +469,23 @@ SERIES_UNSTATED = (
 )
 
 
-def say_unstated(name: str) -> str:
+def _say_unknown(name: str) -> str:
+    """In the same words for a table whose rows may decide which columns there are, so that they do not tell."""
     return (
-        f"there is no column {name!r} that is stated at this hospital, so that one patient could change how it is read "
-        f'for others, and no private question about it is answered; state it there, {name} = "code" or '
-        f'{name} = "number", under [schema] of the study file or by schema= of Records.read'
+        f"there is no column {name!r} at this hospital that a private question may read; where its table has no "
+        f'header, state the column there, {name} = "code" or {name} = "number", under [schema] of the study '
+        "file or by schema= of Records.read"
     )
+
+
+def _are_last(owners: NDArray[np.intp], most: int) -> NDArray[np.bool_]:
+    """For each row whether it is among the last so many of its patient."""
+    order = np.argsort(owners, kind="stable")  # the rows of a patient together, in their order
+    together = owners[order]
+    from_the_end = np.searchsorted(together, together, side="right") - np.arange(len(together))
+    last = np.zeros(len(owners), dtype=np.bool_)
+    last[order] = from_the_end <= most
+    return last
 
 
 def identifies(name: str, column: Column, policy: Policy) -> bool:
@@ -301,16 +494,14 @@ def identifies(name: str, column: Column, policy: Policy) -> bool:
         return True
     if name in policy.allow:
         return False
-    if isinstance(column, Numbers):
-        known = column.numbers[~np.isnan(column.numbers)]
-        whole = known.size and bool(np.all(known == np.floor(known)))
-        distinct = len(np.unique(known)) if whole and known.size >= IDENTIFIER_NUMBERS else 0
-        return distinct >= IDENTIFIER_NUMBERS and distinct >= IDENTIFIER_SHARE * known.size
-    least = IDENTIFIER_NUMBERS if column.numeric else IDENTIFIER_VALUES
-    if len(column.values) < least:
+    if isinstance(column, Coded) and len(column.values) < IDENTIFIER_VALUES:
         return False
-    distinct = int(np.count_nonzero(np.bincount(column.codes, minlength=1)[1:]))
-    return distinct >= least and distinct >= IDENTIFIER_SHARE * int(np.count_nonzero(column.codes))
+    if isinstance(column, Numbers) or column.numeric or holds_measurements(column):
+        if isinstance(column, Coded) and len(column.values) < LEAST_NUMBERS:
+            return False
+        measured = read_as_numbers(column)
+        return numbers_patients(name, measured[np.isfinite(measured)])
+    return near_unique(column)
 
 
 def near_unique(column: Coded) -> bool:
@@ -334,19 +525,44 @@ def numbers(records: Records, name: str) -> NDArray[np.float64]:
     column = records[name]
     if isinstance(column, Numbers):
         return column.numbers
+    if holds_dates(column):
+        assert isinstance(column, Coded)
+        return _read_days(column, read_day)
+    if holds_measurements(column):
+        return read_as_numbers(column)
     if not isinstance(column, Coded) or not all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in column.values
     ):
-        raise DoesNotFit(
-            f"attribute {name!r} holds text, so bins do not apply to it; mend the column, or give no bins for it "
-            "(where the text stands for missing, or has a decimal comma, the hospital's map says so)"
-        )
+        raise DoesNotFit(say_text(name))
     sizes: NDArray[np.float64] = np.array([np.nan, *column.values], dtype=np.float64)
     return np.take(sizes, column.codes)
 
 
-def bin_codes(values: NDArray[np.float64], edges: tuple[float, ...]) -> NDArray[np.unsignedinteger]:
-    """Codes of numbers between public edges: 0 missing, i where edges[i-2] <= value < edges[i-1]."""
-    codes = np.searchsorted(np.asarray(edges, dtype=np.float64), values, side="right") + 1
-    codes[np.isnan(values)] = 0
-    return codes.astype(np.min_scalar_type(len(edges) + 1))
+def _read_days(column: Coded, read: Callable[[Value], float]) -> NDArray[np.float64]:
+    days: NDArray[np.float64] = np.array([np.nan, *map(read, column.values)], dtype=np.float64)
+    return np.take(days, column.codes)
+
+
+def say_text(name: str) -> str:
+    return (
+        f"attribute {name!r} holds text, so bins do not apply to it; fix the column, or give no bins for it (where "
+        "the text stands for missing, or has a decimal comma, the hospital's map says so)"
+    )
+
+
+def holds_measurements(column: Column) -> bool:
+    """Whether these are numbers with a text or two among them, such as `?` for missing, that nobody stated: measured
+    values, of which each would otherwise be a category of its own."""
+    if isinstance(column, Numbers) or column.by_itself or len(column.values) <= MOST_INTEGER_VALUES:
+        return False
+    return 1 <= sum(math.isnan(measure(value)) for value in column.values) <= ODD_TEXTS
+
+
+def holds_dates(column: Column) -> bool:
+    """Whether all values of a column are dates, which nobody stated to be codes."""
+    return (
+        isinstance(column, Coded)
+        and not column.stated
+        and bool(column.values)
+        and not any(math.isnan(read_day(value)) for value in column.values)
+    )

@@ -9,24 +9,30 @@ total alone.
 Sensitivity: a patient is in one group at most and has one cell of each counted attribute, so that one more or less
 moves each counted attribute's table by 1 in one cell, and the totals by 1. So it must stay: whoever has a class that is
 not named is left out (a refusal would tell), and nothing comes from the records but the counts.
+
+The kernels add up (value, key) for every row in one pass over the columns, a key being a node and a class. They are
+compiled by numba, release the GIL and work on column-major codes. All nodes of a level are counted in the same pass,
+so a level costs one read of the table whatever the number of nodes; four columns share a pass, so that the keys are
+read once for the four.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.compiling import compiled
 from concilium.errors import MessageError
-from concilium.protocol.attributes import Attribute
+from concilium.protocol.attributes import Attribute, Workload, estimate_columns
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.counting import count
 from concilium.protocol.disclosure import Family, Guard, withhold
-from concilium.protocol.held_out import Part
+from concilium.protocol.held_out import Part, Sample
 from concilium.protocol.questions import (
     LOCAL,
     MOST_NUMBERS,
@@ -36,21 +42,116 @@ from concilium.protocol.questions import (
     Sensitivity,
     Summed,
 )
-from concilium.protocol.routing import STAYS
-from concilium.protocol.sample import Sample
-from concilium.protocol.site_columns import AskedColumns, find_columns
 from concilium.protocol.splits import (
+    STAYS,
+    AskedColumns,
     SiteColumn,
     Split,
     check_tree,
     distinct,
     estimate_tables,
+    find_columns,
     has_alternatives,
 )
-from concilium.protocol.work import Workload, estimate_columns
 
 if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
+
+Codes = NDArray[np.unsignedinteger]
+Table = NDArray[np.uint32]
+
+TOGETHER = 4
+# Above this share of the table's rows, reading all of them in order beats picking the rows out.
+DENSE = 0.4
+# Up to so many cells to read, a few calls of numpy over all columns at once beat a call of a kernel for each four.
+FEW_CELLS = 1 << 12
+
+
+def _count(
+    columns: Sequence[Codes],
+    sizes: Sequence[int],
+    rows: NDArray[np.int32],
+    keys: Codes,
+    width: int,
+    *,
+    repeated: bool = False,
+) -> Table:
+    """How many of the rows have which code and which key: a table [code, key] of each column, one below the other.
+
+    `keys` belongs to `rows` and is below `width`; `sizes` says how many codes a column has. Rows are in order, or
+    `repeated`: then a row may come several times, each time with another key.
+    """
+    if not columns:
+        return np.zeros((0, width), dtype=np.uint32)
+    everyone = len(columns[0])
+    if len(columns) * max(len(rows), everyone) <= FEW_CELLS:
+        return _count_few(columns, sizes, rows, keys, width)
+    if repeated or len(rows) < DENSE * everyone:
+        return _fill(columns, sizes, rows, keys, width)
+    if len(rows) == everyone:
+        return _fill(columns, sizes, None, keys, width)
+    all_keys = np.full(everyone, width, dtype=np.min_scalar_type(width))
+    all_keys[rows] = keys
+    return _fill(columns, sizes, None, all_keys, width + 1)[:, :width]
+
+
+def _count_few(
+    columns: Sequence[Codes], sizes: Sequence[int], rows: NDArray[np.int32], keys: Codes, width: int
+) -> Table:
+    ends = list(accumulate(sizes, initial=0))
+    codes = np.concatenate(columns).reshape(len(columns), -1).take(rows, axis=1)
+    places = (codes + np.array(ends[:-1], dtype=np.int64)[:, None]) * width + keys
+    counts = np.bincount(places.reshape(-1), minlength=ends[-1] * width)
+    return counts.astype(np.uint32).reshape(-1, width)
+
+
+def _fill(
+    columns: Sequence[Codes], sizes: Sequence[int], rows: NDArray[np.int32] | None, keys: Codes, width: int
+) -> Table:
+    """The tables over the given rows, or over all rows in order where None."""
+    ends = list(accumulate((size * width for size in sizes), initial=0))
+    block = np.zeros(ends[-1], dtype=np.uint32)
+    tables = [block[start:end] for start, end in pairwise(ends)]
+    by_size: dict[int, list[int]] = {}  # which is their type, since codes are unsigned
+    for index, column in enumerate(columns):
+        by_size.setdefault(column.itemsize, []).append(index)
+    for indices in by_size.values():
+        for start in range(0, len(indices), TOGETHER):
+            group = indices[start : start + TOGETHER]
+            codes = tuple([columns[index] for index in group])
+            into = tuple([tables[index] for index in group])
+            if len(group) == TOGETHER:
+                _add_four(codes, rows, keys, width, into)
+            else:
+                for one, table in zip(codes, into, strict=True):
+                    _add(one, rows, keys, width, table)
+    return block.reshape(-1, width)
+
+
+# Without rows the compiler leaves the look-up of a row out.
+@compiled(boundscheck=False)
+def _add(codes: Codes, rows: NDArray[np.int32] | None, keys: Codes, width: int, table: Table) -> None:
+    step = np.uint32(width)
+    for index in range(len(keys)):
+        row = index if rows is None else rows[index]
+        table[np.uint32(codes[row]) * step + np.uint32(keys[index])] += 1
+
+
+@compiled(boundscheck=False)
+def _add_four(
+    codes: tuple[Codes, ...], rows: NDArray[np.int32] | None, keys: Codes, width: int, into: tuple[Table, ...]
+) -> None:
+    a, b, c, d = codes
+    table_a, table_b, table_c, table_d = into
+    step = np.uint32(width)
+    for index in range(len(keys)):
+        row = index if rows is None else rows[index]
+        key = np.uint32(keys[index])
+        table_a[np.uint32(a[row]) * step + key] += 1
+        table_b[np.uint32(b[row]) * step + key] += 1
+        table_c[np.uint32(c[row]) * step + key] += 1
+        table_d[np.uint32(d[row]) * step + key] += 1
+
 
 MOST_TREES = 256
 MOST_CLASSES = 1000
@@ -155,25 +256,44 @@ class AskCounts(Summed, frozen=True, kw_only=True):
         return work if self.sample is None else work + self.sample.estimate(patients)
 
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
-        return self._open(cohort).count()
+        return self._count_on_grid(cohort) if self._is_on_grid else self._open(cohort).count()
+
+    @property
+    def _is_on_grid(self) -> bool:
+        """Whether it asks for histograms on the public grid, of everybody."""
+        plain = (self.classes, self.sample, self.tree) == (None, None, [])
+        return plain and bool(self.attributes) and all(a.grid and a.missing for a in self.attributes)
+
+    def _count_on_grid(self, cohort: Cohort) -> NDArray[np.integer]:
+        """The same as by codes of their own: columns are placed on the grid once, for all questions about it."""
+        rows = None if cohort.everyone else cohort.rows
+        counted = [self.attributes[index] for index in self.counting]
+        placed = [cohort.view.place_on_grid(one.name, is_date=one.date) for one in counted]
+        counts = [
+            one.count(a.grid, rows) for one, a in zip(placed, counted, strict=True) if a.grid is not None
+        ]
+        totals = [np.array([len(cohort)])] if self.totals else []
+        return np.concatenate([*totals, *counts])[None, :, None]
 
     def suppress(self, words: NDArray[np.integer], cohort: Cohort) -> None:
         if not self.attributes:
+            if self.classes is not None and cohort.guard.withholds_classes(words.reshape(-1)):
+                words[:] = 0
             return
         if cohort.branch_floor and self.totals and self.classes is not None:
             words[words[:, 0, :].sum(axis=1) < cohort.branch_floor] = 0
         if cohort.guard.on:
             self._open(cohort).suppress(words, cohort.guard)
 
-    def _open(self, cohort: Cohort) -> SiteTables:
+    def _open(self, cohort: Cohort) -> _SiteTables:
         columns = find_columns(cohort.view, self.attributes)
         target = None if self.classes is None else columns.find_target(self.classes, cohort.view)
         chosen = cohort if self.sample is None else self.sample.choose(cohort, self.query, self.target)
-        return SiteTables(chosen, columns, target, self)
+        return _SiteTables(chosen, columns, target, self)
 
 
 @dataclass(frozen=True)
-class SiteTables:
+class _SiteTables:
     """What a question counts at a site: of these patients, by columns and `target` (the cell of each class)."""
 
     cohort: Cohort
@@ -187,7 +307,7 @@ class SiteTables:
         rows, keys = self._find_keys({node: place for place, node in enumerate(nodes)})
         width = len(nodes) * question.columns
         folded = [self.columns.folded[index] for index in question.counting]
-        tables = count(
+        tables = _count(
             [codes for codes, _ in folded],
             [len(cells) for _, cells in folded],
             rows,
@@ -221,7 +341,7 @@ class SiteTables:
         if width * sum(sizes) > MOST_NUMBERS:
             raise MessageError("the tree has become too large for this site to look for small cells in it")
         rows, keys = self._find_keys(place | ends)
-        everywhere = count([codes for codes, _ in self.columns.columns], sizes, rows, keys, width)
+        everywhere = _count([codes for codes, _ in self.columns.columns], sizes, rows, keys, width)
         tables = [
             table.reshape(-1, nodes, classes).transpose(1, 0, 2).copy()
             for table in np.split(everywhere, np.cumsum(sizes)[:-1])
@@ -245,7 +365,7 @@ class SiteTables:
         if not tree:
             rows, node = everyone, np.zeros(len(everyone), dtype=np.int64)
         elif has_alternatives(tree):
-            resting = route_alternatives(everyone, tree, self.columns.folded)
+            resting = _route_alternatives(everyone, tree, self.columns.folded)
             rows = np.concatenate([resting[end] for end in asked])
             node = np.repeat(list(asked.values()), [len(resting[end]) for end in asked])
         elif len(self.cohort.view.records) <= FEW_ROWS and (most := self._count_nodes(asked)) <= FEW_NODES:
@@ -277,7 +397,7 @@ class SiteTables:
         return 1 + max(max(asked), *(max([split.node, *split.children]) for split in self.question.tree))
 
 
-def route_alternatives(
+def _route_alternatives(
     rows: NDArray[np.int32], tree: Sequence[Split], columns: Sequence[SiteColumn]
 ) -> dict[int, NDArray[np.int32]]:
     """Rows by leaf, where patients go down every split of a node that has several; MessageError where that is more

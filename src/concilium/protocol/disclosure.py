@@ -24,10 +24,10 @@ from pyroaring import BitMap
 
 from concilium.ledger.ledger import Ledger
 from concilium.ledger.memory import PatientMemory
-from concilium.protocol.lasting_numbers import LastingNumbers
-from concilium.protocol.patient_states import (
+from concilium.protocol.patient_identity import (
     Aspect,
     Marks,
+    PatientIdentity,
     PatientStates,
     find_added,
     find_changed,
@@ -125,20 +125,19 @@ class Populations:
 
     Claim. Protected: patients in small groups, from whoever subtracts one plain answer of the site from another, also
     where the table was reordered, read under another schema, bound anew or changed in between: populations are compared
-    by lasting numbers of patients (lasting_numbers.py), and a patient whom an earlier answer was about and the table
+    by patient identity (patient_identity.py), and a patient whom an earlier answer was about and the table
     does not hold any more counts as one by whom the two differ. So does, on both sides, one of whom the hospital says
     something else than before: answers before and after tell apart what was corrected. Without a column of ids that
     follows from the numbers, for the columns that the table had when its first patient was remembered (a correction in
     one that came later is not seen); with one, what is held of each patient is remembered for every state of the tables
-    that an answer was given in, and compared (patient_states.py says over what, and what is not seen). Not protected:
+    that an answer was given in, and compared (patient_identity.py says over what, and what is not seen). Not protected:
     who is among as many patients or more who were added, corrected or taken out together.
     """
 
     def __init__(self, ledger: Ledger, patients: Patients, least: int, view: View | None = None) -> None:
         self._ledger, self._least = ledger, least
-        self._numbers = LastingNumbers(ledger, patients)
+        self._numbers = PatientIdentity(ledger, patients)
         self._states = None if view is None else PatientStates(patients, view)
-        self._adopt(patients)
 
     def admit(self, population: Population) -> bool:
         """Remember a population; False if it, or its difference to an earlier one either way, is of 1 to k - 1 people.
@@ -146,11 +145,11 @@ class Populations:
         Called inside the transaction in which a study begins: it is remembered if and only if that stands. Nothing is
         kept here of what was compared, for the transaction may be undone.
         """
-        if 0 < len(population) < self._least:
-            return False
         memory = self._ledger.recall_patients() or self._ledger.begin_patients(self._numbers.columns)
         numbers = self._numbers.find(memory)
         patients = BitMap(array("I", numbers[population.rows].tobytes()))
+        if 0 < len(patients) < self._least:
+            return False
         content = patients.serialize()
         own = hashlib.sha256(content).digest()
         corrected = self._find_corrected(memory, numbers)
@@ -171,7 +170,7 @@ class Populations:
         memory = self._ledger.recall_patients()
         if memory is None or memory.columns is not None or self._states is None:
             return 0, 0, 0
-        with self._ledger.remembering():
+        with self._ledger.writing():
             numbers = self._numbers.find(memory)
         total = BitMap(), BitMap(), BitMap()
         told: set[str] = set()
@@ -271,17 +270,3 @@ class Populations:
 
     def _differ_safely(self, asked: BitMap, before: BitMap, common: int) -> bool:
         return not any(0 < len(one) - common < self._least for one in (asked, before))
-
-    def _adopt(self, patients: Patients) -> None:
-        """Remember in a lasting way what an earlier version remembered by the rows of this same table."""
-        if not self._ledger.populations_by_row():
-            return
-        former = patients.former_digest
-        with self._ledger.remembering():
-            memory = self._ledger.recall_patients() or self._ledger.begin_patients(self._numbers.columns)
-            for records, rows in self._ledger.populations_by_row():
-                if records == former:
-                    before = BitMap(self._numbers.find(memory)[list(BitMap.deserialize(rows))])
-                    content = before.serialize()
-                    self._ledger.remember_population(hashlib.sha256(content).digest(), content)
-            self._ledger.drop_by_row(former)

@@ -6,23 +6,30 @@ A method opens a `Run` (run.py) and asks its questions through that.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from concilium.errors import HouseError, MaskError, StudyError
+from concilium.ledger.chain import Head
 from concilium.privacy.identity import Identity
 from concilium.protocol.card import Card
-from concilium.protocol.conversation import B, Conversation, Learned, Partners
+from concilium.protocol.held_out import SIMULATION_KEY
 from concilium.protocol.journal import open_for_owner
-from concilium.protocol.messages import LedgerHead
+from concilium.protocol.messages import Answering, Transport
+from concilium.protocol.questions import B, Conversation, Learned, Partners
 from concilium.protocol.run import Run, SitesChanged
-from concilium.protocol.terms import MOST_DAYS, MOST_PURPOSE, Draft
-from concilium.protocol.transport import Answering, Transport
+from concilium.protocol.site import Site
+from concilium.protocol.terms import MOST_DAYS, MOST_ENCOUNTERS, MOST_PURPOSE, Draft
 from concilium.records.dictionary import Dictionary
+from concilium.records.patients import Patients
+from concilium.records.sources import is_frame
+from concilium.records.table import Records
 from concilium.registry import load
 
 # Where the transport of sites of this process is: what reaches sites elsewhere builds on the protocol.
@@ -33,7 +40,7 @@ class KnownSite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a house remembers of a site."""
 
     identity: str
-    head: LedgerHead
+    head: Head
 
 
 class House:
@@ -54,6 +61,10 @@ class House:
     check_tables  its studies ask hospitals whether their tables fit it: those whose policy tells that (`tell_fit`) say
               so, or which columns do not, and the cards name them
     days      its studies end after so many days
+    total     what its next study and those after it may cost a patient together: hospitals without room for that refuse
+              before they are asked anything
+    encounters  how many rows of each patient count at most in private studies, where a row is an encounter:
+              the price is that of all of them, so that noise is as many times as large
     patience  seconds to wait where a person of a hospital must agree first
     """
 
@@ -62,7 +73,7 @@ class House:
         sites: Sequence[Answering] = (),
         *,
         transport: Transport | None = None,
-        timeout: float = 60.0,
+        timeout: float = 180.0,
         on_loss: Literal["continue", "stop"] = "continue",
         journal: str | Path | None = None,
         memory: str | Path | None = None,
@@ -74,6 +85,8 @@ class House:
         days: int = 30,
         patience: float = 0.0,
         revoked: Sequence[str] = (),
+        total: Fraction | None = None,
+        encounters: int = 1,
     ) -> None:
         if transport is None:
             by_name: dict[str, Answering] = {}
@@ -92,6 +105,10 @@ class House:
             raise StudyError(f"timeout must be a number of seconds above 0; got {timeout!r}")
         if not isinstance(days, int) or not 1 <= days <= MOST_DAYS:
             raise StudyError(f"days must be a whole number from 1 to {MOST_DAYS}; got {days!r}")
+        if not isinstance(encounters, int) or not 1 <= encounters <= MOST_ENCOUNTERS:
+            raise StudyError(
+                f"encounters must be a whole number from 1 to {MOST_ENCOUNTERS}; got {encounters!r}"
+            )
         if not isinstance(patience, int | float) or not patience >= 0:
             raise StudyError(f"patience must be a number of seconds from 0; got {patience!r}")
         if not isinstance(purpose, str) or len(purpose) > MOST_PURPOSE or not purpose.isprintable():
@@ -103,7 +120,7 @@ class House:
         self._identity = identity
         self.dictionary = Dictionary() if dictionary is None else dictionary
         self.purpose, self.days, self.patience = purpose, days, patience
-        self.check_tables = check_tables
+        self.check_tables, self.total, self.encounters = check_tables, total, encounters
         self.revoked = tuple(revoked)  # fingerprints of sites' identities that are never believed again
         self.transport = transport
         self.timeout = timeout
@@ -112,19 +129,26 @@ class House:
         self.on_round = on_round
         # The last ledger head each site told (echoed to it, so that a rolled-back ledger is noticed), and the
         # identity it first signed with (no other is believed later).
-        self.heads: dict[str, LedgerHead] = {}
+        self.heads: dict[str, Head] = {}
         self.identities: dict[str, bytes] = {}
         self._memory = None if memory is None else Path(memory)
+        self._some: tuple[str, ...] | None = None
         self._recall()
 
     @classmethod
-    def of(cls, sites: House | Iterable[Answering]) -> House:
-        """A house as it is, or one of these sites."""
+    def of(cls, sites: House | Mapping[str, Any] | Iterable[Any]) -> House:
+        """A house as it is, or one of these sites: by name, or in a list; a table or a file is a site of its own."""
         if isinstance(sites, House):
             return sites
-        if not isinstance(sites, Iterable):
-            raise HouseError(f"fit takes a House, or a list of sites; got {type(sites).__name__}")
-        return cls(list(sites))
+        if isinstance(sites, str | bytes | Path) or is_frame(sites) or not isinstance(sites, Iterable):
+            raise HouseError(
+                "fit takes a House, a list of sites or of tables, or tables by the names of their sites, such as "
+                f'{{"north": "north.csv", "south": frame}}; got {type(sites).__name__}'
+            )
+        if isinstance(sites, Mapping):
+            return cls([_open_site(str(name), one) for name, one in sites.items()])
+        listed = list(sites)
+        return cls([_open_site(_name_site(one, place), one) for place, one in enumerate(listed, start=1)])
 
     @cached_property
     def identity(self) -> Identity:
@@ -183,7 +207,14 @@ class House:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.transport.names
+        return self.transport.names if self._some is None else self._some
+
+    def limit(self, names: Iterable[str], journal: str | Path | None) -> House:
+        """The same house for a further study of some of its sites, with a journal of its own."""
+        self.identity  # noqa: B018  one for all of them, also where it would follow from the journal
+        limited = copy(self)
+        limited._some, limited.journal, limited.total = tuple(names), journal, None
+        return limited
 
     def open(self, draft: Draft) -> Run:
         """A run of a study over all sites of this house."""
@@ -195,7 +226,22 @@ class House:
             while True:
                 try:
                     learned = run.converse(begin(run))
+                    run.begin()  # a study that asked nothing was agreed to all the same
                 except SitesChanged:
                     continue  # sites only ever get fewer, so this ends
-                run.begin()  # a study that asked nothing was agreed to all the same
+                except HouseError as error:
+                    raise run.say_spent(error) from None
                 return learned.body, run.finish(learned.patients, learned.warnings, learned.decision)
+
+
+def _open_site(name: str, one: Any) -> Answering:
+    """A site as it is, or one of this table: a data frame, records, patients, or a file. That is a simulation, which
+    holds out the same patients each time."""
+    if isinstance(one, str | Path) or is_frame(one):
+        one = Records.read(one)
+    return Site(name, one, division_key=SIMULATION_KEY) if isinstance(one, Records | Patients) else one
+
+
+def _name_site(one: Any, place: int) -> str:
+    """What a site of a list is called: after its file, or by its place."""
+    return Path(one).stem if isinstance(one, str | Path) else f"site {place}"

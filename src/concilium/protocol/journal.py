@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from concilium.errors import HouseError
+from concilium.errors import HouseError, RunStopped
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS run (id TEXT NOT NULL, fingerprint TEXT NOT NULL);
@@ -45,9 +46,22 @@ class Journal:
             reason = getattr(error, "strerror", None) or error
             raise HouseError(f"{path}: cannot be used as a journal ({reason})") from None
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """RunStopped where the disk is full: what was kept before stays, and hospitals answer again at no cost."""
+        with self._lock:
+            try:
+                yield
+            except sqlite3.Error as error:
+                with suppress(sqlite3.Error):
+                    self._database.rollback()
+                raise RunStopped(
+                    f"{self._path}: the journal cannot be written ({error}); make room"
+                ) from None
+
     def begin(self, run: str, fingerprint: str) -> str:
         """The id of the run under way in this journal, or `run` entered as a new one."""
-        with self._lock:
+        with self._writing():
             row = self._database.execute("SELECT id, fingerprint FROM run").fetchone()
             if row is None:
                 self._database.execute("INSERT INTO run VALUES (?, ?)", (run, fingerprint))
@@ -73,14 +87,14 @@ class Journal:
             (question, reply, None) if isinstance(reply, bytes) else (question, None, reply)
             for question, reply in replies.items()
         ]
-        with self._lock:
+        with self._writing():
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany("INSERT OR REPLACE INTO replies VALUES (?, ?, ?)", rows)
             self._database.execute("COMMIT")
 
     def note(self, name: str, value: bytes) -> bytes:
         """What was noted under this name at first, which is `value` if nothing was."""
-        with self._lock:
+        with self._writing():
             self._database.execute("INSERT OR IGNORE INTO notes VALUES (?, ?)", (name, value))
             row = self._database.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
         return bytes(row[0])

@@ -1,6 +1,10 @@
 """The steps that set up and open masked rounds, and a site's memberships in masked studies.
 
 The masked release (releases/masked.py) says when they are taken, protocol/membership.py what a site checks on the way.
+
+The house's side (`MaskedStudy`) has the keys, and two exchanges for every sum. It sees each site's vector only under
+masks; what it can compute from all it holds is the one sum per question (privacy/masks.py says under which
+assumptions). Participants are fixed by the terms they agreed to.
 """
 
 from __future__ import annotations
@@ -8,30 +12,36 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from fractions import Fraction
 from functools import cached_property, partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MaskError
-from concilium.ledger.ledger import Head, Ledger
+from concilium.errors import HouseError, MaskError, MessageError
+from concilium.ledger.chain import Head
+from concilium.ledger.ledger import Ledger
 from concilium.ledger.mask_store import MOST_STUDIES, SqliteMaskStore, say_names
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, fingerprint, statement
 from concilium.privacy.manifest import Manifest, accept
-from concilium.privacy.masks import LINK_BYTES, WIRE, MaskedVector, Seed, Shown
-from concilium.privacy.study_keys import Roll, StudyKey, Witness
+from concilium.privacy.masks import LINK_BYTES, WIRE, MaskedRound, MaskedVector, Seed, Shown
+from concilium.privacy.shares import SMALLEST_VARIANCE, variance_within
+from concilium.privacy.study_keys import Roll, StudyKey, Witness, call_roll, verify_study_keys
 from concilium.protocol.membership import Membership
-from concilium.protocol.messages import Envelope, decode
-from concilium.protocol.questions import Reply, Step
+from concilium.protocol.messages import Envelope, decode, encode
+from concilium.protocol.questions import UNDER_MASKS, Reply, Step, Summed
+from concilium.protocol.sums import check_counts
+
+if TYPE_CHECKING:
+    from concilium.protocol.run import Run
 
 FORGET = (
     "Nothing is added up with it until it puts its newest ledger back, or accepts this one and each of the others "
     "takes note (concilium ledger forget-peer)"
 )
-
-UNDER_MASKS = frozenset({"masked", "private"})
 
 
 class Joined(Reply, frozen=True):
@@ -97,7 +107,7 @@ class Open(Step, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def content(self) -> bytes:
-        return write_content(self.kind_asked, hashlib.sha256(self.body).digest())
+        return _write_content(self.kind_asked, hashlib.sha256(self.body).digest())
 
 
 class End(Step, frozen=True, kw_only=True):
@@ -108,7 +118,7 @@ class End(Step, frozen=True, kw_only=True):
 
 
 class Memberships:
-    """The masked studies a site takes part in. `introduced` are peers that an embedded house vouched for."""
+    """The masked studies a site takes part in. `introduced` are peers whose identity an embedded house asserted."""
 
     def __init__(self, site: str, identity: Identity, policy: Policy, ledger: Ledger, records: str) -> None:
         self._site, self._identity, self._policy = site, identity, policy
@@ -228,16 +238,16 @@ class Memberships:
         membership = self.at(envelope.study)
         if not comparable and not self._policy.other_circles:
             self._check_circle(membership.manifest.names)
-        return membership.recall(write_content(envelope.kind, envelope.body_digest), comparable=comparable)
+        return membership.recall(_write_content(envelope.kind, envelope.body_digest), comparable=comparable)
 
     def cover(self, envelope: Envelope, words: NDArray[np.int64], comparable: bool) -> None:
         """Store a statistic under masks; called inside the transaction that enters the charge."""
-        content = write_content(envelope.kind, envelope.body_digest)
+        content = _write_content(envelope.kind, envelope.body_digest)
         self.at(envelope.study).keep(content, words.view(np.uint64), comparable=comparable)
 
     def name_charge(self, envelope: Envelope) -> str:
         """By what the charge for a statistic is known: its label, which is that of one vector."""
-        label = self.at(envelope.study).label(write_content(envelope.kind, envelope.body_digest))
+        label = self.at(envelope.study).label(_write_content(envelope.kind, envelope.body_digest))
         return f"mask {label.hex()}"
 
     def count_numbers(self, study: str, step: Open) -> int:
@@ -288,6 +298,68 @@ class Memberships:
                 )
 
 
-def write_content(kind: str, body_digest: bytes) -> bytes:
+def _write_content(kind: str, body_digest: bytes) -> bytes:
     """Everything that changes what a site computes: the same for all sites, or they would add up other things."""
     return statement("concilium/question@2", kind.encode(), body_digest)
+
+
+ASSERTED = (
+    "the house asserted who each site is, and nobody verified it: this is a simulation. Between real hospitals "
+    "each site pins the fingerprints of its peers in its own policy"
+)
+
+
+class MaskedStudy:
+    """Set up once per run (again after a restart: sites that were restarted become members anew)."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._manifest = run.begin().manifest
+        joined = run.gather(Join(), live=True)
+        keys = [decode(data, Joined).key for data in joined.values()]
+        verify_study_keys(self._manifest, keys)
+        rolls = call_roll(self._manifest, keys)
+        self._roll = rolls[self._manifest.names[0]].root
+        run.gather(Meet(), {site: encode(roll) for site, roll in rolls.items()}, live=True)
+
+    @property
+    def least_variance(self) -> Fraction:
+        """The least noise of a private sum: a share below what adds up to a Gaussian would be refused."""
+        return Fraction(SMALLEST_VARIANCE * (len(self._manifest.participants) - self._manifest.colluders))
+
+    @property
+    def noise_factor(self) -> Fraction:
+        """How much more noise a private sum has than was asked for: shares are as if the colluders added none."""
+        sites = len(self._manifest.participants)
+        return Fraction(sites, sites - self._manifest.colluders)
+
+    def variance(self, rho: Fraction, squared_sensitivity: Fraction | int) -> Fraction:
+        """The noise of a private sum that costs rho, or less where even the least noise is more than that."""
+        return max(variance_within(rho, squared_sensitivity), self.least_variance)
+
+    def add_up(self, question: Summed, release: str) -> NDArray[np.int64]:
+        """The sum over all participants of their answers to one question."""
+        opening = Open(kind_asked=question.kind, body=encode(question))
+        covered = self._run.gather(question)
+        vectors = [decode(answer, Covered).masked for answer in covered.values()]
+        round_ = MaskedRound(self._manifest, self._roll, opening.content)
+        commitments = round_.commitments(vectors)
+        shown = {site: encode(part) for site, part in round_.show(commitments).items()}
+        opened = self._run.gather(opening, shown, release=release)
+        total = round_.unmask(vectors, [decode(answer, Opened).seed for answer in opened.values()])
+        if total.size != question.numbers:
+            raise HouseError(
+                f"the sites added up {total.size} numbers where {question.numbers} were asked for"
+            )
+        sums = total.view(np.int64).reshape(question.shape)
+        try:
+            check_counts(sums, question)
+        except MessageError as error:
+            raise HouseError(f"the sites added up what cannot be: {error}") from None
+        return sums
+
+    def end(self) -> list[str]:
+        """Have every site forget its keys; what the card must say of how the masks were set up."""
+        with suppress(HouseError):
+            self._run.gather(End(), live=True)
+        return [ASSERTED] if self._run.asserted else []

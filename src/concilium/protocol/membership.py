@@ -13,7 +13,7 @@ keys, and later the hashes, which it checked stand in one list of all, of which 
 
 - Keys. The root of the list of keys is in the label, and the label in every stream and tag. Two honest neighbours who
   were shown different lists, in whatever entry, share no stream and take no tag from each other. Honest sites are
-  connected through honest neighbours (mask_graph.py): so either all have one list, or nobody can add anything up.
+  connected through honest neighbours (manifest.py): so either all have one list, or nobody can add anything up.
 - Answers. A house can make up the hash of a site that is no neighbour, and have a seed revealed before that site has
   answered. It gains nothing: what it opened still holds the streams that the site shares with its honest neighbours,
   theirs with their own, and so on to every honest site; there is no sum before each of these has answered this question
@@ -35,7 +35,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from concilium.errors import MaskError
 from concilium.ledger.mask_store import MaskedAnswer, SqliteMaskStore
 from concilium.privacy import randomness
-from concilium.privacy.hash_tree import find_root, hash_leaf
 from concilium.privacy.identity import Identity, statement
 from concilium.privacy.manifest import KEY_BYTES, Manifest, accept
 from concilium.privacy.masks import (
@@ -55,15 +54,24 @@ from concilium.privacy.masks import (
     is_from,
     make_label,
 )
-from concilium.privacy.study_keys import Roll, StudyKey, Witness, agree, sign_study_key, verify_study_keys
+from concilium.privacy.study_keys import (
+    Roll,
+    StudyKey,
+    Witness,
+    agree,
+    find_root,
+    hash_leaf,
+    sign_study_key,
+    verify_study_keys,
+)
 
 
-def hash_content(content: bytes) -> bytes:
+def _hash_content(content: bytes) -> bytes:
     """What a site keeps of a question, to know it again."""
     return hashlib.sha256(statement("concilium/content@1", content)).digest()
 
 
-def hash_key(key: bytes) -> bytes:
+def _hash_key(key: bytes) -> bytes:
     """What a membership keeps of its private key, to know it again."""
     return hashlib.sha256(statement("concilium/own-key@1", key)).digest()
 
@@ -139,7 +147,7 @@ class Membership:
         looked at when it is."""
         with self._store.reading():
             self._read_key()
-            return self._store.measure(self._study, hash_content(content))
+            return self._store.measure(self._study, _hash_content(content))
 
     def mask(self, content: bytes, vector: Ring, *, comparable: bool = False) -> MaskedVector:
         """The answer under its masks, stored before it is returned; for a question that was answered before,
@@ -158,7 +166,7 @@ class Membership:
                 label, seed = self.label(content), randomness.draw_bytes(SEED_BYTES)
                 answer = MaskedAnswer(
                     study=self._study,
-                    content=hash_content(content),
+                    content=_hash_content(content),
                     label=label,
                     participants=self.manifest.circle,
                     names=self.manifest.names,
@@ -211,14 +219,14 @@ class Membership:
             if key is None:
                 key = randomness.draw_bytes(KEY_BYTES)
                 self._store.enroll(self._study, key)
-            self._own = hash_key(key)
+            self._own = _hash_key(key)
             return X25519PrivateKey.from_private_bytes(key)
 
     def _read_key(self) -> bytes:
         """The private key that the site joined with. Where it is gone, so is what was opened with it: nothing may be
         made under its labels again, though this membership still has its secrets."""
         key = self._store.study_key(self._study)
-        if key is None or hash_key(key) != self._own:
+        if key is None or _hash_key(key) != self._own:
             self._refuse_ended()
         return key
 
@@ -233,7 +241,7 @@ class Membership:
             raise MaskError(
                 f"{self.name} has not met the other participants of study {self.manifest.study!r} yet"
             )
-        digest = hash_content(content)
+        digest = _hash_content(content)
         if not comparable:
             self._store.check_participants(digest, self.manifest.circle, self.manifest.names)
         return self._store.find_answer(self._study, digest, self.label(content))

@@ -1,34 +1,111 @@
 """What crosses between house and site: an envelope with one question in, an answer or a refusal out.
 
 All of it is msgpack of closed, typed structs: unknown fields, wrong types and unknown versions are errors, no
-message can name code, and decoding takes memory in proportion to the message (message_memory.py). What a kind of
+message can name code, and decoding takes memory in proportion to the message. What a kind of
 question holds is inside `body`, decoded only once the kind is known (questions.py).
+
+How much memory reading a message takes is found before it is read. *Protects:* the site and the house, *from:* a
+small message that becomes a large one in memory. An empty list is one byte of msgpack and 72 of Python, and tidying
+up millions of them takes longer than making them. So whatever is not raw bytes may take MOST_MEMORY in all, by the
+weights below, which are what CPython and msgspec take at most; bytes are copied as they are, at most three times on
+their way in (envelope, step, terms). A message then takes four times its size and a few times MOST_MEMORY, whatever
+it says. The walk ends where the limit is reached: it takes a fraction of a second at most. What is too short to reach
+the limit is not walked through.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from concilium.errors import MessageError
+from concilium.ledger.chain import Head
 from concilium.privacy.identity import Identity, statement
-from concilium.protocol.message_memory import check_memory
+
+MOST_MEMORY = 1 << 25
+
+# With the pointer to each, rounded up as the allocator does. A whole number may be asked for as a float, a list
+# be a struct whose other fields have defaults, a map be a struct or a dict that is just growing.
+POINTER, NUMBER, TEXT, BYTES, LIST, MAP, ENTRY = 8, 40, 72, 56, 96, 200, 104
+WIDEST = 4  # bytes for each character of a text in which one is beyond the Basic Multilingual Plane
+
+UNREAD = MOST_MEMORY // LIST  # no byte of msgpack becomes more than an empty list
+
+# For each first byte: the bytes that follow it, of which so many say a length.
+_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
+_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+
+
+def _check_memory(data: bytes, what: str) -> None:
+    """MessageError where reading these bytes would take more than MOST_MEMORY beside the raw bytes in them."""
+    if len(data) > UNREAD and _measure_memory(data) > MOST_MEMORY:
+        raise MessageError(
+            f"this {what} of {len(data):,} bytes would take more than {MOST_MEMORY >> 20} MB of memory to read: ask "
+            "about fewer things at a time"
+        )
+
+
+def _measure_memory(data: bytes) -> int:
+    """What the objects in a msgpack message take at most, but for raw bytes; counting stops beyond MOST_MEMORY.
+
+    What is not msgpack is measured up to there: reading it ends there as well.
+    """
+    at, end, objects, memory = 0, len(data), 1, 0
+    while objects and at < end and memory <= MOST_MEMORY:
+        objects -= 1
+        first = data[at]
+        at += 1
+        if first < 0x80 or first >= 0xE0:
+            memory += NUMBER
+        elif first < 0x90:
+            objects += 2 * (first & 15)
+            memory += MAP + ENTRY * (first & 15)
+        elif first < 0xA0:
+            objects += first & 15
+            memory += LIST
+        elif first < 0xC0:
+            memory += _measure_text(data, at, first & 31)
+            at += first & 31
+        elif first in _FIXED:
+            memory += NUMBER
+            at += _FIXED[first]
+        elif first in _SIZES:
+            length = int.from_bytes(data[at : at + _SIZES[first]], "big")
+            at += _SIZES[first]
+            if first >= 0xDE:
+                objects += 2 * length
+                memory += MAP + ENTRY * min(length, end - at)
+            elif first >= 0xDC:
+                objects += length
+                memory += LIST
+            elif first >= 0xD9:
+                memory += _measure_text(data, at, length)
+                at += length
+            else:
+                memory += BYTES
+                at += length
+        elif first in (0xC0, 0xC2, 0xC3):
+            memory += POINTER
+        else:  # an extension, of which no message of ours is made
+            break
+    return memory
+
+
+def _measure_text(data: bytes, at: int, length: int) -> int:
+    if length > MOST_MEMORY:
+        return length
+    return TEXT + length * (1 if data[at : at + length].isascii() else WIDEST)
+
 
 VERSION = 3
 MAX_MESSAGE = 1 << 26
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-
-class LedgerHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many entries a site's ledger has, and the hash of the last: travels in every answer, and back."""
-
-    count: int
-    hash: str
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -43,7 +120,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     release: str
     body: bytes
     template: bytes = b""
-    seen: LedgerHead | None = None
+    seen: Head | None = None
     proof: bytes = b""
 
     @cached_property
@@ -96,14 +173,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer", forbid_unk
     site: str
     body: bytes
     charge: Charge | None
-    ledger: LedgerHead
+    ledger: Head
     identity: bytes
     signature: bytes = b""
     below: int = 0
-
-    @property
-    def signed(self) -> bytes:
-        return digest_unsigned("concilium/answer@2", self)
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal", forbid_unknown_fields=True):
@@ -124,35 +197,22 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal", forbid_u
     identity: bytes = b""
     signature: bytes = b""
 
-    @property
-    def signed(self) -> bytes:
-        return digest_unsigned("concilium/refusal@1", self)
 
-
-def digest_unsigned(purpose: str, reply: Answer | Refusal) -> bytes:
-    """What a signature is over: the SHA-256 digest, which takes less time to sign than a long answer."""
+def find_signed(reply: Answer | Refusal) -> bytes:
+    """What a reply's signature is over: a SHA-256 digest, which takes less time to sign than a long answer."""
+    purpose = "concilium/answer@2" if isinstance(reply, Answer) else "concilium/refusal@1"
     content = encode(msgspec.structs.replace(reply, signature=b""))
     return statement(purpose, hashlib.sha256(content).digest())
 
 
 def write_signed(reply: Answer | Refusal, identity: Identity) -> bytes:
     """A reply as bytes, signed by the identity that it names."""
-    return encode(msgspec.structs.replace(reply, signature=identity.sign(reply.signed)))
+    return encode(msgspec.structs.replace(reply, signature=identity.sign(find_signed(reply))))
 
 
 def encode(message: msgspec.Struct) -> bytes:
     """A message (or a kind's body) as bytes."""
     return msgspec.msgpack.encode(message)
-
-
-def decoder(kind: type[S]) -> msgspec.msgpack.Decoder[S]:
-    """The one decoder of a kind. It is made under a lock: two threads that have msgspec look at a new struct at the
-    same time can crash the interpreter (msgspec 0.22, when garbage is collected meanwhile); using it is safe."""
-    found = _decoders.get(kind)
-    if found is None:
-        with _making:
-            found = _decoders.setdefault(kind, msgspec.msgpack.Decoder(kind))
-    return found
 
 
 _decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {}
@@ -162,11 +222,18 @@ _replies = msgspec.msgpack.Decoder(Answer | Refusal)
 
 def decode(data: bytes, kind: type[S]) -> S:
     """Bytes as a struct of the given kind, or MessageError in one sentence."""
-    check_memory(data, kind.__name__)
+    _check_memory(data, kind.__name__)
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        # Under a lock: two threads that have msgspec look at a new struct at the same time can crash the interpreter
+        # (msgspec 0.22, when garbage is collected meanwhile). Using a decoder is safe.
+        with _making:
+            decoder = _decoders.setdefault(kind, msgspec.msgpack.Decoder(kind))
     try:
-        return decoder(kind).decode(data)
+        message: S = decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise MessageError(f"this is not a well-formed {kind.__name__}: {str(error)[:200]}") from None
+    return message
 
 
 def open_envelope(data: bytes) -> Envelope:
@@ -195,7 +262,7 @@ def open_envelope(data: bytes) -> Envelope:
 
 def open_reply(data: bytes) -> Answer | Refusal:
     """What a site sent back, or MessageError."""
-    check_memory(data, "reply")
+    _check_memory(data, "reply")
     try:
         reply: Answer | Refusal = _replies.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -203,3 +270,47 @@ def open_reply(data: bytes) -> Answer | Refusal:
     if reply.version != VERSION:
         raise MessageError(f"reply version {reply.version} is not spoken here")
     return reply
+
+
+class Refused(Exception):
+    """A rule says no; becomes a Refusal, which may say what was asked, is spent, is left and would fit."""
+
+    def __init__(self, rule: str, reason: str, **receipt: str) -> None:
+        self.rule, self.reason, self.receipt = rule, reason, receipt
+        super().__init__(reason)
+
+
+class Answering(Protocol):
+    """Anything that answers like a site."""
+
+    name: str
+
+    def answer(self, message: bytes) -> bytes: ...
+
+
+@runtime_checkable
+class Introducible(Protocol):
+    """A site of this process that can be told who its peers are."""
+
+    name: str
+    identity: Identity
+
+    def introduce(self, peers: Mapping[str, str], house: str) -> bool: ...
+
+
+class Silence(Exception):
+    """A site gave no answer; the text says what was seen."""
+
+
+class Transport(Protocol):
+    """How a house reaches its sites."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Silence]:
+        """One message to each named site; returns when all have answered or the timeout has passed."""
+
+    def introduce(self, house: str) -> bool:
+        """Make the house of this fingerprint known to the sites, and sites without pinned peers to each other, where
+        sites trust the transport with that; True if any site took its word for its peers."""

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING
 from concilium.errors import PolicyError
 from concilium.ledger.ledger import Ledger
 from concilium.policy.policy import WorkLimits
+from concilium.protocol.attributes import CALL, Workload
 from concilium.protocol.masking import Memberships
-from concilium.protocol.messages import Envelope
+from concilium.protocol.messages import Envelope, Refused
 from concilium.protocol.questions import Statistic, Summed, estimate
-from concilium.protocol.refused import Refused
-from concilium.protocol.work import CALL, Workload
 from concilium.records.expression import literals, predicates
 from concilium.records.query import Query
 
@@ -74,12 +73,23 @@ class Meter:
 
     def admit(self, envelope: Envelope, question: Statistic, release: Release) -> None:
         """Count the work of a question; Refused where it is more than the policy allows."""
-        self._spend(self._estimate(envelope, question, release), self._assume(release))
+        patients = self._assume(release)
+        work = estimate(envelope, question, patients, self._columns)
+        work += _estimate_selection(question.query, patients, each_by_itself=release.bounded)
+        if question.division is not None:
+            work += Workload(HOLD_OUT * patients, HELD_OUT_BYTES * patients)
+        if isinstance(question, Summed) and not release.by_site:
+            neighbours = len(self._memberships.at(envelope.study).neighbours)
+            each = MASK + MASK_OF_EACH * neighbours + NOISE * release.bounded
+            work += Workload(each * question.numbers, MASKED_BYTES * question.numbers)
+        elif isinstance(question, Summed) and question.noise is not None:
+            work += Workload(NOISE * question.numbers, MASKED_BYTES * question.numbers)
+        self._spend(work, patients)
 
     def admit_selection(self, query: str, release: Release) -> None:
         """The same for finding the patients of a query, where nothing else is computed."""
         patients = self._assume(release)
-        self._spend(estimate_selection(query, patients, each_by_itself=release.bounded), patients)
+        self._spend(_estimate_selection(query, patients, each_by_itself=release.bounded), patients)
 
     def admit_proposal(self, house: str, size: int) -> None:
         """Count the work of reading a proposal of so many bytes; Refused where its house proposed too much today."""
@@ -109,8 +119,8 @@ class Meter:
         if work.memory > self._most_memory:
             raise Refused(
                 "work",
-                f"this question may take {say_bytes(work.memory)} of memory, and this hospital allows "
-                f"{say_bytes(self._most_memory)} for one question: {ASK_LESS}",
+                f"this question may take {_say_bytes(work.memory)} of memory, and this hospital allows "
+                f"{_say_bytes(self._most_memory)} for one question: {ASK_LESS}",
                 asked=f"{work.memory} bytes",
                 would_fit=f"{self._most_memory} bytes",
             )
@@ -123,20 +133,6 @@ class Meter:
                 would_fit=f"{most} operations",
             )
         self._count(min(work.operations, LARGEST))
-
-    def _estimate(self, envelope: Envelope, question: Statistic, release: Release) -> Workload:
-        patients = self._assume(release)
-        work = estimate(envelope, question, patients, self._columns)
-        work += estimate_selection(question.query, patients, each_by_itself=release.bounded)
-        if question.division is not None:
-            work += Workload(HOLD_OUT * patients, HELD_OUT_BYTES * patients)
-        if isinstance(question, Summed) and not release.by_site:
-            neighbours = len(self._memberships.at(envelope.study).neighbours)
-            each = MASK + MASK_OF_EACH * neighbours + NOISE * release.bounded
-            work += Workload(each * question.numbers, MASKED_BYTES * question.numbers)
-        elif isinstance(question, Summed) and question.noise is not None:
-            work += Workload(NOISE * question.numbers, MASKED_BYTES * question.numbers)
-        return work
 
     def _count(self, operations: int) -> None:
         limit = min(int(self._limits.operations_per_day), LARGEST)
@@ -163,9 +159,9 @@ class Meter:
 ASK_LESS = "ask about fewer attributes, nodes, terms or steps at a time"
 
 
-def estimate_selection(query: str, patients: int, *, each_by_itself: bool) -> Workload:
+def _estimate_selection(query: str, patients: int, *, each_by_itself: bool) -> Workload:
     """To find who matches a query."""
-    conditions, values, attributes = count_conditions(query)
+    conditions, values, attributes = _count_conditions(query)
     operations, held = 20 + 20 * conditions + min(values, 200 * conditions), 120
     if each_by_itself:  # the columns of the query are read anew
         operations, held = operations + 500 * attributes, held + 240 + 12 * attributes
@@ -173,7 +169,7 @@ def estimate_selection(query: str, patients: int, *, each_by_itself: bool) -> Wo
 
 
 @lru_cache(maxsize=64)
-def count_conditions(query: str) -> tuple[int, int, int]:
+def _count_conditions(query: str) -> tuple[int, int, int]:
     """How many conditions, values and different attributes a query has; QueryError where it is none."""
     parsed = Query.parse(query)
     if parsed.condition is None:
@@ -182,6 +178,6 @@ def count_conditions(query: str) -> tuple[int, int, int]:
     return len(conditions), sum(len(list(literals(one))) for one in conditions), len(parsed.attributes)
 
 
-def say_bytes(count: int) -> str:
+def _say_bytes(count: int) -> str:
     """A number of bytes as people read it."""
     return f"{count / 1e9:.3g} GB" if count >= 10**9 else f"{count / 1e6:.3g} MB"

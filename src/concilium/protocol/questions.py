@@ -5,16 +5,22 @@ declares its shape, its sensitivity (how far one patient can move it) and its wo
 floors and budgets: releases add and charge them. *Gathered* answers come back site by site, *summed* ones are added
 up; of *reported* ones each patient randomises its own, and *randomised* ones are entries of patients themselves.
 `registry.KINDS` lists all kinds.
+
+A method learns by a conversation: a generator that yields questions and receives answers. A gathered question
+receives the answers by site, a summed one the sum over the sites, of the question's shape. The method asks nobody
+itself: a house drives the conversation (`Run.converse`), and so do folds that learn several models in step
+(evaluation/folds.py). A conversation asks the same questions in the same order when it receives the same answers, so
+that an interrupted one resumes from the journal by beginning anew.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,12 +28,12 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError, nearest
 from concilium.privacy.local_reports import ListedAnswers, ReportChannel, split_clients
-from concilium.protocol.attributes import Attribute, check_attributes
+from concilium.protocol.attributes import Attribute, Workload, check_attributes, estimate_columns
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.held_out import Part
+from concilium.protocol.held_out import Folds, Part
 from concilium.protocol.messages import Envelope, decode
 from concilium.protocol.releases import find_release
-from concilium.protocol.work import Workload, estimate_columns
+from concilium.protocol.subgroups import Subgroup
 from concilium.records.columns import Value
 from concilium.registry import KINDS, load
 
@@ -44,6 +50,7 @@ MOST_REMEMBERED = 1 << 16  # bytes of a question
 EXACT = frozenset({"exact"})
 PLAIN = frozenset({"exact", "masked"})
 MASKED = frozenset({"masked"})
+UNDER_MASKS = frozenset({"masked", "private"})
 PRIVATE = frozenset({"private"})
 LOCAL = frozenset({"local"})
 NOISED = frozenset({"noised"})
@@ -96,6 +103,8 @@ class Step(Question, frozen=True, kw_only=True):
 class Statistic(Question, frozen=True, kw_only=True):
     """A question about patients: a query selects them, and `target` must be known for each."""
 
+    measures: ClassVar[bool] = False  # a model, on the patients whom the study holds out
+
     query: str
     target: str
 
@@ -109,8 +118,18 @@ class Statistic(Question, frozen=True, kw_only=True):
         """Whether it is about those who are held out only, or about all but those."""
         return None
 
+    @property
+    def subgroups(self) -> Sequence[Subgroup]:
+        """The subgroups that it tells apart, beside all patients together."""
+        return ()
+
+    @property
+    def dealing(self) -> Folds | None:
+        """The folds that it tells apart."""
+        return None
+
     def estimate(self, patients: int, columns: int) -> Workload:
-        """What computing it takes at most in a table of so many patients and columns, whoever matches (work.py)."""
+        """What computing it takes at most in a table of so many patients and columns, whoever matches."""
         return estimate_columns(self.named, patients, each_by_itself=True)
 
     @property
@@ -131,9 +150,11 @@ class Statistic(Question, frozen=True, kw_only=True):
 
 
 class Gathered(Statistic, Generic[R], frozen=True, kw_only=True):
-    """A question whose answers the house reads site by site."""
+    """A question whose answers the house reads site by site. `of_patients`: they depend on patients, and have a price
+    or no bound."""
 
     reply: ClassVar[type[Any]]
+    of_patients: ClassVar[bool] = True
 
     def compute(self, cohort: Cohort) -> R:
         """What this site answers."""
@@ -146,7 +167,7 @@ class Gathered(Statistic, Generic[R], frozen=True, kw_only=True):
 
     def unite(self, replies: Sequence[R]) -> R:
         """The answer of a region, from those of its sites."""
-        cannot_be_united(self.kind)
+        _cannot_be_united(self.kind)
 
     def find_known(self, reply: R) -> Mapping[str, Sequence[Value | None]]:
         """The values of attributes that this answer says the site has: later questions name no others to it."""
@@ -171,7 +192,7 @@ class Randomised(Gathered[R], frozen=True, kw_only=True):
         raise NotImplementedError
 
     def compute(self, cohort: Cohort, order: bytes = b"") -> R:
-        """The entries, drawn anew each time; patients in the order of this key (patient_numbers.py)."""
+        """The entries, drawn anew each time; patients in the order of this key (patient_identity.py)."""
         raise NotImplementedError
 
 
@@ -220,8 +241,11 @@ class Summed(Statistic, frozen=True, kw_only=True):
     """A question whose answers are added up over sites: whole numbers, or reals with so many binary places.
 
     `noise` is what the house asks for and pays: `private` and `noised` need it, other releases have none. The release
-    draws it and works out its price from `sensitivity`.
+    draws it and works out its price from `sensitivity`. Where it does not `adds_up`, the sum means nothing, and it is
+    read site by site (`BySite`).
     """
+
+    adds_up: ClassVar[bool] = True
 
     noise: Noise | None = None
 
@@ -346,17 +370,17 @@ def is_positive(number: str) -> bool:
         return False
 
 
-def cannot_be_united(kind: str) -> NoReturn:
+def _cannot_be_united(kind: str) -> NoReturn:
     raise MessageError(f"a region cannot answer {kind!r} for its sites: ask the hospitals themselves")
 
 
 def open_question(envelope: Envelope) -> Question:
     """The question inside an envelope, checked; MessageError if its kind is unknown or its body malformed."""
-    read = read_question if len(envelope.body) > MOST_REMEMBERED else read_again
+    read = _read_question if len(envelope.body) > MOST_REMEMBERED else read_again
     return read(envelope.kind, envelope.release, envelope.body)
 
 
-def read_question(kind: str, release: str, body: bytes) -> Question:
+def _read_question(kind: str, release: str, body: bytes) -> Question:
     """The question of this kind in these bytes, fit for this release."""
     place = KINDS.get(kind)
     if place is None:
@@ -367,15 +391,15 @@ def read_question(kind: str, release: str, body: bytes) -> Question:
         raise MessageError(f"a question of kind {kind!r} cannot be released as {release[:60]!r}")
     if isinstance(question, Statistic) and len(question.target) > MOST_CHARACTERS:
         raise MessageError(f"the name of an attribute may have at most {MOST_CHARACTERS} characters")
-    check_parts(question)
+    _check_parts(question)
     way_out = find_release(release)
     question.check(way_out)
     if isinstance(question, Summed):
-        check_sum(question, way_out)
+        _check_sum(question, way_out)
     return question
 
 
-def check_parts(whole: Any) -> None:
+def _check_parts(whole: Any) -> None:
     """MessageError unless every part of a question keeps to the rule of its type: attributes, edges, shares, noise.
 
     Who is protected: the hospital's process, from a hostile field. It runs before any code of the question's own kind.
@@ -388,12 +412,12 @@ def check_parts(whole: Any) -> None:
         for one in part if isinstance(part, tuple | list) else (part,):
             if not isinstance(one, msgspec.Struct):
                 break  # all of one type
-            check_parts(one)
+            _check_parts(one)
             if hasattr(one, "check"):
                 one.check()
 
 
-def check_sum(question: Summed, release: Release) -> None:
+def _check_sum(question: Summed, release: Release) -> None:
     """MessageError unless a sum is of bearable size and has the noise of its release, and no other."""
     most = MOST_NUMBERS if question.noise is None else MOST_NOISY_NUMBERS
     if not 1 <= question.numbers <= most:
@@ -410,7 +434,7 @@ def check_sum(question: Summed, release: Release) -> None:
 
 
 # All sites of a process are asked the same: a question, which nobody changes, is read once for all of them.
-read_again = lru_cache(maxsize=8)(read_question)
+read_again = lru_cache(maxsize=8)(_read_question)
 
 
 def estimate(envelope: Envelope, question: Statistic, patients: int, columns: int) -> Workload:
@@ -425,3 +449,70 @@ def _estimate_again(kind: str, release: str, body: bytes, patients: int, columns
     question = read_again(kind, release, body)
     assert isinstance(question, Statistic)
     return question.estimate(patients, columns)
+
+
+T = TypeVar("T")
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Among:
+    """A summed question to some of the sites: the house must see each site's numbers anyway."""
+
+    question: Summed
+    sites: Collection[str]
+
+
+@dataclass(frozen=True)
+class BySite:
+    """A summed question whose answers are read site by site: the house must see each site's numbers anyway."""
+
+    question: Summed
+
+
+Asked: TypeAlias = Gathered[Any] | Summed | Among | BySite
+# What is sent is dict[str, Reply] for a gathered question, NDArray[np.int64] for a summed one, and for one that is read
+# by site a dict of these.
+Conversation: TypeAlias = Generator[Asked, Any, T]
+
+
+class Partners(Protocol):
+    """What a conversation may know of the sites that it talks to."""
+
+    @property
+    def hospitals(self) -> int:
+        """How many hospitals take part, those behind a region among them."""
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes have gone to and fro."""
+
+    @property
+    def answered(self) -> int:
+        """How many of these were what answers hold, without the envelopes and signatures around it."""
+
+    @property
+    def encounters(self) -> int:
+        """How many rows of each patient count at most in what has a price."""
+
+    @property
+    def least_variance(self) -> Fraction:
+        """The least noise that a private sum can have: a share below it would be refused."""
+
+    @property
+    def noise_factor(self) -> Fraction:
+        """The variance of a private sum, in units of what was asked for: one or more (privacy/shares.py)."""
+
+    def variance(self, rho: Fraction, squared_sensitivity: Fraction | int) -> Fraction:
+        """The noise of a private sum that costs rho, or less where even the least noise is more than that."""
+
+
+@dataclass(frozen=True)
+class Learned(Generic[B]):
+    """What a conversation ends with: what the model file holds, how many patients each site says it has, what the card
+    has to warn of, and what it says of the decision (models/threshold.py)."""
+
+    body: B
+    patients: Mapping[str, int | None] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    decision: str = ""

@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 
 from concilium.errors import HouseError, MessageError, StudyError, StudyPending
+from concilium.ledger.chain import Head
 from concilium.privacy.identity import Identity, statement
 from concilium.protocol.card import Card, RefusalCard
 from concilium.protocol.house import House
@@ -36,14 +37,14 @@ from concilium.protocol.messages import (
     Answer,
     Charge,
     Envelope,
-    LedgerHead,
+    Introducible,
     Refusal,
+    Refused,
     encode,
     open_envelope,
     write_signed,
 )
 from concilium.protocol.questions import Gathered, Question, Statistic, Summed, open_question
-from concilium.protocol.refused import Refused
 from concilium.protocol.relay import Relay, pass_on
 from concilium.protocol.releases import find_release
 from concilium.protocol.run import MISFITS, Run, SitesChanged
@@ -59,7 +60,6 @@ from concilium.protocol.terms import (
     is_proven,
     open_terms,
 )
-from concilium.protocol.transport import Introducible
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ CANNOT = "the region could not answer; its own log says why"
 
 
 @dataclass
-class RegionalStudy:
+class _RegionalStudy:
     """What a region remembers of one study: its run below, what answers cost, and why it ended (if it did)."""
 
     run: Run
@@ -110,7 +110,7 @@ class Region:
         if identity is not None:
             house.identity = identity if isinstance(identity, Identity) else Identity.at(identity)
         self.identity = house.identity
-        self._studies: OrderedDict[str, RegionalStudy] = OrderedDict()
+        self._studies: OrderedDict[str, _RegionalStudy] = OrderedDict()
         self._lock = threading.Lock()
 
     def answer(self, message: bytes) -> bytes:
@@ -165,7 +165,7 @@ class Region:
             site=self.name,
             body=encode(Greeting(0, tuple(self.house.names))),
             charge=None,
-            ledger=LedgerHead(0, ""),
+            ledger=Head(0, ""),
             identity=self.identity.public,
         )
         return write_signed(answer, self.identity)
@@ -173,7 +173,7 @@ class Region:
     def _pass_on(self, envelope: Envelope, proposal: Propose) -> bytes:
         """Propose the study to the region's own sites, under its own name, and agree where they do."""
         opened = open_terms(proposal.terms, proposal.signature)
-        if self.name not in opened.names:
+        if self.name not in opened.terms.participants:
             raise Refused("message", f"{self.name} is not a participant of this study")
         with self._lock:
             below = self._studies.get(opened.id)
@@ -189,9 +189,13 @@ class Region:
                     nonce=terms.nonce,  # so that the sites know a repeated question again
                     ends=terms.ends,
                     dictionary=terms.dictionary or {},
+                    holdout=terms.holdout or None,
+                    evaluation=Fraction(terms.evaluation) if terms.evaluation else None,
+                    subgroups=opened.subgroups,
+                    encounters=opened.encounters,
                 )
                 key = derive_proof_key(self.identity, terms.exchange_key, opened.id, self.name)
-                below = RegionalStudy(self.house.open(draft), opened, key)
+                below = _RegionalStudy(self.house.open(draft), opened, key)
         with below.lock:
             self._begin(below)
             with self._lock:
@@ -200,7 +204,7 @@ class Region:
                     self._studies.popitem(last=False)
             return self._sign(envelope, Agreed(self.identity.exchange_key), None, below)
 
-    def _begin(self, below: RegionalStudy) -> None:
+    def _begin(self, below: _RegionalStudy) -> None:
         run = below.run
         refused, asked = len(run.refusals), len(run.sites)
         try:
@@ -210,9 +214,9 @@ class Region:
             raise Refused("waiting", reason) from None
         except HouseError as error:
             log.warning("region %s could not begin a study: %s", self.name, error)
-            raise explain_loss(run, run.refusals[refused:]) from None
+            raise _explain_loss(run, run.refusals[refused:]) from None
 
-    def _recall(self, envelope: Envelope, question: Statistic) -> RegionalStudy:
+    def _recall(self, envelope: Envelope, question: Statistic) -> _RegionalStudy:
         """The study of a question, if the house that proposed it asks and it can ask this."""
         with self._lock:
             below = self._studies.get(envelope.study)
@@ -226,7 +230,7 @@ class Region:
             raise Refused("agreed", f"not agreed: {objection}")
         return below
 
-    def _promote(self, envelope: Envelope, question: Statistic, below: RegionalStudy) -> msgspec.Struct:
+    def _promote(self, envelope: Envelope, question: Statistic, below: _RegionalStudy) -> msgspec.Struct:
         """The one value that moves up: what all sites of the region answer, united or added."""
         if below.ended is not None:
             raise Refused("lost", below.ended)
@@ -240,18 +244,18 @@ class Region:
             except MessageError as error:
                 raise Refused("kind", str(error)) from None
             return united
-        if not isinstance(question, Summed):
+        if not isinstance(question, Summed) or not question.adds_up:
             raise Refused("kind", f"a region cannot answer a question of kind {question.kind!r}")
         if find_release(envelope.release).tells_each:
             self._learn_values(envelope, question, below)
-        return add_up(question, self._ask(question, below, envelope.id))
+        return _add_up(question, self._ask(question, below, envelope.id))
 
-    def _gather(self, question: Gathered[Any], below: RegionalStudy, name: str) -> dict[str, Any]:
+    def _gather(self, question: Gathered[Any], below: _RegionalStudy, name: str) -> dict[str, Any]:
         """The answers of all sites."""
         answers = self._ask(question, below, name)
         return {site: below.run.read_reply(question, site, data) for site, data in answers.items()}
 
-    def _learn_values(self, envelope: Envelope, question: Summed, below: RegionalStudy) -> None:
+    def _learn_values(self, envelope: Envelope, question: Summed, below: _RegionalStudy) -> None:
         """Before a question that names values: know which of them each site has, also where this process was started
         again since the study began. It goes on with the same sites, or not at all."""
         if below.run.known or not any(attribute.values for attribute in question.named):
@@ -262,14 +266,14 @@ class Region:
         if schema.kind not in below.opened.kinds:
             return
         self._gather(schema, below, f"{schema.kind} again")
-        if envelope.seen is None or not envelope.seen.hash.startswith(participants(below.run)):
+        if envelope.seen is None or not envelope.seen.hash.startswith(_participants(below.run)):
             below.ended = (
                 "the region was started again since the study began, and not all of the same sites are there: begin "
                 "the study anew"
             )
             raise Refused("lost", below.ended)
 
-    def _ask(self, question: Question, below: RegionalStudy, name: str) -> dict[str, bytes]:
+    def _ask(self, question: Question, below: _RegionalStudy, name: str) -> dict[str, bytes]:
         """One round below; what it cost is remembered under the name of the question."""
         run = below.run
         before, refused, asked = run.numbers, len(run.refusals), len(run.sites)
@@ -279,12 +283,12 @@ class Region:
         except SitesChanged:
             below.ended = (
                 f"the region lost sites after its first answer, and its sums are those of all or nothing: "
-                f"{count_lost(run, run.refusals[refused:], asked)}"
+                f"{_count_lost(run, run.refusals[refused:], asked)}"
             )
             raise Refused("lost", below.ended) from None
         except HouseError as error:
             log.warning("region %s could not answer a question: %s", self.name, error)
-            raise explain_loss(run, run.refusals[refused:]) from None
+            raise _explain_loss(run, run.refusals[refused:]) from None
         dearest = max((cost - costs.get(site, Fraction(0)) for site, cost in run.costs.items()), default=None)
         release = run.name_release(question)
         cost = str(dearest) if dearest is not None and find_release(release).bounded else None
@@ -293,7 +297,7 @@ class Region:
         return answers
 
     def _sign(
-        self, envelope: Envelope, body: msgspec.Struct, charge: Charge | None, below: RegionalStudy
+        self, envelope: Envelope, body: msgspec.Struct, charge: Charge | None, below: _RegionalStudy
     ) -> bytes:
         answer = Answer(
             version=VERSION,
@@ -301,7 +305,7 @@ class Region:
             site=self.name,
             body=encode(body),
             charge=charge,
-            ledger=joint_head(below.run),
+            ledger=_joint_head(below.run),
             identity=self.identity.public,
             below=below.run.hospitals,
         )
@@ -324,7 +328,7 @@ class Region:
         return f"Region({self.name!r}, {len(self.house.names)} sites)"
 
 
-def add_up(question: Summed, answers: Mapping[str, bytes]) -> msgspec.Struct:
+def _add_up(question: Summed, answers: Mapping[str, bytes]) -> msgspec.Struct:
     """The sum of what the sites answered, as one of them would write it."""
     total = np.zeros(question.shape, dtype=np.int64)
     try:
@@ -335,13 +339,13 @@ def add_up(question: Summed, answers: Mapping[str, bytes]) -> msgspec.Struct:
     return write_sum(total, question.binary_places)
 
 
-def participants(run: Run) -> str:
+def _participants(run: Run) -> str:
     """Half a hash that says who takes part: names and the keys they sign with."""
     parts = [part for site in sorted(run.sites) for part in (site.encode(), run.house.identities[site])]
     return hashlib.sha256(statement("concilium/region-sites@1", *parts)).hexdigest()[:32]
 
 
-def joint_head(run: Run) -> LedgerHead:
+def _joint_head(run: Run) -> Head:
     """One head for the ledgers of all participants: their entries together, and a hash of who they are and of theirs.
 
     Entries only become more, so the count rises with every charge below, as that of a single ledger does.
@@ -349,10 +353,10 @@ def joint_head(run: Run) -> LedgerHead:
     heads = {site: run.house.heads[site] for site in sorted(run.sites)}
     parts = [f"{site}\n{head.count}\n{head.hash}".encode() for site, head in heads.items()]
     ledgers = hashlib.sha256(statement("concilium/region-heads@1", *parts)).hexdigest()[:32]
-    return LedgerHead(sum(head.count for head in heads.values()), participants(run) + ledgers)
+    return Head(sum(head.count for head in heads.values()), _participants(run) + ledgers)
 
 
-def explain_loss(run: Run, refused: Sequence[RefusalCard]) -> Refused:
+def _explain_loss(run: Run, refused: Sequence[RefusalCard]) -> Refused:
     """What is told above of a round that ended badly; the sites that took part in it are still those of the run."""
     asked = len(run.sites)
     # A question that fits no table, or a ledger behind its word, means the same above as below.
@@ -362,18 +366,18 @@ def explain_loss(run: Run, refused: Sequence[RefusalCard]) -> Refused:
     ):
         alike = [refusal for refusal in refused if refusal.rule in rules]
         if alike:
-            return Refused(alike[0].rule, f"{problem}: {count_reasons((r.reason for r in alike), asked)}")
-    losses = count_lost(run, refused, asked)
+            return Refused(alike[0].rule, f"{problem}: {_count_reasons((r.reason for r in alike), asked)}")
+    losses = _count_lost(run, refused, asked)
     return Refused("region", f"stopped {run.where}: {losses}" if losses else CANNOT)
 
 
-def count_lost(run: Run, refused: Sequence[RefusalCard], asked: int) -> str:
+def _count_lost(run: Run, refused: Sequence[RefusalCard], asked: int) -> str:
     """How many were lost in the last round, and why. What was seen of silent ones may name them, and is not told."""
     silent = sum(loss.round == run.rounds for loss in run.dropouts)
-    return count_reasons([*["no answer"] * silent, *(refusal.reason for refusal in refused)], asked)
+    return _count_reasons([*["no answer"] * silent, *(refusal.reason for refusal in refused)], asked)
 
 
-def count_reasons(reasons: Iterable[str], asked: int) -> str:
+def _count_reasons(reasons: Iterable[str], asked: int) -> str:
     """How many of the sites that were asked have each of these reasons, and never which."""
     counts = Counter(reasons)
     asked_all = f"{asked} site" + ("" if asked == 1 else "s")

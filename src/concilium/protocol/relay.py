@@ -17,10 +17,8 @@ import msgspec
 
 from concilium.errors import HouseError, MessageError
 from concilium.privacy.manifest import MAX_NAME
-from concilium.protocol.masking import UNDER_MASKS
-from concilium.protocol.messages import VERSION, Envelope, decode, encode
-from concilium.protocol.questions import Step
-from concilium.protocol.transport import Silence, Transport
+from concilium.protocol.messages import VERSION, Envelope, Silence, Transport, decode, encode
+from concilium.protocol.questions import UNDER_MASKS, Step
 
 MOST_TIERS = 8
 MOST_HOSPITALS = 10_000

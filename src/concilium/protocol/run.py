@@ -22,33 +22,35 @@ from numpy.typing import NDArray
 
 import concilium
 from concilium.errors import HouseError, MaskError, MessageError, StudyError, StudyPending
+from concilium.privacy.accounting import shown
 from concilium.privacy.identity import fingerprint, has_fingerprint, is_signed
 from concilium.privacy.randomness import draw_bytes
 from concilium.protocol.attributes import Attribute
-from concilium.protocol.card import Card, DropoutCard, RefusalCard, ReleaseCard, SiteCard
-from concilium.protocol.conversation import Among, Asked, Conversation
+from concilium.protocol.card import OPTED_OUT, Card, DropoutCard, RefusalCard, ReleaseCard, SiteCard
 from concilium.protocol.journal import Journal
-from concilium.protocol.masked_study import MaskedStudy
-from concilium.protocol.masking import Greeting, Hello
+from concilium.protocol.masking import Greeting, Hello, MaskedStudy
 from concilium.protocol.messages import (
     VERSION,
     Answer,
     Envelope,
     Refusal,
+    Silence,
     decode,
     digest_question,
     encode,
+    find_signed,
     open_reply,
 )
-from concilium.protocol.questions import Gathered, Question, Reply, Summed
+from concilium.protocol.questions import Among, Asked, BySite, Conversation, Gathered, Question, Reply, Summed
 from concilium.protocol.relay import Route, ask_through, check_below, find_twice
 from concilium.protocol.releases import find_release
 from concilium.protocol.releases.exact import add_answers
-from concilium.protocol.table_fit import TableFit
+from concilium.protocol.sums import read_sum
 from concilium.protocol.terms import (
     Agreed,
     Draft,
     OpenedTerms,
+    TableFit,
     TableNews,
     Terms,
     derive_proof_key,
@@ -57,7 +59,6 @@ from concilium.protocol.terms import (
     sign_terms,
     today,
 )
-from concilium.protocol.transport import Silence
 from concilium.records.columns import label
 from concilium.records.dictionary import DictionaryEntry
 from concilium.registry import RELEASES
@@ -95,11 +96,15 @@ class Run:
         self.id = draft.nonce or draw_bytes(16).hex()
         if self.journal is not None:
             asked = msgspec.json.encode(
-                [draft.method, draft.release, sorted(house.names), dict(draft.parameters)], order="sorted"
+                [draft.method, draft.release, sorted(house.names), dict(draft.parameters)]
+                + ([draft.holdout, str(draft.evaluation)] if draft.holdout else [])
+                + ([draft.subgroups] if draft.subgroups else [])
+                + ([self.encounters] if self.encounters > 1 else []),
+                order="sorted",
             )
             self.id = self.journal.begin(self.id, hashlib.sha256(asked).hexdigest())
         self.study = self.id
-        self.vouched = False
+        self.asserted = False
         self._opened: OpenedTerms | None = None
         self._proof_keys: dict[str, bytes] = {}
         self._begun = False
@@ -125,11 +130,11 @@ class Run:
         house's patience ends.
         """
         while self._opened is None:
-            self.vouched = self.house.transport.introduce(self.house.identity.fingerprint)
+            self.asserted = self.house.transport.introduce(self.house.identity.fingerprint)
             opened = self._compose()
             self.study = opened.id
             self._propose(opened)
-            if self.release.by_site or len(self.sites) == len(opened.names):
+            if self.release.by_site or len(self.sites) == len(opened.terms.participants):
                 self._opened = opened
                 self.fixed = not self.release.begins_anew
         return self._opened
@@ -151,10 +156,15 @@ class Run:
             parameters=dict(self.draft.parameters),
             models=self.draft.models,
             price=None if self.draft.price is None else str(self.draft.price),
+            total=self._say_total(),
+            encounters=msgspec.UNSET if self.draft.price is None or self.encounters == 1 else self.encounters,
             participants=tuple(sorted(self.sites)),
             identities=tuple(keys[site] for site in sorted(keys)),
             colluders=colluders,
             ends=ends,
+            holdout=self.draft.holdout or msgspec.UNSET,
+            evaluation=str(self.draft.evaluation) if self.draft.evaluation else msgspec.UNSET,
+            subgroups=self.draft.subgroups or msgspec.UNSET,
             dictionary=dict(self.dictionary) or msgspec.UNSET,
             check_tables=True if self.house.check_tables and self.dictionary else msgspec.UNSET,
         ).encoded
@@ -174,11 +184,23 @@ class Run:
             raise HouseError(f"{together(gone)}; without them it cannot go on: {error}") from None
         return opened
 
+    @property
+    def encounters(self) -> int:
+        return self.draft.encounters or self.house.encounters
+
+    def _say_total(self) -> str | msgspec.UnsetType:
+        """What this study and those after it cost, where that is more than this one alone."""
+        price, total = self.draft.price, self.house.total
+        return msgspec.UNSET if price is None or total is None or total <= price else str(total)
+
     def _greet(self) -> dict[str, Greeting]:
         """Who takes part under masks: the sites, and through regions the hospitals behind them, by name."""
         greetings: dict[str, Greeting] = {}
         while unmet := [site for site in self.sites if site not in greetings]:
-            replies = self._settle_first(Hello(), unmet, keep=greetings)
+            replies, refused, lost = self._round(Hello(), unmet, live=True)
+            # Before the study is agreed to, sites may still stay away.
+            self._settle(Hello.kind, {**dict.fromkeys(greetings, b""), **replies}, refused, lost)
+            self._begun = False
             try:
                 found = {site: decode(data, Greeting) for site, data in replies.items()}
             except MessageError as error:
@@ -230,15 +252,6 @@ class Run:
             except (MessageError, MaskError) as error:
                 raise HouseError(f"{site} answered with what was not asked for: {error}") from None
 
-    def _settle_first(
-        self, question: Question, sites: Sequence[str], keep: Iterable[str] = ()
-    ) -> dict[str, bytes]:
-        """A round before the study is agreed to: sites may still stay away; those to `keep` were met already."""
-        bodies, refused, lost = self._round(question, sites, live=True)
-        self._settle(question.kind, {**dict.fromkeys(keep, b""), **bodies}, refused, lost)
-        self._begun = False
-        return bodies
-
     def converse(self, conversation: Conversation[T]) -> T:
         """What comes of a conversation with the participants; SitesChanged where it must begin anew with the rest."""
         try:
@@ -254,8 +267,10 @@ class Run:
             result: T = end.value
             return result
 
-    def ask(self, asked: Asked) -> dict[str, Reply] | NDArray[np.int64]:
+    def ask(self, asked: Asked) -> dict[str, Reply] | NDArray[np.int64] | dict[str, NDArray[np.int64]]:
         """What one question brings: answers by site, or the sum."""
+        if isinstance(asked, BySite):
+            return self._read_by_site(asked.question)
         if isinstance(asked, Among):
             if not self.release.by_site:
                 raise MessageError(
@@ -269,6 +284,18 @@ class Run:
         if len(leaving) < len(replies):
             self.excuse(leaving)
         return replies
+
+    def _read_by_site(self, question: Summed) -> dict[str, NDArray[np.int64]]:
+        """What each site answers to a question whose answers could be added up."""
+        if not self.release.by_site:
+            raise MessageError(f"under {self.release.name!r} the house reads no single site's numbers")
+        tables: dict[str, NDArray[np.int64]] = {}
+        for site, data in self.gather(question).items():
+            try:
+                tables[site] = read_sum(data, question).astype(np.int64)
+            except MessageError as error:
+                raise HouseError(f"{site} answered with what cannot be read: {error}") from None
+        return tables
 
     def gather_replies(self, question: Gathered[Any]) -> dict[str, Reply]:
         """What each site answers."""
@@ -316,7 +343,8 @@ class Run:
         return self.masked_study.noise_factor
 
     def variance(self, rho: Fraction, squared_sensitivity: Fraction | int) -> Fraction:
-        return self.masked_study.variance(rho, squared_sensitivity)
+        # Statistics say what one row can change; N rows of a patient change N times that (group privacy).
+        return self.masked_study.variance(rho, self.encounters**2 * squared_sensitivity)
 
     def gather(
         self,
@@ -441,7 +469,7 @@ class Run:
                 f"{', '.join(sorted(self._uncapped))}"
             )
         if self.opted_out:
-            notes.append(f"opted out: {together(self.opted_out.items())}")
+            notes.append(f"{OPTED_OUT}{together(self.opted_out.items())}")
         lost = sorted({loss.site for loss in self.dropouts} - set(self.sites))
         if lost:
             notes.append(f"lost on the way: {', '.join(lost)}; the model is that of the sites that stayed")
@@ -451,8 +479,25 @@ class Run:
             if site in self._news
         ]
         notes += [f"the table of {site} {self._fits[site]}" for site in self.sites if site in self._fits]
-        notes += tell_of_relays({self._routes[site][-1] for site in self.sites if site in self._routes})
-        notes += warn_of_regions({s: count for s, count in self._regions.items() if s in self.sites})
+        if relays := {self._routes[site][-1] for site in self.sites if site in self._routes}:
+            notes.append(
+                f"some hospitals were reached through {_list_first(sorted(relays))}, which passed on what only they "
+                "and the house say"
+            )
+        regions = [
+            f"{region} ({count} hospital{'' if count == 1 else 's'})"
+            for region, count in self._regions.items()
+            if region in self.sites
+        ]
+        if regions:
+            notes.append(
+                "trusted with the numbers of their hospitals, and believed in their sums, are the regions "
+                f"{_list_first(regions)}"
+            )
+        sites = []
+        for site in self.sites:
+            head, identity = self.house.heads[site], self.house.identities[site]
+            sites.append(SiteCard(site, patients.get(site), fingerprint(identity), head.count, head.hash))
         return Card(
             study=self.study,
             purpose=self.draft.purpose or self.house.purpose,
@@ -460,7 +505,7 @@ class Run:
             method=self.method,
             release=self.release.name,
             meaning=self.release.meaning,
-            sites=[self._site_card(site, patients.get(site)) for site in self.sites],
+            sites=sites,
             rounds=self.rounds,
             bytes=self.bytes,
             releases=releases,
@@ -468,6 +513,7 @@ class Run:
             dropouts=self.dropouts,
             warnings=notes,
             decision=decision,
+            date=today().isoformat(),
             version=concilium.__version__,
         )
 
@@ -494,6 +540,18 @@ class Run:
             if release.cost is not None:
                 costs[site] = costs.get(site, Fraction(0)) + Fraction(release.cost)
         return costs
+
+    def say_spent(self, error: HouseError) -> HouseError:
+        """The error that ended the run, with what hospitals were charged until then: that is spent for nothing, unless
+        the run is resumed. A question that was not finished may have been charged as well, of which a house under masks
+        is not told; at no hospital is it more than the price of the study (site_context.py)."""
+        if isinstance(error, StudyPending) or not self.costs:
+            return error
+        spent = together((site, f"rho {shown(cost)}") for site, cost in self.costs.items())
+        return HouseError(
+            f"{error} (charged until then, for nothing unless it is resumed: {spent}, and at most "
+            f"rho {shown(self.draft.price or Fraction(0))})"
+        )
 
     @property
     def uncapped(self) -> bool:
@@ -559,7 +617,7 @@ class Run:
             fresh = {envelopes[site].id: replies[site] for site in messages}
             if self._stops:
                 # A run that stops here asks these sites again when it is resumed.
-                fresh = {question: reply for question, reply in fresh.items() if is_answer(reply)}
+                fresh = {question: reply for question, reply in fresh.items() if _is_answer(reply)}
             self.journal.keep(fresh)
         return replies
 
@@ -580,7 +638,7 @@ class Run:
             return "it answered another question"
         first = self.house.identities.get(site)
         identity = opened.identity if first is None else first
-        if identity != opened.identity or not is_signed(opened.signed, opened.signature, identity):
+        if identity != opened.identity or not is_signed(find_signed(opened), opened.signature, identity):
             reply_is = "answer" if isinstance(opened, Answer) else "refusal"
             had = "names" if first is None else "had before"
             return f"its {reply_is} is not signed by the identity it {had}"
@@ -641,32 +699,13 @@ class Run:
         if gone and begun:
             raise SitesChanged
 
-    def _site_card(self, site: str, patients: int | None) -> SiteCard:
-        head = self.house.heads[site]
-        return SiteCard(site, patients, fingerprint(self.house.identities[site]), head.count, head.hash)
+
+def _list_first(names: Sequence[str]) -> str:
+    """The first three, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def warn_of_regions(regions: Mapping[str, int]) -> list[str]:
-    """What must be said of sums that a region vouches for."""
-    if not regions:
-        return []
-    named = [f"{region} ({count} hospital{'' if count == 1 else 's'})" for region, count in regions.items()]
-    listed = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
-    return [
-        f"trusted with the numbers of their hospitals, and believed in their sums, are the regions {listed}"
-    ]
-
-
-def tell_of_relays(regions: Iterable[str]) -> list[str]:
-    """What is to be said of regions that pass messages on under masks."""
-    named = sorted(regions)
-    if not named:
-        return []
-    listed = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
-    return [f"some hospitals were reached through {listed}, which passed on what only they and the house say"]
-
-
-def is_answer(reply: bytes | str) -> bool:
+def _is_answer(reply: bytes | str) -> bool:
     """Whether a site answered, rather than refused or sent something else."""
     try:
         return isinstance(reply, bytes) and isinstance(open_reply(reply), Answer)
@@ -681,6 +720,5 @@ def together(reasons: Iterable[tuple[str, str]]) -> str:
         by_reason.setdefault(reason, []).append(site)
     parts = []
     for reason, sites in by_reason.items():
-        named = ", ".join(sites[:3]) + (f" and {len(sites) - 3} more" if len(sites) > 3 else "")
-        parts.append(f"{named}: {reason}")
+        parts.append(f"{_list_first(sites)}: {reason}")
     return "; ".join(parts)

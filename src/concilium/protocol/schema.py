@@ -8,38 +8,62 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 
-from concilium.errors import DoesNotFit, MessageError
-from concilium.protocol.attributes import Attribute, AttributeSeen, present, unite
-from concilium.protocol.cohort import Cohort, near_unique
-from concilium.protocol.edges import check_edges
-from concilium.protocol.questions import PLAIN, Gathered, Reply
-from concilium.protocol.work import READ_CATEGORY, READ_NUMBER, READING, Workload, count_code_bytes
+from concilium.errors import DoesNotFit, MessageError, name_some
+from concilium.protocol.attributes import (
+    READ_CATEGORY,
+    READ_NUMBER,
+    READING,
+    Attribute,
+    AttributeSeen,
+    Workload,
+    check_edges,
+    count_code_bytes,
+    present,
+    unite,
+)
+from concilium.protocol.cohort import (
+    MOST_INTEGER_VALUES,
+    Cohort,
+    holds_dates,
+    holds_measurements,
+    near_unique,
+    say_text,
+)
+from concilium.protocol.grid import are_days
+from concilium.protocol.questions import PLAIN, PRIVATE, Gathered, Reply
 from concilium.records.columns import Coded, Column, Numbers, Value, label
+from concilium.records.drafting import compare_sizes
 from concilium.records.grammar import canonical, measure
 
 if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
 
-# An integer attribute with more values than this over all sites is a number, not a category: it needs bins.
-MOST_INTEGER_VALUES = 32
+MISSING_EVERYWHERE, SAME_EVERYWHERE = "missing for everybody", "the same for everybody"
+# A category with more values than this over all sites is left out: nobody reads a model of it.
+MOST_CATEGORIES = 1000
+LEFT_OUT, UNITS = "left out: ", "units: "
+TWO_GROUPS = "two groups of values far apart: are they in two units? A hospital's map converts them"
+NOTHING: Mapping[str, str] = MappingProxyType({})
 # As many values as a column is taken to have when the memory to list them is estimated.
 MOST_LISTED = 1 << 16
-# Different texts among numbers, up to which they are taken for what a hospital writes where nothing was measured.
-ODD_TEXTS = 3
 
 
 class SchemaSeen(Reply, frozen=True):
     """What one site can be asked about: attributes, values, classes and the number of patients.
 
-    `unbinned` names numeric attributes for which the study gives no bins; `floored` says that the site leaves
-    small counts out, so that the tree will not be exact.
+    `unbinned` names numeric attributes for which the study gives no bins, `dates` those of them that are dates, `odd`
+    those with text among the numbers, which counts as missing. `floored` says that the site leaves small counts out, so
+    that the tree will not be exact. Where it says how many patients it has, it also says which columns it leaves out
+    since they identify patients (`identifying`), and the median of each number without bins, on the public grid
+    (`medians`): the counts that follow would show either.
     """
 
     attributes: list[AttributeSeen]
@@ -47,12 +71,16 @@ class SchemaSeen(Reply, frozen=True):
     patients: int | None
     unbinned: list[str]
     floored: bool
+    dates: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
+    identifying: tuple[str, ...] = ()
+    medians: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def numbers(self) -> int:
         """Each value that is told to occur is one thing told about the patients, and so is their number."""
         values = len(self.classes) + sum(len(attribute.values) for attribute in self.attributes)
-        return values + (self.patients is not None)
+        return values + (self.patients is not None) + len(self.medians)
 
     @property
     def names(self) -> set[str]:
@@ -90,7 +118,7 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
         listed = columns if self.attributes is None else min(columns, len(self.attributes))
         edges = sorted((len(bins) for bins in self.bins.values()), reverse=True)[:columns]
         operations = READ_CATEGORY * (listed + 1) + sum(READ_NUMBER + 4 * n.bit_length() for n in edges)
-        held = READING + sum(count_code_bytes(n + 1) for n in edges)
+        held = READING + sum(count_code_bytes(n + 1) for n in edges) + 2 * listed
         return Workload(
             operations * patients, held * patients + 16 * (listed + 1) * min(patients, MOST_LISTED)
         )
@@ -99,23 +127,48 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
         records = cohort.view.records
         classes = [] if self.measured else list_classes(cohort, self.target)
         wanted = records.names if self.attributes is None else set(self.attributes) & set(records.names)
-        seen, unbinned = [], []
+        # Who states bins says that all of it are numbers; without them text among many counts as missing.
+        for name in {*self.bins, *([self.target] if self.measured else [])} & set(records.names):
+            if holds_measurements(records[name]):
+                raise DoesNotFit(say_text(name))
+        seen, unbinned, dates = [], [], []
         for name in sorted(wanted):
             if name == self.target:
                 continue
             if name in self.bins:
                 cohort.view.binned(name, tuple(self.bins[name]))
                 seen.append(AttributeSeen(name, [], True))
-            elif (listed := as_listed(records[name])) is None:
+            elif (listed := _as_listed(records[name])) is None:
                 unbinned.append(name)
+                if holds_dates(records[name]):
+                    dates.append(name)
             else:
-                seen.append(AttributeSeen(name, list_values(listed, cohort), listed.numeric))
+                seen.append(AttributeSeen(name, _list_values(listed, cohort), listed.numeric))
         return SchemaSeen(
-            seen, classes, len(cohort) if self.count_patients else None, unbinned, cohort.floored
+            seen,
+            classes,
+            cohort.count_patients() if self.count_patients else None,
+            unbinned,
+            cohort.floored,
+            tuple(dates),
+            odd=tuple(name for name in unbinned if holds_measurements(records[name])),
+            **self._tell_more(cohort, [name for name in unbinned if name not in dates]),
         )
 
+    def _tell_more(self, cohort: Cohort, numbers: Sequence[str]) -> dict[str, Any]:
+        """The columns that identify patients, and beside the number of patients the medians of numbers."""
+        identifying = cohort.view.identifying
+        if self.attributes is not None:
+            identifying &= set(self.attributes)
+        if not self.count_patients:
+            return {"identifying": tuple(sorted(identifying))}
+        told = {name: cohort.find_size(name) for name in numbers} if not cohort.floored else {}
+        medians = {name: median for name, median in told.items() if median is not None}
+        return {"identifying": tuple(sorted(identifying)), "medians": medians}
+
     def find_known(self, reply: SchemaSeen) -> Mapping[str, Sequence[Value | None]]:
-        known: dict[str, Sequence[Value | None]] = {one.name: one.values for one in reply.attributes}
+        known: dict[str, Sequence[Value | None]] = dict.fromkeys(reply.unbinned, ())
+        known |= {one.name: one.values for one in reply.attributes}
         return {**known, self.target: reply.classes}
 
     def unite(self, replies: Sequence[SchemaSeen]) -> SchemaSeen:
@@ -128,17 +181,47 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
             patients=None if None in patients else sum(count for count in patients if count is not None),
             unbinned=sorted({name for reply in replies for name in reply.unbinned}),
             floored=any(reply.floored for reply in replies),
+            dates=tuple(sorted({name for reply in replies for name in reply.dates})),
+            odd=tuple(sorted({name for reply in replies for name in reply.odd})),
+            identifying=tuple(sorted({name for reply in replies for name in reply.identifying})),
         )
+
+
+class ColumnsSeen(Reply, frozen=True):
+    """The columns of a hospital's table, after its policy."""
+
+    names: list[str]
+
+
+class AskColumns(Gathered[ColumnsSeen], frozen=True, kw_only=True):
+    """Which columns are there?
+
+    It is about no patient: the names are those of the table's header, but for the columns that policy takes out by
+    name. So it costs nothing under `private`.
+    """
+
+    kind: ClassVar[str] = "columns"
+    releases: ClassVar[frozenset[str]] = PRIVATE
+    reply: ClassVar[type[ColumnsSeen]] = ColumnsSeen
+    of_patients: ClassVar[bool] = False
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        return Workload(READ_CATEGORY * columns, READING * columns)
+
+    def compute(self, cohort: Cohort) -> ColumnsSeen:
+        return ColumnsSeen(sorted(cohort.view.named & set(cohort.view.records.names)))
 
 
 @dataclass(frozen=True)
 class SharedSchema:
-    """The union of what the sites know, reduced to attributes that every participant has; `left_out` says why some
-    are not there. `classes` is the target, with a cell for each class and none for anything else."""
+    """The union of what the sites know, reduced to attributes that every participant has. `left_out` says why some are
+    not there; `grouped` are numbers that lie in two groups far apart. `classes` is the target, with a cell for each
+    class and none for anything else."""
 
     attributes: tuple[Attribute, ...]
     classes: Attribute
     left_out: Mapping[str, str]
+    grouped: tuple[str, ...] = ()
 
     def keep(self, indices: Iterable[int]) -> SharedSchema:
         """The schema with these attributes only."""
@@ -153,35 +236,121 @@ def name_classes(target: str, classes: Iterable[Value | None]) -> Attribute:
     return Attribute(target, (), present(classes), missing=False, other=False)
 
 
+def find_numbers(
+    schemas: Mapping[str, SchemaSeen], stated: Mapping[str, Sequence[float]], most_values: int
+) -> tuple[list[str], dict[str, str]]:
+    """The numbers that every site has and for which the study states no bins, and what is left out of them, and why.
+
+    Whole numbers of which the sites list no more than so many values together are values, not numbers.
+    """
+    numbers: list[str] = []
+    left_out: dict[str, str] = {}
+    listed = {
+        site: {attribute.name: attribute for attribute in schema.attributes}
+        for site, schema in schemas.items()
+    }
+    left_out |= _find_identifying(schemas)
+    for name in sorted({name for schema in schemas.values() for name in schema.names} - {*stated, *left_out}):
+        measured = [site for site, schema in schemas.items() if name in schema.unbinned]
+        lacking = [site for site, schema in schemas.items() if name not in schema.names]
+        others = [listed[site][name] for site in schemas if name in listed[site]]
+        if lacking:
+            left_out[name] = say_lacking(lacking[0])
+        elif measured and not all(one.numeric for one in others):
+            where = next(site for site in schemas if name in listed[site] and not listed[site][name].numeric)
+            left_out[name] = _say_text(measured[0], where)
+        elif len({name in schemas[site].dates for site in measured}) > 1:
+            left_out[name] = "a date at some sites, a number at others"
+        elif words := [site for site in schemas if name in listed[site] and _holds_words(listed[site][name])]:
+            # Whole numbers that sites list: numbers, if they are many.
+            if len(_list_labels(one for one in others if one.numeric)) > MOST_INTEGER_VALUES:
+                where = next(site for site in schemas if listed[site][name].numeric)
+                left_out[name] = _say_text(where, words[0])
+        elif measured or (all(one.numeric for one in others) and len(_list_labels(others)) > most_values):
+            numbers.append(name)
+    return numbers, left_out
+
+
+def _say_text(number: str, text: str) -> str:
+    return f"a number at {number}, text at {text}, whose map can fix it"
+
+
+def _find_identifying(schemas: Mapping[str, SchemaSeen]) -> dict[str, str]:
+    """The columns that are left out somewhere since they identify patients, and what would bring them in."""
+    sites: dict[str, list[str]] = {}
+    for site, schema in schemas.items():
+        for name in schema.identifying:
+            sites.setdefault(name, []).append(site)
+    return {
+        name: say_identifying("" if len(held) == len(schemas) else name_some(held))
+        for name, held in sites.items()
+    }
+
+
+def say_identifying(where: str = "") -> str:
+    """Why a column that identifies patients is left out, there or everywhere, and what would bring it in."""
+    place = f" at {where}" if where else ""
+    return f"about one value for each patient{place}, which identifies them; a policy can allow it"
+
+
+def _list_labels(attributes: Iterable[AttributeSeen]) -> set[str]:
+    return {label(value) for one in attributes for value in one.values if value is not None}
+
+
+def _holds_words(attribute: AttributeSeen) -> bool:
+    """Whether no value is a number. Codes such as 250 and V22 may all be numbers at one site, and are codes there."""
+    values = [value for value in attribute.values if value is not None]
+    return bool(values) and all(math.isnan(measure(value)) for value in values)
+
+
 def share_schema(
-    schemas: Mapping[str, SchemaSeen], bins: Mapping[str, Sequence[float]], target: str
+    schemas: Mapping[str, SchemaSeen],
+    bins: Mapping[str, Sequence[float]],
+    target: str,
+    left_out: Mapping[str, str] = NOTHING,
+    *,
+    constants: bool = False,
 ) -> SharedSchema:
-    """The schema of these sites: values united, attributes that some site lacks left out (and why)."""
-    left_out = find_unbinned(schemas)
+    """The schema of these sites: values united, attributes that some site lacks left out (and why), and those with one
+    value unless `constants` are wanted."""
     united, lacking = unite({site: schema.attributes for site, schema in schemas.items()})
-    left_out |= {name: say_lacking(site) for name, site in lacking.items() if name not in left_out}
-    attributes = []
+    reasons = {name: say_lacking(site) for name, site in lacking.items() if name not in bins} | {**left_out}
+    dates = {name for schema in schemas.values() for name in schema.dates}
+    known = set.intersection(*(schema.names for schema in schemas.values())) if schemas else set()
+    attributes = {
+        name: Attribute(name, tuple(edges), date=name in dates)
+        for name, edges in bins.items()
+        if name in known and name not in left_out
+    }
     for name, seen in united.items():
         values = present(seen.values)
-        if name in left_out:
+        if name in attributes or name in reasons:
             continue
-        if name in bins:
-            attributes.append(Attribute(name, tuple(bins[name])))
-        elif seen.numeric and len(seen.values) > MOST_INTEGER_VALUES:
-            left_out[name] = f"a number with {len(seen.values)} values; give bins for it"
+        if not values:
+            reasons[name] = MISSING_EVERYWHERE
+        elif len(values) == 1 and None not in seen.values and not constants:
+            reasons[name] = SAME_EVERYWHERE
+        elif seen.numeric and len(values) > MOST_INTEGER_VALUES:
+            reasons[name] = f"a number with {len(values)} values"
+        elif len(values) > MOST_CATEGORIES:
+            reasons[name] = f"{len(values):,} different values; group them, or state those that matter"
         else:
-            attributes.append(Attribute(name, (), values, missing=None in seen.values, other=False))
-    classes = (value for schema in schemas.values() for value in schema.classes)
-    return SharedSchema(tuple(attributes), name_classes(target, classes), left_out)
-
-
-def find_unbinned(schemas: Mapping[str, SchemaSeen]) -> dict[str, str]:
-    """Numbers that some site cannot be asked about, and why."""
-    reasons: dict[str, str] = {}
-    for site, schema in schemas.items():
+            attributes[name] = Attribute(name, (), values, missing=None in seen.values, other=False)
+    for schema in schemas.values():
         for name in schema.unbinned:
-            reasons.setdefault(name, f"a number at {site}; give bins for it")
-    return reasons
+            if name not in attributes:
+                reasons.setdefault(name, "a number without cutoffs")
+    classes = (value for schema in schemas.values() for value in schema.classes)
+    ordered = tuple(attributes[name] for name in sorted(attributes))
+    return SharedSchema(ordered, name_classes(target, classes), reasons)
+
+
+def say_left_out(left_out: Mapping[str, str]) -> str:
+    """What was left out, and why: the first three of each reason, and how many more."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in sorted(left_out.items()):
+        by_reason.setdefault(why, []).append(name)
+    return LEFT_OUT + "; ".join(f"{name_some(names)} ({why})" for why, names in by_reason.items())
 
 
 def say_lacking(site: str) -> str:
@@ -200,7 +369,9 @@ def state_schema(
         for name, listed in values.items()
         if name != target
     ]
-    attributes += [Attribute(name, tuple(edges)) for name, edges in bins.items() if name != target]
+    attributes += [
+        Attribute(name, tuple(edges), date=are_days(edges)) for name, edges in bins.items() if name != target
+    ]
     classes = name_classes(target, state_values(values[target]))
     return SharedSchema(tuple(sorted(attributes, key=lambda attribute: attribute.name)), classes, {})
 
@@ -222,29 +393,55 @@ def set_against_rest(positive: Value, others: Sequence[Value]) -> tuple[Value, V
 
 def list_classes(cohort: Cohort, target: str) -> list[str | int | float | bool]:
     """The values of the target that occur among the cohort's patients; DoesNotFit where it is a number."""
-    column = as_listed(cohort.view.records[target])
+    column = _as_listed(cohort.view.records[target])
     if column is None:
         raise DoesNotFit(f"the target {target!r} is a number; here categories are predicted")
-    return [value for value in list_values(column, cohort) if value is not None]
+    return [value for value in _list_values(column, cohort) if value is not None]
 
 
-def as_listed(column: Column) -> Coded | None:
+def _as_listed(column: Column) -> Coded | None:
     """A column whose values may be listed; None for numbers, and where to list about one value per patient would be to
     list the patients."""
-    if isinstance(column, Numbers) or (column.numeric and near_unique(column)):
+    if isinstance(column, Numbers) or (column.numeric and near_unique(column)) or holds_dates(column):
         return None
     return None if holds_measurements(column) else column
 
 
-def holds_measurements(column: Coded) -> bool:
-    """Whether these are numbers with a text or two among them, such as `?` for missing, that nobody stated: measured
-    values, of which each would otherwise be a category of its own."""
-    if column.by_itself or len(column.values) <= MOST_INTEGER_VALUES:
-        return False
-    return 1 <= sum(math.isnan(measure(value)) for value in column.values) <= ODD_TEXTS
+def find_cautions(schemas: Mapping[str, SchemaSeen], grouped: Collection[str] = ()) -> list[str]:
+    """What a reader of the model must know of how sites write their columns. `grouped` are numbers that lie in two
+    groups far apart, over all sites."""
+    return [*_find_foreign_codings(schemas), *_say_odd(schemas), *_suspect_units(schemas, grouped)]
 
 
-def find_foreign_codings(schemas: Mapping[str, SchemaSeen]) -> list[str]:
+def _suspect_units(schemas: Mapping[str, SchemaSeen], grouped: Collection[str]) -> list[str]:
+    """A caution for each number that is much larger at one site than at another, or in two groups. It tells no
+    number.
+
+    Such a number stays: hospitals may well have other patients, and a tree is that of the pooled patients.
+    """
+    by_name: dict[str, dict[str, float]] = {}
+    for site, schema in schemas.items():
+        for name, median in schema.medians.items():
+            by_name.setdefault(name, {})[site] = median
+    notes = {name: compare_sizes(by_name.get(name, {})) for name in sorted({*by_name, *grouped})}
+    apart = [name for name, note in notes.items() if name in grouped and not note]
+    return [
+        *(f"{UNITS}{name} is {note}" for name, note in notes.items() if note),
+        *([f"{UNITS}{name_some(apart)}: {TWO_GROUPS}"] if apart else []),
+    ]
+
+
+def _say_odd(schemas: Mapping[str, SchemaSeen]) -> list[str]:
+    """A caution for each number that has text among it somewhere."""
+    return [
+        f"{name} at {site}: text among its numbers counts as missing; where it stands for something else, the "
+        "hospital's map says so"
+        for site, schema in schemas.items()
+        for name in schema.odd
+    ]
+
+
+def _find_foreign_codings(schemas: Mapping[str, SchemaSeen]) -> list[str]:
     """A caution for each attribute that one site codes unlike all others: M and F where they have male and female. It
     names no value: sites told their values to the house, not to whoever reads the card."""
     cautions = []
@@ -270,7 +467,7 @@ def find_foreign_codings(schemas: Mapping[str, SchemaSeen]) -> list[str]:
     return cautions
 
 
-def list_values(column: Coded, cohort: Cohort) -> list[str | int | float | bool | None]:
+def _list_values(column: Coded, cohort: Cohort) -> list[str | int | float | bool | None]:
     """The values that occur among the cohort's patients, missing (None) last."""
     codes = column.codes if cohort.everyone else column.codes[cohort.rows]
     occurring = np.flatnonzero(np.bincount(codes, minlength=1))

@@ -24,21 +24,29 @@ from concilium.errors import (
     RecordsError,
     StudyError,
 )
-from concilium.ledger.ledger import LASTING_RULE, Head, Ledger, name_site
+from concilium.ledger.chain import Head
+from concilium.ledger.head import name_site
+from concilium.ledger.ledger import Ledger
+from concilium.ledger.memory import LASTING_RULE
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, statement
-from concilium.protocol.cohort import View
-from concilium.protocol.desk import Desk
+from concilium.protocol.cohort import SiteCache, View
 from concilium.protocol.disclosure import Populations
 from concilium.protocol.masking import Memberships
-from concilium.protocol.messages import VERSION, Envelope, LedgerHead, Refusal, open_envelope, write_signed
+from concilium.protocol.messages import (
+    VERSION,
+    Envelope,
+    Refusal,
+    Refused,
+    open_envelope,
+    write_signed,
+)
 from concilium.protocol.meter import Meter
-from concilium.protocol.patient_numbers import derive_order, order_patients
+from concilium.protocol.patient_identity import derive_order, order_patients
 from concilium.protocol.questions import Question, Statistic, Step, open_question
-from concilium.protocol.refused import Refused
 from concilium.protocol.releases import find_release
 from concilium.protocol.releases.release import check_cap
-from concilium.protocol.shelf import Shelf
+from concilium.protocol.site_context import NO_BOUND, SiteContext
 from concilium.protocol.studies import Studies
 from concilium.protocol.terms import Agreed, Propose
 from concilium.records.columns import Value
@@ -58,7 +66,7 @@ class Site:
     """`Site("cleveland", records, policy=Policy.read("policy.toml"), ledger="cleveland.ledger")`.
 
     It holds one population: a table with one row for each patient, another part alone, or `Patients` with several
-    parts (or with the column of patients' ids, which come once each). Without a ledger
+    parts (or with the column of patients' ids, which come once each, or once for each encounter). Without a ledger
     file the ledger is kept in memory: fine for a simulation, gone with the process. The site's identity is kept beside
     the ledger (`cleveland.ledger.identity`) unless another file is named. From it follows who is held out
     (held_out.py), unless a simulation, which is to come out the same again, gives the key itself.
@@ -99,11 +107,14 @@ class Site:
             )
         if not isinstance(ledger, Ledger):
             self.ledger.bind_site(f"{name} ({self.identity.fingerprint})")
-        self._division_key = division_key or partial(derive_secret, self.identity, "concilium/division-key@1")
+        self._division_key = division_key or partial(
+            _derive_secret, self.identity, "concilium/division-key@1"
+        )
         self._reads = frozenset(patients.reads)
         secret = None
         if self.policy.graphs() is not None:
-            secret = derive_secret(self.identity, "concilium/constraints-secret@1")
+            secret = _derive_secret(self.identity, "concilium/constraints-secret@1")
+        in_memory = self.ledger.path == ":memory:"
         view = View(
             table,
             self.policy,
@@ -111,19 +122,22 @@ class Site:
             patients.by,
             division_key=self._division_key,
             parts=patients.parts,
-            shelf=self._open_shelf(),
+            cache=SiteCache(None if in_memory else Path(f"{self.ledger.path}.cache")),
             rows_are_patients=patients.rows_are_patients,
+            site=name,
+            owners=patients.owners,
         )
         populations = Populations(self.ledger, patients, self.policy.minimum_patients, view)
         memberships = Memberships(name, self.identity, self.policy, self.ledger, patients.digest)
         meter = Meter(self.policy.work, self.ledger, memberships, len(patients), len(table.names))
-        self._desk = Desk(
+        self._context = SiteContext(
             name=name,
             identity=self.identity,
             policy=self.policy,
             ledger=self.ledger,
+            currency=self.ledger.settings.currency,
             view=view,
-            patients=len(patients),
+            patients=patients.people,
             studies=Studies(name, self.identity, self.policy, self.ledger, view, populations, meter),
             memberships=memberships,
             meter=meter,
@@ -138,24 +152,24 @@ class Site:
             question = open_question(envelope)  # known kind?
             if isinstance(question, Propose):  # a study: agreed, refused, or to be decided by a person
                 self._notice_rollback(envelope.seen)
-                agreed = self._desk.studies.consider(question)
+                agreed = self._context.studies.consider(question)
                 if agreed.numbers:  # what is said of the table depends on patients
                     return self._tell_of_table(envelope, agreed, tell_cap=release.by_site)
-                return self._desk.reply(envelope, agreed)
+                return self._context.reply(envelope, agreed)
             self._allow(envelope, question)  # allowed here?
             if not (isinstance(question, Step) and question.before_study):
-                self._desk.studies.hold(envelope, question)  # agreed to?
+                self._context.studies.hold(envelope, question)  # agreed to?
             self._notice_rollback(envelope.seen)  # once it is proven that the house saw it
             stored = self.ledger.recall(envelope.id, envelope.digest)  # asked before? the same bytes, free
             if stored is not None:
                 return stored
             if isinstance(question, Step):  # what the release has to agree on with its sites
-                return release.step(self._desk, envelope, question)
+                return release.step(self._context, envelope, question)
             if not isinstance(question, Statistic):
                 raise MessageError(f"nothing is answered to a question of kind {envelope.kind!r}")
-            self._desk.meter.admit(envelope, question, release)  # not too much work?
+            self._context.meter.admit(envelope, question, release)  # not too much work?
             # Select, compute, protect, charge, answer: as the release says.
-            return release.answer(self._desk, envelope, question)
+            return release.answer(self._context, envelope, question)
         except Refused as refusal:
             return self._refuse(envelope, refusal.rule, refusal.reason, **refusal.receipt)
         except BudgetError as error:
@@ -182,31 +196,36 @@ class Site:
         """An agreement that says something of the table, charged as any plain answer is."""
 
         def let_out() -> Agreed:
-            check_cap(self._desk, agreed.numbers, tell_cap=tell_cap)
+            check_cap(self._context, agreed.numbers, tell_cap=tell_cap)
             return agreed
 
-        return self._desk.charge(envelope, agreed.numbers, None, let_out)
+        return self._context.charge(envelope, agreed.numbers, NO_BOUND, let_out)
 
     @property
     def division_key(self) -> bytes:
         """What decides who is held out: the same also after a rotation of the identity, and never sent."""
         return self._division_key if isinstance(self._division_key, bytes) else self._division_key()
 
+    @property
+    def hidden_columns(self) -> Mapping[str, str]:
+        """The columns that exist for no question, each with the reason: for the hospital alone, never sent."""
+        return self._context.view.hidden
+
     def introduce(self, peers: Mapping[str, str], house: str) -> bool:
         """Know a house of this process, and take its word for who the peers are, for want of pinned ones.
 
         False where the policy pins peers: those stand.
         """
-        self._desk.studies.introduce(house)
-        return self._desk.memberships.introduce(peers)
+        self._context.studies.introduce(house)
+        return self._context.memberships.introduce(peers)
 
     def name_patients(self, study: str) -> list[Value | None]:
         """For the hospital itself: the ids of the patients whose entries it handed on in a study, in the order of the
         numbers they had there."""
-        method = self._desk.studies.look_up(study).method
+        method = self._context.studies.look_up(study).method
         if method.handed_on not in self._reads:
             raise StudyError(f"study {study[:12]} hands on no entries of patients that {self.name} holds")
-        ids = self._desk.view.select(method.query, method.must_know).take_part(method.handed_on).ids
+        ids = self._context.view.select(method.query, method.must_know).take_part(method.handed_on).ids
         return [ids[row] for row in order_patients(derive_order(self.identity, study), ids).tolist()]
 
     def _allow(self, envelope: Envelope, question: Question) -> None:
@@ -222,8 +241,8 @@ class Site:
             absent = ", ".join(sorted(question.reads - self._reads))
             raise Refused("kind", f"this hospital holds no {absent} of its patients", asked=envelope.kind)
 
-    def _notice_rollback(self, seen: LedgerHead | None) -> None:
-        if seen is not None and not self.ledger.holds(Head(seen.count, seen.hash)):
+    def _notice_rollback(self, seen: Head | None) -> None:
+        if seen is not None and not self.ledger.holds(seen):
             raise Refused(
                 "rollback",
                 f"this site's ledger is behind what it told the house before (entry {seen.count}): "
@@ -263,7 +282,6 @@ class Site:
             return Ledger(
                 where,
                 records=records,
-                former_records=lambda: patients.former_digest,
                 currency=None if budget is None else budget.currency,
                 delta=None if budget is None else budget.exact_delta,
                 allowance=self.policy.allowance,
@@ -314,7 +332,7 @@ class Site:
             return False
         said = f"; of {known} patients who are remembered {still} are in it" if known else ""
         self.grown = (
-            f"the table has changed since its ledger was last used: {len(patients)} patients now{said}"
+            f"the table has changed since its ledger was last used: {patients.people} patients now{said}"
         )
         book.rebind(digest, note=self.grown)
         return True
@@ -328,20 +346,16 @@ class Site:
                     return patients.table.digest
         return patients.digest
 
-    def _open_shelf(self) -> Shelf:
-        in_memory = self.ledger.path == ":memory:"
-        return Shelf(None if in_memory else Path(f"{self.ledger.path}.shelf"))
-
     def _find_identity(self, path: str | Path | None) -> Identity:
         if path is None and self.ledger.path == ":memory:":
             return Identity.create()
         return Identity.at(path if path is not None else f"{self.ledger.path}.identity")
 
     def __repr__(self) -> str:
-        return f"Site({self.name!r}, {self._desk.patients} patients)"
+        return f"Site({self.name!r}, {self._context.patients} patients)"
 
 
-def derive_secret(identity: Identity, purpose: str) -> bytes:
+def _derive_secret(identity: Identity, purpose: str) -> bytes:
     """A site's own secret for `hash` and `shift_dates` (where its policy names none), or for another purpose. It is
     never sent, and stays the same when the identity is rotated."""
     return identity.derive(statement(purpose))

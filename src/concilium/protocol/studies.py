@@ -15,35 +15,34 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from fractions import Fraction
 
-from concilium.ledger.ledger import LASTING_RULE, Ledger
+from concilium.errors import DoesNotFit
+from concilium.ledger.ledger import Ledger
+from concilium.ledger.memory import LASTING_RULE
 from concilium.ledger.study_book import AGREED, ENDED, REFUSED, WAITING, StudyRecord
 from concilium.policy.policy import Agree, Policy
 from concilium.privacy.identity import Identity, fingerprint, has_fingerprint, statement
 from concilium.protocol.cohort import View
 from concilium.protocol.disclosure import Populations
 from concilium.protocol.held_out import Part
-from concilium.protocol.messages import Envelope
+from concilium.protocol.messages import Envelope, Refused
 from concilium.protocol.meter import Meter
 from concilium.protocol.questions import Question
-from concilium.protocol.refused import Refused
-from concilium.protocol.table_fit import TableFit, find_fit
 from concilium.protocol.terms import (
     MOST_DAYS,
     Agreed,
     OpenedTerms,
     Propose,
+    TableFit,
     TableNews,
     derive_proof_key,
+    find_fit,
     is_proven,
     open_terms,
     read_terms,
     today,
 )
-
-if TYPE_CHECKING:
-    from concilium.protocol.undertaking import Undertaking
 
 REMEMBERED_STUDIES = 1000
 REPORTS = "reports"  # of groups of patients, as the ledger notes them
@@ -60,7 +59,7 @@ NOT_PROPOSED = "this study was not proposed to this hospital, or it was started 
 
 
 @dataclass(frozen=True)
-class RunningStudy:
+class _RunningStudy:
     """A study that was agreed to, and what its house proves its questions with."""
 
     opened: OpenedTerms
@@ -82,9 +81,9 @@ class Studies:
     ) -> None:
         self._site, self._identity, self._policy, self._ledger = site, identity, policy, ledger
         self._view, self._populations, self._meter = view, populations, meter
-        self._book, self._currency = ledger.studies, ledger.currency  # which a ledger has for good
+        self._book, self._currency = ledger.studies, ledger.settings.currency  # which a ledger has for good
         self._introduced: frozenset[str] = frozenset()
-        self._running: dict[str, RunningStudy] = {}
+        self._running: dict[str, _RunningStudy] = {}
         # Also of studies that another process may just have ended: questions that are being answered need theirs.
         self._terms: OrderedDict[str, OpenedTerms] = OrderedDict()
         self._version = -1
@@ -106,7 +105,7 @@ class Studies:
         self._meter.admit_proposal(house, len(proposal.terms))
         opened = open_terms(proposal.terms, proposal.signature)
         self._check_participant(opened)
-        check_dates(opened.terms.ends)
+        _check_dates(opened.terms.ends)
         self._check_allowed(opened)
         self._look_again()
         with self._deciding:
@@ -117,6 +116,7 @@ class Studies:
                     self._decide(opened, proposal, house)
                 else:
                     self._take_up(opened, record)
+                    self._check_fits(opened, record.spent)
                 self._run(opened, proof_key)
         return Agreed(self._identity.exchange_key, self._tell_news(opened), self._tell_fit(opened))
 
@@ -127,7 +127,7 @@ class Studies:
         return TableNews.of(*self._populations.count_news(), max(1, self._policy.minimum_patients))
 
     def _tell_fit(self, opened: OpenedTerms) -> TableFit | None:
-        """Whether the table fits the study's dictionary (table_fit.py), where terms ask and policy agrees."""
+        """Whether the table fits the study's dictionary (terms.py), where terms ask and policy agrees."""
         if opened.terms.check_tables is not True or not self._policy.tell_fit:
             return None
         dictionary, method = opened.terms.dictionary or {}, opened.method
@@ -147,7 +147,7 @@ class Studies:
         running = self._running.get(envelope.study) or self._recall(envelope.study)
         if not is_proven(running.proof_key, envelope):
             raise Refused("house", NOT_THE_HOUSE)
-        check_dates(running.opened.terms.ends)
+        _check_dates(running.opened.terms.ends)
         self.check(envelope.study, question, envelope.release)
 
     def at(self, study: str) -> OpenedTerms:
@@ -193,7 +193,7 @@ class Studies:
         if not self._book.ask_once(envelope.study, REPORTS, f"{group} {epsilon}"):
             raise Refused("agreed", "not agreed: a group of patients reports once in a study")
 
-    def _recall(self, study: str) -> RunningStudy:
+    def _recall(self, study: str) -> _RunningStudy:
         with self._deciding:
             record = self._find(study)
             if record is None:
@@ -220,12 +220,12 @@ class Studies:
     def _derive_key(self, opened: OpenedTerms) -> bytes:
         return derive_proof_key(self._identity, opened.terms.exchange_key, opened.id, self._site)
 
-    def _run(self, opened: OpenedTerms, proof_key: bytes) -> RunningStudy:
+    def _run(self, opened: OpenedTerms, proof_key: bytes) -> _RunningStudy:
         self._terms[opened.id] = opened
         while len(self._terms) > REMEMBERED_STUDIES:
             forgotten, _ = self._terms.popitem(last=False)
             self._running.pop(forgotten, None)  # read again from the ledger when it is asked
-        running = self._running[opened.id] = RunningStudy(opened, proof_key)
+        running = self._running[opened.id] = _RunningStudy(opened, proof_key)
         return running
 
     def _look_again(self) -> None:
@@ -242,7 +242,7 @@ class Studies:
         return record if record is not None and record.counts_for(self._identity.public) else None
 
     def _check_participant(self, opened: OpenedTerms) -> None:
-        if self._site not in opened.names:
+        if self._site not in opened.terms.participants:
             raise Refused("message", f"{self._site} is not a participant of this study")
         if opened.method.way_out.by_site:
             return
@@ -286,25 +286,66 @@ class Studies:
                 reason = f"questions of kind {kind!r} are not answered here"
                 raise Refused("kind", reason, asked=kind, would_fit=", ".join(self._policy.kinds))
 
+        if opened.terms.holdout and not opened.method.way_out.bounded and self._leaves_out:
+            raise Refused(
+                "kind", "a site that leaves small counts out does not tell part of its patients apart"
+            )
+
+    @property
+    def _leaves_out(self) -> bool:
+        """Whether the policy leaves small counts out of tables."""
+        policy = self._policy
+        return bool(policy.branch_floor or policy.minimum_cell or policy.dominance is not None)
+
+    def _check_fits(self, opened: OpenedTerms, spent: Fraction) -> None:
+        """Refuse, before any hospital is charged, what this one would refuse later: nothing is asked unless all of it
+        fits. What waits for a person waits all the same."""
+        self._check_columns(opened)
+        self._check_room(opened, spent)
+
+    def _check_columns(self, opened: OpenedTerms) -> None:
+        """DoesNotFit where a private question of the study would be refused for a column, by names and policy alone: it
+        is found before any hospital is charged, and says nothing about patients. What is not private is selected when
+        the study begins (`_admit`)."""
+        required = opened.method.required_columns | {one.name for one in opened.subgroups}
+        if not opened.method.way_out.bounded and (absent := sorted(required - set(self._view.records.names))):
+            raise DoesNotFit(
+                f"there is no column {absent[0]!r} at this hospital, which the study cannot do without"
+            )
+        needed = opened.method.needed_columns | required
+        if opened.price is not None and needed and any(True in prices for prices in opened.kinds.values()):
+            holdout = opened.terms.holdout
+            dates = [holdout.column] if holdout and holdout.column else []
+            self._view.each_by_itself.require([*needed, *dates])
+
+    def _check_room(self, opened: OpenedTerms, spent: Fraction) -> None:
+        """BudgetError, or Refused, where the ledger has no room for all that the study may still cost, nor for what its
+        house says that further ones will. A balance depends on no patient."""
+        if opened.price is None:
+            return
+        if (price := opened.price_in(self._currency)) is None:
+            raise Refused("currency", say_currency(self._currency))
+        total = price if opened.total is None else price * opened.total / opened.price
+        if total > spent:
+            self._ledger.check_room(total - spent, self._currency)
+
     def _decide(self, opened: OpenedTerms, proposal: Propose, house: str) -> None:
         """As the policy says: agree and begin, or have it wait for a person."""
         try:
-            why = self._find_reservation(opened, house)
+            agree, why = self._policy.agree, None
+            if agree is not None:
+                why = find_reservation(opened, agree, self._ledger)
+            elif house not in self._introduced:
+                why = "its policy agrees to nothing by itself"
             if why is not None:
                 raise Refused("waiting", WAITS.format(why=why))
+            self._check_fits(opened, Fraction(0))
             self._begin(opened, proposal)
         except Refused as refusal:
             if refusal.rule == "waiting":
                 price = opened.price_in(self._currency)
                 self._book.wait(opened.id, opened.encoded, proposal.signature, price)
             raise
-
-    def _find_reservation(self, opened: OpenedTerms, house: str) -> str | None:
-        """Why a person must decide, None where the policy does."""
-        agree = self._policy.agree
-        if agree is None:
-            return None if house in self._introduced else "its policy agrees to nothing by itself"
-        return find_reservation(opened, agree, self._ledger)
 
     def _begin(self, opened: OpenedTerms, proposal: Propose | None = None) -> None:
         """Compare the population of a study with those before, and enter it with what the policy agreed to."""
@@ -315,7 +356,7 @@ class Studies:
                 raise Refused("ended", NO_MORE.format(until=until))
             self._meter.admit_selection(opened.method.query, opened.method.way_out)
         try:
-            with self._book.writing():
+            with self._ledger.writing():
                 if not bounded:
                     self._admit(opened, by_policy=proposal is not None)
                 self._book.begin(opened.id)
@@ -330,7 +371,7 @@ class Studies:
         except Refused as refusal:
             if refusal.rule in (LASTING_RULE, "waiting"):  # both tell something of how many there are
                 self._ledger.refuse_for_patients(
-                    opened.id, Propose.kind, opened.terms.nonce, name_population(opened.method)
+                    opened.id, Propose.kind, opened.terms.nonce, _name_population(opened)
                 )
             raise
 
@@ -339,18 +380,23 @@ class Studies:
         of a study before. Inside the transaction in which it is entered."""
         method, least = opened.method, self._policy.minimum_patients
         cohort = self._view.select(method.query, method.must_know)
-        if len(cohort) < least:
+        if cohort.count_patients() < least:
             raise Refused(LASTING_RULE, TOO_FEW)
         agree = self._policy.agree
-        if by_policy and agree is not None and len(cohort) < agree.least_patients:
+        if by_policy and agree is not None and cohort.count_patients() < agree.least_patients:
             raise Refused("waiting", WAITS.format(why="its policy agrees by itself to larger studies only"))
         if not self._policy.differencing:
             return
         cohorts = [cohort]
+        if opened.terms.holdout and not cohort.floored:
+            holdout = opened.terms.holdout
+            cohorts += [holdout.choose(cohort, least, held=held) for held in (True, False)]
         if method.percent_held_out is not None and not cohort.floored:
             for held in (True, False):
                 part = Part(percent=method.percent_held_out, held=held)
                 cohorts.append(part.choose(cohort, least))
+        if method.folds is not None and not cohort.floored:
+            cohorts += method.folds.list_parts(cohort)
         if not all(self._populations.admit(one.population) for one in cohorts):
             raise Refused(LASTING_RULE, TOO_FEW)
 
@@ -371,7 +417,15 @@ def find_reservation(opened: OpenedTerms, agree: Agree, ledger: Ledger) -> str |
     return own or method.find_reservation(agree.sensitive)
 
 
-def check_dates(ends: str) -> None:
+def say_currency(currency: str) -> str:
+    """Why Gaussian noise cannot be paid here."""
+    return (
+        f"this hospital's budget is in {currency}, for pure mechanisms; the noise of this question is Gaussian and "
+        "costs rho"
+    )
+
+
+def _check_dates(ends: str) -> None:
     """Refused where a study is over, or would last too long."""
     left = (date.fromisoformat(ends) - today()).days
     if left < 0:
@@ -380,8 +434,14 @@ def check_dates(ends: str) -> None:
         raise Refused("message", f"a study lasts {MOST_DAYS} days at most; this one ends on {ends}")
 
 
-def name_population(method: Undertaking[Any]) -> str:
+def _name_population(opened: OpenedTerms) -> str:
     """Whom a study is about, under whatever name: the same patients count once among the refusals of a month."""
-    about = (method.query, method.must_know, str(method.percent_held_out))
+    method, holdout = opened.method, opened.terms.holdout
+    about = (
+        method.query,
+        method.must_know,
+        str(method.percent_held_out),
+        *([str(holdout)] if holdout else []),
+    )
     parts = [text.encode() for text in about]
     return hashlib.sha256(statement("concilium/population@1", *parts)).hexdigest()

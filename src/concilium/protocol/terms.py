@@ -5,38 +5,129 @@ them as the method they name, with its parameters, so that it works out by itsel
 ask, what they may hold, and what all of it costs at most; the house is believed in nothing but who it is, by its
 signature. Who is protected: the hospital, from a house that asks something else than what was agreed. What the method's
 own questions tell is protected as their release says (releases/), and no better.
+
+Whether a hospital's table fits the dictionary of a study, as far as a house may learn it: which columns, no count.
+
+Asked for in the terms (`check_tables`), told where the hospital's policy says so (`tell_fit`; by default it does
+not).
+
+Who is protected: patients with a rare value, from the house. A column does not fit if it is not there for the study
+(not in the table, withheld or eliminated: these look alike), or if so many patients as any group the hospital tells
+of (`minimum_patients`) have codes that the dictionary does not list, or if of a number more than half of those whose
+value is known, and so many at least, are outside what is plausible, as in another unit; the slip of one patient is
+not told. No value and no count: that is `concilium check`, at home. A house chooses the dictionary, and could ask by
+it, in study after study, whether a value occurs, or on which side of a number the median is. So only columns are
+looked at that the study asks about, whose values it may be told in any case; each study is one that the hospital
+agrees to; and every column that was looked at is entered in the ledger as a number. What is left: by one study after
+another a house may find out which values of agreed columns so many patients have, and medians. Under noise
+(`private`, `local`) nothing may depend on a patient: there a column does not fit only if it is not there by its name
+and the policy's, whatever the patients have.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
+import numpy as np
 
 from concilium.errors import ConciliumError, MessageError, QueryError, StudyError, nearest
+from concilium.ledger.chain import Head
+from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.privacy.identity import Identity, is_signed, statement
 from concilium.privacy.manifest import KEY_BYTES, NONCE_BYTES, Manifest, Participant, compose
-from concilium.protocol.messages import Envelope, LedgerHead
+from concilium.protocol.held_out import Holdout
+from concilium.protocol.messages import Envelope
 from concilium.protocol.questions import Question, Reply, Statistic, Step
 from concilium.protocol.releases import find_release
-from concilium.protocol.table_fit import TableFit
+from concilium.protocol.subgroups import Subgroup, check_subgroups
+from concilium.records.columns import Coded, Column
 from concilium.records.dictionary import DictionaryEntry, check_entries
+from concilium.records.query import read_as_numbers
 from concilium.registry import PROPOSED, RELEASES, load
 
 if TYPE_CHECKING:
-    from concilium.protocol.undertaking import Undertaking
+    from concilium.protocol.cohort import View
+    from concilium.protocol.proposal import Proposal
+
+WORDS = {
+    "absent": "it is not there",
+    "codes": "it has codes that are not listed",
+    "range": "most of its numbers are not plausible, as if in another unit",
+}
+
+
+class _Misfit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A column that does not fit, and why."""
+
+    column: str
+    why: Literal["absent", "codes", "range"]
+
+
+class TableFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a hospital tells of its table: the columns that do not fit, and in how many it looked at patients."""
+
+    misfits: tuple[_Misfit, ...] = ()
+    looked_at: int = 0
+
+    def __str__(self) -> str:
+        if not self.misfits:
+            return "fits the dictionary"
+        said = "; ".join(f"{one.column}: {WORDS[one.why]}" for one in self.misfits)
+        return f"does not fit the dictionary ({said})"
+
+
+def find_fit(
+    view: View, dictionary: Mapping[str, DictionaryEntry], asked: Sequence[str], least: int, *, bounded: bool
+) -> TableFit:
+    """How the columns that a study asks about fit its dictionary, as the outside may know it."""
+    names = frozenset(view.records.names)
+    if bounded:  # nothing but what policy says of names
+        names = view.named
+    misfits, looked_at = [], 0
+    for name in sorted(set(asked) & set(dictionary)):
+        entry = dictionary[name]
+        if name not in names:
+            misfits.append(_Misfit(name, "absent"))
+        elif not bounded and entry.values and isinstance(column := view.records[name], Coded):
+            looked_at += 1
+            if _count_unlisted(column, entry) >= least:
+                misfits.append(_Misfit(name, "codes"))
+        elif not bounded and entry.range is not None:
+            looked_at += 1
+            if _is_mostly_outside(view.records[name], entry.range, least):
+                misfits.append(_Misfit(name, "range"))
+    return TableFit(tuple(misfits), looked_at)
+
+
+def _is_mostly_outside(column: Column, plausible: tuple[float, float], least: int) -> bool:
+    """Whether more than half of the known numbers, and so many at least, are not plausible."""
+    numbers = read_as_numbers(column)
+    known = numbers[~np.isnan(numbers)]
+    outside = int(((known < plausible[0]) | (known > plausible[1])).sum())
+    return outside >= least and 2 * outside > len(known)
+
+
+def _count_unlisted(column: Coded, entry: DictionaryEntry) -> int:
+    """How many patients have a code that the dictionary does not list."""
+    counts = np.bincount(column.codes, minlength=len(column.values) + 1)[1:]
+    listed = np.array([entry.lists(value) for value in column.values], dtype=np.bool_)
+    return int(counts[~listed].sum())
+
 
 # What no committee could read is agreed to by none.
 MOST_BYTES = 1 << 18
 MOST_PURPOSE = 2000
 MOST_MODELS = 10_000
+MOST_ENCOUNTERS = 100
+MEASURED = "model.risks"  # the kind of question that measures a model (models/risk_counts.py)
 MOST_DIGITS = 10_000
 MOST_DAYS = 366
 MOST_REASON = 500
@@ -47,7 +138,8 @@ class Draft:
     """What a study is about, before a house proposes it: the method by name, with its parameters as plain values.
 
     `price` is the most that all of it may cost a patient, None where nothing of it has a price; `models` are learned in
-    it, one or as many as an evaluation has folds. A region proposes the study of the house above under its own name.
+    it, one or as many as an evaluation has folds. A region proposes the study of the house above under its own name,
+    with as many `encounters` of each patient; None: as the house says.
     """
 
     method: str
@@ -59,6 +151,10 @@ class Draft:
     nonce: str | None = None
     ends: str | None = None
     dictionary: Mapping[str, DictionaryEntry] = field(default_factory=dict)
+    holdout: Holdout | None = None
+    evaluation: Fraction | None = None
+    subgroups: tuple[Subgroup, ...] = ()
+    encounters: int | None = None
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,8 +165,14 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     participants         the hospitals that are asked at most, by name in order; under masks all of them
     identities           under masks: their keys, in that order
     colluders            under masks: how many of them may side with the house
+    total                what this study and those that its house will propose after it may cost together: a hospital
+                         without room for that is asked nothing
+    encounters           how many rows of each patient count at most in what has a price; 1 without it
     ends                 the last day (UTC) on which anything is answered
-    check_tables         whether hospitals are asked to say which columns do not fit the dictionary (table_fit.py)
+    holdout              whom the study holds out of learning: its model is measured on them, by counts (MEASURED)
+    evaluation           what measuring may cost of the price; none where nothing of it has a price
+    subgroups            in which the model is measured as well, beside all patients together
+    check_tables         whether hospitals are asked to say which columns do not fit the dictionary
     dictionary           what attributes mean, are measured in and can be: read by people, and by the hospital's map;
                          what a question may hold is said by the parameters alone
     """
@@ -84,10 +186,15 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     parameters: dict[str, Any]
     models: int
     price: str | None
+    total: str | msgspec.UnsetType = msgspec.UNSET
     participants: tuple[str, ...]
     identities: tuple[bytes, ...]
     colluders: int | None
     ends: str
+    encounters: int | msgspec.UnsetType = msgspec.UNSET
+    holdout: Holdout | msgspec.UnsetType = msgspec.UNSET
+    evaluation: str | msgspec.UnsetType = msgspec.UNSET
+    subgroups: tuple[Subgroup, ...] | msgspec.UnsetType = msgspec.UNSET
     dictionary: dict[str, DictionaryEntry] | msgspec.UnsetType = msgspec.UNSET
     check_tables: bool | msgspec.UnsetType = msgspec.UNSET
 
@@ -159,26 +266,25 @@ class Agreed(Reply, frozen=True):
 
 @dataclass(frozen=True)
 class OpenedTerms:
-    """Terms whose form and signature are right, and the method that they name."""
+    """Terms whose form and signature are right, the method that they name, and the study's id and price."""
 
+    id: str
+    price: Fraction | None
     terms: Terms
     encoded: bytes
     signature: bytes
-    method: Undertaking[Any]
+    method: Proposal[Any]
     _last: list[tuple[Question, str, str | None]] = field(default_factory=list, compare=False)
-
-    @cached_property
-    def id(self) -> str:
-        return name_study(self.encoded)
 
     @property
     def proposal(self) -> Propose:
         """As a house sends it."""
         return Propose(terms=self.encoded, signature=self.signature)
 
-    @cached_property
-    def price(self) -> Fraction | None:
-        return None if self.terms.price is None else Fraction(self.terms.price)
+    @property
+    def total(self) -> Fraction | None:
+        """What this study and those after it may cost together, in rho; None where it stands alone."""
+        return Fraction(self.terms.total) if self.terms.total else None
 
     def price_in(self, currency: str) -> Fraction | None:
         """The most that the study may cost a patient, in a ledger's currency. Terms state it in rho; this is the one
@@ -187,6 +293,8 @@ class OpenedTerms:
         """
         if self.price is None or currency == "rho":
             return self.price
+        if self.terms.evaluation:
+            return None  # its noise is Gaussian
         pure, planned = self.method.pure_price, self.method.plan().total
         # Terms may allow for several models, or for more or less than the method's own questions cost.
         return None if pure is None or not planned else pure * self.price / planned
@@ -195,14 +303,34 @@ class OpenedTerms:
     def kinds(self) -> dict[str, set[bool]]:
         """The kinds of question that the method asks, and whether some have a price, and some have none."""
         kinds: dict[str, set[bool]] = {}
-        for question in self.method.plan().questions:
+        for question in self.plan.questions:
             kinds.setdefault(question.kind, set()).add(question.cost is not None)
         return kinds
 
     @cached_property
-    def names(self) -> frozenset[str]:
-        """Those who take part at most."""
-        return frozenset(self.terms.participants)
+    def plan(self) -> Plan:
+        """What the method asks and, where patients are held out of learning, what measures the model on them."""
+        plan, held = self.method.plan(), self.terms.holdout
+        if not held or any(question.kind == MEASURED for question in plan.questions):
+            return plan
+        price = Fraction(self.terms.evaluation) if self.terms.evaluation else None
+        note = f"predicted risk x outcome{say_subgroups(self.subgroups)} of {held.describe()}"
+        return replace(plan, questions=(*plan.questions, PlannedQuestion(MEASURED, price, note)))
+
+    @property
+    def subgroups(self) -> tuple[Subgroup, ...]:
+        """In which the model is measured as well."""
+        return self.terms.subgroups or ()
+
+    @property
+    def planned_price(self) -> Fraction:
+        """What all of that costs a patient: what the method asks as often as there are models."""
+        return self.plan.total + self.method.plan().total * (self.terms.models - 1)
+
+    @property
+    def encounters(self) -> int:
+        """How many rows of each patient count at most in what has a price."""
+        return self.terms.encounters or 1
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -245,6 +373,8 @@ class OpenedTerms:
             return f"{self.method.called} released as {release!r} asks no question of kind {question.kind!r}"
         if not isinstance(question, Statistic):
             return "it is no question about patients"
+        if question.subgroups and tuple(question.subgroups) != self.subgroups:
+            return "it tells other subgroups apart than the study's"
         return self.method.find_objection(question)
 
     @property
@@ -255,6 +385,11 @@ class OpenedTerms:
         rest, and may have to ask otherwise.
         """
         return len(self.terms.participants) if self.method.way_out.begins_anew else 1
+
+
+def say_subgroups(subgroups: Sequence[Subgroup]) -> str:
+    """By what patients are told apart, for a line of a plan; empty where they are not."""
+    return f", also by {', '.join(one.name for one in subgroups)}," if subgroups else ""
 
 
 def name_study(encoded: bytes) -> str:
@@ -300,7 +435,8 @@ def open_terms(encoded: bytes, signature: bytes) -> OpenedTerms:
         raise MessageError(
             "the terms of a study under masks list the key of each participant, others list none"
         )
-    return OpenedTerms(terms, encoded, signature, method)
+    price = None if terms.price is None else Fraction(terms.price)
+    return OpenedTerms(name_study(encoded), price, terms, encoded, signature, method)
 
 
 def _check_form(terms: Terms) -> None:
@@ -313,10 +449,30 @@ def _check_form(terms: Terms) -> None:
         raise MessageError(
             f"a study's terms have a nonce of 8 to 128 characters and are for 1 to {MOST_MODELS} models"
         )
+    if terms.holdout:
+        terms.holdout.check()
+    if terms.evaluation and not (terms.holdout and terms.price and _is_price(terms.evaluation)):
+        raise MessageError(
+            "what measuring costs is a fraction of the price, of a study that holds patients out"
+        )
+    if terms.subgroups is not msgspec.UNSET:
+        check_subgroups(terms.subgroups)
+    if terms.encounters is not msgspec.UNSET and not (
+        terms.price and 2 <= terms.encounters <= MOST_ENCOUNTERS
+    ):
+        raise MessageError(
+            f"of each patient 2 to {MOST_ENCOUNTERS} rows count, in a study that has a price, or one"
+        )
     if terms.dictionary is not msgspec.UNSET:
         _check_dictionary(terms.dictionary)
     if not names or list(names) != sorted(set(names)):
         raise MessageError("a study's terms list its participants once each, in order of names")
+    if terms.total and not (
+        terms.price and _is_price(terms.total) and Fraction(terms.total) >= Fraction(terms.price)
+    ):
+        raise MessageError(
+            "what studies cost together is a fraction, and not less than what one of them costs"
+        )
     if not (_is_day(terms.ends) and (terms.price is None or _is_price(terms.price))):
         raise MessageError(
             "a study's terms say the day it ends, such as 2027-01-31, and its price as a fraction"
@@ -353,11 +509,11 @@ def _is_price(text: str) -> bool:
         return False
 
 
-def open_method(name: str, parameters: Mapping[str, Any]) -> Undertaking[Any]:
+def open_method(name: str, parameters: Mapping[str, Any]) -> Proposal[Any]:
     """The method of this name with these parameters, checked as those of a study file are."""
     if name not in PROPOSED:
         raise MessageError(f"there is no method {name[:60]!r}{nearest(name[:60], PROPOSED)}")
-    form: type[Undertaking[Any]] = load(PROPOSED[name])
+    form: type[Proposal[Any]] = load(PROPOSED[name])
     unknown = set(parameters) - set(form.parameters())
     if unknown:
         raise MessageError(f"a {name!r} study has no parameter {sorted(unknown)[0][:60]!r}")
@@ -381,7 +537,7 @@ def derive_proof_key(identity: Identity, other: bytes, study: str, site: str) ->
     return identity.share_secret(other, about)
 
 
-def prove(key: bytes, question: str, digest: str, seen: LedgerHead | None) -> bytes:
+def prove(key: bytes, question: str, digest: str, seen: Head | None) -> bytes:
     """That the house which proposed the study asks this, of this site, and that nothing was changed on the way: keyed
     BLAKE2b, which takes a seventh of the time of HMAC for so few bytes."""
     head = "" if seen is None else f"{seen.count}\n{seen.hash}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from operator import lt
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -198,7 +198,7 @@ def _spread(places: NDArray[np.int64], here: NDArray[np.bool_]) -> NDArray[np.in
     return codes
 
 
-def arrange(values: Sequence[Value | None], kind: Kind | None) -> tuple[tuple[Value, ...], list[int]] | None:
+def _arrange(values: Sequence[Value | None], kind: Kind | None) -> tuple[tuple[Value, ...], list[int]] | None:
     """The ordered categories of values of one type and the code of each value; None where they stay numbers.
 
     The same rules as `code_numbers`, for values few enough to be looked at one by one.
@@ -245,7 +245,7 @@ def code_dictionary(
         wrong = np.zeros(len(values) + 1, dtype=bool)
         wrong[present] = [isinstance(value, str | bool) for value in present_values]
         _refuse_first(wrong, codes, values, place)
-    arrangement = arrange(present_values, kind)
+    arrangement = _arrange(present_values, kind)
     if arrangement is None:
         numbers = np.full(len(values) + 1, np.nan)
         numbers[present] = [np.nan if value is None else float(value) for value in present_values]
@@ -291,17 +291,17 @@ def _code_texts(
     missing: frozenset[str],
     guess: bool,
 ) -> Column:
-    present = drop_missing(texts, missing)
+    present = _drop_missing(texts, missing)
     if kind == "number":
         return code_dictionary(codes, _stated_numbers(present, codes, place), kind, place)
     if kind == "code":
         read: Callable[[str], Value] = read_text if guess else canonical
         values = unify([None if text is None else read(text) for text in present])
         return code_dictionary(codes, values, kind, place)
-    return code_dictionary(codes, guess_values(present) if guess else present, kind, place)
+    return code_dictionary(codes, _guess_values(present) if guess else present, kind, place)
 
 
-def drop_missing(texts: Sequence[str], missing: frozenset[str]) -> Sequence[str | None]:
+def _drop_missing(texts: Sequence[str], missing: frozenset[str]) -> Sequence[str | None]:
     """The texts, None for those that stand for missing."""
     together = "".join(texts)
     if missing.isdisjoint(texts) and not any(blank in together for blank in BLANKS):
@@ -318,7 +318,7 @@ def _stated_numbers(
     return numbers
 
 
-def guess_values(texts: Sequence[str | None]) -> Sequence[Value | None]:
+def _guess_values(texts: Sequence[str | None]) -> Sequence[Value | None]:
     """What the texts of one column of a file stand for: truth values, numbers, moments, or, where they are of several
     kinds, the label of each."""
     if any(text is not None and text[:1] not in FIRST_SIGNS for text in texts):
@@ -344,76 +344,75 @@ def reads_as_number(bare: str) -> bool:
     return bool(is_number(bare) or is_infinite(bare))
 
 
-class Numbering(dict[Value | None, int]):
+class Numbering(dict[Any, int]):
     """Codes for values of one type in the order in which they are first met; None is 0."""
 
     def __init__(self) -> None:
         super().__init__({None: 0})
 
-    def __missing__(self, value: Value) -> int:
+    def __missing__(self, value: Any) -> int:
         self[value] = code = len(self)
         return code
 
-    def code(self, values: Collection[Value | None]) -> NDArray[np.uint32]:
+    def code(self, values: Collection[Any]) -> NDArray[np.uint32]:
         return np.fromiter(map(self.__getitem__, values), np.uint32, len(values))
 
     @property
-    def distinct(self) -> list[Value]:
+    def distinct(self) -> list[Any]:
         return [value for value in self if value is not None]
 
 
-def code_values(
-    values: Sequence[object], kind: Kind | None, place: Place, missing: frozenset[str] = frozenset()
-) -> Column:
-    """A column given row by row as Python values; mixed types become text."""
-    read = [natural_value(value, row, place) for row, value in enumerate(values)]
-    kept = drop_texts(read, missing)
-    natural = unify(kept)
-    if all(value is None or type(value) is int or type(value) is float for value in natural):
-        arrangement = None if len(natural) > PROBE else arrange(natural, kind)
-        column = (
-            code_numbers(np.array(natural, dtype=np.float64), kind)
-            if arrangement is None
-            else Coded(np.array(arrangement[1], np.uint32), arrangement[0], stated=kind == "code")
-        )
-    else:
-        numbering = Numbering()
-        column = code_natural(numbering.code(natural), numbering.distinct, kind, place)
-        typed = np.array([value is not None and not isinstance(value, str) for value in kept])
-        if isinstance(column, Coded) and typed.any():
-            column = replace(column, typed=typed)
-    if kept is read or missing <= set(DEFAULT_MISSING):
-        return column
+def number_cells(values: Sequence[Value | None]) -> tuple[NDArray[np.uint32], list[Value]]:
+    """Codes (0: missing) for cells of any types, and the distinct cells: 1, 1.0, '1' and True are four."""
     numbering = Numbering()
-    written = numbering.code([None if value is None else label(value) for value in read])
-    return replace(column, raw=keep_raw(written, [str(text) for text in numbering.distinct]))
+    if len(set(map(type, values)) - {type(None)}) <= 1:
+        return numbering.code(values), numbering.distinct
+    codes = numbering.code([None if value is None else (type(value), value) for value in values])
+    return codes, [value for _, value in numbering.distinct]
 
 
-def code_natural(
+def code_values(values: Sequence[object], kind: Kind | None, place: Place) -> Column:
+    """A column given row by row as Python values; mixed types become text."""
+    codes, distinct = number_cells([natural_value(value, row, place) for row, value in enumerate(values)])
+    return code_cells(codes, distinct, kind, place)
+
+
+def code_cells(
     codes: NDArray[np.integer],
-    values: Sequence[Value | None],
+    values: list[Value],
     kind: Kind | None,
     place: Place,
     missing: frozenset[str] = frozenset(),
 ) -> Column:
-    """A column given as codes (0: missing) into the values met, which are of one type, or None for missing."""
-    texts = [value for value in values if isinstance(value, str)]
-    if not texts:
-        return code_dictionary(codes, values, kind, place)
-    if len(texts) < len(values):
-        here = np.array([False, *(value is not None for value in values)])
-        codes = np.where(here, np.cumsum(here), 0)[codes]
-    return code_texts(codes, texts, kind, place, missing)
+    """A column given as codes (0: missing) into cells of any types, of which text alone may stand for missing."""
+    if set(map(type, values)) == {str}:
+        return code_texts(codes, [str(value) for value in values], kind, place, missing)
+    kept = _drop_texts(values, missing)
+    natural = unify(kept)
+    if all(value is None or type(value) is int or type(value) is float for value in natural):
+        column = code_numbers(np.array([None, *natural], dtype=np.float64)[codes], kind)
+    elif any(isinstance(value, bool) for value in natural):
+        column = code_dictionary(codes, natural, kind, place)
+    else:
+        here = np.array([False, *(value is not None for value in natural)])
+        texts = [str(value) for value in natural if value is not None]
+        column = code_texts(np.where(here, np.cumsum(here), 0)[codes], texts, kind, place)
+    typed = np.array([False, *(value is not None and not isinstance(value, str) for value in kept)])[codes]
+    if isinstance(column, Coded) and typed.any():
+        column = replace(column, typed=typed)
+    if kept is values or missing <= set(DEFAULT_MISSING):
+        return column
+    return replace(column, raw=keep_raw(codes, [label(value) for value in values]))
 
 
-def drop_texts(values: list[Value | None], missing: frozenset[str]) -> list[Value | None]:
+def _drop_texts(values: Sequence[Value | None], missing: frozenset[str]) -> Sequence[Value | None]:
     """The values, None for each text that stands for missing; a number never does, whatever the other cells hold."""
     if not any(isinstance(value, str) and value.strip(BLANKS) in missing for value in values):
         return values
     return [None if isinstance(value, str) and value.strip(BLANKS) in missing else value for value in values]
 
 
-def unify(values: list[Value | None]) -> list[Value | None]:
+def unify(values: Sequence[Value | None]) -> Sequence[Value | None]:
     """Values of one type: numbers, truth values, or text, which mixtures and numbers with too many digits become."""
     types = set(map(type, values)) - {type(None)}
     if types in ({str}, {bool}):

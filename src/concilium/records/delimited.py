@@ -1,8 +1,7 @@
 """Tables in text files (csv, tsv, plain or gzipped), following RFC 4180: UTF-8, a header line, quoted fields.
 
-The cells of a large file are scanned in one pass (cell_scanning.py), and each distinct text of a column is read once;
-DuckDB reads times. Python's csv module reads the header and small files, settles what the others stop at, and finds the
-line for an error message.
+Arrow reads the cells as batches of text. Python's csv module reads the header, and the rest of a file from where Arrow
+might read it otherwise or stops. It also finds the line for an error message.
 """
 
 from __future__ import annotations
@@ -12,46 +11,28 @@ import csv
 import gzip
 import io
 import itertools
-import math
-import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
-from concilium.records.coding import (
-    SAFE_NUMBER,
-    Numbering,
-    Place,
-    ReadingKind,
-    Schema,
-    check_names,
-    code_numbers,
-    code_texts,
-    plan_reading,
-    reads_as_number,
-    stated_kind,
-)
+from concilium.records.batches import DeclaredColumn, code_batches
+from concilium.records.coding import Place, ReadingKind, Schema, check_names, plan_reading
 from concilium.records.columns import Column
-from concilium.records.grammar import BLANKS, DEFAULT_MISSING, is_losing, is_number, read_number
-from concilium.records.relation import Relation, in_one_sentence, literal, scratch_database
 
 if TYPE_CHECKING:
-    from concilium.records.cell_scanning import ScannedColumn
+    import pyarrow
 
 DELIMITERS = ",;\t|"
 HEAD = 1 << 16  # characters looked at to tell the delimiter
-BLOCK = 1 << 20  # bytes looked at at once for a fault
-ROWS = 10_000  # rows coded at once
-SMALL = 1 << 21  # bytes of a file that is read before the quick way is loaded
-NUMERIC_KINDS = (None, "number")
-is_safe_number = re.compile(SAFE_NUMBER).fullmatch
+BLOCK = 1 << 21  # bytes read at once
+MOST_BLOCKS = 16  # of one record
+ROWS = 10_000  # rows of a batch of the csv module
 
 
 @dataclass(frozen=True)
@@ -73,161 +54,175 @@ def read_delimited(path: Path, schema: Schema, missing: frozenset[str]) -> dict[
     """All columns of a text file; what its texts stand for is guessed unless the schema states it."""
     layout = look(path)
     check_names(layout.names, f"{path}, line {layout.line}")
-    kinds = plan_reading(schema, layout.names, str(path))
-    columns = None
-    if layout.line == 1 and ("time" in kinds.values() or is_gzipped(path) or path.stat().st_size > SMALL):
-        columns = read_quickly(layout, kinds, missing)
-    return columns or read_carefully(layout, kinds, missing)
+    return _read_layout(layout, plan_reading(schema, layout.names, str(path)), missing)
 
 
-def read_quickly(
-    layout: Layout, kinds: Mapping[str, ReadingKind | None], missing: frozenset[str]
-) -> dict[str, Column] | None:
-    """These columns in one pass over the bytes, and times by DuckDB; None where the file is not regular, so that the
-    careful reading finds out why. How a column is read changes nothing but the time."""
-    times = {name: kind for name, kind in kinds.items() if kind == "time"}
-    columns = scan_columns(layout, {n: kind for n, kind in kinds.items() if n not in times}, missing)
-    more = None if columns is None else read_in_database(layout, times, missing)
-    return None if more is None else {name: {**(columns or {}), **more}[name] for name in kinds}
-
-
-def scan_columns(
-    layout: Layout, kinds: Mapping[str, ReadingKind | None], missing: frozenset[str]
-) -> dict[str, Column] | None:
-    """These columns by the cell scanner; None where the file is not regular."""
-
-    def size(name: str, texts: Sequence[str]) -> list[float] | None:
-        return size_texts(texts, kinds[name], missing)
-
-    scanned = scan_cells(layout, list(kinds), lambda name, texts: size(name, texts) is not None)
-    if scanned is None:
-        return None
-    sizes = {name: size(name, cells.texts) for name, cells in scanned.items() if cells.has_numbers}
-    # Where a number says too little of a cell, as of a text far down the column, all its texts are needed after all.
-    again = scan_cells(layout, [name for name, found in sizes.items() if found is None], lambda *_: False)
-    if again is None:
-        return None
-    columns: dict[str, Column] = {}
-    for name, kind in kinds.items():
-        cells = again.get(name) or scanned[name]
-        found = sizes.get(name)
-        if found is not None:
-            columns[name] = code_numbers(cells.join_numbers(found), stated_kind(kind))
-        else:
-            place = Place(str(layout.path), name, layout.row)
-            texts = cells.join_codes()
-            columns[name] = code_texts(*texts, stated_kind(kind), place, missing, guess=kind != "text")
-        cells.forget()
-    return columns
-
-
-def scan_cells(
-    layout: Layout, names: Sequence[str], may_be_numbers: Callable[[str, Sequence[str]], bool]
-) -> dict[str, ScannedColumn] | None:
-    """The cells of these columns; None where the file is not regular, or holds no patient."""
-    if not names:
-        return {}
-    from concilium.records.cell_scanning import CellScanner  # compiled: loaded where a file is large
-
-    places = [layout.names.index(name) for name in names]
-    scanner = CellScanner(
-        layout.delimiter, len(layout.names), places, lambda index, texts: may_be_numbers(names[index], texts)
-    )
-    with open_bytes(layout.path) as raw, faults(layout.path):
-        rows = scanner.scan(raw)
-    return dict(zip(names, scanner.columns, strict=True)) if rows else None
-
-
-def size_texts(texts: Sequence[str], kind: ReadingKind | None, missing: frozenset[str]) -> list[float] | None:
-    """The numbers of texts in a column of numbers (NaN: missing); None where some text is no number there, or has
-    more to it than its number (as `code_texts` has it), or where plain numbers stand for missing."""
-    if kind not in NUMERIC_KINDS or any(map(is_number, missing)):
-        return None
-    from concilium.records.cell_scanning import unquote
-
-    sizes: list[float] = []
-    for text in texts:
-        if is_safe_number(text):
-            sizes.append(float(text))
-            continue
-        bare = unquote(text).strip(BLANKS)
-        if bare in missing:
-            if bare not in DEFAULT_MISSING:
-                return None
-            sizes.append(math.nan)
-        elif reads_as_number(bare) if kind is None else read_number(bare) is not None and not is_losing(bare):
-            sizes.append(float(bare))
-        else:
-            return None
-    return sizes
-
-
-def read_in_database(
-    layout: Layout, kinds: Mapping[str, ReadingKind | None], missing: frozenset[str]
-) -> dict[str, Column] | None:
-    """These columns by DuckDB, which reads moments, one by one; None where it stops."""
-    if not kinds:
-        return {}
-    import duckdb
-
-    cells = ", ".join(f"'cell{place}': 'VARCHAR'" for place in range(len(layout.names)))
-    chosen = {name: f"cell{layout.names.index(name)}" for name in kinds}
-    with scratch_database(layout.path) as (connection, file):
-        try:
-            connection.execute(
-                f"CREATE TEMP TABLE cells AS SELECT {', '.join(chosen.values())} FROM read_csv("
-                f"{literal(str(file))}, auto_detect = false, header = true,"
-                f" delim = {literal(layout.delimiter)}, quote = '\"', escape = '\"', comment = '', nullstr = '',"
-                f" strict_mode = true, null_padding = false, ignore_errors = false, hive_partitioning = false,"
-                f" compression = {literal('gzip' if is_gzipped(layout.path) else 'none')}, columns = {{{cells}}})"
-            )
-        except duckdb.Error:
-            return None
-        relation = Relation(connection, "cells", str(layout.path), missing)
-        if not relation.ask("count(*)"):
-            return None
-        with in_one_sentence(f"{layout.path} cannot be read"):
-            return {
-                name: relation.guessed(cell, kinds[name], Place(str(layout.path), name, layout.row))
-                for name, cell in chosen.items()
-            }
-
-
-def read_carefully(
+def _read_layout(
     layout: Layout, kinds: Mapping[str, ReadingKind | None], missing: frozenset[str]
 ) -> dict[str, Column]:
-    """These columns by Python's csv module, or the first fault of the file with its line."""
-    places = [layout.names.index(name) for name in kinds]
-    numberings = [Numbering() for _ in kinds]
-    parts: list[list[NDArray[np.uint32]]] = [[] for _ in kinds]
-    fields = (fields for _, fields in rows(layout))
+    """These columns of a text file, each of its kind where that is stated."""
+    return code_batches(
+        lambda names: read_batches(layout, names),
+        {name: DeclaredColumn(kind, missing, guess=kind != "text") for name, kind in kinds.items()},
+        lambda name: Place(str(layout.path), name, layout.row),
+        empty=f"{layout.path} holds no patients: there is a header line and nothing after it",
+    )
+
+
+def read_batches(layout: Layout, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+    """The cells of these columns as text, in the order of the rows, or the first fault of the file with its line."""
+    places = [layout.names.index(name) for name in names]
+    read = 0
+    try:
+        for batch in _read_regular(layout, places):
+            yield batch
+            read += batch.num_rows
+    except _Irregular:
+        yield from _read_any(layout, places, read)
+
+
+def _read_regular(layout: Layout, places: Sequence[int]) -> Iterator[pyarrow.RecordBatch]:
+    """Batches as Arrow reads them, as long as it can only read them as Python's csv module does.
+
+    Each block is read by itself and at once: where Arrow's reader of streams is left before the end of a file, it may
+    keep a thread that waits for itself, and a process that never ends.
+    """
+    import pyarrow
+    from pyarrow import csv as arrow_csv
+
+    if layout.line > 1:
+        raise _Irregular
+    names = [str(place) for place in range(len(layout.names))]
+    chosen = [str(place) for place in places]
+    grammar = arrow_csv.ParseOptions(
+        delimiter=layout.delimiter, newlines_in_values=True, ignore_empty_lines=len(names) > 1
+    )
+    convert = arrow_csv.ConvertOptions(
+        check_utf8=False,
+        column_types=dict.fromkeys(chosen, pyarrow.string()),
+        strings_can_be_null=False,
+        include_columns=chosen,
+    )
+    with _open_bytes(layout.path) as raw, _faults(layout.path):
+        for number, block in enumerate(_read_records(raw, layout.delimiter)):
+            options = arrow_csv.ReadOptions(
+                use_threads=False,
+                block_size=len(block) + 1,
+                column_names=names,
+                skip_rows_after_names=1 if number == 0 else 0,
+            )
+            try:
+                table = arrow_csv.read_csv(pyarrow.BufferReader(block), options, grammar, convert)
+            except pyarrow.ArrowInvalid:
+                raise _Irregular from None
+            for batch in table.to_batches():
+                if any(map(_holds_long_text, batch.columns)):
+                    raise _Irregular
+                yield batch
+
+
+def _holds_long_text(array: pyarrow.StringArray) -> bool:
+    from pyarrow import compute
+
+    limit = csv.field_size_limit()
+    return array.get_total_buffer_size() > limit and bool(
+        compute.max(compute.binary_length(array)).as_py() > limit
+    )
+
+
+class _Irregular(Exception):
+    """What Arrow may not read as Python's csv module does."""
+
+
+def _read_records(raw: gzip.GzipFile | io.BufferedReader, delimiter: str) -> Iterator[bytes]:
+    """Blocks of complete records: valid UTF-8, with quotation marks where RFC 4180 has them."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    marks = _Marks(delimiter)
+    rest = b""
+    while block := raw.read(BLOCK):
+        if decoder.getstate()[0] or not block.isascii():
+            decoder.decode(block)
+        if not marks.started:
+            block = block.removeprefix(codecs.BOM_UTF8)
+        marks.check(block)
+        data = rest + block
+        end = _find_last_end(data, marks.count % 2)
+        if end:
+            yield data[:end]
+        rest = data[end:]
+        if len(rest) > MOST_BLOCKS * BLOCK:
+            raise _Irregular
+    decoder.decode(b"", final=True)
+    if marks.count % 2:
+        raise _Irregular
+    if rest:
+        yield rest
+
+
+def _find_last_end(data: bytes, quoted: int) -> int:
+    """Where the last record that is complete ends; `quoted` is 1 where the data end inside a quoted field."""
+    end = len(data)
+    while end > 0:
+        # A return at the very end may be half of a line end.
+        place = max(data.rfind(b"\n", 0, end), data.rfind(b"\r", 0, end - 1))
+        if place < 0:
+            return 0
+        quoted ^= data.count(b'"', place, end) % 2
+        if not quoted:
+            return place + 1
+        end = place
+    return 0
+
+
+class _Marks:
+    """Checks the quotation marks of a text file, block by block.
+
+    A mark opens a field only at its beginning or as the second of two, and closes one only at its end or as the first
+    of two. Of such marks Arrow and Python's csv module cannot make different fields.
+    """
+
+    def __init__(self, delimiter: str) -> None:
+        self.count = 0
+        self.started = False
+        self._last = b"\n"
+        self._beside = np.zeros(256, dtype=bool)
+        self._beside[[ord(sign) for sign in f'"\r\n{delimiter}']] = True
+
+    def check(self, block: bytes) -> None:
+        """Refuse a mark that is out of place, the last one of the block before among them."""
+        closed = self._last == b'"' and self.count % 2 == 0
+        if closed and not self._beside[block[0]]:
+            raise _Irregular
+        if b'"' in block:
+            signs = np.frombuffer(self._last + block + b"\n", dtype=np.uint8)
+            places = np.flatnonzero(signs[1:-1] == ord('"')) + 1
+            opening, closing = places[self.count % 2 :: 2], places[1 - self.count % 2 :: 2]
+            if not (self._beside[signs[opening - 1]].all() and self._beside[signs[closing + 1]].all()):
+                raise _Irregular
+            self.count += len(places)
+        self._last = block[-1:]
+        self.started = True
+
+
+def _read_any(layout: Layout, places: Sequence[int], start: int) -> Iterator[pyarrow.RecordBatch]:
+    """Batches as Python's csv module reads them, from this row on, or the first fault of the file with its line."""
+    import pyarrow
+
+    fields = (fields for _, fields in itertools.islice(rows(layout), start, None))
     while block := list(itertools.islice(fields, ROWS)):
         columns = list(zip(*block, strict=True))
-        for numbering, part, place in zip(numberings, parts, places, strict=True):
-            part.append(numbering.code(columns[place]))
-    if not parts[0]:
-        raise RecordsError(f"{layout.path} holds no patients: there is a header line and nothing after it")
-    return {
-        name: code_texts(
-            np.concatenate(part),
-            [str(text) for text in numbering.distinct],
-            stated_kind(kind),
-            Place(str(layout.path), name, layout.row),
-            missing,
-            guess=kind != "text",
-        )
-        for (name, kind), numbering, part in zip(kinds.items(), numberings, parts, strict=True)
-    }
+        arrays = [pyarrow.array(columns[place], pyarrow.string()) for place in places]
+        yield pyarrow.RecordBatch.from_arrays(arrays, [str(place) for place in places])
 
 
 def look(path: Path) -> Layout:
     """The header of a text file; the delimiter is the one by which the first records best agree with it."""
-    with open_text(path) as text, faults(path):
+    with _open_text(path) as text, _faults(path):
         head = text.read(HEAD)
     if not head.strip():
         raise RecordsError(f"{path} is empty; a table of patients starts with a line of column names")
     delimiter = max(DELIMITERS, key=lambda candidate: _agreement(head, candidate))
-    line, names = next((line, fields) for line, fields in parse(path, delimiter) if fields)
+    line, names = next((line, fields) for line, fields in _parse(path, delimiter) if fields)
     return Layout(path, delimiter, tuple(name.strip() for name in names), line)
 
 
@@ -253,7 +248,7 @@ def rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
     line is a patient whose value is missing.
     """
     width = len(layout.names)
-    for line, fields in parse(layout.path, layout.delimiter):
+    for line, fields in _parse(layout.path, layout.delimiter):
         if line <= layout.line or (not fields and width > 1):
             continue
         if 0 < len(fields) < width or any(fields[width:]):
@@ -263,9 +258,9 @@ def rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
         yield line, fields[:width] or [""]
 
 
-def parse(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _parse(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Every record of a text file with the line it starts on."""
-    with open_text(path) as text, faults(path):
+    with _open_text(path) as text, _faults(path):
         reader = csv.reader(text, delimiter=delimiter, strict=True)
         line = 1
         try:
@@ -284,29 +279,29 @@ def _explain(fault: str) -> str:
     return f"a field is longer than {csv.field_size_limit()} characters; is a quotation mark never closed?"
 
 
-def is_gzipped(path: Path) -> bool:
+def _is_gzipped(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 
 
 @contextmanager
-def open_text(path: Path) -> Iterator[IO[str]]:
-    with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
+def _open_text(path: Path) -> Iterator[IO[str]]:
+    with _open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
         yield text
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
-    with gzip.open(path) if is_gzipped(path) else path.open("rb") as raw:
+def _open_bytes(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
+    with gzip.open(path) if _is_gzipped(path) else path.open("rb") as raw:
         yield raw
 
 
 @contextmanager
-def faults(path: Path) -> Iterator[None]:
+def _faults(path: Path) -> Iterator[None]:
     """What can go wrong with the bytes of a text file, in one sentence."""
     try:
         yield
     except UnicodeDecodeError:
-        line, place, byte = find_bad_byte(path)
+        line, place, byte = _find_bad_byte(path)
         raise RecordsError(
             f"{path}, line {line}: byte {place} of the line (0x{byte:02X}) is not UTF-8; save the file as UTF-8"
         ) from None
@@ -314,11 +309,11 @@ def faults(path: Path) -> Iterator[None]:
         raise RecordsError(f"{path} is not a complete gzip file; compress it anew") from None
 
 
-def find_bad_byte(path: Path) -> tuple[int, int, int]:
+def _find_bad_byte(path: Path) -> tuple[int, int, int]:
     """The line, the place within it (from 1) and the value of the first byte that is not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line, before, rest = 1, 0, b""
-    with open_bytes(path) as raw:
+    with _open_bytes(path) as raw:
         while True:
             block = raw.read(BLOCK)
             data = rest + block

@@ -77,7 +77,7 @@ class DictionaryEntry(
         """Where it is cut: as it says, or evenly over the plausible range."""
         if self.type != "number" or self.bins:
             return self.bins
-        return cut_evenly(*self.range) if self.range is not None else ()
+        return _cut_evenly(*self.range) if self.range is not None else ()
 
     def read(self, text: str) -> Value:
         """The value of one cell of a code, by itself: as it is listed, whatever its capitals, or by what it means; what
@@ -95,6 +95,10 @@ class DictionaryEntry(
             return words.get(label(own).casefold(), own) if found is None else found
 
         return read
+
+    def say(self, value: Value) -> str:
+        """What a value means; the value itself where the dictionary does not say."""
+        return self.values.get(label(value)) or label(value)
 
     def lists(self, value: Value) -> bool:
         """Whether a value is one of those listed, or none are."""
@@ -119,6 +123,11 @@ class DictionaryEntry(
             return ""
         low, high = (f"{end:g}" for end in self.range)
         return f"{low} to {high}{f' {self.unit}' if self.unit else ''}"
+
+
+def say_value(value: Value, entry: DictionaryEntry | None) -> str:
+    """What a value means by its entry, if it has one; otherwise the value itself."""
+    return label(value) if entry is None else entry.say(value)
 
 
 @dataclass(frozen=True)
@@ -241,7 +250,7 @@ def read_code(text: str) -> Value:
     return value.strip() if number is None or not math.isfinite(number) else read_text(label(number))
 
 
-def cut_evenly(low: float, high: float) -> tuple[float, ...]:
+def _cut_evenly(low: float, high: float) -> tuple[float, ...]:
     """Round numbers that cut a range into even parts, ten at most; between a few whole numbers at each of them."""
     least = (high - low) / CUTS
     power = 10.0 ** math.floor(math.log10(least))

@@ -61,7 +61,7 @@ class Name:
             or (position > 0 and _PLAIN_PART.fullmatch(part))
             for position, part in enumerate(self.attribute.split("."))
         )
-        text = self.attribute if plain else quote(self.attribute, "`")
+        text = self.attribute if plain else _quote(self.attribute, "`")
         return text if self.tag is None else f"{Name(self.tag)}.{text}"
 
 
@@ -76,7 +76,7 @@ class Literal:
     def __str__(self) -> str:
         match self.kind:
             case "text":
-                return quote(str(self.value), "'")
+                return _quote(str(self.value), "'")
             case "truth":
                 return label(self.value)
             case _:
@@ -184,7 +184,7 @@ Predicate = Comparison | ListMembership | Range | Missing
 Expression = Predicate | AttributeComparison | Not | And | Or
 
 
-def quote(text: str, mark: str) -> str:
+def _quote(text: str, mark: str) -> str:
     """Text between quotes; a quote inside is doubled."""
     return mark + text.replace(mark, mark * 2) + mark
 
@@ -480,7 +480,7 @@ def _join(kind: type[And] | type[Or], children: list[Nested]) -> Nested:
 
 def _value(side: Name | Literal) -> Literal:
     if isinstance(side, Name):
-        suggestion = quote(side.attribute, "'")
+        suggestion = _quote(side.attribute, "'")
         raise Mistake(
             f"{side} is not a value; if it is a text value, write it in quotes: {suggestion}", side.place
         )

@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta
+from typing import TypeGuard
 
 from concilium.records.columns import EXACT, Value, label
 
@@ -42,6 +43,7 @@ PLAIN_MOMENT = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[ T]{CLOCK})?"
 is_whole = re.compile(WHOLE).fullmatch
 is_number = re.compile(NUMBER).fullmatch
 is_moment = re.compile(MOMENT).fullmatch
+is_plain_moment = re.compile(PLAIN_MOMENT).fullmatch
 is_infinite = re.compile(f"-?{INFINITE}").fullmatch
 is_losing = re.compile(LOSING).fullmatch
 _is_stated_number = re.compile(STATED_NUMBER).fullmatch
@@ -90,6 +92,24 @@ def measure(value: Value) -> float:
     """The number that a value is or is read as where a number is stated, NaN if none."""
     number = read_number(value) if isinstance(value, str) else value
     return math.nan if number is None or isinstance(number, bool) else float(number)
+
+
+def read_day(value: Value) -> float:
+    """The day of a date or moment written as ISO text, counted from the year 1; NaN if it is none."""
+    try:
+        return float(date.fromisoformat(value[:10]).toordinal()) if _is_day(value) else math.nan
+    except ValueError:
+        return math.nan
+
+
+def measure_or_day(value: Value) -> float:
+    """The number of a cell, or its day where it is a date."""
+    number = measure(value)
+    return read_day(value) if math.isnan(number) else number
+
+
+def _is_day(value: Value) -> TypeGuard[str]:
+    return isinstance(value, str) and (is_plain_moment(value) or is_moment(value)) is not None
 
 
 def iso_text(moment: date | time | timedelta) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -48,6 +48,17 @@ class PatientPart(Protocol):
     def __len__(self) -> int: ...
 
 
+@dataclass(frozen=True)
+class Owners:
+    """Whose each row is: a number for each row, into the patients' labels."""
+
+    codes: NDArray[np.intp]
+    labels: Sequence[str]
+
+    def take(self, rows: NDArray[np.integer]) -> Owners:
+        return Owners(self.codes[rows], self.labels)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Patients:
     """One population in one or more parts, all of the same patients in the same order.
@@ -59,7 +70,8 @@ class Patients:
     A price holds for one row. So without `by`, a table has one row for each patient: whoever hands it to a `Site` in
     Python states that, and a study or site file states it (`one_row_per_patient = true`). With
     `one_row_per_patient=False` nobody has, and no private question is answered. With `by` an id that comes twice is
-    refused here, before any question.
+    refused here, before any question; unless `encounters` says that a row of the table, which is then all there is, is
+    an encounter and a patient has as many as there are (protocol/cohort.py).
     """
 
     table: Records | None = None
@@ -68,9 +80,17 @@ class Patients:
     rules: PatientPart | None = None
     by: str | None = None
     one_row_per_patient: bool = True
+    encounters: bool = False
 
     def __post_init__(self) -> None:
         _check_parts(self.parts, self.by)
+        if self.encounters:
+            if self.by is None or self.reads != ("table",):
+                raise RecordsError(
+                    "one row is one encounter only in a table alone, whose column of patient ids by names"
+                )
+            _read_ids("table", self.parts["table"], self.by, once=False)
+            return
         if self.reads == ("table",) and self.by is None:
             return
         ids = {name: _read_ids(name, part, self.by) for name, part in self.parts.items()}
@@ -85,8 +105,21 @@ class Patients:
     def __len__(self) -> int:
         return len(self.parts[self.reads[0]])
 
+    @cached_property
+    def owners(self) -> Owners | None:
+        """Whose each row is, where a patient may have several; None where one row is one patient."""
+        if not self.encounters:
+            return None
+        labels, codes = np.unique(np.array(self._ids, dtype=object), return_inverse=True)
+        return Owners(codes.reshape(-1).astype(np.intp), labels.tolist())
+
+    @property
+    def people(self) -> int:
+        """How many patients there are, by ids where a patient may have several rows."""
+        return len(self) if self.owners is None else len(self.owners.labels)
+
     def __repr__(self) -> str:
-        return f"Patients({len(self)} patients: {', '.join(self.reads)})"
+        return f"Patients({self.people} patients: {', '.join(self.reads)})"
 
     @classmethod
     def of(cls, data: object) -> Patients | None:
@@ -129,19 +162,12 @@ class Patients:
             return self.table.digest
         order = sorted(range(len(self)), key=self._ids.__getitem__)
         ordered = self.take(np.array(order, dtype=np.intp))
-        return _digest_parts("concilium/patients@2", ordered, lambda table: table.digest)
-
-    @property
-    def former_digest(self) -> str:
-        """The digest that a ledger of an earlier version is bound to."""
-        if self.table is not None and self.reads == ("table",):
-            return self.table.former_digest
-        return _digest_parts("concilium/patients@1", self, lambda table: table.former_digest)
+        return _digest_parts("concilium/patients@2", ordered)
 
     @property
     def _ids(self) -> list[str]:
         name = self.reads[0]
-        return _read_ids(name, self.parts[name], self.by)
+        return _read_ids(name, self.parts[name], self.by, once=not self.encounters)
 
     def tell_apart(self, columns: Sequence[str] | None) -> Hashes:
         """A hash for each patient: of all that these columns of the table say, or of the id where they are None."""
@@ -155,16 +181,14 @@ class Patients:
         """The patients of a mask or of row numbers in every part; nobody may be among them."""
         numbers = number_rows(rows, len(self))
         selection = object.__new__(Patients)  # joined and checked already
-        vars(selection).update(dict.fromkeys(PARTS), by=self.by, one_row_per_patient=self.one_row_per_patient)
+        vars(selection).update(dict.fromkeys(PARTS), by=self.by, encounters=self.encounters)
+        vars(selection).update(one_row_per_patient=self.one_row_per_patient)
         vars(selection).update({name: part.take(numbers) for name, part in self.parts.items()})
         return selection
 
 
-def _digest_parts(form: str, patients: Patients, digest_table: Callable[[Records], str]) -> str:
-    lines = [
-        f"{name} {digest_table(part) if isinstance(part, Records) else part.digest}\n"
-        for name, part in sorted(patients.parts.items())
-    ]
+def _digest_parts(form: str, patients: Patients) -> str:
+    lines = [f"{name} {part.digest}\n" for name, part in sorted(patients.parts.items())]
     return hashlib.sha256((f"{form}\n" + "".join(lines)).encode()).hexdigest()
 
 
@@ -194,8 +218,8 @@ def _check_parts(parts: Mapping[str, Records | PatientPart], by: str | None) -> 
         raise RecordsError(f"by names {by!r}, which is no column of the table{nearest(str(by), table.names)}")
 
 
-def _read_ids(name: str, part: Records | PatientPart, by: str | None) -> list[str]:
-    """The labels of a part's patients, once everybody has an id of their own."""
+def _read_ids(name: str, part: Records | PatientPart, by: str | None, *, once: bool = True) -> list[str]:
+    """The labels of a part's patients, once everybody has an id, and (`once`) one of their own."""
     where = f"the {name}" if by is None or name != "table" else f"column {by!r} of the table"
     if isinstance(part, Records):
         assert by is not None
@@ -215,10 +239,11 @@ def _read_ids(name: str, part: Records | PatientPart, by: str | None) -> list[st
             f"fill it in or leave them out"
         )
     ids = [label(value) for value in values]
-    twice = [patient for patient, times in Counter(ids).items() if times > 1]
+    twice = [] if not once else [patient for patient, times in Counter(ids).items() if times > 1]
     if twice:
         raise RecordsError(
-            f"{_count(len(twice))} more than once in {where} ({_name(twice)}); keep one row for each patient"
+            f"{_count(len(twice))} more than once in {where} ({_name(twice)}); keep one row for each patient, or state "
+            "that one row is one encounter: encounters = true"
         )
     return ids
 

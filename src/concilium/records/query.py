@@ -3,11 +3,19 @@
 The query by attributes of interest of distributed trees (docs/methods.md, section 1.1). A missing value
 makes a comparison neither true nor false (Kleene's three values); a patient is selected where the whole is
 definitely true.
+
+For private questions each cell is read by itself, whatever the others hold (`read_as_asked`). Differential privacy
+allows one patient to change one patient's share of a count. So under `private` only columns are asked about of which
+each cell has a label of its own (`by_itself`, records/columns.py): stated ones, and those whose type in a database
+leaves nothing to guess. As what they are stored together (numbers, codes or text) may still depend on all of them: here
+a value is a number if it is one or reads as one, and has one label, so that no refusal and no other patient's count
+depends on it.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import nearest
-from concilium.records.columns import Coded, Column, Numbers, label
+from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.expression import (
     FALSE,
     TRUE,
@@ -43,7 +51,8 @@ from concilium.records.expression import (
     read,
     tester,
 )
-from concilium.records.grammar import all_labels
+from concilium.records.grammar import all_labels, canonical, measure
+from concilium.records.table import Records
 
 if TYPE_CHECKING:
     from lark import Lark
@@ -195,3 +204,53 @@ def _unlike(literal: Literal) -> str:
             return (
                 f"but {literal} is neither; write true and false only after = or in an {{..}} of categories"
             )
+
+
+def read_as_numbers(column: Column) -> NDArray[np.float64]:
+    """A column as numbers, NaN where a value is missing or is none."""
+    if isinstance(column, Numbers):
+        return column.numbers
+    sizes: NDArray[np.float64] = np.array([np.nan, *map(measure, column.values)], dtype=np.float64)
+    return np.take(sizes, column.codes)
+
+
+def read_as_labels(column: Column) -> Coded:
+    """A column as categories that are all text: the label of the value, or of what it stands for."""
+    if isinstance(column, Numbers):
+        sizes, codes = np.unique(column.numbers, return_inverse=True)
+        sizes = sizes[~np.isnan(sizes)]
+        names = [label(float(number)) for number in sizes.tolist()]
+        codes = np.where(codes < len(sizes), codes + 1, 0)
+    else:
+        names, codes = [_label_alone(value) for value in column.values], column.codes.astype(np.int64)
+    ordered = sorted(set(names))
+    place = {name: index + 1 for index, name in enumerate(ordered)}
+    new = np.array([0, *(place[name] for name in names)], dtype=np.int64)
+    return Coded(new[codes].astype(np.uint32), tuple(ordered), stated=True)
+
+
+def _label_alone(value: Value) -> str:
+    """The label of a cell, whatever the others hold: a number beyond all bounds is that, as it would be among numbers
+    alone."""
+    number = measure(value)
+    return label(number) if math.isinf(number) else canonical(value)
+
+
+def read_as_asked(records: Records, query: Query) -> Records:
+    """The columns of a query as it speaks of them: numbers where it compares one by size, otherwise categories."""
+    if query.condition is None:
+        return records
+    by_size = {
+        predicate.name.attribute
+        for predicate in predicates(query.condition)
+        if any(literal.kind == "number" for literal in bounds(predicate))
+    }
+    columns: dict[str, Column] = {}
+    for name in records.names:
+        if name not in query.attributes:
+            columns[name] = records[name]
+        elif name in by_size:
+            columns[name] = Numbers(read_as_numbers(records[name]))
+        else:
+            columns[name] = read_as_labels(records[name])
+    return Records(columns)

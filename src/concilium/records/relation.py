@@ -1,7 +1,8 @@
-"""A table that DuckDB can scan (a Parquet file, a table of a DuckDB file, the cells of a text file) as columns.
+"""A table that DuckDB can scan (a Parquet file, a table of a DuckDB file, an Arrow table) as batches.
 
-Columns are read one at a time and coded inside DuckDB, so that a category costs one Python object and not
-one per patient.
+DuckDB turns every cell into a number, a truth value, a moment or text. It scans Arrow tables (polars, pyarrow and
+whatever else speaks the Arrow interface) where they are: nothing is copied, and they read as the same table in a
+Parquet file would.
 
 Every connection reads one file, or none, and is then locked. Protects: every other file of this machine, from whoever
 wrote the one that is read (a view of it may hold any SQL). Cost: a view that reads files is refused. Assumes: DuckDB
@@ -12,47 +13,23 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from concilium.errors import RecordsError
-from concilium.records.coding import (
-    SAFE_NUMBER,
-    Kind,
-    Numbering,
-    Place,
-    ReadingKind,
-    Schema,
-    code_dictionary,
-    code_numbers,
-    code_texts,
-    plan_reading,
-    reads_as_number,
-    stated_kind,
-)
-from concilium.records.columns import EXACT, Column, Moments, keep_raw
+from concilium.records.batches import DeclaredColumn, code_batches
+from concilium.records.coding import Place, ReadingKind, Schema, plan_reading, stated_kind
+from concilium.records.columns import EXACT, Column
 from concilium.records.database import find_table
-from concilium.records.grammar import (
-    BLANKS,
-    DEFAULT_MISSING,
-    LOSING,
-    PLAIN_MOMENT,
-    STATED_NUMBER,
-    WHOLE,
-    tidy_moment,
-)
+from concilium.records.grammar import tidy_moment
 
 if TYPE_CHECKING:
+    import pyarrow
     from duckdb import DuckDBPyConnection
 
-FEW_TEXTS = 4096  # with no more distinct texts than this, guessing looks at each of them
-MOST_ENUM = 65535  # beyond it DuckDB's enums are slower than Python's own dictionaries
 WILD = frozenset("*?[")
 WORKING_BYTES = (
     16  # of one column while it is read, for each row; and at least one byte for each cell that is kept
@@ -87,11 +64,12 @@ def scratch_database(
         try:
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute("SET enable_progress_bar = false")
-            # Five values in a list become a join, which returns rows in any order; columns are read one by one.
+            connection.execute("SET arrow_large_buffer_size = true")  # a batch may hold 2 GiB of text
+            # Five values in a list become a join, which returns rows in any order.
             connection.execute("SET disabled_optimizers = 'in_clause'")
             place = Path(folder)
             if source is not None:
-                place = plain_path(source, place)
+                place = _plain_path(source, place)
                 file = literal(str(place))
                 connection.execute(
                     f"ATTACH {file} AS hospital (READ_ONLY, TYPE duckdb)"
@@ -105,7 +83,7 @@ def scratch_database(
             connection.close()
 
 
-def find_memory() -> int:
+def _find_memory() -> int:
     """The memory of this machine, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -120,7 +98,7 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def plain_path(path: Path, folder: Path) -> Path:
+def _plain_path(path: Path, folder: Path) -> Path:
     """The same file under a name that DuckDB does not take for a pattern."""
     whole = path.absolute()
     if not WILD & set(str(whole)):
@@ -144,7 +122,7 @@ def in_one_sentence(problem: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Relation:
+class _Relation:
     """What can stand after FROM, and what is known about its columns."""
 
     connection: DuckDBPyConnection
@@ -152,147 +130,61 @@ class Relation:
     source: str
     missing: frozenset[str] = frozenset()
 
-    def fetch(self, expression: str) -> NDArray[Any]:
-        cells = self.connection.execute(f"SELECT {expression} AS cell FROM {self.table}").fetchnumpy()["cell"]
-        return np.asarray(np.ma.filled(cells, None) if cells.dtype == object else cells)
-
     def ask(self, expression: str) -> Any:
-        row = self.connection.execute(f"SELECT {expression} FROM {self.table}").fetchone()
-        return row[0] if row else None
+        rows = self.connection.execute(f"SELECT {expression} FROM {self.table}").fetchall()
+        return rows[0][0]
 
     def columns(self, schema: Schema) -> dict[str, Column]:
         """All columns of a typed table: NULL is missing, the types say what is a number. They leave no guess: each cell
         has a label of its own, whatever the others hold."""
+        import pyarrow
+
         described = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table}").fetchall()
         types = {str(row[0]): str(row[1]) for row in described}
         kinds = plan_reading(schema, [str(row[0]) for row in described], self.source)
         rows = self.ask("count(*)")
-        if not rows:
-            raise RecordsError(f"{self.source} holds no patients")
         # A few bytes can stand for any number of equal cells.
-        if rows * (WORKING_BYTES + len(kinds)) > find_memory():
+        if rows * (WORKING_BYTES + len(kinds)) > _find_memory():
             raise RecordsError(
                 f"{self.source} holds {rows:,} rows of {len(kinds)} columns, more than the memory of this machine"
             )
-        return {
-            name: replace(
-                self._typed(identifier(name), types[name], kind, Place(self.source, name)),
-                by_itself=True,
-            )
-            for name, kind in kinds.items()
-        }
+        empty = f"{self.source} holds no patients"
+        if not rows:
+            raise RecordsError(empty)
+        casts = {name: self._cast(name, types[name], kind) for name, kind in kinds.items()}
 
-    def _typed(self, cell: str, kind_of_cell: str, reading: ReadingKind | None, place: Place) -> Column:
-        if reading == "time" and (kind_of_cell == "DATE" or kind_of_cell.startswith("TIMESTAMP")):
-            moments = self._moments(cell, f"{cell} IS NOT NULL", zoned=kind_of_cell.endswith("TIME ZONE"))
-            if moments is not None:
-                return moments
-        kind = stated_kind(reading)
-        if kind_of_cell == "BOOLEAN":
-            codes = self.fetch(f"CASE WHEN {cell} THEN 2 WHEN NOT {cell} THEN 1 ELSE 0 END::UTINYINT")
-            return code_dictionary(codes, (False, True), kind, place)
-        whole = kind_of_cell in WIDE or (kind_of_cell.startswith("DECIMAL") and kind_of_cell.endswith(",0)"))
-        if kind_of_cell in FLOATS or kind_of_cell.startswith("DECIMAL") or whole:
+        def read(names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+            cells = ", ".join(f"{casts[name][0]} AS {identifier(name)}" for name in names)
+            query = self.connection.sql(f"SELECT {cells} FROM {self.table}")
+            return iter(pyarrow.RecordBatchReader.from_stream(query))
+
+        declared = {name: column for name, (_, column) in casts.items()}
+        return code_batches(read, declared, lambda name: Place(self.source, name), empty)
+
+    def _cast(self, name: str, type_: str, reading: ReadingKind | None) -> tuple[str, DeclaredColumn]:
+        """The SQL of a column's cells as moments, truth values, numbers or text, and what is declared of it."""
+        cell, kind = identifier(name), stated_kind(reading)
+        typed = DeclaredColumn(kind, by_itself=True)
+        if reading == "time" and (type_ == "DATE" or type_.startswith("TIMESTAMP")):
+            moment = f"{cell}::{'TIMESTAMPTZ' if type_.endswith('TIME ZONE') else 'TIMESTAMP'}"
+            # An infinite moment has no number, and the column is read as text.
+            if not self.ask(f"coalesce(bool_or({cell} IS NOT NULL AND epoch_us({moment}) IS NULL), false)"):
+                return moment, typed
+        if type_ == "BOOLEAN":
+            return cell, typed
+        whole = type_ in WIDE or (type_.startswith("DECIMAL") and type_.endswith(",0)"))
+        if type_ in FLOATS or type_.startswith("DECIMAL") or whole:
             large = f"bool_or({cell} >= {EXACT} OR {cell} <= -{EXACT})"
             if kind == "number" or not (whole and self.ask(large)):
-                return code_numbers(self.fetch(f"coalesce({cell}::DOUBLE, 'nan'::DOUBLE)"), kind)
+                return f"{cell}::DOUBLE", typed
         text = f"{cell}::VARCHAR"
         if (self.ask(f"sum(strlen({text}))") or 0) > MOST_TEXT:
             raise RecordsError(
-                f"{self.source}: column {place.name!r} holds more than {MOST_TEXT >> 30} GiB of text; leave it out"
+                f"{self.source}: column {name!r} holds more than {MOST_TEXT >> 30} GiB of text; leave it out"
             )
-        codes, texts = self.code_in_database(text, self.ask(f"count(DISTINCT {text})"))
-        if kind_of_cell.startswith("TIMESTAMP"):
-            texts = [tidy_moment(text) for text in texts]
+        tidy = tidy_moment if type_.startswith("TIMESTAMP") else None
         # Whether whole numbers come this way depends on all of them, so that no text stands for missing among them.
-        return code_texts(codes, texts, kind, place, frozenset() if whole else self.missing)
-
-    def guessed(self, cell: str, reading: ReadingKind | None, place: Place) -> Column:
-        """A column of a text file: what its texts stand for is guessed unless stated."""
-        text = f"coalesce({cell}, '')"
-        if reading == "time":
-            tokens = ", ".join(map(literal, sorted(self.missing)))
-            present = f"trim({text}, {literal(BLANKS)}) NOT IN ({tokens})" if tokens else "true"
-            plain = f"regexp_full_match({text}, {_padded(PLAIN_MOMENT)})"
-            if self.ask(f"bool_and({plain} OR NOT ({present}))"):
-                moments = self._moments(f"TRY_CAST(trim({text}, {literal(BLANKS)}) AS TIMESTAMP)", present)
-                if moments is not None:
-                    return moments
-        kind = stated_kind(reading)
-        distinct = self.ask(f"count(DISTINCT {text})")
-        if reading == "text":
-            return code_texts(*self.code_in_database(text, distinct), kind, place, self.missing)
-        if distinct > FEW_TEXTS and kind != "code" and self._all_numbers(text, kind):
-            numbers = code_numbers(self.fetch(f"coalesce({self._number(text)}, 'nan'::DOUBLE)"), kind)
-            losing = self._say_losing(text, kind)
-            if not losing or not self.ask(f"bool_or({losing})"):
-                return numbers
-            codes, texts = self.code_in_database(text, distinct)
-            return replace(numbers, raw=keep_raw(codes, texts))
-        codes, texts = self.code_in_database(text, distinct)
-        return code_texts(codes, texts, kind, place, self.missing, guess=True)
-
-    def _moments(self, moment: str, present: str, zoned: bool = False) -> Moments | None:
-        """Times in microseconds; None where some cell is present and yet no moment that has a number."""
-        number = f"epoch_us({moment}::{'TIMESTAMPTZ' if zoned else 'TIMESTAMP'})::DOUBLE"
-        if self.ask(f"coalesce(bool_or(({present}) AND {number} IS NULL), false)"):
-            return None
-        return Moments(
-            self.fetch(f"coalesce(CASE WHEN {present} THEN {number} END, 'nan'::DOUBLE)"), zoned=zoned
-        )
-
-    def _say_losing(self, text: str, kind: Kind | None) -> str:
-        """As a condition, that the number of a text is too little to tell the text (as `code_texts` has it)."""
-        tokens = ", ".join(map(literal, sorted(self.missing.difference(DEFAULT_MISSING))))
-        lost = [f"trim({text}, {literal(BLANKS)}) IN ({tokens})"] if tokens else []
-        return " OR ".join([*lost, *([f"regexp_full_match({text}, {_padded(LOSING)})"] if kind else [])])
-
-    def _all_numbers(self, text: str, kind: Kind | None) -> bool:
-        """Whether every text is a number or missing; only what has not the common form leaves DuckDB."""
-        safe = f"regexp_full_match({text}, {_padded(WHOLE)}) AND abs(TRY_CAST({text} AS DOUBLE)) < {EXACT}"
-        odd = self.connection.execute(
-            f"SELECT DISTINCT {text} FROM {self.table}"
-            f" WHERE NOT regexp_full_match({text}, {_padded(STATED_NUMBER if kind else SAFE_NUMBER)})"
-            f" AND NOT ({safe}) LIMIT {FEW_TEXTS}"
-        ).fetchall()
-        bare = [text.strip(BLANKS) for (text,) in odd]
-        return all(text in self.missing or (not kind and reads_as_number(text)) for text in bare)
-
-    def _number(self, text: str) -> str:
-        """The number of a text, or NULL; a number may itself be named as missing, as 999 often is."""
-        tokens = ", ".join(literal(token) for token in sorted(self.missing) if reads_as_number(token))
-        number = f"TRY_CAST({text} AS DOUBLE)"
-        return (
-            f"CASE WHEN trim({text}, {literal(BLANKS)}) NOT IN ({tokens}) THEN {number} END"
-            if tokens
-            else number
-        )
-
-    def code_in_database(self, text: str, distinct: int) -> tuple[NDArray[np.integer], list[str]]:
-        """Codes (0: NULL) and the texts they stand for, one Python object for each distinct text."""
-        if distinct == 0:
-            return np.zeros(self.ask("count(*)"), dtype=np.uint8), []
-        if distinct > MOST_ENUM:
-            return self._code_many(text)
-        # In a query of its own, or the name would be that of a column which the table may have.
-        self.connection.execute(
-            f"CREATE OR REPLACE TEMP TYPE texts AS ENUM"
-            f" (SELECT DISTINCT cell FROM (SELECT {text} AS cell FROM {self.table}) WHERE cell IS NOT NULL"
-            " ORDER BY cell)"
-        )
-        rows = self.connection.execute("SELECT unnest(enum_range(NULL::texts))::VARCHAR").fetchall()
-        codes = self.fetch(f"coalesce(enum_code(({text})::texts)::UINTEGER + 1, 0)::UINTEGER")
-        return codes, [row[0] for row in rows]
-
-    def _code_many(self, text: str) -> tuple[NDArray[np.integer], list[str]]:
-        """The same for a column, such as an identifier, with nearly as many texts as patients."""
-        numbering = Numbering()
-        codes = numbering.code(self.fetch(text))
-        return codes, [str(text) for text in numbering.distinct]
-
-
-def _padded(pattern: str) -> str:
-    return literal(f"[{BLANKS}]*(?:{pattern})[{BLANKS}]*")
+        return text, replace(typed, missing=frozenset() if whole else self.missing, tidy=tidy)
 
 
 def read_parquet(path: Path, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
@@ -302,7 +194,7 @@ def read_parquet(path: Path, schema: Schema, missing: frozenset[str]) -> dict[st
         scratch_database(path) as (connection, file),
     ):
         table = f"read_parquet({literal(str(file))}, hive_partitioning = false)"
-        return Relation(connection, table, str(path), missing).columns(schema)
+        return _Relation(connection, table, str(path), missing).columns(schema)
 
 
 def read_duckdb(path: Path, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
@@ -324,7 +216,49 @@ def read_duckdb(path: Path, table: str | None, schema: Schema, missing: frozense
         with in_one_sentence(f"{path}: table {full_name[1]!r} cannot be read{remedy}"):
             reference = ".".join(identifier(part) for part in ("hospital", *full_name))
             if view:
-                # A query may return its rows in another order each time, and columns are read one by one.
+                # A query may return other rows each time, and the table is asked more than once.
                 connection.execute(f"CREATE TEMP TABLE patients AS SELECT * FROM {reference}")
                 reference = "patients"
-            return Relation(connection, reference, f"{path}, table {full_name[1]!r}", missing).columns(schema)
+            return _Relation(connection, reference, f"{path}, table {full_name[1]!r}", missing).columns(
+                schema
+            )
+
+
+def read_arrow(source: Any, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+    """All columns of a table that speaks Arrow."""
+    import pyarrow
+
+    name = f"the {type(source).__module__.partition('.')[0]} {type(source).__name__}"
+    try:
+        table = pyarrow.table(source)
+    except (pyarrow.ArrowException, TypeError, ValueError) as error:
+        raise RecordsError(f"{name} cannot be read as a table: {str(error)[:200]}") from None
+    return _scan(table, name, schema, missing)
+
+
+def read_arrow_file(path: Path, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+    """All columns of an Arrow file, in the file format (Feather) or as a stream."""
+    import pyarrow
+    from pyarrow import ipc
+
+    try:
+        with pyarrow.memory_map(str(path)) as source:
+            opened = ipc.open_file if source.read(6) == b"ARROW1" else ipc.open_stream
+            source.seek(0)
+            return _scan(opened(source).read_all(), str(path), schema, missing)
+    except (pyarrow.ArrowException, OSError):
+        raise RecordsError(f"{path} cannot be read as an Arrow file") from None
+
+
+def _scan(table: Any, source: str, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+    names = [str(name) for name in table.column_names]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RecordsError(f"{source}: two columns are named {twice!r}; rename one of them")
+    # Several threads scan an Arrow table in any order.
+    with (
+        in_one_sentence(f"{source} cannot be read as a table"),
+        scratch_database(threads=1) as (connection, _),
+    ):
+        connection.register("patients", table)
+        return _Relation(connection, "patients", source, missing).columns(schema)

@@ -1,21 +1,31 @@
-"""Dated codes from a long table: a row for each code of a patient."""
+"""Dated codes from a long table, or from FHIR Condition resources of a Bundle or one in each line (NDJSON).
+
+A long table has a row for each code of a patient. A condition is read by itself: whose it is (`subject`), what it is
+(`code.coding`), and when it began (`onsetDateTime`, `onsetPeriod`) or else was recorded (`recordedDate`). Errors name
+the entry or line, and no patient.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import gzip
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from concilium.errors import RecordsError
+from concilium.errors import RecordsError, nearest
 from concilium.records.coding import ReadingKind
-from concilium.records.columns import Coded
+from concilium.records.columns import Coded, distinct_texts
 from concilium.records.sequence_lists import CLOCKS, count_days
 from concilium.records.sequences import Sequences
 from concilium.records.series_columns import Measurements, Roles, find_column
 from concilium.records.series_times import NUMBER, read_moments
 from concilium.records.sources import is_frame, read_columns
-from concilium.records.text_columns import distinct_texts
 
 
 def read_sequences(
@@ -80,3 +90,195 @@ def _read(
     columns = read_columns(source, table, choose, missing)
     roles, name = found[-1]
     return Measurements(None if is_frame(source) else source, name, roles, columns)
+
+
+SYSTEMS = {
+    "icd-9-cm": ("http://hl7.org/fhir/sid/icd-9-cm", "urn:oid:2.16.840.1.113883.6.103"),
+    "icd-10-cm": ("http://hl7.org/fhir/sid/icd-10-cm", "urn:oid:2.16.840.1.113883.6.90"),
+    "icd-10": ("http://hl7.org/fhir/sid/icd-10", "urn:oid:2.16.840.1.113883.6.3"),
+}
+"""The classifications of diagnoses, and how FHIR calls them."""
+
+NO_DIAGNOSES = {"refuted", "entered-in-error"}
+
+_MOMENT = re.compile(r"([0-9]{4})(-[0-9]{2})?(-[0-9]{2})?(T[0-9:.]+)?(?:Z|[+-][0-9]{2}:[0-9]{2})?")
+
+
+def read_conditions(path: str | os.PathLike[str], system: str | None, others: str) -> Sequences:
+    """The sequences of a file; `Sequences.read_fhir` says what the arguments mean."""
+    if others not in ("refuse", "leave out"):
+        raise RecordsError(f"others must be refuse or leave out; got {others!r}")
+    if system is not None and system not in SYSTEMS and ":" not in system:
+        raise RecordsError(
+            f"system must be one of {', '.join(SYSTEMS)}, or an address; got {system!r}{nearest(system, SYSTEMS)}"
+        )
+    file = Path(path)
+    patients: dict[str, list[tuple[str, str]]] = {}
+    known_as: dict[str, str] = {}
+    seen: dict[str, str] = {}
+    conditions = []
+    for place, address, resource in _each_resource(file):
+        kind = resource.get("resourceType")
+        if kind == "Patient":
+            patient = str(resource.get("id") or _last_part(address or "", file, place))
+            patients.setdefault(patient, [])
+            if address is not None:
+                known_as[address] = patient
+        elif kind == "Condition":
+            conditions.append((place, resource))
+    for place, resource in conditions:
+        if _status(resource) in NO_DIAGNOSES:
+            continue
+        found = _find_code(resource, system)
+        if found is None:
+            if others == "leave out":
+                continue
+            raise RecordsError(f"{file}, {place}: {_say_codes(resource, system)}")
+        name, code = found
+        seen.setdefault(name, place)
+        if len(seen) > 1:
+            mixed = " and ".join(f"{one} (first in {where})" for one, where in seen.items())
+            raise RecordsError(
+                f'{file}: {mixed} are mixed; choose one with system="{name}" and others="leave out"'
+            )
+        reference = _dig(resource, "subject", "reference")
+        if not isinstance(reference, str):
+            raise RecordsError(
+                f"{file}, {place}: the condition has no subject.reference, so that it is nobody's"
+            )
+        patient = known_as.get(reference) or _last_part(reference, file, place)
+        patients.setdefault(patient, []).append((_find_time(resource, file, place), code))
+    if not patients:
+        raise RecordsError(f"{file} holds no Condition and no Patient")
+    return Sequences(patients.values(), list(patients))
+
+
+def _each_resource(file: Path) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
+    """Where a resource is, its full address, and the resource itself."""
+    name = file.name.lower().removesuffix(".gz")
+    if name.endswith((".ndjson", ".jsonl")):
+        for line, text in enumerate(_read_text(file).splitlines(), start=1):
+            if text.strip():
+                yield (
+                    f"line {line}",
+                    None,
+                    _check_resource(_parse(text, file, f"line {line}"), file, f"line {line}"),
+                )
+        return
+    content = _check_resource(_parse(_read_text(file), file, "its text"), file, "its text")
+    if content.get("resourceType") != "Bundle":
+        yield "its resource", None, content
+        return
+    entries = content.get("entry") or []
+    if not isinstance(entries, list):
+        raise RecordsError(f"{file}: the entries of a bundle are a list")
+    for number, entry in enumerate(entries, start=1):
+        place = f"entry {number}"
+        address = _dig(entry, "fullUrl")
+        yield (
+            place,
+            address if isinstance(address, str) else None,
+            _check_resource(_dig(entry, "resource"), file, place),
+        )
+
+
+def _read_text(file: Path) -> str:
+    try:
+        raw = file.read_bytes()
+        return (gzip.decompress(raw) if file.suffix.lower() == ".gz" else raw).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise RecordsError(f"there is no file {file}") from None
+    except UnicodeDecodeError:
+        raise RecordsError(f"{file} is not UTF-8; save it as UTF-8") from None
+    except (gzip.BadGzipFile, EOFError):
+        raise RecordsError(f"{file} is not a complete gzip file; compress it anew") from None
+    except OSError as fault:
+        raise RecordsError(
+            f"{file} cannot be opened: {(fault.strerror or 'unknown reason').lower()}"
+        ) from None
+
+
+def _parse(text: str, file: Path, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise RecordsError(f"{file}: {place} is not JSON") from None
+
+
+def _check_resource(content: Any, file: Path, place: str) -> dict[str, Any]:
+    if not isinstance(content, dict) or not isinstance(content.get("resourceType"), str):
+        raise RecordsError(f"{file}: {place} is no FHIR resource; it says no resourceType")
+    return content
+
+
+def _status(resource: Mapping[str, Any]) -> str | None:
+    """Of `verificationStatus`, in any version of FHIR."""
+    status = resource.get("verificationStatus")
+    if isinstance(status, str):
+        return status
+    codings = _dig(status, "coding")
+    return (
+        next((str(_dig(coding, "code")) for coding in codings), None) if isinstance(codings, list) else None
+    )
+
+
+def _find_code(resource: Mapping[str, Any], system: str | None) -> tuple[str, str] | None:
+    """The classification and the code of a condition in it; with none named, in the one that it has of those known."""
+    chosen = SYSTEMS if system is None else {system: SYSTEMS.get(system, (system,))}
+    found: dict[str, str] = {}
+    codings = _dig(resource, "code", "coding")
+    for coding in codings if isinstance(codings, list) else ():
+        for name, addresses in chosen.items():
+            code = _dig(coding, "code")
+            if _dig(coding, "system") in addresses and isinstance(code, str) and code.strip():
+                found.setdefault(name, code.strip())
+    return next(iter(found.items())) if len(found) == 1 else None
+
+
+def _say_codes(resource: Mapping[str, Any], system: str | None) -> str:
+    codings = _dig(resource, "code", "coding")
+    systems = sorted(
+        {str(_dig(coding, "system")) for coding in codings} if isinstance(codings, list) else set()
+    )
+    wanted = "ICD-9-CM or ICD-10-CM" if system is None else system
+    has = f"has codes of {', '.join(systems)}" if systems else "has no code"
+    return (
+        f"the condition {has}, of which one must be {'the only one ' if system is None else ''}of {wanted}; "
+        f'choose with system=..., or leave such conditions out with others="leave out"'
+    )
+
+
+def _find_time(resource: Mapping[str, Any], file: Path, place: str) -> str:
+    """When the condition began or was recorded, as ISO text without a zone."""
+    times = (
+        resource.get("onsetDateTime"),
+        _dig(resource, "onsetPeriod", "start"),
+        resource.get("recordedDate"),
+    )
+    text = next((time for time in times if isinstance(time, str)), None)
+    if text is None:
+        raise RecordsError(
+            f"{file}, {place}: the condition has no onsetDateTime, onsetPeriod.start or recordedDate"
+        )
+    match = _MOMENT.fullmatch(text.strip())
+    moment = f"{match[1]}{match[2] or '-01'}{match[3] or '-01'}{match[4] or ''}" if match else ""
+    try:
+        return datetime.fromisoformat(moment).isoformat(sep=" ")
+    except ValueError:
+        raise RecordsError(
+            f"{file}, {place}: the condition has the time {text!r}, which is none of FHIR's"
+        ) from None
+
+
+def _last_part(reference: str, file: Path, place: str) -> str:
+    """The id in a reference such as Patient/17, https://.../Patient/17/_history/2 or urn:uuid:..."""
+    part = re.split("[:/]", reference.partition("/_history/")[0])[-1]
+    if not part:
+        raise RecordsError(f"{file}, {place}: a patient has no id")
+    return part
+
+
+def _dig(content: Any, *names: str) -> Any:
+    for name in names:
+        content = content.get(name) if isinstance(content, Mapping) else None
+    return content

@@ -142,7 +142,7 @@ class Sequences:
         first day. Conditions that were refuted or entered in error are none. A Patient resource says that there is such
         a patient, also without conditions.
         """
-        from concilium.records.condition_reading import read_conditions
+        from concilium.records.sequence_reading import read_conditions
 
         return read_conditions(path, system, others)
 
@@ -237,7 +237,7 @@ class Sequences:
 
         A `notice` is repeated in every row, in a column of that name: rows get copied without what stands above them.
         """
-        from concilium.records.sequence_writing import write_sequences
+        from concilium.records.sequence_lists import write_sequences
 
         write_sequences(self, path, (patient, time, code), notice)
 

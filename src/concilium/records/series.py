@@ -20,16 +20,15 @@ from numpy.typing import ArrayLike, NDArray
 from concilium.errors import RecordsError, nearest
 from concilium.records.columns import Value, label
 from concilium.records.row_hashes import Hashes, hash_contents, hash_texts
+from concilium.records.series_times import count_steps, read_step
 from concilium.records.table import number_rows
-from concilium.records.time_grid import count_steps, read_step
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from concilium.records.clinical_ranges import ClinicalRange
     from concilium.records.series_description import SeriesDescription
-    from concilium.records.series_placing import Within
-    from concilium.records.series_reading import Markers, Outside
+    from concilium.records.series_reading import Markers, Outside, Within
 
 __all__ = ["Block", "Grid", "Series", "read_step"]
 
@@ -510,3 +509,22 @@ def _check_lengths(lengths: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int
     if numbers.size and not (numbers.min() >= 1 and numbers.max() <= shape[0]):
         raise RecordsError(f"each length is from 1 to {shape[0]}, the points in time that there are")
     return numbers.astype(np.int32)
+
+
+def find_windows(series: Series, outcome: str, steps: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where the one window of each patient ends (0: it has none), and whether it has the outcome.
+
+    A stay is judged at the first step with the outcome, or at the last without it.
+    """
+    values, starts = series.stays[outcome], series.starts
+    cells = np.arange(len(values)) - np.repeat(starts[:-1], np.diff(starts))
+    owners = np.repeat(np.arange(len(series)), np.diff(starts))
+    fits = cells >= steps - 1
+    ends = np.zeros(len(series), dtype=np.int64)
+    never, ever = np.flatnonzero(fits & (values == 0)), np.flatnonzero(fits & (values == 1))
+    ends[owners[never]] = cells[never] + 1  # the last of each stays
+    first = ever[::-1]
+    ends[owners[first]] = cells[first] + 1  # the first of each stays
+    positive = np.zeros(len(series), dtype=np.bool_)
+    positive[owners[ever]] = True
+    return ends, positive

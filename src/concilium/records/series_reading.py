@@ -22,10 +22,71 @@ from concilium.records.grammar import BLANKS, TRUTH, read_number
 from concilium.records.series import Series
 from concilium.records.series_columns import ColumnChoice, Measurements, Roles
 from concilium.records.series_description import OddValues
-from concilium.records.series_placing import Placing, Within
-from concilium.records.series_times import find_origins, read_times
+from concilium.records.series_times import find_cells, find_origins, read_duration, read_times
 from concilium.records.sources import is_frame, read_columns
-from concilium.records.time_grid import find_cells, read_duration
+
+Within: TypeAlias = Literal["last", "first", "mean", "min", "max"]
+
+
+class _Placing:
+    """Measurements into the cells of a grid; `cells` and `times` are those of all rows of the table."""
+
+    def __init__(
+        self, size: int, within: Within, cells: NDArray[np.int64], times: NDArray[np.float64]
+    ) -> None:
+        self._size, self._within, self._cells, self._times = size, within, cells, times
+        self._shared = self._at_once = 0
+
+    def place(self, rows: NDArray[np.intp], numbers: NDArray[np.float64]) -> NDArray[np.float32]:
+        """One variable: the value of each cell, NaN where there is none."""
+        present = ~np.isnan(numbers)
+        values, cells = numbers[present], self._cells[rows[present]]
+        grid = np.full(self._size, np.nan, dtype=np.float32)
+        grid[cells] = values
+        alone = np.zeros(self._size, dtype=bool)
+        alone[cells] = True
+        if int(alone.sum()) < len(cells):
+            times = self._times[rows[present]]
+            self._unite(grid, cells, times, values)
+        return grid
+
+    def _unite(
+        self,
+        grid: NDArray[np.float32],
+        cells: NDArray[np.int64],
+        times: NDArray[np.float64],
+        values: NDArray[np.float64],
+    ) -> None:
+        """The one value of each cell; of several at one time the largest, so that the order of rows does not matter."""
+        keys = {"last": (values, times, cells), "first": (values, -times, cells)}
+        order = np.lexsort(keys.get(self._within, (values, cells)))
+        cells, times, values = cells[order], times[order], values[order]
+        last = np.append(cells[1:] != cells[:-1], True)
+        first = np.append(True, last[:-1])
+        self._shared += int((~(first & last)).sum())
+        if self._within in keys:
+            same = ~last[:-1] & (times[1:] == times[:-1]) & (values[1:] != values[:-1])
+            self._at_once += int(same.sum())
+        if self._within == "mean":
+            begins = np.flatnonzero(first)
+            sums = np.add.reduceat(values, begins)
+            grid[cells[begins]] = sums / np.diff(np.append(begins, len(cells)))
+        else:
+            chosen = first if self._within == "min" else last
+            grid[cells[chosen]] = values[chosen]
+
+    @property
+    def notes(self) -> list[str]:
+        """What happened to measurements that share a cell."""
+        notes = []
+        if self._shared:
+            notes.append(f"{self._shared} measurements share a step with others: the {self._within} is kept")
+        if self._at_once:
+            notes.append(
+                f"{self._at_once} measurements contradict another at the same time: the largest is kept"
+            )
+        return notes
+
 
 Outside: TypeAlias = Literal["refuse", "leave out"]
 Markers: TypeAlias = Iterable[Value] | Mapping[str, Iterable[Value]]
@@ -70,12 +131,15 @@ def read_series(
     markers = _read_markers(missing, names, measurements.name)
     flat = np.full(len(cells), -1, dtype=np.int64)
     flat[rows] = starts[patient_of[rows]] + cells[rows].astype(np.int64)
-    placing = Placing(size, within, flat, since)
+    placing = _Placing(size, within, flat, since)
+    texts = _find_texts(measurements, choice, rows, markers)
     stays = {
         name: placing.place(places, numbers)
-        for name, places, numbers in _each_variable(measurements, names, rows, markers)
+        for name, places, numbers in _each_variable(measurements, names, rows, markers, texts)
     }
     notes += placing.notes
+    if texts:
+        notes.append(f"text and no numbers, so that it counts as missing: {', '.join(map(repr, texts))}")
     stated = measurements.roles.variable is None or choice.variables is not None
     return Series.from_stays(stays, lengths, step=step, ids=ids, notes=notes, stated=stated)
 
@@ -212,17 +276,41 @@ def _collect(markers: Iterable[Value]) -> _Markers:
     return _Markers(frozenset(texts), tuple(numbers))
 
 
+def _find_texts(
+    measurements: Measurements,
+    choice: ColumnChoice,
+    rows: NDArray[np.intp],
+    markers: Callable[[str], _Markers],
+) -> list[str]:
+    """The columns of a wide table that hold text throughout, of those that nobody named."""
+    if measurements.roles.variable is not None or choice.variables is not None:
+        return []
+    texts = []
+    for name in measurements.roles.measured:
+        column = measurements.columns[name]
+        if isinstance(column, Coded):
+            used = [code for code in np.unique(column.codes[rows]).tolist() if code]
+            read = [_read_measurement(column.values[code - 1], markers(name)) for code in used]
+            if read and all(number is None for number in read):
+                texts.append(name)
+    return texts
+
+
 def _each_variable(
     measurements: Measurements,
     names: Sequence[str],
     rows: NDArray[np.intp],
     markers: Callable[[str], _Markers],
+    texts: Sequence[str],
 ) -> Iterable[tuple[str, NDArray[np.intp], NDArray[np.float64]]]:
     """For each variable the rows that may hold a value of it, and the numbers there."""
     roles = measurements.roles
     if roles.variable is None or roles.value is None:
         for name in names:
-            yield name, rows, _read_numbers(measurements, name, name, rows, markers(name))
+            if name in texts:
+                yield name, rows[:0], np.zeros(0)
+            else:
+                yield name, rows, _read_numbers(measurements, name, name, rows, markers(name))
         return
     column = measurements.columns[roles.variable]
     assert isinstance(column, Coded)

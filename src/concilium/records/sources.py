@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
 
 from concilium.errors import RecordsError, nearest
-from concilium.records.coding import Schema
-from concilium.records.columns import Column
-from concilium.records.grammar import BLANKS, DEFAULT_MISSING
+from concilium.records.batches import DeclaredColumn, code_batches, encode_cells, join_cells
+from concilium.records.coding import Place, ReadingKind, Schema, natural_value, plan_reading, stated_kind
+from concilium.records.columns import EXACT, Column
+from concilium.records.database import find_table
+from concilium.records.grammar import BLANKS, DEFAULT_MISSING, tidy_moment
+
+if TYPE_CHECKING:
+    import pyarrow
 
 TEXT_FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 DATABASES = (".duckdb", ".db", ".sqlite", ".sqlite3")
@@ -27,13 +37,11 @@ def read_columns(
     """The columns of any source; `Records.read` says what the arguments mean. The schema may also choose columns."""
     tokens = _tokens(missing if missing is not None else ())
     if is_frame(source):
-        from concilium.records.frame import read_frame
-
         _refuse_table(table, "a DataFrame")
-        return read_frame(source, schema, tokens)
+        return _read_frame(source, schema, tokens)
     if not isinstance(source, str | os.PathLike):
         if hasattr(type(source), "__arrow_c_stream__"):
-            from concilium.records.arrow import read_arrow
+            from concilium.records.relation import read_arrow
 
             _refuse_table(table, f"a {type(source).__name__}")
             return read_arrow(source, schema, tokens)
@@ -53,10 +61,8 @@ def read_columns(
         )
     _check_file(path)
     if ending in DATABASES:
-        from concilium.records.sqlite import is_sqlite, read_sqlite
-
-        if is_sqlite(path):
-            return read_sqlite(path, table, schema, tokens)
+        if _is_sqlite(path):
+            return _read_sqlite(path, table, schema, tokens)
         from concilium.records.relation import read_duckdb
 
         return read_duckdb(path, table, schema, tokens)
@@ -71,7 +77,7 @@ def read_columns(
 
         return read_delimited(path, schema, tokens if missing is not None else _tokens(DEFAULT_MISSING))
     if ending in ARROW_FILES:
-        from concilium.records.arrow import read_arrow_file
+        from concilium.records.relation import read_arrow_file
 
         return read_arrow_file(path, schema, tokens)
     from concilium.records.relation import read_parquet
@@ -114,7 +120,7 @@ def _read_server(url: str, table: str | None, schema: Schema, missing: frozenset
             f"cannot read from a {scheme}:// address{nearest(scheme, SERVERS)}; "
             f"databases are read by postgresql:// addresses, files by their path"
         )
-    from concilium.records.postgres import read_postgres
+    from concilium.records.database import read_postgres
 
     return read_postgres(url, table, schema, missing)
 
@@ -138,3 +144,136 @@ def _check_file(path: Path) -> None:
         ) from None
     if empty:
         raise RecordsError(f"{path} is empty")
+
+
+# A DataFrame is read by its own methods, so that pandas is never imported here.
+
+FRAME = "the DataFrame"
+
+
+def _read_frame(frame: Any, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+    """All columns of a DataFrame; its index is not a column."""
+    import pyarrow
+
+    names = [str(name) for name in frame.columns]
+    kinds = plan_reading(schema, names, FRAME)
+    for name, form in zip(names, frame.dtypes, strict=True):
+        # Codes are no numbers, though they may look like them.
+        if name in kinds and kinds[name] is None and hasattr(form, "categories"):
+            kinds[name] = "code"
+
+    def read(chosen: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+        arrays = [
+            _to_arrow(frame.iloc[:, names.index(name)], kinds[name], Place(FRAME, name)) for name in chosen
+        ]
+        yield pyarrow.RecordBatch.from_arrays(arrays, list(chosen))
+
+    return code_batches(
+        read,
+        {name: DeclaredColumn(kind, missing) for name, kind in kinds.items()},
+        lambda name: Place(FRAME, name),
+        empty=f"{FRAME} holds no patients",
+    )
+
+
+def _to_arrow(series: Any, reading: ReadingKind | None, place: Place) -> pyarrow.Array:
+    """A column by its type: numbers and truth values as such, all else as cells."""
+    import pyarrow
+
+    form = series.dtype.kind
+    if reading == "time" and form == "M":
+        return _list_moments(series)
+    if hasattr(series.dtype, "categories"):
+        return _join_distinct(series.cat.codes.to_numpy(), series.cat.categories, place)
+    if form == "b":
+        truth = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return pyarrow.array(truth == 1, mask=np.isnan(truth))
+    if form in "iu" and isinstance(series.dtype, np.dtype):
+        numbers = series.to_numpy()
+        if reading == "number" or (
+            int(numbers.max(initial=0)) < EXACT and int(numbers.min(initial=0)) > -EXACT
+        ):
+            return pyarrow.array(numbers)
+    elif form == "f" or (form in "iu" and (reading == "number" or not _large(series))):
+        return pyarrow.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
+    if form in "Mm" or "string" in type(series.dtype).__name__.lower():
+        codes, distinct = series.factorize()
+        return _join_distinct(codes, distinct, place)
+    return encode_cells(series.astype(object).tolist(), place)
+
+
+def _list_moments(series: Any) -> pyarrow.Array:
+    import pyarrow
+
+    zone = getattr(series.dtype, "tz", None)
+    if zone is not None:
+        series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+    moments = pyarrow.array(series.to_numpy(dtype="datetime64[us]"))  # NaT is null
+    return moments.cast(pyarrow.timestamp("us", None if zone is None else "UTC"))
+
+
+def _large(series: Any) -> bool:
+    """Whether some whole number, of a type of pandas' own, would lose digits as a float64."""
+    present = series.dropna()
+    return len(present) > 0 and (int(present.max()) >= EXACT or int(present.min()) <= -EXACT)
+
+
+def _join_distinct(codes: Any, distinct: Any, place: Place) -> pyarrow.Array:
+    """Cells that pandas has already numbered; there -1 is missing."""
+    values = [natural_value(value, row, place) for row, value in enumerate(distinct.tolist())]
+    return join_cells(codes.astype(np.int64) + 1, values)
+
+
+ROWS = 10_000  # rows of a batch
+MAGIC = b"SQLite format 3\x00"
+TABLES = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%' ORDER BY name"
+
+
+def _is_sqlite(path: Path) -> bool:
+    """Whether a file is SQLite's, whatever it is called."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _read_sqlite(path: Path, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+    """All columns of a table or view of a SQLite file, which is opened read-only.
+
+    A cell of SQLite has a type of its own, so that what should be read cell by cell is stated, by a schema or a
+    dictionary.
+    """
+    import pyarrow
+
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as connection:
+            tables = [("main", str(name)) for (name,) in connection.execute(TABLES)]
+            _, name = find_table(table, tables, "main", str(path))
+            quoted = name.replace('"', '""')
+            query = f'SELECT * FROM "{quoted}"'
+            names = [str(column[0]) for column in connection.execute(query).description]
+            source = f"{path}, table {name!r}"
+            kinds = plan_reading(schema, names, source)
+
+            def read(chosen: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+                cursor, start = connection.execute(query), 0
+                while rows := cursor.fetchmany(ROWS):
+                    arrays = [
+                        encode_cells(
+                            (_tidy(row[number]) for row in rows), Place(source, names[number]), start
+                        )
+                        for number in map(names.index, chosen)
+                    ]
+                    yield pyarrow.RecordBatch.from_arrays(arrays, list(chosen))
+                    start += len(rows)
+
+            return code_batches(
+                read,
+                {name: DeclaredColumn(stated_kind(kind), missing) for name, kind in kinds.items()},
+                lambda name: Place(source, name),
+                empty=f"{source} holds no patients",
+            )
+    except sqlite3.Error as error:
+        raise RecordsError(f"{path} cannot be read as a SQLite file: {error}") from None
+
+
+def _tidy(cell: Any) -> Any:
+    return tidy_moment(cell) if isinstance(cell, str) else cell

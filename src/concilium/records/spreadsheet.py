@@ -9,6 +9,7 @@ should be read cell by cell is stated, by a schema or a dictionary.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 import msgspec
 
 from concilium.errors import MissingExtra, RecordsError, nearest
-from concilium.records.coding import Place, Schema, code_values, plan_reading, stated_kind
+from concilium.records.batches import DeclaredColumn, code_batches, encode_cells
+from concilium.records.coding import Place, Schema, plan_reading, stated_kind
 from concilium.records.columns import Column, label
 from concilium.records.confined import read_confined
 
@@ -27,6 +29,8 @@ def read_spreadsheet(
     path: Path, sheet: str | None, schema: Schema, missing: frozenset[str]
 ) -> dict[str, Column]:
     """All columns of a sheet; it must be named where there are several."""
+    import pyarrow
+
     first, rows = _read_rows(path, sheet)
     if not rows:
         raise RecordsError(f"{path} holds no patients: there is no row but the names of columns")
@@ -34,14 +38,20 @@ def read_spreadsheet(
     while names and not names[-1] and all(row.cell(len(names) - 1) is None for row in rows):
         names.pop()
     kinds = plan_reading(schema, names, str(path))
-    columns = {}
-    for name, kind in kinds.items():
-        number = names.index(name)
-        cells = [row.cell(number) for row in rows]
-        values = [None if isinstance(cell, str) and cell.strip() in missing else cell for cell in cells]
-        place = Place(str(path), name, lambda row: f"row {rows[row].number}")
-        columns[name] = code_values(values, stated_kind(kind), place, missing)
-    return columns
+
+    def place(name: str) -> Place:
+        return Place(str(path), name, lambda row: f"row {rows[row].number}")
+
+    def read(chosen: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+        arrays = []
+        for name in chosen:
+            cells = [row.cell(names.index(name)) for row in rows]
+            values = [None if isinstance(cell, str) and cell.strip() in missing else cell for cell in cells]
+            arrays.append(encode_cells(values, place(name)))
+        yield pyarrow.RecordBatch.from_arrays(arrays, list(chosen))
+
+    declared = {name: DeclaredColumn(stated_kind(kind), missing) for name, kind in kinds.items()}
+    return code_batches(read, declared, place, empty=f"{path} holds no patients")
 
 
 def name_sheet_row(path: Path, sheet: str | None, row: int) -> str:
@@ -49,7 +59,7 @@ def name_sheet_row(path: Path, sheet: str | None, row: int) -> str:
     return f"row {_read_rows(path, sheet)[1][row].number}"
 
 
-class SheetRow:
+class _SheetRow:
     """A row of a sheet by its number there."""
 
     def __init__(self, number: int, cells: list[Any]) -> None:
@@ -63,7 +73,7 @@ class SheetRow:
         return any(cell is not None for cell in self.cells)
 
 
-def _read_rows(path: Path, sheet: str | None) -> tuple[SheetRow, list[SheetRow]]:
+def _read_rows(path: Path, sheet: str | None) -> tuple[_SheetRow, list[_SheetRow]]:
     if importlib.util.find_spec("python_calamine") is None:
         raise MissingExtra("excel", "reading spreadsheets")
     content = read_confined(
@@ -77,7 +87,7 @@ def _read_rows(path: Path, sheet: str | None) -> tuple[SheetRow, list[SheetRow]]
     if cells is None:
         hint = nearest(str(sheet), names) or f"; there are: {', '.join(names[:10])}"
         raise RecordsError(f"{path}: there is no sheet {sheet!r}{hint}")
-    rows = [row for row in (SheetRow(number, own) for number, own in enumerate(cells, start=1)) if row]
+    rows = [row for row in (_SheetRow(number, own) for number, own in enumerate(cells, start=1)) if row]
     if not rows:
         raise RecordsError(f"{path} is empty; a table of patients starts with a row of column names")
     return rows[0], rows[1:]

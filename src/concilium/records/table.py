@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -33,10 +33,7 @@ class Records:
     """A site's patients: `records["age"]` is a column, `len(records)` the number of patients.
 
     `raw` is the table as it was read, where a hospital's map made these columns of it: what a ledger is bound to.
-    `former_reading` reads the same table as an earlier version would have for its ledger, where that is not this one.
     """
-
-    former_reading: Callable[[], Records] | None = None
 
     def __init__(self, columns: Mapping[str, Column], raw: Records | None = None) -> None:
         if not columns:
@@ -52,6 +49,7 @@ class Records:
         self._columns = dict(columns)
         self._length = lengths[first]
         self._raw = raw
+        self.has_header = True  # which columns there are does not depend on the rows
         self._whole: tuple[Records, NDArray[np.integer]] | None = None  # whose rows these are
 
     @classmethod
@@ -97,12 +95,14 @@ class Records:
                 )
         names = list(dict.fromkeys(name for row in rows for name in row))
         kinds = check_schema(schema, names, "rows")
-        return cls(
+        table = cls(
             {
                 name: code_values([row.get(name) for row in rows], kinds.get(name), Place("rows", name))
                 for name in names
             }
         )
+        table.has_header = False
+        return table
 
     def __len__(self) -> int:
         return self._length
@@ -128,6 +128,7 @@ class Records:
         """The patients of a mask or of row numbers; every column keeps all its values, held or not."""
         numbers = number_rows(rows, len(self))
         part = Records({name: _take(column, numbers) for name, column in self._columns.items()}, self._raw)
+        part.has_header = self.has_header
         whole, places = (self, numbers) if self._whole is None else (self._whole[0], self._whole[1][numbers])
         part._whole = whole, places
         return part
@@ -202,13 +203,6 @@ class Records:
     @cached_property
     def _told_apart(self) -> Hashes:
         return tell_apart(self._hashes)
-
-    @property
-    def former_digest(self) -> str:
-        """The digest that a ledger of an earlier version is bound to."""
-        if self.former_reading is None and self._raw is not None:
-            return self._raw.former_digest
-        return (self if self.former_reading is None else self.former_reading()).digest_in_order
 
     @cached_property
     def digest_in_order(self) -> str:

@@ -15,7 +15,7 @@
 
 It belongs to the hospital and never leaves it. A cell is read by itself, whatever other patients have: under `private`
 nothing that one patient has may change what is read of others. What a ledger is bound to, and how it tells patients
-apart, stays the table as it was read, so that a map can be mended without another ledger.
+apart, stays the table as it was read, so that a map can be fixed without another ledger.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import QueryError, RecordsError, StudyError, nearest
-from concilium.records.cells import read_as_asked
 from concilium.records.coding import Kind, Place, ReadingKind, code_dictionary, code_texts, unify
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.dictionary import Dictionary, DictionaryEntry, read_code
 from concilium.records.expression import FALSE, TRUE
 from concilium.records.grammar import BLANKS, DEFAULT_MISSING, canonical, read_number, read_text
-from concilium.records.query import Query
+from concilium.records.query import Query, read_as_asked
 from concilium.records.sources import is_text_file, name_row, read_columns
 from concilium.records.table import Records
 from concilium.records.units import convert
@@ -188,13 +187,13 @@ def read_mapped(
     """
     plan = _Plan(dictionary or Dictionary(), map or TableMap(), dict(schema or {}), problems is not None)
     own = frozenset(missing if missing is not None else DEFAULT_MISSING if is_text_file(source) else ())
-    tokens = own | gather_tokens(plan.map.missing)
+    tokens = own | _gather_tokens(plan.map.missing)
     try:
         raw = Records(read_columns(source, table, plan.choose, tokens))
     except RecordsError:
         if plan.as_text:
             raise
-        # Read again with its numbers as text, to tell what is wrong with which of them, and how it is mended.
+        # Read again with its numbers as text, to tell what is wrong with which of them, and how it is fixed.
         plan = replace(plan, as_text=True)
         raw = Records(read_columns(source, table, plan.choose, tokens))
     where = str(source) if isinstance(source, str | Path) else "the table"
@@ -323,7 +322,7 @@ class _Mapping:
 
     def _tidy(self, column: Column) -> tuple[NDArray[np.integer], list[str], set[int]]:
         """A column as codes into texts, its numbers as they are written everywhere; and which codes are `foreign`."""
-        codes, texts, written = list_cells(column)
+        codes, texts, written = _list_cells(column)
         map = self.plan.map
         pairs = list(zip(texts, written, strict=True))
         foreign = {code for code, (text, own) in enumerate(pairs, start=1) if own and map.is_foreign(text)}
@@ -336,7 +335,7 @@ class _Mapping:
             numbers = [number for number in read if number is not None and label(number) in tokens]
             drop = np.isin(column.numbers, numbers)
             return replace(column, numbers=np.where(drop, np.nan, column.numbers)) if drop.any() else column
-        drop = np.array([False, *(is_missing(label(value), tokens) for value in column.values)])
+        drop = np.array([False, *(_is_missing(label(value), tokens) for value in column.values)])
         return replace(column, codes=np.where(drop[column.codes], 0, column.codes)) if drop.any() else column
 
     def _take(self, name: str, one: ColumnMap, guess: bool = True) -> Column:
@@ -347,13 +346,13 @@ class _Mapping:
         kind = entry.kind if entry is not None else _kind(self.plan.schema.get(name))
         if one.unit and kind is None:
             kind = "number"
-        tokens = self.tokens | gather_tokens(one.missing)
+        tokens = self.tokens | _gather_tokens(one.missing)
         column = self._drop_missing(self.raw[one.from_], tokens)
         place = self._place(name, one)
         if isinstance(column, Numbers) and kind == "number" and not one.values:
             return Numbers(self._convert(column.numbers, one, entry, place), by_itself=True)
         codes, texts, foreign = self._tidy(column)
-        texts = [recode(one.values, text) for text in texts]
+        texts = [_recode(one.values, text) for text in texts]
         if kind == "number":
             numbers = self._numbers(codes, texts, tokens, place, foreign)
             return Numbers(self._convert(numbers, one, entry, place), by_itself=True)
@@ -361,7 +360,7 @@ class _Mapping:
             guess = guess and (not one.values or kind is not None)
             return code_texts(codes, texts, kind, place, tokens, guess=guess)
         read = entry.reader()
-        values = unify([None if is_missing(text, tokens) else read(text) for text in texts])
+        values = unify([None if _is_missing(text, tokens) else read(text) for text in texts])
         return code_dictionary(codes, values, "code", place)
 
     def _numbers(
@@ -377,14 +376,14 @@ class _Mapping:
         numbers = np.full(len(texts) + 1, np.nan)
         faulty = []
         for code, text in enumerate(texts, start=1):
-            if is_missing(text, tokens):
+            if _is_missing(text, tokens):
                 continue
             number = read_number(text)
             if number is None or code in foreign:
                 faulty.append(code)
             else:
                 numbers[code] = number
-        row = find_first(codes, faulty)
+        row = _find_first(codes, faulty)
         if row is not None:
             text = texts[int(codes[row]) - 1]
             raise RecordsError(
@@ -415,25 +414,25 @@ class _Mapping:
         if one.until in self.raw:
             end = self._read_dates(self.raw[one.until], one, self._place(one.until))
         else:
-            end = np.full(len(begin), np.datetime64(parse_date(one.until, self.plan.map.dates), "us"))
+            end = np.full(len(begin), np.datetime64(_parse_date(one.until, self.plan.map.dates), "us"))
         known = ~(np.isnat(begin) | np.isnat(end))
         numbers = np.full(len(begin), np.nan)
-        numbers[known] = count_time(begin[known], end[known], one.in_)
+        numbers[known] = _count_time(begin[known], end[known], one.in_)
         return Numbers(numbers, by_itself=True)
 
     def _read_dates(self, column: Column, one: ColumnMap, place: Place) -> NDArray[np.datetime64]:
-        tokens = self.tokens | gather_tokens(one.missing)
-        codes, texts = list_texts(column)
+        tokens = self.tokens | _gather_tokens(one.missing)
+        codes, texts = _list_texts(column)
         moments = np.full(len(texts) + 1, np.datetime64("NaT"), dtype="datetime64[us]")
         faulty = []
         for code, text in enumerate(texts, start=1):
-            if is_missing(text, tokens):
+            if _is_missing(text, tokens):
                 continue
             try:
-                moments[code] = np.datetime64(parse_date(text, self.plan.map.dates), "us")
+                moments[code] = np.datetime64(_parse_date(text, self.plan.map.dates), "us")
             except ValueError:
                 faulty.append(code)
-        row = find_first(codes, faulty)
+        row = _find_first(codes, faulty)
         if row is not None:
             text, written = texts[int(codes[row]) - 1], self.plan.map.dates or "ISO 8601 (2024-05-31)"
             raise RecordsError(
@@ -453,7 +452,7 @@ class _Mapping:
         codes = np.select([truth == FALSE, truth == TRUE], [1, 2], 0)
         entry = self.plan.dictionary.get(name)
         read = read_text if entry is None else entry.reader()
-        values = [read(recode(one.values, word)) for word in ("false", "true")]
+        values = [read(_recode(one.values, word)) for word in ("false", "true")]
         if entry is not None and entry.type == "number":
             raise RecordsError(
                 f"{self.plan.map.where}: {name!r} is true or false, and by the dictionary a number"
@@ -461,7 +460,7 @@ class _Mapping:
         return code_dictionary(codes, unify([*values]), "code", self._place(name))
 
 
-def find_first(codes: NDArray[np.integer], faulty: Sequence[int]) -> int | None:
+def _find_first(codes: NDArray[np.integer], faulty: Sequence[int]) -> int | None:
     """The first row that has one of these codes, which are in the order of values and not of rows."""
     held = np.isin(codes, faulty)
     return int(np.argmax(held)) if held.any() else None
@@ -481,13 +480,13 @@ def say_remedy(text: str, map: TableMap) -> str:
     return f"name it as missing under [map], missing = [{msgspec.json.encode(text.strip()).decode()}], or recode it"
 
 
-def is_missing(text: str, tokens: frozenset[str]) -> bool:
+def _is_missing(text: str, tokens: frozenset[str]) -> bool:
     """Whether a text stands for missing: as it is named, or as a number that is (`-9` and `-9.0`)."""
     bare = text.strip(BLANKS)
     return bare in tokens or canonical(bare) in tokens
 
 
-def recode(values: Mapping[str, Value], text: str) -> str:
+def _recode(values: Mapping[str, Value], text: str) -> str:
     """What a hospital's value is called in the study; one that is not named stays."""
     for name in (text.strip(BLANKS), label(read_code(text))):
         if name in values:
@@ -495,7 +494,7 @@ def recode(values: Mapping[str, Value], text: str) -> str:
     return text
 
 
-def list_texts(column: Column) -> tuple[NDArray[np.integer], list[str]]:
+def _list_texts(column: Column) -> tuple[NDArray[np.integer], list[str]]:
     """A column as codes (0: missing) into texts."""
     if isinstance(column, Numbers):
         sizes, codes = np.unique(column.numbers, return_inverse=True)
@@ -504,10 +503,10 @@ def list_texts(column: Column) -> tuple[NDArray[np.integer], list[str]]:
     return column.codes, [label(value) for value in column.values]
 
 
-def list_cells(column: Column) -> tuple[NDArray[np.integer], list[str], list[bool]]:
+def _list_cells(column: Column) -> tuple[NDArray[np.integer], list[str], list[bool]]:
     """A column as codes (0: missing) into texts, and whether each was written as text: a number that a source stored as
     one has no decimal comma, whatever other cells hold."""
-    codes, texts = list_texts(column)
+    codes, texts = _list_texts(column)
     if not _is_text(column):
         return codes, texts, [False] * len(texts)
     typed = column.typed if isinstance(column, Coded) else None
@@ -523,7 +522,7 @@ def list_cells(column: Column) -> tuple[NDArray[np.integer], list[str], list[boo
     )
 
 
-def gather_tokens(missing: Iterable[str]) -> frozenset[str]:
+def _gather_tokens(missing: Iterable[str]) -> frozenset[str]:
     """Texts that stand for missing, also as the numbers they stand for: `-9.0` is `-9`."""
     bare = {token.strip(BLANKS) for token in missing}
     return frozenset(bare | {canonical(token) for token in bare})
@@ -533,7 +532,7 @@ def _is_text(column: Column) -> bool:
     return isinstance(column, Coded) and all(isinstance(value, str) for value in column.values)
 
 
-def parse_date(text: str, form: str) -> datetime:
+def _parse_date(text: str, form: str) -> datetime:
     """A date as the map says it is written, without a zone; ValueError where it is none."""
     bare = text.strip()
     moment = datetime.strptime(bare, form) if form else datetime.fromisoformat(bare)
@@ -542,13 +541,13 @@ def parse_date(text: str, form: str) -> datetime:
 
 def _is_date(text: str, form: str) -> bool:
     try:
-        parse_date(text, form)
+        _parse_date(text, form)
     except ValueError:
         return False
     return True
 
 
-def count_time(
+def _count_time(
     begin: NDArray[np.datetime64], end: NDArray[np.datetime64], unit: Interval
 ) -> NDArray[np.float64]:
     if unit in SECONDS:

@@ -62,7 +62,7 @@ def convert(
     return _round(np.asarray(converted.magnitude, dtype=np.float64) / target_scale)
 
 
-def import_ucum() -> Any:
+def _import_ucum() -> Any:
     try:
         import pint  # noqa: F401 - what it is made of
         import ucumvert
@@ -73,7 +73,7 @@ def import_ucum() -> Any:
 
 @cache
 def _registry() -> Any:
-    return import_ucum().PintUcumRegistry()
+    return _import_ucum().PintUcumRegistry()
 
 
 def _parse(text: str, where: str) -> tuple[float, Any]:
@@ -84,7 +84,7 @@ def _parse(text: str, where: str) -> tuple[float, Any]:
     for unclear, remedy in UNCLEAR:
         if unclear.search(re.sub(r"\{[^}]*\}", "", text)):
             raise RecordsError(f"{where}: the unit {text} is not clear: {remedy}")
-    ucum, registry = import_ucum(), _registry()
+    ucum, registry = _import_ucum(), _registry()
     if len(text) > LONGEST:
         raise RecordsError(f"{where}: a unit has at most {LONGEST} characters; got {len(text)}")
     try:

@@ -1,7 +1,7 @@
 """From schemas and shared histograms to the attributes of a model: cutoffs, bounds, scales (docs/methods.md, 2.2, 2.5).
 
 All of it is computed by the house from counts between public edges, exact or with noise; noise below zero counts as
-none, so that the distribution function never falls, and a quantile is the right edge of the bin in which it lies.
+none, so that the distribution function never falls, and a quantile is interpolated within the bin in which it lies.
 
 A histogram with noise may show patients in several of its bins, in one alone, or nothing. What is made of it follows
 from noisy counts that are paid for and from the size of their noise, which the study and the number of hospitals give:
@@ -13,16 +13,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.protocol.attributes import Attribute, present, unite
-from concilium.protocol.edges import MOST_EDGES, choose_cutoffs
-from concilium.protocol.schema import AskSchema, SchemaSeen, find_unbinned, say_lacking
+from concilium.errors import name_some
+from concilium.protocol.attributes import MOST_EDGES, Attribute, choose_cutoffs, present, unite
+from concilium.protocol.grid import DECADES
+from concilium.protocol.schema import (
+    MISSING_EVERYWHERE,
+    MOST_CATEGORIES,
+    SAME_EVERYWHERE,
+    AskSchema,
+    SchemaSeen,
+    find_numbers,
+    say_lacking,
+)
 from concilium.records.columns import Value
 from concilium.rulefit.terms import WIDEST, Line
 
@@ -30,7 +38,7 @@ from concilium.rulefit.terms import WIDEST, Line
 TAIL = 0.025
 RULE_DEVIATION = 0.4
 # Public edges for a second look at a column of which no patient lies between the study's own.
-WIDE_EDGES = tuple(sorted([0.0, *(sign * 10.0**power for power in range(-6, 10) for sign in (-1.0, 1.0))]))
+WIDE_EDGES = DECADES
 # An attribute whose patients are all in one bin stays nevertheless, because noise elsewhere looks like patients, with
 # at most this chance.
 TAKEN_FOR_PATIENTS = 1 / 20
@@ -54,40 +62,47 @@ def share_attributes(
 ) -> tuple[list[Attribute], dict[str, str]]:
     """The attributes that every site has, and what is left out and why; `wanted` are those that the study names.
 
-    A number has its public bins; whole numbers that the sites list as values have an edge between any two of them.
+    A number has its public bins; whole numbers that the sites list as values are cut at any of them.
     """
+    known = set.intersection(*(schema.names for schema in schemas.values()))
     united, lacking = unite({site: schema.attributes for site, schema in schemas.items()})
-    left_out = {name: "no site knows it" for name in wanted if name not in {*united, *lacking}}
-    left_out |= {name: say_lacking(site) for name, site in lacking.items()} | find_unbinned(schemas)
-    attributes = []
+    somewhere = set[str]().union(*(schema.names for schema in schemas.values()))
+    left_out = {name: "no site knows it" for name in wanted if name not in somewhere}
+    left_out |= find_numbers(schemas, bins, MOST_EDGES)[1]
+    left_out |= {name: say_lacking(site) for name, site in lacking.items() if name not in {*known, *left_out}}
+    attributes = [Attribute(name, tuple(bins[name])) for name in sorted(known & set(bins))]
     for name, listed in united.items():
-        if name in left_out:
-            continue
-        if name in bins:
-            attributes.append(Attribute(name, tuple(map(float, bins[name]))))
+        if name in left_out or name in bins:
             continue
         attribute = _take_listed(name, present(listed.values), listed.numeric)
         if isinstance(attribute, str):
             left_out[name] = attribute
         else:
             attributes.append(attribute)
-    return attributes, left_out
+    return sorted(attributes, key=lambda attribute: attribute.name), left_out
 
 
 def _take_listed(name: str, values: tuple[Value, ...], numeric: bool) -> Attribute | str:
     """The attribute of values that the sites list, or why there is none."""
     if len(values) < 2:
-        return "the same for everybody"
+        return SAME_EVERYWHERE if values else MISSING_EVERYWHERE
     if not numeric or any(isinstance(value, str) for value in values):
+        if len(values) > MOST_CATEGORIES:
+            return f"{len(values):,} different values; group them, or state those that matter"
         return Attribute(name, (), values)
     if len(values) > MOST_EDGES + 1:
-        return f"a number with {len(values)} values; give bins for it"
-    edges = [(low + high) / 2 for low, high in pairwise(float(value) for value in values)]
-    return Attribute(name, tuple(edges))
+        return f"a number with {len(values)} values"
+    return Attribute(name, tuple(float(value) for value in values[1:]))
 
 
-def cut(attribute: Attribute, histogram: NDArray[np.int64], cutoffs: int | None) -> Attribute | None:
-    """The attribute with at most so many of its edges, at even quantiles; None where all patients are in one bin."""
+def cut(
+    attribute: Attribute, histogram: NDArray[np.int64], cutoffs: int | None, *, on_grid: bool = False
+) -> Attribute | None:
+    """The attribute with at most so many of its edges, at even quantiles; None where all patients are in one bin.
+
+    `on_grid`: of edges between which nobody lies the last is taken, which is the least value of those above. Whole
+    numbers are so cut at whole numbers.
+    """
     bins = np.maximum(histogram[1:], 0)
     if np.count_nonzero(bins) < 2:
         return None
@@ -95,7 +110,12 @@ def cut(attribute: Attribute, histogram: NDArray[np.int64], cutoffs: int | None)
         return attribute
     chosen = choose_cutoffs(histogram, attribute.edges, cutoffs)
     # Where every quantile is in the last bin with patients, its left edge tells the others apart.
-    return Attribute(attribute.name, tuple(chosen) or (attribute.edges[np.flatnonzero(bins)[-1] - 1],))
+    held = np.flatnonzero(bins)
+    edges = tuple(chosen) or (attribute.edges[held[-1] - 1],)
+    if on_grid and chosen:
+        after = np.searchsorted(held, [attribute.edges.index(edge) for edge in chosen], side="right")
+        edges = tuple(sorted({attribute.edges[place - 1] for place in held[after].tolist()}))
+    return msgspec.structs.replace(attribute, stated_edges=edges, grid=None)
 
 
 def measure(index: int, edges: Sequence[float], histogram: NDArray[np.int64]) -> Line | None:
@@ -113,7 +133,8 @@ def measure(index: int, edges: Sequence[float], histogram: NDArray[np.int64]) ->
     upper = np.clip(ends[1:], low, high)
     middles = (lower + upper) / 2
     mean = float(bins @ middles) / total
-    deviation = float(np.sqrt(bins @ (middles - mean) ** 2 / total))
+    # Patients are taken to lie evenly within a bin.
+    deviation = float(np.sqrt(bins @ ((middles - mean) ** 2 + (upper - lower) ** 2 / 12) / total))
     if deviation <= (high - low) * RULE_DEVIATION / WIDEST:
         return None
     return Line(index, low, high, min(max(middle, low), high), RULE_DEVIATION / deviation)
@@ -135,10 +156,24 @@ def rescale(lines: Sequence[Line], deviations: Sequence[float]) -> list[Line]:
 
 
 def _quantile(bins: NDArray[np.int64], edges: Sequence[float], share: float) -> float:
-    """The right edge of the bin where this share of the patients is reached; the last bin has only a left one."""
+    """Where this share of the patients is reached, as if they lay evenly within a bin; the first and the last bin have
+    one edge only, which is taken."""
     reached = np.cumsum(bins)
-    at = int(np.searchsorted(reached, share * reached[-1]))
-    return float(edges[min(at, len(edges) - 1)])
+    wanted = share * reached[-1]
+    at = int(np.searchsorted(reached, wanted))
+    if not 0 < at < len(edges):
+        return float(edges[min(at, len(edges) - 1)])
+    part = (wanted - reached[at - 1]) / bins[at]
+    return float(edges[at - 1] + part * (edges[at] - edges[at - 1]))
+
+
+def count_codes(
+    attribute: Attribute, edges: Sequence[float], histogram: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """How many patients have each code of an attribute, of whose edges those of the histogram are more."""
+    starts = [0, 1, *(edges.index(edge) + 2 for edge in attribute.edges)]
+    counts: NDArray[np.int64] = np.add.reduceat(histogram, starts)
+    return counts
 
 
 def missed(histogram: NDArray[np.int64]) -> bool:
@@ -243,8 +278,8 @@ def _say_lone_bin(edges: Sequence[float], histogram: NDArray[np.int64], lone: in
         return f"{about} between {edges[lone - 1]:g} and {edges[lone]:g}, and {rest}"
     side = f"below {edges[0]:g}" if lone == 0 else f"at {edges[-1]:g} or above"
     return (
-        f"its bins, {edges[0]:g} to {edges[-1]:g}, seem to miss all patients: {about} {side}, and {rest}; give edges "
-        "within the range of the column"
+        f"its bins, {edges[0]:g} to {edges[-1]:g}, seem to miss all patients: {about} {side}, and {rest}. Is it "
+        "the same for everybody? If not, give bins within its range"
     )
 
 
@@ -252,11 +287,6 @@ def _say_hidden(names: Sequence[str], noise: Noise) -> str:
     """What to say of attributes of which a histogram tells no more than noise would."""
     return (
         f"noise (a standard deviation of {noise.deviation():.3g} in each bin) hides how the patients lie over the bins "
-        f"of {list_some(names)}: cutoffs, and the ends of linear terms, are as good as drawn at random there; a larger "
+        f"of {name_some(names)}: cutoffs, and the ends of linear terms, are as good as drawn at random there; a larger "
         "epsilon or fewer edges would do"
     )
-
-
-def list_some(names: Sequence[str]) -> str:
-    """The first of these names, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.compiling import compiled
-from concilium.protocol.attributes import Attribute, Source, recode
+from concilium.protocol.attributes import CALL, Attribute, Source, Workload, estimate_columns, recode
 from concilium.protocol.cohort import Cohort, View
-from concilium.protocol.work import CALL, Workload, estimate_columns
 from concilium.rulefit.terms import Conditions, RuleTerms, read_terms
 
 Bits = NDArray[np.uint8]

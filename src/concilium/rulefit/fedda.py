@@ -16,12 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.protocol.arrays import Array, unpack
-from concilium.protocol.attributes import Attribute
+from concilium.protocol.attributes import CALL, Attribute, Workload
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.conversation import Conversation
-from concilium.protocol.sums import write_reals
-from concilium.protocol.work import CALL, Workload
+from concilium.protocol.questions import Conversation
+from concilium.protocol.sums import Array, unpack, write_reals
 from concilium.rulefit.design import estimate_design, recall_at_site
 from concilium.rulefit.fitting import AskReals, Coefficients, predict, refuse_floored
 from concilium.rulefit.terms import read_terms

@@ -10,20 +10,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError
 from concilium.models.threshold import PERCENT_LEFT_OUT, Tally
-from concilium.protocol.arrays import pack
-from concilium.protocol.conversation import Conversation
-from concilium.protocol.held_out import Part
-from concilium.protocol.sums import read_reals
+from concilium.protocol.held_out import Folds, Part
+from concilium.protocol.questions import Conversation
+from concilium.protocol.sums import pack, read_reals
 from concilium.rulefit.body import Outcome
 from concilium.rulefit.fedda import AskDual
-from concilium.rulefit.fitting import AskFit, AskRates, Coefficients, Rates, Sums, read_rates, read_sums
+from concilium.rulefit.fitting import (
+    AskFit,
+    AskFolds,
+    AskRates,
+    Coefficients,
+    FoldFit,
+    Rates,
+    Sums,
+    read_rates,
+    read_sums,
+)
 from concilium.rulefit.terms import RuleTerms, keep, write_terms
 
-# The patients of every site by whom a penalty or a threshold is chosen, and the others.
+# The patients of every site by whom a threshold is chosen, and the others.
 HELD_OUT = Part(percent=PERCENT_LEFT_OUT, held=True)
 LEARNING = Part(percent=PERCENT_LEFT_OUT, held=False)
+# And the folds by which a penalty is chosen.
+DEALT = Folds(repeats=2)
 
 
 @dataclass(frozen=True)
@@ -63,16 +73,14 @@ class FitQuestions:
         )
         return read_sums(question, (yield question))
 
-    def ask_losses_of_held_out(
-        self, candidates: tuple[Coefficients, ...]
-    ) -> Conversation[NDArray[np.float64]]:
-        """The mean loss of each model on the patients held out."""
-        sums = yield from self.ask_sums(candidates, None, HELD_OUT)
-        if sums.patients == 0:
-            raise HouseError(
-                "the sites have too few patients to hold some out for choosing a penalty; give one 'penalty'"
-            )
-        return sums.losses / sums.patients
+    def with_terms(self, terms: RuleTerms) -> FitQuestions:
+        """The same questions about other terms."""
+        return FitQuestions(self.query, self.target, self.outcome, terms, self.places)
+
+    def ask_folds(self, fits: Sequence[FoldFit]) -> Conversation[list[Sums]]:
+        """The sums of fits to all patients but those of a fold, or the losses of the fold's own."""
+        question = AskFolds(**self._about, terms=self.sent, folds=DEALT, fits=tuple(fits))
+        return question.read((yield question))
 
     def ask_move(
         self, penalty: float, dual: NDArray[np.float64], before: float, step: float, local: int

@@ -20,14 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.models.risk_counts import BINS, count_chances, find_edges, read_chances
-from concilium.models.threshold import LEARNED_FROM, LEFT_OUT_FIRST, Tally
-from concilium.protocol.attributes import Attribute
+from concilium.models.threshold import (
+    BINS,
+    LEARNED_FROM,
+    LEFT_OUT_FIRST,
+    Tally,
+    count_chances,
+    find_edges,
+    read_chances,
+)
+from concilium.protocol.attributes import CALL, Attribute, Workload
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.held_out import Part
+from concilium.protocol.held_out import FOLDS, Folds, Part
 from concilium.protocol.questions import PLAIN, Summed
 from concilium.protocol.sums import MOST_PLACES, bound_reals, read_reals, write_reals
-from concilium.protocol.work import CALL, Workload
 from concilium.rulefit.body import Outcome
 from concilium.rulefit.design import Design, build_at_site, estimate_design, recall_at_site, unfold
 from concilium.rulefit.terms import RuleTerms, find_ends, read_terms
@@ -173,15 +179,118 @@ class AskFit(AskReals, frozen=True, kw_only=True):
         refuse_floored(cohort)
         design = recall_at_site(self.terms, cohort, (self.query, self.target, self.part))
         outcome = self.outcome.at_site(cohort, self.target)
+        return write_reals(np.concatenate(self.add_up(design, outcome)), self.places)
+
+    def add_up(
+        self, design: Design, outcome: NDArray[np.float64], counted: NDArray[np.float64] | None = None
+    ) -> list[Any]:
+        """The numbers asked for, over all patients, or over those that are `counted` 1 and not 0."""
+        weights = np.ones(len(outcome)) if counted is None else counted
         predictor = predict(design, self.candidates)
-        parts: list[Any] = [[len(cohort)], self.outcome.loss(outcome, predictor).sum(axis=0)]
+        parts: list[Any] = [[weights.sum()], weights @ self.outcome.loss(outcome, predictor)]
         first = predictor[:, 0]
         if self.gradient:
-            residual = self.outcome.residual(outcome, first)
+            residual = weights * self.outcome.residual(outcome, first)
             parts += [[residual @ design.ones], design.add_up(residual)]
         if self.working is not None:
-            parts.append(design.cross(self.working, self.outcome.curvature(first)))
-        return write_reals(np.concatenate(parts), self.places)
+            parts.append(design.cross(self.working, weights * self.outcome.curvature(first)))
+        return parts
+
+
+class FoldFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A fit to all patients but those of a fold: their loss at these candidates, gradient and Hessian as `AskFit` has
+    them; without `working` the loss of the fold's own patients."""
+
+    fold: int
+    candidates: tuple[Coefficients, ...]
+    working: tuple[int, ...] | None
+
+    def count_numbers(self, terms: int) -> int:
+        """How many numbers it asks for."""
+        loss = 1 + len(self.candidates)
+        if self.working is None:
+            return loss
+        working = len(self.working) + 1
+        return loss + terms + 1 + working * (working + 1) // 2
+
+
+class AskFolds(AskReals, frozen=True, kw_only=True):
+    """The same for several folds at once, each with coefficients of its own: a step of every fit is one question."""
+
+    kind: ClassVar[str] = "rulefit.folds"
+
+    terms: bytes
+    folds: Folds
+    fits: tuple[FoldFit, ...]
+
+    @property
+    def dealing(self) -> Folds | None:
+        return self.folds
+
+    @property
+    def columns(self) -> RuleTerms:
+        return read_terms(self.terms)
+
+    @property
+    def named(self) -> Sequence[Attribute]:
+        return self.columns.attributes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(one.count_numbers(len(self.columns)) for one in self.fits),)
+
+    def check(self, release: Release) -> None:
+        super().check(release)
+        self.folds.check()
+        if len({one.fold for one in self.fits}) != len(self.fits) or not all(
+            0 <= one.fold < len(self.folds) for one in self.fits
+        ):
+            raise MessageError("a fit is of a fold that there is not, or one of two is of the same")
+        for one in self.fits:
+            self._whole(one).check(release)
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        design = estimate_design(self.columns, patients)
+        each = [self._whole(one).estimate(patients, columns) for one in self.fits]
+        return Workload(
+            design.operations + sum(one.operations - design.operations for one in each) + 50 * patients,
+            design.memory
+            + max((one.memory - design.memory for one in each), default=0)
+            + 40 * patients
+            + 32 * self.numbers,
+        )
+
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
+        refuse_floored(cohort)
+        design = recall_at_site(self.terms, cohort, (self.query, self.target, None))
+        outcome = self.outcome.at_site(cohort, self.target)
+        dealt = self.folds.deal(cohort)
+        parts: list[Any] = []
+        for one in self.fits:
+            own = dealt[one.fold // FOLDS] == one.fold
+            counted = own if one.working is None else ~own
+            question = self._whole(one)
+            parts += question.add_up(design, outcome, counted.astype(np.float64))
+        return write_reals(np.concatenate([[], *parts]), self.places)
+
+    def read(self, total: NDArray[np.int64]) -> list[Sums]:
+        """The sums of each fit."""
+        ends = np.cumsum([one.count_numbers(len(self.columns)) for one in self.fits])[:-1]
+        pieces = np.split(total, ends)
+        return [read_sums(self._whole(one), piece) for one, piece in zip(self.fits, pieces, strict=True)]
+
+    def _whole(self, one: FoldFit) -> AskFit:
+        """The question that asks the same of everyone."""
+        return AskFit(
+            query=self.query,
+            target=self.target,
+            outcome=self.outcome,
+            places=self.places,
+            terms=self.terms,
+            candidates=one.candidates,
+            gradient=one.working is not None,
+            working=one.working,
+        )
 
 
 def refuse_floored(cohort: Cohort) -> None:
@@ -247,7 +356,7 @@ class AskRates(AskReals, frozen=True, kw_only=True):
     root of sum (N - 1) s^2 / sum (N - 1), of which importances are made (docs/methods.md, section 2.10).
 
     Where the study decides by a sensitivity or by Youden, and only there (RuleFit.find_objection), the question also
-    has coefficients, and asks for patients by class and predicted risk (models/risk_counts.py): 514 numbers more, once
+    has coefficients, and asks for patients by class and predicted risk (models/threshold.py): 514 numbers more, once
     of those whom a first fit left out, and once of everybody; at no price, since neither release that it may have has a
     bound.
     """

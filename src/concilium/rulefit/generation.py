@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.policy.policy import LEAST_SUPPORT
-from concilium.protocol.attributes import MISSING, Attribute
+from concilium.protocol.attributes import CALL, MISSING, Attribute, Workload, estimate_columns
 from concilium.protocol.cohort import Cohort
+from concilium.protocol.held_out import FOLDS, Folds
 from concilium.protocol.questions import PLAIN, Gathered, Reply
-from concilium.protocol.work import CALL, Workload, estimate_columns
 from concilium.rulefit.body import Outcome
 from concilium.rulefit.boosted_trees import GAPPED, NUMBER, BoostedTrees, grow_trees
 from concilium.rulefit.design import BLOCK, find_codes, pack_rules
@@ -41,17 +41,20 @@ if TYPE_CHECKING:
 
 MOST_TREES = 10_000
 MOST_LEAVES = 100
+# To choose a penalty, fewer trees do: they are grown anew for every fold.
+MOST_TREES_OF_FOLD = 100
 
 
 class Rules(Reply, frozen=True):
-    """The different rules of a site, in canonical order."""
+    """The different rules of a site, in canonical order; `by_fold` has those of all patients but a fold's."""
 
     rules: tuple[Rule, ...]
+    by_fold: tuple[tuple[Rule, ...], ...] = ()
 
     @property
     def numbers(self) -> int:
         """Each condition is something told about the site's patients."""
-        return sum(len(rule) for rule in self.rules)
+        return sum(len(rule) for rules in (self.rules, *self.by_fold) for rule in rules)
 
 
 class AskRules(Gathered[Rules], frozen=True, kw_only=True):
@@ -68,6 +71,11 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
     shrinkage: float
     support: int
     seed: int
+    folds: Folds | None = None
+
+    @property
+    def dealing(self) -> Folds | None:
+        return self.folds
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -89,39 +97,69 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
             raise MessageError("the shrinkage of boosted trees is above 0 and at most 1")
         if self.support < LEAST_SUPPORT:
             raise MessageError(f"a rule is about at least {LEAST_SUPPORT} patients")
+        if self.folds is not None:
+            self.folds.check()
 
     def estimate(self, patients: int, columns: int) -> Workload:
-        return estimate_columns(self.attributes, patients) + _estimate_boosting(
+        whole = estimate_columns(self.attributes, patients) + _estimate_boosting(
             self.attributes, patients, self.trees, self.leaves
         )
+        if self.folds is None:
+            return whole
+        # One after the other: of each fold only its rules stay.
+        fold = _estimate_boosting(self.attributes, patients, self._trees_of_fold, self.leaves)
+        many = len(self.folds)
+        return Workload(whole.operations + many * fold.operations, whole.memory + fold.memory // 2)
+
+    @property
+    def _trees_of_fold(self) -> int:
+        return min(self.trees, MOST_TREES_OF_FOLD)
 
     def compute(self, cohort: Cohort) -> Rules:
         rows = None if cohort.everyone else cohort.rows
         codes = [find_codes(attribute, cohort.view, rows) for attribute in self.attributes]
+        outcome = self.outcome.at_site(cohort, self.target)
         support = self.support if cohort.support is None else cohort.support
-        rules = _boost(
-            codes,
-            self.outcome.at_site(cohort, self.target),
-            self.attributes,
-            binary=self.outcome.binary,
-            trees=self.trees,
-            leaves=self.leaves,
-            shrinkage=self.shrinkage,
-            support=max(support, cohort.branch_floor, cohort.guard.minimum_cell),
-            seed=self.seed,
-        )
-        return Rules(tuple(rules))
+
+        def boost(trees: int, chosen: NDArray[np.bool_] | None = None) -> tuple[Rule, ...]:
+            return tuple(
+                _boost(
+                    codes if chosen is None else [column[chosen] for column in codes],
+                    outcome if chosen is None else outcome[chosen],
+                    self.attributes,
+                    binary=self.outcome.binary,
+                    trees=trees,
+                    leaves=self.leaves,
+                    shrinkage=self.shrinkage,
+                    support=max(support, cohort.branch_floor, cohort.guard.minimum_cell),
+                    seed=self.seed,
+                )
+            )
+
+        if self.folds is None or cohort.floored:
+            return Rules(boost(self.trees))
+        dealt = self.folds.deal(cohort)
+        others = (dealt[fold // FOLDS] != fold for fold in range(len(self.folds)))
+        return Rules(boost(self.trees), tuple(boost(self._trees_of_fold, chosen) for chosen in others))
 
     def read(self, data: bytes) -> Rules:
         reply = super().read(data)
-        check_rules(reply.rules, self.attributes)
+        if len(reply.by_fold) not in (0, 0 if self.folds is None else len(self.folds)):
+            raise MessageError("rules are of other folds than those that were asked for")
+        for rules in (reply.rules, *reply.by_fold):
+            check_rules(rules, self.attributes)
         return reply
 
     def unite(self, replies: Sequence[Rules]) -> Rules:
         """The different rules of all sites of a region."""
-        # Each site's are in order already, so that they are merged rather than sorted.
-        in_order = sorted(chain.from_iterable(reply.rules for reply in replies))
-        return Rules(tuple(dict.fromkeys(in_order)))
+        folds = 0 if self.folds is None else len(self.folds)
+        by_fold = [[r.by_fold[fold] for r in replies if r.by_fold] for fold in range(folds)]
+        return Rules(_merge([reply.rules for reply in replies]), tuple(map(_merge, by_fold)))
+
+
+def _merge(lists: Sequence[Sequence[Rule]]) -> tuple[Rule, ...]:
+    # Each site's are in order already, so that they are merged rather than sorted.
+    return tuple(dict.fromkeys(sorted(chain.from_iterable(lists))))
 
 
 def _boost(

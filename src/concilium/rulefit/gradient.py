@@ -1,24 +1,16 @@
-"""Coefficients of a private fit: what a site adds to a noisy gradient, and the steps that the house takes with them.
+"""Coefficients of a private fit: what a site adds to a noisy gradient (the house's steps: models/private_descent.py).
 
 Claim: with the noise that the question states, added in shares, each patient is protected at the price that the site
 works out from the question: a patient's row, intercept included, is scaled down to the public `norm` and its residual
 lies between -1 and 1, so that one patient more or less moves the gradient by at most `norm` (L2). Each patient's share
 is rounded to the grid by itself and added up in whole numbers, whatever the other patients are: rounding lengthens it
 by at most half a step per number, for which `widen_sensitivity` allows twice. No house is believed in any of this.
-
-The steps (docs/methods.md, 2.13) are damped Newton steps, and the result is the average of all points on the way. The
-optimum is that of the loss with a Gaussian prior around the start: what noise hides stays where it began. With a
-Hessian H, noise of standard deviation s in the average of all gradients, and a doubt d about each coefficient, the best
-linear estimate has the penalty s^2 H^-1 d^-2; a step is part of the Newton step for it. H is that of independent
-attributes (`private_terms.multiply`), and an error in it changes the way and hardly the end; where the gradients show
-more curvature than steps of this length bear, steps get shorter. Averaging the points (Polyak and Juditsky 1992), later
-ones weighing more, averages the noise of all rounds. Everything follows from noisy numbers, so that none of it costs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,12 +19,10 @@ from numpy.typing import NDArray
 
 from concilium.compiling import compiled
 from concilium.errors import MessageError
-from concilium.privacy.fixed_point import widen_sensitivity
-from concilium.protocol.attributes import Attribute
+from concilium.privacy.shares import widen_sensitivity
+from concilium.protocol.attributes import LABELLING, READ_LABEL, Attribute, Workload
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.conversation import Conversation
 from concilium.protocol.questions import PRIVATE, Sensitivity, Summed
-from concilium.protocol.work import LABELLING, READ_LABEL, Workload
 from concilium.rulefit.body import Outcome
 from concilium.rulefit.design import Bits, build_at_site, estimate_design
 from concilium.rulefit.fitting import Coefficients
@@ -44,16 +34,6 @@ if TYPE_CHECKING:
 # With the widest norm and so many patients in each of seven hospitals, a sum fits 63 bits.
 MOST_PLACES = 24
 MOST_PATIENTS = 1 << 26
-Vector = NDArray[np.float64]
-# The mean gradient over patients, with noise, at these coefficients.
-AskMean = Callable[[Vector], Conversation[Vector]]
-# The first steps are this part of a Newton step.
-PACE = 0.25
-# A change of the gradient by more standard deviations than this is not noise.
-SIGNIFICANT = 5.0
-SLOWEST = 0.01
-# Equal columns have no single solution; far below any noise.
-TINY = 1e-12
 
 
 class AskGradient(Summed, frozen=True, kw_only=True):
@@ -154,36 +134,3 @@ def _add_shares(
                 total[1 + rule] += rounded
         for column in range(dense.shape[1]):
             total[1 + rules + column] += np.int64(np.rint(share * dense[patient, column]))
-
-
-def descend(
-    ask: AskMean, start: Vector, hessian: NDArray[np.float64], doubt: Vector, noise: float, rounds: int
-) -> Conversation[Vector]:
-    """The average point after so many questions. `doubt`: how far each coefficient may be from its start (a standard
-    deviation); `noise`: the standard deviation of each number of one gradient."""
-    # The prior's precision times the variance that the noise has after averaging with weights 1, 2, 3, ...
-    held = noise**2 * 4 / (3 * rounds) / doubt**2
-    system = hessian @ hessian + np.diag(held + TINY)
-    w, average, pace = start, np.zeros_like(start), PACE
-    before: tuple[Vector, Vector] | None = None
-    for turn in range(1, rounds + 1):
-        gradient = yield from ask(w)
-        if before is not None:
-            pace = _slow_down(pace, hessian, w - before[0], gradient - before[1], noise)
-        before = w, gradient
-        w = w - pace * np.linalg.solve(system, hessian @ gradient + held * (w - start))
-        average = average + (w - average) * 2 / (turn + 1)
-    return average
-
-
-def _slow_down(
-    pace: float, hessian: NDArray[np.float64], step: Vector, change: Vector, noise: float
-) -> float:
-    """The pace, or a slower one where the gradient changed by so much over a step that the next would overshoot."""
-    expected = float(step @ hessian @ step)
-    met = float(step @ change)
-    # The step itself follows the noise of the gradient before, in all its directions.
-    explained = noise * float(np.linalg.norm(step)) * (np.sqrt(len(step)) + SIGNIFICANT)
-    if met <= explained or pace * met <= expected:
-        return pace
-    return max(expected / met, SLOWEST)

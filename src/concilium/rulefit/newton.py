@@ -15,21 +15,23 @@ every step, so that no set comes twice).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.compiling import compiled
 from concilium.errors import HouseError
-from concilium.protocol.conversation import Conversation
+from concilium.protocol.questions import Conversation
 from concilium.rulefit.fitting import MOST_WORKING, Coefficients, Sums
 from concilium.rulefit.terms import RuleTerms
 
 # The losses of candidates; the gradient, and the Hessian of working columns, at the first of them.
 AskSums = Callable[[tuple[Coefficients, ...], tuple[int, ...]], Conversation[Sums]]
+Q = TypeVar("Q")  # what stands for a question
 
 STEPS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 MOST_QUESTIONS = 100
@@ -45,12 +47,6 @@ SWEEPS = 100
 # Sums come rounded, and rounding may bend the parabola of columns that are alike the wrong way round: then it is bent
 # back by as little of its greatest curvature as does.
 RIDGES = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
-# A path has so many penalties, down to this part of the largest.
-PATH_LENGTH = 12
-PATH_END = 0.01
-MOST_TERMS = 200
-# No data are so strong that a term would pay this.
-NO_TERM = 1e9
 
 
 @dataclass(frozen=True)
@@ -85,6 +81,7 @@ class Point:
     gradient: NDArray[np.float64]
     hessian: NDArray[np.float64]
     working: list[int]
+    patients: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -100,21 +97,21 @@ class NewtonFit:
 
 
 def fit(
-    ask: AskSums,
+    ask: Callable[[tuple[Coefficients, ...], tuple[int, ...]], Generator[Q, Any, Sums]],
     columns: Columns,
     penalty: float,
     *,
     tolerance: float = 1e-8,
     start: Point | None = None,
     near: Point | None = None,
-) -> Conversation[NewtonFit]:
+) -> Generator[Q, Any, NewtonFit]:
     """The optimum, to about `tolerance` of the objective; `start` is where a fit with another penalty ended, `near` one
     to other patients."""
     questions = 0
 
     def look(
         candidates: list[NDArray[np.float64]], working: list[int]
-    ) -> Conversation[tuple[NDArray[np.float64], Point]]:
+    ) -> Generator[Q, Any, tuple[NDArray[np.float64], Point]]:
         nonlocal questions
         questions += 1
         sums = yield from ask(tuple(map(Coefficients.of, candidates)), tuple(working))
@@ -122,7 +119,7 @@ def fit(
             raise HouseError("no patients to fit a model to")
         n = sums.patients
         point = Point(
-            candidates[0], float(sums.losses[0] / n), sums.gradient / n, sums.hessian / n, list(working)
+            candidates[0], float(sums.losses[0] / n), sums.gradient / n, sums.hessian / n, list(working), n
         )
         return sums.losses / n, point
 
@@ -333,47 +330,3 @@ def _sweep(
             # What is not zero is settled first: a full sweep is only there to find what must come in.
             everything = False
     return False
-
-
-@dataclass(frozen=True)
-class PenaltyTried:
-    """A penalty, the mean loss of its model on held-out patients, and how many terms the model has."""
-
-    penalty: float
-    deviance: float
-    terms: int
-
-
-def fit_path(
-    ask: AskSums,
-    ask_held_out: Callable[[tuple[Coefficients, ...]], Conversation[NDArray[np.float64]]],
-    columns: Columns,
-    penalties: list[float] | None,
-    length: int = PATH_LENGTH,
-) -> Conversation[list[PenaltyTried]]:
-    """Fit a path over penalties, and return the mean loss of each model on the patients held out.
-
-    Three in ten patients of every site are held out; the path is fitted to the others, each model from where the last
-    ended. A path that is not given goes from the largest penalty at which a model has a term down to a hundredth of it,
-    or to before the first model with more than MOST_TERMS terms. One question then asks for the loss of all these
-    models on the patients held out.
-    """
-    given = penalties is not None
-    largest = NO_TERM if penalties is None else max(penalties)
-    start = yield from fit(ask, columns, largest, tolerance=1e-6)
-    if penalties is None:
-        largest = float(np.abs(start.point.gradient[1:]).max(initial=0.0)) or 1.0
-        penalties = np.geomspace(largest, PATH_END * largest, length + 1)[1:].tolist()
-    models: list[tuple[float, NDArray[np.float64]]] = []
-    point = start.point
-    for penalty in sorted(penalties, reverse=True):
-        fitted = yield from fit(ask, columns, penalty, tolerance=1e-5, start=point)
-        if models and not given and np.count_nonzero(fitted.w[1:]) > MOST_TERMS:
-            break
-        models.append((penalty, fitted.w))
-        point = fitted.point
-    losses = yield from ask_held_out(tuple(Coefficients.of(w) for _, w in models))
-    return [
-        PenaltyTried(penalty, float(loss), int(np.count_nonzero(w[1:])))
-        for (penalty, w), loss in zip(models, losses, strict=True)
-    ]

@@ -8,37 +8,45 @@ sees sums over all sites only, and each site's rules; `NOT_PRIVATE` goes on the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError, StudyError
+from concilium.errors import HouseError, StudyError, name_some
+from concilium.models.grid import CUTOFFS, find_edges, lies_apart
 from concilium.models.method import as_written
-from concilium.models.threshold import PERCENT_LEFT_OUT, Tally, decide
+from concilium.models.threshold import PERCENT_LEFT_OUT, Tally, decide, probability, warn_of_all_flagged
 from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure, say_epsilon
 from concilium.privacy.mechanisms import LARGEST_SCALE
 from concilium.privacy.shares import LARGEST_POLYA_SCALE, is_unpayable
-from concilium.protocol.attributes import Attribute, present
-from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.attributes import MOST_EDGES, Attribute, present
 from concilium.protocol.counts import AskCounts, split_counts
-from concilium.protocol.questions import Gaussian, Laplace
-from concilium.protocol.schema import SchemaSeen, find_foreign_codings, set_against_rest
+from concilium.protocol.questions import Conversation, Gaussian, Laplace, Learned, Partners
+from concilium.protocol.schema import (
+    SchemaSeen,
+    find_cautions,
+    find_numbers,
+    say_left_out,
+    set_against_rest,
+)
 from concilium.protocol.sums import choose_places
 from concilium.records.columns import Value, label
 from concilium.rulefit import fedda, newton
-from concilium.rulefit.body import Outcome, RuleBody, TakenTerm, say_number
+from concilium.rulefit.body import Outcome, PenaltyChoice, RuleBody, TakenTerm, say_number
+from concilium.rulefit.cross_validation import Validated, choose_penalty
 from concilium.rulefit.cutoffs import (
     WIDE_EDGES,
     AskRuleSchema,
     Noise,
+    count_codes,
     cut,
     judge_bins,
-    list_some,
     measure,
     missed,
     rescale,
@@ -48,7 +56,9 @@ from concilium.rulefit.cutoffs import (
 from concilium.rulefit.fit_questions import LEARNING, FitQuestions
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.generation import AskRules
-from concilium.rulefit.terms import Line, Rule, RuleTerms
+from concilium.rulefit.reading import say_selected
+from concilium.rulefit.refit import refit, relax
+from concilium.rulefit.terms import Line, Rule, RuleTerms, unite_rules
 
 if TYPE_CHECKING:
     from concilium.rulefit.rulefit import RuleFit
@@ -58,6 +68,13 @@ NOT_PRIVATE = (
     "exact: masks hide which hospital a sum comes from, and do not protect patients. Enough sums over rules give back "
     "single outcomes"
 )
+
+HALF, WHOLE = Fraction(1, 2), Fraction(1)
+# The paper's, where there are too few patients to choose one.
+FALLBACK_PENALTY = 0.01
+# Nobody reads a longer model, whatever a study allows.
+MOST_TERMS = 200
+HARDER = 1.15
 
 Histograms = dict[str, NDArray[np.int64]]
 
@@ -101,9 +118,11 @@ class PlainFit:
             solving = f"{fedda.ROUNDS} times: how far the dual vector moves"
             questions.append(("rulefit.dual", None, solving))
         else:
-            one = isinstance(rulefit.penalty, float)
-            often = "about ten times" if one else "some dozens of times, for a path"
-            questions.append(("rulefit.fit", None, f"{often}: loss, gradient and Hessian"))
+            questions.append(("rulefit.fit", None, "about ten times: loss, gradient and Hessian"))
+        if rulefit.folds is not None:
+            questions.append(
+                ("rulefit.folds", None, f"some dozens of times: the same for {len(rulefit.folds)} folds")
+            )
         last = "support and subgroup rates of the model's rules"
         if rulefit.rule.tallied and rulefit.solver != "fedda":
             first = f"as often before, for a first fit without {PERCENT_LEFT_OUT} % of the patients"
@@ -128,37 +147,64 @@ class PlainFit:
         )
         classes, outcome = self._find_outcome(schemas, measured)
         warnings += yield from self._check_range(outcome)
-        attributes, left_out = share_attributes(schemas, bins, rulefit.attributes or list(bins))
-        attributes, lines, without = yield from self._choose_cutoffs(partners, attributes, warnings)
+        found, without = yield from self._find_edges(partners, schemas, bins)
+        edges = {attribute.name: list(attribute.edges) for attribute in found}
+        attributes, left_out = share_attributes(schemas, bins | edges, rulefit.attributes or list(bins))
         left_out |= without
+        attributes = [attribute for attribute in attributes if attribute.name not in left_out]
+        on_grid = {*edges, *without}
+        grouped: list[str] = []
+        attributes, counts, lines, without = yield from self._choose_cutoffs(
+            partners, attributes, on_grid, warnings, grouped
+        )
+        left_out |= without
+        dates = {attribute.name for attribute in found if attribute.date}
+        attributes = [msgspec.structs.replace(a, date=a.name in dates) for a in attributes]
         if not attributes:
-            raise HouseError(
-                "no attribute is left to make rules of: "
-                + "; ".join(f"{name}: {why}" for name, why in left_out.items())
-            )
+            raise HouseError("no attribute is left to make rules of: " + say_left_out(left_out))
         places = choose_places(partners.hospitals)
         if rulefit.scale == "within" and lines:
             terms = RuleTerms(tuple(attributes), (), tuple(lines))
             scaling = FitQuestions(rulefit.query, rulefit.target, outcome, terms, places)
             rates = yield from scaling.ask_rates(range(len(lines)))
             lines = rescale(lines, rates.deviation.tolist())
-        rules = yield from self._gather_rules(outcome, attributes, warnings)
+        questions = FitQuestions(rulefit.query, rulefit.target, outcome, RuleTerms(tuple(attributes)), places)
+        counts = yield from _count_values(questions, counts)
+        rules, of_folds = yield from self._gather_rules(outcome, attributes, counts, warnings)
         terms = RuleTerms(tuple(attributes), tuple(rules), tuple(lines))
-        questions = FitQuestions(rulefit.query, rulefit.target, outcome, terms, places)
-        w, tally = yield from self._solve(questions, warnings)
-        body, said = yield from self._tell(questions, w, classes, tally)
-        if not body.taken:
-            warnings.append("no term is worth its penalty: every patient gets the same answer")
+        questions = questions.with_terms(terms)
+        solved = yield from self._solve(questions, of_folds, warnings)
+        body, said = yield from self._tell(questions, solved, classes, warnings)
         if body.patients is not None and len(terms) > body.patients:
             warnings.append(
-                f"there were {len(terms)} terms to choose from for {body.patients} patients; the penalty took "
-                f"{len(body.taken)}"
+                f"{len(body.taken)} of {len(terms)} candidate terms were selected, by {body.patients} patients"
             )
-        warnings += [f"left out: {name} ({why})" for name, why in sorted(left_out.items())]
-        warnings += find_foreign_codings(schemas)
+        warnings += [say_left_out(left_out)] if left_out else []
+        warnings += find_cautions(schemas, grouped)
         if not rulefit.way_out.by_site:
             warnings.append(NOT_PRIVATE)
         return Learned(body, {site: schema.patients for site, schema in schemas.items()}, warnings, said)
+
+    def _find_edges(
+        self,
+        partners: Partners,
+        schemas: Mapping[str, SchemaSeen],
+        bins: Mapping[str, Sequence[float]],
+    ) -> Conversation[tuple[tuple[Attribute, ...], dict[str, str]]]:
+        """Edges on the public grid for numbers without bins, and those that have none, and why."""
+        numbers, left_out = find_numbers(schemas, bins, MOST_EDGES)
+        noisy = self._noisy and self.rulefit.most_cutoffs is not None
+        dates = {name for schema in schemas.values() for name in schema.dates}
+
+        def ask(attributes: tuple[Attribute, ...]) -> tuple[AskCounts, float]:
+            if not noisy:
+                return self._ask_plainly(attributes), 0.0
+            question, noise = self._ask_with_noise(partners, attributes, HALF)
+            return question, noise.variance
+
+        cutoffs = self.rulefit.most_cutoffs or CUTOFFS
+        found, without = yield from find_edges(numbers, ask, dates=dates, cutoffs=cutoffs)
+        return found, {**left_out, **without}
 
     def _find_outcome(self, schemas: Mapping[str, SchemaSeen], measured: bool) -> tuple[list[Value], Outcome]:
         """What is predicted: two classes, the positive one second, or a number within its range."""
@@ -214,64 +260,87 @@ class PlainFit:
         ]
 
     def _choose_cutoffs(
-        self, partners: Partners, attributes: Sequence[Attribute], warnings: list[str]
-    ) -> Conversation[tuple[list[Attribute], list[Line], dict[str, str]]]:
-        """Attributes with their cutoffs, linear terms, and the attributes without any cutoff, and why."""
+        self,
+        partners: Partners,
+        attributes: Sequence[Attribute],
+        on_grid: Set[str],
+        warnings: list[str],
+        grouped: list[str],
+    ) -> Conversation[tuple[list[Attribute], list[NDArray[np.int64]], list[Line], dict[str, str]]]:
+        """Attributes with their cutoffs, how many patients have each code of a number (1 where noise hides it), linear
+        terms, and the attributes without any cutoff, and why.
+
+        `on_grid`: numbers of which decades were asked for already, at half of the price where there is one. `grouped`
+        receives those of them that lie in two groups far apart, where counts are exact.
+        """
         most = self.rulefit.most_cutoffs
         numbers = [attribute for attribute in attributes if attribute.numeric]
-        charged = [a for a in numbers if self._is_told_with_noise(a)]
-        histograms, without = yield from self._ask_noisy(partners, charged, warnings)
+        noisy = self._noisy and most is not None
+        charged = [a for a in numbers if self._is_told_with_noise(a) or (noisy and a.name in on_grid)]
+        histograms, without = yield from self._ask_noisy(
+            partners, charged, warnings, HALF if on_grid else WHOLE
+        )
         plain = [a for a in numbers if a not in charged]
         histograms |= yield from self._ask_histograms(plain)
         # Only where the study has no noise for it anyway: hospitals agreed to tell the others with noise alone.
         without |= yield from self._look_again([a for a in plain if missed(histograms[a.name])])
         kept: list[Attribute] = []
+        counts: list[NDArray[np.int64]] = []
         lines: list[Line] = []
         for attribute in attributes:
             if not attribute.numeric:
                 kept.append(attribute)
+                counts.append(np.ones(attribute.size, dtype=np.int64))
                 continue
             if attribute.name in without:
                 continue
-            with_cutoffs = cut(attribute, histograms[attribute.name], most)
+            with_cutoffs = cut(attribute, histograms[attribute.name], most, on_grid=attribute.name in on_grid)
             if with_cutoffs is None:
                 without[attribute.name] = "all patients are in one of its bins"
                 continue
+            if attribute.name in on_grid and attribute not in charged:
+                apart = lies_apart(histograms[attribute.name], attribute.edges)
+                grouped += [attribute.name] if apart else []
             line = measure(len(kept), attribute.edges, histograms[attribute.name])
             lines += [] if line is None else [line]
             kept.append(with_cutoffs)
-        return kept, lines, without
+            counts.append(
+                np.ones(with_cutoffs.size, dtype=np.int64)
+                if attribute in charged
+                else count_codes(with_cutoffs, attribute.edges, histograms[attribute.name])
+            )
+        return kept, counts, lines, without
 
     def _ask_noisy(
-        self, partners: Partners, charged: Sequence[Attribute], warnings: list[str]
+        self, partners: Partners, charged: Sequence[Attribute], warnings: list[str], share: Fraction
     ) -> Conversation[tuple[Histograms, dict[str, str]]]:
         """Histograms with noise of these attributes, and those of them that are left out, and why. What noise hides
         is said, and not asked again: that would be exact."""
         if not charged:
             return {}, {}
-        rulefit = self.rulefit
-        # One patient is in one bin of each, so that all of them together cost epsilon.
-        about: dict[str, Any] = {
-            "query": rulefit.query,
-            "target": rulefit.target,
-            "attributes": tuple(charged),
-            "totals": False,
-        }
-        # Under `exact` each hospital adds all of the noise by itself; in shares there is somewhat more than was asked.
-        parts = float(partners.hospitals if rulefit.way_out.by_site else partners.noise_factor)
-        if self._pure:
-            self._check_scale(len(charged))
-            question = AskCounts(**about, noise=Laplace(str(self._epsilon)))
-            noise = Noise(float(question.variance) * parts, float(len(charged) / self._epsilon))
-        else:
-            variance = partners.variance(rulefit.rho, len(charged))
-            question = AskCounts(**about, noise=Gaussian(str(variance)))
-            noise = Noise(float(variance) * parts)
+        question, noise = self._ask_with_noise(partners, charged, share)
         histograms = {name: table[:, 0] for name, table in split_counts(charged, (yield question)).items()}
         warnings.append(self._say_noised([a.name for a in charged]))
         without, hidden = judge_bins([(a, histograms[a.name]) for a in charged], noise)
         warnings += hidden
         return histograms, without
+
+    def _ask_with_noise(
+        self, partners: Partners, attributes: Sequence[Attribute], share: Fraction
+    ) -> tuple[AskCounts, Noise]:
+        """The question for histograms at this share of epsilon, and the noise of their sum. One patient is in one bin
+        of each, so that all of them together cost that."""
+        rulefit = self.rulefit
+        about = self._ask_plainly(attributes)
+        # Under `exact` each hospital adds all of the noise by itself; in shares there is somewhat more than was asked.
+        parts = float(partners.hospitals if rulefit.way_out.by_site else partners.noise_factor)
+        if self._pure:
+            self._check_scale(len(attributes))
+            epsilon = self._epsilon * share
+            question = msgspec.structs.replace(about, noise=Laplace(str(epsilon)))
+            return question, Noise(float(question.variance) * parts, float(len(attributes) / epsilon))
+        variance = partners.variance(rulefit.rho * share, len(attributes))
+        return msgspec.structs.replace(about, noise=Gaussian(str(variance))), Noise(float(variance) * parts)
 
     def _say_noised(self, names: Sequence[str]) -> str:
         """What the card says of what had noise, beside its price."""
@@ -284,7 +353,7 @@ class PlainFit:
         else:
             price = f"epsilon = {say_epsilon(rulefit.epsilon_of_rho)} and delta = {rulefit.delta}"
         return (
-            f"of all that was told only the histograms that chose the cutoffs of {list_some(names)} have noise, which "
+            f"of all that was told only the histograms that chose the cutoffs of {name_some(names)} have noise, which "
             f"{added}, at {price} for all of them together; everything else is exact"
         )
 
@@ -338,13 +407,13 @@ class PlainFit:
     def _ask_histograms(self, attributes: Sequence[Attribute]) -> Conversation[Histograms]:
         if not attributes:
             return {}
-        counts = yield AskCounts(
-            query=self.rulefit.query,
-            target=self.rulefit.target,
-            attributes=tuple(attributes),
-            totals=False,
-        )
+        counts = yield self._ask_plainly(attributes)
         return {name: table[:, 0] for name, table in split_counts(attributes, counts).items()}
+
+    def _ask_plainly(self, attributes: Sequence[Attribute]) -> AskCounts:
+        return AskCounts(
+            query=self.rulefit.query, target=self.rulefit.target, attributes=tuple(attributes), totals=False
+        )
 
     def _look_again(self, attributes: Sequence[Attribute]) -> Conversation[dict[str, str]]:
         """What to say of attributes whose bins miss everybody, after a second look on wider ones."""
@@ -352,9 +421,13 @@ class PlainFit:
         return {a.name: say_missed(a.edges, wide[a.name]) for a in attributes}
 
     def _gather_rules(
-        self, outcome: Outcome, attributes: Sequence[Attribute], warnings: list[str]
-    ) -> Conversation[list[Rule]]:
-        """The different rules of all sites."""
+        self,
+        outcome: Outcome,
+        attributes: Sequence[Attribute],
+        counts: Sequence[NDArray[np.int64]],
+        warnings: list[str],
+    ) -> Conversation[tuple[list[Rule], list[list[Rule]]]]:
+        """The different rules of all sites, and those of every fold."""
         rulefit = self.rulefit
         question = AskRules(
             query=rulefit.query,
@@ -366,6 +439,7 @@ class PlainFit:
             shrinkage=rulefit.shrinkage,
             support=rulefit.support,
             seed=rulefit.seed,
+            folds=rulefit.folds,
         )
         replies = yield question
         warnings += [
@@ -373,67 +447,90 @@ class PlainFit:
             for site, reply in replies.items()
             if not reply.rules
         ]
-        return list(question.unite(list(replies.values())).rules)
+        united = question.unite(list(replies.values()))
+        rules, *of_folds = (
+            unite_rules(
+                one,
+                attributes,
+                counts,
+                most_conditions=rulefit.max_conditions,
+                most_values=rulefit.max_values,
+            )
+            for one in (united.rules, *united.by_fold)
+        )
+        return rules, of_folds
 
     def _solve(
-        self, questions: FitQuestions, warnings: list[str]
-    ) -> Conversation[tuple[NDArray[np.float64], Tally | None]]:
-        """The coefficients, intercept first, and what a decision is chosen by, if it needs that. Where a penalty was to
-        be chosen, the path over penalties is kept."""
-        penalty = self.rulefit.penalty
-        if self.rulefit.solver == "fedda":
+        self, questions: FitQuestions, of_folds: Sequence[Sequence[Rule]], warnings: list[str]
+    ) -> Conversation[_Solved]:
+        """The coefficients, what is known of how sure they are, and what a decision is chosen by, if it needs that."""
+        rulefit, penalty = self.rulefit, self.rulefit.penalty
+        if rulefit.solver == "fedda":
             assert isinstance(penalty, float)
-            averaged = yield from fedda.fit(
-                partial(questions.ask_move, penalty), len(questions.terms), penalty
-            )
-            warnings.append(
-                f"dual averaging took {averaged.questions} questions, in steps of {averaged.step:g}; it comes near the "
-                "optimum and does not reach it"
-            )
-            return averaged.w, None
+            return (yield from _average(questions, penalty, warnings))
         columns = newton.Columns.of(questions.terms)
+        validated = None
         if not isinstance(penalty, float):
-            tried = yield from newton.fit_path(
-                partial(questions.ask_sums, part=LEARNING),
-                questions.ask_losses_of_held_out,
-                columns,
-                None if isinstance(penalty, str) else list(penalty),
+            listed = None if isinstance(penalty, str) else list(penalty)
+            validated = yield from choose_penalty(
+                questions, of_folds, listed, rulefit.most_terms or MOST_TERMS
             )
-            self.rulefit.path_ = tried
-            best = min(tried, key=lambda one: (one.deviance, -one.penalty))
-            warnings.append(
-                f"of {len(tried)} penalties {best.penalty:.3g} had the least loss on patients held out "
-                f"({best.deviance:.4f})"
-            )
-            if penalty == "auto" and len(tried) < newton.PATH_LENGTH:
+            if validated is None:
+                penalty = FALLBACK_PENALTY
                 warnings.append(
-                    f"smaller penalties were not tried: their models have more than {newton.MOST_TERMS} terms, which "
-                    "nobody reads; a list of penalties is tried whole"
+                    f"the hospitals have too few patients to choose a penalty by others held out: {penalty} was taken"
                 )
-            penalty = best.penalty
+            else:
+                rulefit.path_ = validated.tried
+                penalty = validated.penalty or math.inf
         first, tally = None, None
-        if self.rulefit.rule.tallied and questions.outcome.binary:
-            left = yield from newton.fit(partial(questions.ask_sums, part=LEARNING), columns, penalty)
-            first, tally = left.point, (yield from questions.ask_chances(left.w))
-        fitted = yield from newton.fit(questions.ask_sums, columns, penalty, near=first)
+        if rulefit.rule.tallied and questions.outcome.binary and penalty < math.inf:
+            ask = partial(questions.ask_sums, part=LEARNING)
+            left = yield from self._select(ask, columns, penalty, [])
+            relaxed = left.w if validated is None else relax(left.point)
+            first, tally = left.point, (yield from questions.ask_chances(relaxed))
+        if penalty == math.inf:
+            w = np.zeros(len(questions.terms) + 1)
+        else:
+            w = (yield from self._select(questions.ask_sums, columns, penalty, warnings, first)).w
+        if validated is None:
+            return _Solved(w, None, None, None, tally)
+        return (yield from _refit(questions, w, validated, tally))
+
+    def _select(
+        self,
+        ask: newton.AskSums,
+        columns: newton.Columns,
+        penalty: float,
+        warnings: list[str],
+        near: newton.Point | None = None,
+    ) -> Conversation[newton.NewtonFit]:
+        """The penalised fit, with a larger penalty where it has more terms than a page holds."""
+        fitted = yield from newton.fit(ask, columns, penalty, near=near)
+        raised, most = penalty, self.rulefit.most_terms
+        while most is not None and np.count_nonzero(fitted.w[1:]) > most:
+            raised *= HARDER
+            fitted = yield from newton.fit(ask, columns, raised, start=fitted.point)
+        if raised > penalty:
+            warnings.append(
+                f"the penalty was raised from {penalty:.3g} to {raised:.3g}, for a model of at most {most} terms"
+            )
         if not fitted.converged:
             warnings.append(
                 f"the solver stopped after {fitted.questions} questions, about {fitted.gap:.1g} above the optimum"
             )
-        return fitted.w, tally
+        return fitted
 
     def _tell(
-        self,
-        questions: FitQuestions,
-        w: NDArray[np.float64],
-        classes: list[Value],
-        tally: Tally | None,
+        self, questions: FitQuestions, solved: _Solved, classes: list[Value], warnings: list[str]
     ) -> Conversation[tuple[RuleBody, str]]:
         """The model's body, with what the sites tell of the terms it has taken, and what the card says of its
         decision."""
+        w, tally = solved.w, solved.tally
         columns = np.flatnonzero(w[1:]).tolist()
         taken_by = Coefficients.of(np.concatenate([w[:1], w[1:][columns]]))
         rates = yield from questions.ask_rates(columns, taken_by if self.rulefit.rule.tallied else None)
+        shares: Sequence[float | None] = solved.shares or [None] * len(columns)
         taken = [
             TakenTerm(
                 column,
@@ -441,6 +538,7 @@ class PlainFit:
                 _finite(rates.inside[index]),
                 _finite(rates.outside[index]),
                 float(rates.deviation[index]),
+                shares[index],
             )
             for index, column in enumerate(columns)
         ]
@@ -452,7 +550,11 @@ class PlainFit:
         decided, said = None, ""
         if classes:
             chosen_by = (rates.tally, None) if tally is None else (tally, rates.tally)
-            decided, said = decide(self.rulefit.decision, classes[1], rates.mean, *chosen_by)
+            decided, said = decide(self.rulefit.threshold, classes[1], rates.mean, *chosen_by)
+        if decided is not None and not columns and self.rulefit.rule.tallied:
+            # The risks that were counted are those of the intercept as it was: everybody has the same.
+            threshold = min(decided.threshold, float(probability(np.array(intercept))))
+            decided = msgspec.structs.replace(decided, threshold=threshold)
         body = RuleBody(
             target=questions.target,
             query=questions.query,
@@ -465,8 +567,89 @@ class PlainFit:
             taken=taken,
             patients=rates.patients,
             mean=rates.mean,
+            covariance=solved.covariance,
+            validation=solved.validation,
         )
+        warnings += [*say_selected(body), *warn_of_all_flagged(decided, rates.tally)]
         return body, said
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """Coefficients, intercept first; the upper triangle of their covariance and in how many folds each term was
+    selected, where that is known; how the penalty was chosen; and what a threshold is chosen by."""
+
+    w: NDArray[np.float64]
+    covariance: list[float] | None
+    shares: list[float] | None
+    validated: Validated | None
+    tally: Tally | None
+
+    @property
+    def validation(self) -> PenaltyChoice | None:
+        return None if self.validated is None else self.validated.summary
+
+
+def _count_values(
+    questions: FitQuestions, counts: Sequence[NDArray[np.int64]]
+) -> Conversation[list[NDArray[np.int64]]]:
+    """The counts of codes, of categories as well: of each code as a rule by itself."""
+    codes = [
+        (index, code)
+        for index, attribute in enumerate(questions.terms.attributes)
+        for code in range(0 if attribute.numeric else attribute.size)
+    ]
+    counted = list(counts)
+    if not codes:
+        return counted
+    terms = msgspec.structs.replace(questions.terms, rules=tuple(((i, code, code),) for i, code in codes))
+    rates = yield from questions.with_terms(terms).ask_rates(range(len(codes)))
+    for (index, code), support in zip(codes, rates.support.tolist(), strict=True):
+        counted[index][code] = round(support * rates.patients)
+    return counted
+
+
+def _average(questions: FitQuestions, penalty: float, warnings: list[str]) -> Conversation[_Solved]:
+    """The coefficients of dual averaging."""
+    averaged = yield from fedda.fit(partial(questions.ask_move, penalty), len(questions.terms), penalty)
+    warnings.append(
+        f"dual averaging took {averaged.questions} questions, in steps of {averaged.step:g}; it comes near the "
+        "optimum and does not reach it"
+    )
+    return _Solved(averaged.w, None, None, None, None)
+
+
+def _refit(
+    questions: FitQuestions, selected: NDArray[np.float64], validated: Validated, tally: Tally | None
+) -> Conversation[_Solved]:
+    """The selected terms without penalty."""
+    own = {questions.terms.in_order[column]: column for column in np.flatnonzero(selected[1:]).tolist()}
+    of_folds = validated.selected
+    united = {*own, *(term for fold in of_folds for term in fold)}
+    rules = sorted(term for term in united if isinstance(term, tuple))
+    lines = [line for line in questions.terms.lines if line in united]
+    terms = RuleTerms(questions.terms.attributes, tuple(rules), tuple(lines))
+    place = {term: index for index, term in enumerate(terms.in_order)}
+    start = np.zeros(len(terms) + 1)
+    start[0] = selected[0]
+    for term, column in own.items():
+        start[1 + place[term]] = selected[1 + column]
+    refitted = yield from refit(
+        questions.with_terms(terms).ask_sums,
+        start,
+        [[place[term] for term in fold] for fold in of_folds],
+        [len(term) if isinstance(term, tuple) else 1 for term in terms.in_order],
+        1.0 if validated.factor is None else validated.factor,
+        binary=questions.outcome.binary,
+    )
+    if refitted.held:  # a prior that is wider than what folds could say
+        validated = replace(validated, factor=None, inflation=1.0, misfit=0.0)
+    w = np.zeros_like(selected)
+    w[0] = refitted.w[0]
+    for column in refitted.kept:
+        w[1 + own[terms.in_order[column]]] = refitted.w[1 + column]
+    upper = refitted.covariance[np.triu_indices(len(refitted.covariance))]
+    return _Solved(w, upper.tolist(), refitted.shares, validated, tally)
 
 
 def _finite(value: float) -> float | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -23,22 +23,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError
+from concilium.models.private_descent import descend, find_covariance
+from concilium.models.private_start import plan_start, start, states_attributes, states_classes
 from concilium.models.threshold import decide
 from concilium.privacy.accounting import Plan, PlannedQuestion
-from concilium.privacy.fixed_point import widen_sensitivity
-from concilium.privacy.shares import is_too_small
-from concilium.protocol.attributes import Attribute
-from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.privacy.shares import is_too_small, widen_sensitivity
+from concilium.protocol.attributes import Attribute, choose_cutoffs
 from concilium.protocol.counts import AskCounts, split_counts
-from concilium.protocol.edges import choose_cutoffs
-from concilium.protocol.questions import Gaussian
-from concilium.protocol.schema import set_against_rest, state_values
+from concilium.protocol.grid import are_days
+from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners
+from concilium.protocol.schema import say_left_out, set_against_rest, state_values
 from concilium.protocol.sums import read_reals
 from concilium.records.columns import Value, label
-from concilium.rulefit.body import Outcome, RuleBody, TakenTerm
+from concilium.rulefit.body import Curve, Outcome, RuleBody, TakenTerm
 from concilium.rulefit.cutoffs import RULE_DEVIATION, Noise, judge_bins, measure
 from concilium.rulefit.fitting import Coefficients
-from concilium.rulefit.gradient import AskGradient, descend
+from concilium.rulefit.gradient import AskGradient
 from concilium.rulefit.private_terms import (
     NoisyPatients,
     Shape,
@@ -60,7 +60,19 @@ RULES = 40
 MOST_ATTRIBUTES = 100
 PLACES = 16
 # How sites make rules and how much coefficients shrink has no place in a private study.
-NOT_OF_PRIVATE = ("trees", "leaves", "shrinkage", "penalty", "solver", "support", "scale", "noise")
+NOT_OF_PRIVATE = (
+    "trees",
+    "leaves",
+    "shrinkage",
+    "penalty",
+    "solver",
+    "support",
+    "scale",
+    "noise",
+    "max_values",
+    "max_conditions",
+    "max_terms",
+)
 
 # Chosen on simulated data (experiments/rulefit_private.py says which). Heights are in units in which a shape weighs
 # against rules as the noise should be spread over them; rows are scaled to this part of their root mean square.
@@ -74,6 +86,15 @@ DOUBT_OF_RULES = 0.2
 DOUBT_OF_LINES = 0.25
 DOUBT_OF_SHAPES = 0.5
 LARGEST = 1e4
+WITHIN_95 = 1.959964
+CAUTIOUS = (
+    "risks are somewhat too close to the base rate (a calibration slope above 1): long rows are shortened, so that "
+    "noise hides each patient"
+)
+NOT_RULES = (
+    "this model has a shape of each attribute, and {rules} of {drawn} rules that were drawn at random: noise hides the "
+    "effect of the others"
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +102,8 @@ class PrivateFit:
     """How a RuleFit learns under `private`; `check` says what its study lacks."""
 
     rulefit: RuleFit
+    # The same with its classes and cutoffs, once they are known.
+    stated: RuleFit | None = None
 
     def check(self) -> None:
         rulefit = self.rulefit
@@ -101,18 +124,11 @@ class PrivateFit:
             raise StudyError(
                 "a private RuleFit predicts yes or no: say which value is 'positive', without bins"
             )
-        _ = self.classes
-        stated = {*rulefit.values, *rulefit.bins} - {rulefit.target}
+        if states_classes(rulefit):
+            _ = self.classes
         twice = sorted(rulefit.values.keys() & rulefit.bins.keys())
         if twice:
             raise StudyError(f"{twice[0]!r} has both 'values' and 'bins': a RuleFit needs one of them")
-        unsaid = sorted(set(rulefit.attributes or ()) - stated)
-        if unsaid:
-            raise StudyError(f"a private RuleFit needs 'values' or 'bins' for {', '.join(map(repr, unsaid))}")
-        if not self.attributes:
-            raise StudyError(
-                "a private RuleFit needs its attributes: give 'values' of codes, 'bins' of numbers"
-            )
 
     @property
     def pure_price(self) -> Fraction | None:
@@ -121,18 +137,19 @@ class PrivateFit:
 
     @property
     def rho_of_tables(self) -> Fraction:
-        return self.rulefit.rho * SHARE_OF_TABLES
+        return self.rulefit.rho_of_fit * SHARE_OF_TABLES
 
     @property
     def rho_of_gradient(self) -> Fraction:
         """Of each of the gradients."""
-        return self.rulefit.rho * (1 - SHARE_OF_TABLES) / GRADIENTS
+        return self.rulefit.rho_of_fit * (1 - SHARE_OF_TABLES) / GRADIENTS
 
     @property
     def classes(self) -> list[Value]:
         """What is not predicted and what is: two stated classes, or the positive one against all others."""
-        target, positive = self.rulefit.target, self.rulefit.positive
-        stated = state_values(self.rulefit.values.get(target, ()))
+        rulefit = self.stated or self.rulefit
+        target, positive = rulefit.target, rulefit.positive
+        stated = state_values(rulefit.values.get(target, ()))
         if positive is None:
             if len(stated) != 2:
                 raise StudyError(
@@ -149,20 +166,29 @@ class PrivateFit:
     @property
     def attributes(self) -> list[Attribute]:
         """Those of the study, numbers first as they are counted, each kind by name."""
-        values, bins = self.rulefit.values, self.rulefit.bins
-        chosen = {*values, *bins} if self.rulefit.attributes is None else set(self.rulefit.attributes)
+        rulefit = self.stated or self.rulefit
+        values, bins = rulefit.values, rulefit.bins
+        chosen = {*values, *bins} if rulefit.attributes is None else set(rulefit.attributes)
         names = sorted(chosen - {self.rulefit.target})
-        numbers = [Attribute(name, tuple(bins[name])) for name in names if name in bins]
+        numbers = [
+            Attribute(name, tuple(bins[name]), date=are_days(bins[name])) for name in names if name in bins
+        ]
         return numbers + [Attribute(name, (), state_values(values[name])) for name in names if name in values]
 
     def plan(self) -> Plan:
         """Every question, with what it costs."""
-        tables = f"tables by class of {len(self.attributes)} attributes"
+        known = f"{len(self.attributes)} " if states_attributes(self.rulefit) else ""
+        tables = f"tables by class of all {known}attributes"
         gradient = PlannedQuestion("rulefit.gradient", self.rho_of_gradient, "noisy gradients")
         first = PlannedQuestion("counts", self.rho_of_tables, tables)
-        return Plan("rho", (first, *[gradient] * GRADIENTS))
+        return Plan("rho", (*plan_start(self.rulefit), first, *[gradient] * GRADIENTS))
 
     def converse(self, partners: Partners) -> Conversation[Learned[RuleBody]]:
+        completed, warnings = yield from start(self.rulefit, partners)
+        return (yield from replace(self, stated=completed).learn(partners, warnings))
+
+    def learn(self, partners: Partners, said_first: list[str]) -> Conversation[Learned[RuleBody]]:
+        """Learn from what is stated by now."""
         rulefit = self.rulefit
         negative, positive = self.classes
         outcome = Outcome(positive=positive)
@@ -175,10 +201,13 @@ class PrivateFit:
         terms = _choose_terms(shapes, lines, rulefit.seed)
         moments = _find_moments(terms, shapes)
         terms = msgspec.structs.replace(terms, norm=_choose_norm(moments))
-        w = yield from self._descend(partners, outcome, terms, moments, patients)
+        w, covariance = yield from self._descend(partners, outcome, terms, moments, patients)
+        w, dropped = _drop_hidden_rules(w, covariance, moments, len(terms.rules))
+        inside = np.flatnonzero(np.concatenate([[1.0], w[1:]]))
+        kept = covariance[np.ix_(inside, inside)]
         deviation = np.sqrt(np.maximum(np.diag(moments) - moments[0] ** 2, 0.0))
         # Of noisy tables that are paid for: post-processing.
-        decided, said = decide(rulefit.decision, positive, patients.positive / patients.total)
+        decided, said = decide(rulefit.threshold, positive, patients.positive / patients.total)
         body = RuleBody(
             target=rulefit.target,
             query=rulefit.query,
@@ -193,13 +222,18 @@ class PrivateFit:
                 for column in np.flatnonzero(w[1:]).tolist()
             ],
             patients=None,
-            mean=None,
+            mean=float(np.clip(patients.positive / patients.total, 0.0, 1.0)),  # of noisy tables as well
+            covariance=kept[np.triu_indices(len(kept))].tolist(),
+            curves=_trace_curves(terms, shapes, w, covariance, moments),
         )
         warnings = [
             rulefit.say_price(),
             f"by the noisy tables there are about {patients.total:.0f} patients, {patients.positive:.0f} of them "
             f"{rulefit.target} = {label(positive)}; supports and rates are withheld, importances are those of "
             "independent attributes",
+            NOT_RULES.format(rules=len(terms.rules) - dropped, drawn=len(terms.rules)),
+            CAUTIOUS,
+            *said_first,
             *said_of_bins,
         ]
         return Learned(body, warnings=warnings, decision=said)
@@ -228,8 +262,8 @@ class PrivateFit:
         terms: RuleTerms,
         moments: NDArray[np.float64],
         patients: NoisyPatients,
-    ) -> Conversation[NDArray[np.float64]]:
-        """The coefficients, intercept first."""
+    ) -> Conversation[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """The coefficients, intercept first, and their covariance."""
         assert terms.norm is not None
         widened = widen_sensitivity(Fraction(terms.norm) ** 2, len(terms) + 1, PLACES)
         variance = partners.variance(self.rho_of_gradient, widened)
@@ -250,7 +284,62 @@ class PrivateFit:
         rate = patients.positive / patients.total
         noise = float(variance) ** 0.5 * 2.0**-PLACES / patients.total
         start, doubt = _begin(terms, patients)
-        return (yield from descend(ask, start, rate * (1 - rate) * moments, doubt, noise, GRADIENTS))
+        hessian = rate * (1 - rate) * moments
+        w = yield from descend(ask, start, hessian, doubt, noise, GRADIENTS)
+        really = (
+            noise * float(partners.noise_factor) ** 0.5
+        )  # in shares there is somewhat more than was asked
+        shrunk = hessian * _find_shrinking(terms, moments) ** 2
+        return w, find_covariance(shrunk, doubt, really, GRADIENTS, patients.total)
+
+
+def _find_shrinking(terms: RuleTerms, moments: NDArray[np.float64]) -> float:
+    """What a row of mean length is scaled by."""
+    assert terms.norm is not None
+    return min(1.0, terms.norm / math.sqrt(float(np.trace(moments))))
+
+
+def _drop_hidden_rules(
+    w: NDArray[np.float64], covariance: NDArray[np.float64], moments: NDArray[np.float64], rules: int
+) -> tuple[NDArray[np.float64], int]:
+    """The coefficients without those of rules that noise hides, and how many these are; what they add on average goes
+    to the intercept. Post-processing."""
+    hidden = np.zeros(len(w), dtype=np.bool_)
+    errors = np.sqrt(np.diag(covariance))[1 : 1 + rules]
+    hidden[1 : 1 + rules] = np.abs(w[1 : 1 + rules]) < WITHIN_95 * errors
+    left = np.where(hidden, 0.0, w)
+    left[0] += float(w[hidden] @ moments[0][hidden])
+    return left, int(hidden.sum())
+
+
+def _trace_curves(
+    terms: RuleTerms,
+    shapes: Sequence[Shape],
+    w: NDArray[np.float64],
+    covariance: NDArray[np.float64],
+    moments: NDArray[np.float64],
+) -> list[Curve]:
+    """What every attribute does by its shape and its linear term together, code by code, with its error."""
+    shrinking, curves = _find_shrinking(terms, moments), []
+    products = find_products(terms, _find_middles(shapes))
+    for index, each in enumerate(shapes):
+        columns = [
+            1 + column
+            for column, term in enumerate(terms.in_order)
+            if not isinstance(term, tuple) and term.attribute == index
+        ]
+        if not columns:  # all of it is in rules
+            continue
+        table = np.array([products[column][index] for column in columns])
+        table = (table - (table @ each.shares)[:, None]) * shrinking
+        moved = w[columns] @ table
+        steps = [column for column in columns if isinstance(terms.in_order[column - 1], Steps)]
+        heights = HEIGHT * each.errors if steps else np.zeros(len(each.errors))
+        own = np.einsum("ac,ab,bc->c", table, covariance[np.ix_(columns, columns)], table)
+        of_heights = (w[steps].sum() * shrinking * heights) ** 2
+        errors = np.sqrt(own + of_heights)
+        curves.append(Curve(index, each.shares.tolist(), moved.tolist(), errors.tolist(), heights.tolist()))
+    return curves
 
 
 def _leave_out_lone(
@@ -266,7 +355,7 @@ def _leave_out_lone(
             "no attribute is left to make rules of: "
             + "; ".join(f"{name}: {why}" for name, why in left_out.items())
         )
-    said = [f"left out: {name} ({why})" for name, why in sorted(left_out.items())]
+    said = [say_left_out(left_out)] if left_out else []
     return [attribute for attribute, _ in kept], [table for _, table in kept], said + hidden
 
 
@@ -302,7 +391,7 @@ def _merge_bins(
     starts = [0, 1, *(attribute.edges.index(edge) + 2 for edge in chosen)]
     merged = np.add.reduceat(table, starts, axis=0)
     cells = np.diff([*starts, len(table)]).astype(np.float64)
-    return Attribute(attribute.name, tuple(chosen)), merged, cells
+    return Attribute(attribute.name, tuple(chosen), date=attribute.date), merged, cells
 
 
 def _choose_terms(shapes: Sequence[Shape], lines: Sequence[Line], seed: int) -> RuleTerms:
@@ -322,12 +411,17 @@ def _choose_terms(shapes: Sequence[Shape], lines: Sequence[Line], seed: int) -> 
 
 def _find_moments(terms: RuleTerms, shapes: Sequence[Shape]) -> NDArray[np.float64]:
     """The second moments of all columns, intercept first, as if attributes were independent."""
+    return multiply(find_products(terms, _find_middles(shapes)), [each.shares for each in shapes])
+
+
+def _find_middles(shapes: Sequence[Shape]) -> list[NDArray[np.float64]]:
+    """What each code of each attribute stands for in its linear term."""
     middles = []
     for each in shapes:
         edges = each.attribute.edges or (0.0,)
         inner = [edges[0], *((low + high) / 2 for low, high in pairwise(edges)), edges[-1]]
         middles.append(np.array([np.nan, *inner]))
-    return multiply(find_products(terms, middles), [each.shares for each in shapes])
+    return middles
 
 
 def _choose_norm(moments: NDArray[np.float64]) -> float:

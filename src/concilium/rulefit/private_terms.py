@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.models.risk_counts import probability
+from concilium.models.threshold import probability
 from concilium.protocol.attributes import MISSING, Attribute
 from concilium.rulefit.terms import Rule, RuleTerms, tabulate, write_rule
 
@@ -44,11 +44,13 @@ Product = dict[int, NDArray[np.float64]]
 @dataclass(frozen=True)
 class Shape:
     """An attribute with its noisy table: the share of the patients with each code, and the log odds of each code as the
-    distance from what is common to all. `deviation` is the standard deviation of these distances."""
+    distance from what is common to all, with its standard error. `deviation` is the standard deviation of these
+    distances."""
 
     attribute: Attribute
     shares: Vector
     heights: Vector
+    errors: Vector
 
     @property
     def deviation(self) -> float:
@@ -79,12 +81,15 @@ def shape(attribute: Attribute, table: NDArray[np.int64], patients: NoisyPatient
     """The shape of an attribute from its noisy table, [code, negative or positive], each code with its variance."""
     counts = np.maximum(table.sum(axis=1), 0).astype(np.float64)
     shares = counts / counts.sum() if counts.any() else np.full(len(counts), 1 / len(counts))
-    heights = _smooth(table.astype(np.float64), patients.log_odds, attribute.numeric, variance)
-    return Shape(attribute, shares, heights - shares @ heights)
+    heights, errors = _smooth(table.astype(np.float64), patients.log_odds, attribute.numeric, variance)
+    return Shape(attribute, shares, heights - shares @ heights, errors)
 
 
-def _smooth(table: NDArray[np.float64], log_odds: float, numeric: bool, variance: Vector) -> Vector:
-    """The distance of each code's log odds from the common one: the mode for the spread of the best evidence."""
+def _smooth(
+    table: NDArray[np.float64], log_odds: float, numeric: bool, variance: Vector
+) -> tuple[Vector, Vector]:
+    """The distance of each code's log odds from the common one: the mode for the spread of the best evidence, and the
+    standard deviation of the posterior there."""
     roughness = _penalise(len(table), numeric)
     heights = np.zeros(len(table))
     slope, curve = _linearise(table, log_odds + heights, variance)
@@ -97,7 +102,7 @@ def _smooth(table: NDArray[np.float64], log_odds: float, numeric: bool, variance
         if np.abs(step).max() < 1e-9:
             break
         slope, curve = _linearise(table, log_odds + heights, variance)
-    return heights
+    return heights, np.sqrt(np.diag(np.linalg.inv(np.diag(curve) + precision)))
 
 
 def _penalise(codes: int, numeric: bool) -> NDArray[np.float64]:

@@ -11,18 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.models.explanation import Explanation, Reason
+from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval, say_share
+from concilium.models.intervals import share_interval
 from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
-from concilium.models.risk_counts import probability
-from concilium.models.threshold import choose_one, say_decided
-from concilium.records.columns import Value, label
-from concilium.rulefit.body import RuleBody, say_number
+from concilium.models.threshold import choose_one, probability, say_decided
+from concilium.records.columns import label
+from concilium.rulefit.body import PenaltyChoice, RuleBody, say_number
+from concilium.rulefit.shapes import list_shapes, read_odds, say_shapes
 
-LARGEST = 700.0  # of a logarithm of odds: exp of more is no number
+WITHIN_95 = 1.959964
 MOST_SHOWN = 10
 WIDTH, NAMES, BAR, BETWEEN, LINE = 780, 330, 14, 14, 16
 OUTSIDE, INSIDE = COLOURS[:2]
@@ -34,13 +36,17 @@ MOST_BARS = 12
 class Row:
     """A term of the model. `odds_ratio`: exp(coefficient), what fulfilling a rule multiplies the odds by, or what one
     standard deviation more does for a linear term; None where a number is predicted, and `adds` says what the same adds
-    to it, in its own unit. `rate_in`, `rate_out`: share of positive patients (or the mean outcome) in and out of a
-    rule."""
+    to it, in its own unit. `low`, `high`: 95 % confidence interval of either, None where coefficients are shrunk.
+    `selected`: share of the folds in which a term for nearly the same patients was selected, where there were folds.
+    `rate_in`, `rate_out`: share of positive patients (or the mean outcome) in and out of a rule."""
 
     rule: str
     coefficient: float
     odds_ratio: float | None
     adds: float | None
+    low: float | None
+    high: float | None
+    selected: float | None
     importance: float
     support: float | None
     rate_in: float | None
@@ -53,16 +59,25 @@ def make_table(body: RuleBody) -> list[Row]:
     weights = {t.column: abs(body.coefficients[t.column]) * t.deviation for t in body.taken}
     most = max(weights.values(), default=0.0) or 1.0
     rows = []
+    places = {term.column: 1 + place for place, term in enumerate(body.taken)}
     for term in sorted(body.taken, key=lambda term: (-weights[term.column], term.column)):
         value = body.coefficients[term.column]
         is_rule = term.column < len(body.terms.rules)
         unit = 1.0 if is_rule else term.deviation
+        error = body.find_error(np.eye(len(body.taken) + 1)[places[term.column]])
+        beyond = None if error is None else WITHIN_95 * error
+        low, middle, high = (
+            _read_effect(body, unit * v) for v in (value - (beyond or 0), value, value + (beyond or 0))
+        )
         rows.append(
             Row(
                 rule=body.name(term.column),
                 coefficient=value,
-                odds_ratio=math.exp(min(value * unit, LARGEST)) if body.outcome.binary else None,
-                adds=None if body.outcome.binary else value * unit * body.outcome.unit,
+                odds_ratio=middle if body.outcome.binary else None,
+                adds=None if body.outcome.binary else middle,
+                low=None if beyond is None else low,
+                high=None if beyond is None else high,
+                selected=term.selected,
                 importance=100 * weights[term.column] / most,
                 support=term.support if is_rule else None,
                 rate_in=term.inside if is_rule else None,
@@ -71,6 +86,13 @@ def make_table(body: RuleBody) -> list[Row]:
             )
         )
     return rows
+
+
+def _read_effect(body: RuleBody, moved: float) -> float:
+    """What a step of the predictor is to a reader: an odds ratio, or so much of the outcome's own unit."""
+    if body.outcome.binary:
+        return read_odds(moved)
+    return moved * body.outcome.unit
 
 
 def rank_attributes(body: RuleBody) -> dict[str, float]:
@@ -85,104 +107,301 @@ def rank_attributes(body: RuleBody) -> dict[str, float]:
     return {name: 100 * total[name] / most for name in sorted(total, key=lambda n: (-total[n], n))}
 
 
+AFTER_SELECTION = (
+    "Intervals take the terms as given. The same patients selected them, so that true uncertainty is larger; 'folds' "
+    "says in how many folds of cross-validation a term for nearly the same patients was selected."
+)
+
+
 def draw_table(body: RuleBody) -> str:
     """All of the model in plain text, its most important terms first."""
-    rows = make_table(body)
-    effect = "odds x" if body.outcome.binary else "adds"
-    lines = [f"{'importance':>10}  {effect:>8}  {'support':>7}  term"]
-    for row in rows:
-        change = f"{row.odds_ratio:.2f}" if row.adds is None else say_number(row.adds, "+")
-        support = "" if row.support is None else f"{row.support:.2f}"
-        lines.append(f"{row.importance:>10.0f}  {change:>8}  {support:>7}  {row.rule}")
-    if not rows:
-        less = (
-            ""
-            if body.outcome.binary
-            else "; a smaller penalty, or a narrower range of the number, takes some"
-        )
-        lines.append(f"no term: every patient gets the same answer{less}")
+    if body.curves:
+        return _draw_private(body)
+    rows, binary = make_table(body), body.outcome.binary
+    effects = [row.odds_ratio if row.adds is None else row.adds for row in rows]
+    columns = [
+        ("odds ratio" if binary else "adds", [say_effect(one, binary=binary) for one in effects]),
+        ("95 % CI", [f"{say_interval(row, binary=binary):>15}" for row in rows]),
+        ("folds", ["" if row.selected is None else f"{row.selected:.0%}" for row in rows]),
+        ("support", ["" if row.support is None else f"{row.support:.0%}" for row in rows]),
+        ("importance", [f"{row.importance:.0f}" for row in rows]),
+    ]
+    told = [column for column in columns if any(cell.strip() for cell in column[1])]
+    lines = []
+    for place, term in enumerate(["term", *(row.rule for row in rows)] if rows else []):
+        cells = [(title, *values)[place].rjust(max(len(title), *map(len, values))) for title, values in told]
+        lines.append("  ".join([*cells, term]))
+    lines += say_selected(body)
+    if any(not row.is_rule for row in rows):
+        lines.append("A linear term is for one standard deviation more.")
+    if any(row.low is not None for row in rows):
+        lines.append(AFTER_SELECTION)
     if not body.outcome.binary:
         start = say_number(float(body.outcome.unscale(np.array(body.intercept))))
-        lines.append(
-            f"everybody starts at {body.target} = {start}; a linear term adds so much for each standard deviation "
-            "above the middle"
-        )
+        lines.append(f"Everybody starts at {body.target} = {start}.")
     if body.decided is not None:
         lines.append(say_decided(body.decided))
     return "\n".join(lines)
 
 
+def _draw_private(body: RuleBody) -> str:
+    """The shapes, and the rules that stand out of their noise."""
+    lines = say_shapes(list_shapes(body))
+    rules = [row for row in make_table(body) if row.is_rule]
+    if rules:
+        lines.append("rules (drawn at random, of which noise hides the others):")
+    lines += [
+        f"  {say_effect(row.odds_ratio, binary=True):>6}  {say_interval(row, binary=True):>15}         {row.rule}"
+        for row in rules
+    ]
+    if body.decided is not None:
+        lines.append(say_decided(body.decided))
+    return "\n".join(lines)
+
+
+def say_selected(body: RuleBody) -> list[str]:
+    """How the terms were selected, and a sentence where there is none: for the text, the card and the report."""
+    found = body.validation
+    if found is not None and found.penalty is None:
+        return [
+            f"no term predicts {body.target} better than the base rate on held-out patients ({found.folds} folds): "
+            f"{_say_same_for_all(body)}"
+        ]
+    if not body.taken:
+        less = (
+            ""
+            if body.outcome.binary
+            else "; a smaller penalty, or a narrower range of the number, selects some"
+        )
+        return [f"no term is worth its penalty: {_say_same_for_all(body)}{less}"]
+    if found is None or found.penalty is None:
+        return []
+    shrunk = (
+        "the patients alone do not determine the odds ratios, so each is drawn towards 1 (a weak prior)"
+        if found.factor is None
+        else f"coefficients are multiplied by {found.factor:.2f}, which fits held-out patients best"
+    )
+    return [
+        f"penalty {found.penalty:.3g}, chosen by {found.folds} folds of cross-validation: mean loss {found.loss:.4f} "
+        f"on held-out patients, {found.loss_without:.4f} without terms; {shrunk}"
+    ]
+
+
+def _say_same_for_all(body: RuleBody) -> str:
+    if body.mean is None:
+        return "every patient gets the same answer"
+    known = f"{body.mean:.1%}" if body.outcome.binary else say_number(body.mean)
+    return f"every patient gets the same answer, {known}"
+
+
+def say_effect(value: float | None, *, binary: bool) -> str:
+    """An odds ratio, or what a term adds; beyond a thousand times nothing is known but the direction."""
+    if value is None:
+        return ""
+    if not binary:
+        return say_number(value, "+")
+    if not 1e-3 <= value <= 1e3:
+        return "> 1000" if value > 1 else "< 0.001"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def say_interval(row: Row, *, binary: bool) -> str:
+    """The 95 % confidence interval of a term."""
+    if row.low is None or row.high is None:
+        return ""
+    return f"{say_effect(row.low, binary=binary)} to {say_effect(row.high, binary=binary)}"
+
+
 def explain(
-    body: RuleBody, row: NDArray[np.float64], ones: float, undecided: Mapping[int, float] | None = None
+    body: RuleBody,
+    row: NDArray[np.float64],
+    ones: float,
+    patient: Mapping[str, Any],
+    undecided: Mapping[int, float] | None = None,
+    variance: float = 0.0,
 ) -> Explanation:
     """The explanation of a patient of whom `row` has the columns of the terms taken. Those that are `undecided`, for
-    something was not entered, count by what stands for them and are no reasons."""
+    something was not entered, count by what stands for them and are no reasons. `variance`: of the predictor, beyond
+    what the coefficients bring."""
     undecided = undecided or {}
-    moved = {
-        term.column: body.coefficients[term.column] * value
-        for term, value in zip(body.taken, row.tolist(), strict=True)
-        if term.column not in undecided
-    }
-    support = {term.column: term.support for term in body.taken if term.column < len(body.terms.rules)}
-    reasons = tuple(
-        Reason(
-            tuple(body.attributes_of(column)),
-            body.name(column),
-            moved=moved[column] * body.outcome.unit,
-            support=support.get(column),
-        )
-        for column in sorted(moved, key=lambda column: (-abs(moved[column]), column))
-        if moved[column]
-    )
-    start = ones * body.intercept + sum(body.coefficients[column] * v for column, v in undecided.items())
-    ends = np.array([start, start + sum(moved.values())])
-    prediction: Value
+    columns = [term.column for term in body.taken]
+    told = np.array([undecided.get(c, value) for c, value in zip(columns, row.tolist(), strict=True)])
+    moved = dict(zip(columns, (np.array(body.coefficients)[columns] * told).tolist(), strict=True))
+    reasons = _list_reasons(body, {c: value for c, value in moved.items() if c not in undecided}, patient)
+    start = ones * body.intercept
+    end = start + sum(moved.values()) + _lead_to_mean(body, undecided, ones)
+    error = body.find_error(np.concatenate([[ones], told]))
+    chosen = body.validation or PenaltyChoice(0, None, 0.0, 0.0, None)
+    beyond = WITHIN_95 * math.sqrt(chosen.inflation * (error or 0.0) ** 2 + chosen.misfit + variance)
+    reach = [] if error is None else [end - beyond, end + beyond]
+    nothing = bool(columns) and len(undecided) == len(columns) and body.mean is not None
+    start = end if nothing else start
+    notes = (*_say_undecided(body, undecided, patient), *_say_doubt(body))
     if body.outcome.binary:
-        base, positive = probability(ends).tolist()
+        base, positive, *ends = probability(np.array([start, end, *reach])).tolist()
+        if (nothing or not columns) and ends and body.mean is not None and body.patients:
+            counted = share_interval(body.mean * body.patients, body.patients, including=positive)
+            ends = list(counted)
         chances = [1 - positive, positive]
         place = choose_one(chances, body.classes, body.decided)
-        prediction, chance = body.classes[place], chances[place]
-        begin = (
-            f"{body.target} = {label(prediction)} ({label(body.classes[1])}: {positive:.0%}; "
-            f"with no rule fulfilled {base:.0%})."
+        interval = (ends[0], ends[1]) if ends else None
+        within = "" if interval is None else f"; {say_risk_interval(interval)}"
+        about = "about " if body.curves else ""
+        overall = "" if body.mean is None else f"; base rate {about}{say_share(body.mean)}"
+        answer = f"{body.target} = {label(body.classes[place])}"
+        whose = "" if place else f"{label(body.classes[1])}: "
+        begin = f"{answer} ({whose}{say_risk(positive)}{within}{overall})."
+        return Explanation(
+            body.target,
+            body.classes[place],
+            chances[place],
+            reasons,
+            (
+                begin,
+                *_say_reasons(body, reasons, say_risk(base), nothing=nothing, unsure=bool(undecided)),
+                *notes,
+            ),
+            base,
+            notes=notes,
+            interval=interval if place or interval is None else (1 - interval[1], 1 - interval[0]),
         )
-    else:
-        base, number = body.outcome.unscale(ends).tolist()
-        prediction, chance = number, None
-        begin = f"{body.target} = {say_number(number)}; everybody starts at {say_number(base)}."
-    notes = _say_undecided(body, undecided)
-    sentences = (begin, *_say_reasons(reasons, binary=body.outcome.binary), *notes)
-    return Explanation(body.target, prediction, chance, reasons, sentences, base, notes=notes)
-
-
-def _say_undecided(body: RuleBody, undecided: Mapping[int, float]) -> tuple[str, ...]:
-    """What was not entered, and how the model goes on without it."""
-    if not undecided:
-        return ()
-    many = len(undecided)
-    return (
-        f"{many} term{' is' if many == 1 else 's are'} not decided by what was entered, and not counted for or "
-        "against: a rule stands for the share of patients for whom it holds.",
+    base, number, *ends = body.outcome.unscale(np.array([start, end, *reach])).tolist()
+    within = f" (95% interval of the mean {say_number(ends[0])} to {say_number(ends[1])})" if ends else ""
+    overall = "" if body.mean is None else f"; mean {say_number(body.mean)}"
+    begin = f"{body.target} = {say_number(number)}{within}{overall}."
+    return Explanation(
+        body.target,
+        number,
+        None,
+        reasons,
+        (
+            begin,
+            *_say_reasons(body, reasons, say_number(base), nothing=nothing, unsure=bool(undecided)),
+            *notes,
+        ),
+        base,
+        notes=notes,
+        interval=(ends[0], ends[1]) if ends else None,
     )
 
 
-def _say_reasons(reasons: Sequence[Reason], *, binary: bool) -> list[str]:
-    """The weightiest reasons a line each, the others in one."""
+def _lead_to_mean(body: RuleBody, undecided: Mapping[int, float], ones: float) -> float:
+    """What to add to the predictor where terms are undecided, so that a patient of whom nothing is known has the mean
+    outcome. The mean risk is not the risk of a mean patient. Of the difference the undecided terms have their share by
+    importance."""
+    if body.mean is None or not undecided:
+        return 0.0
+    mean = body.mean
+    if body.outcome.binary:
+        mean = min(max(mean, 1e-9), 1 - 1e-9)
+        goal = math.log(mean / (1 - mean))
+    else:
+        goal = float(body.outcome.scale(np.array(mean)))
+    rules = len(body.terms.rules)
+    centre, weights = ones * body.intercept, {}
+    for term in body.taken:
+        coefficient = body.coefficients[term.column]
+        centre += coefficient * ((term.support or 0.0) if term.column < rules else 0.0)
+        weights[term.column] = abs(coefficient) * term.deviation
+    total = sum(weights.values())
+    share = sum(weights[column] for column in undecided) / total if total else 0.0
+    return share * (goal - centre)
+
+
+def _list_reasons(
+    body: RuleBody, moved: Mapping[int, float], patient: Mapping[str, Any]
+) -> tuple[Reason, ...]:
+    """The terms that move this patient's prediction, the weightiest first."""
+    support = {term.column: term.support for term in body.taken}
+    rules, totals = len(body.terms.rules), dict[str, float]()
+    reasons = []
+    for column, value in moved.items():
+        names = tuple(body.attributes_of(column))
+        if column < rules and value:
+            own = support[column]
+            reasons.append(Reason(names, body.name(column), moved=value * body.outcome.unit, support=own))
+        elif column >= rules:  # the shape and the linear term of an attribute are one reason
+            totals[names[0]] = totals.get(names[0], 0.0) + value
+    for name, value in totals.items():
+        entered = patient.get(name)
+        if isinstance(entered, float):  # seven digits, as single precision has
+            entered = float(f"{entered:.7g}")
+        known = "is missing" if entered is None else f"= {label(entered)}"
+        if value:
+            reasons.append(Reason((name,), f"{name} {known}", moved=value * body.outcome.unit))
+    return tuple(sorted(reasons, key=lambda reason: -abs(reason.moved or 0.0)))
+
+
+def _say_undecided(
+    body: RuleBody, undecided: Mapping[int, float], patient: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """What was not entered, and how the model goes on without it."""
+    asked = dict.fromkeys(name for column in undecided for name in body.attributes_of(column))
+    names = [name for name in asked if name not in patient]
+    if not names:
+        return ()
+    if body.curves:
+        return (f"Not entered, and counted as the mean: {', '.join(names)}.",)
+    return (
+        f"Not entered: {', '.join(names)}. A rule that needs {'it' if len(names) == 1 else 'one of them'} counts by "
+        "the share of patients for whom it holds, a number as its median.",
+    )
+
+
+def _say_doubt(body: RuleBody) -> tuple[str, ...]:
+    """What a prediction does not say by itself."""
+    if body.validation is not None and body.validation.penalty is None:
+        return (
+            f"No term predicts {body.target} better than the base rate: every patient gets this answer. "
+            "Single patients may be at a higher or lower risk.",
+        )
+    if body.curves:
+        return (
+            "The model was learned with noise, which protects single patients; the interval includes it.",
+        )
+    return ()
+
+
+def _say_start(body: RuleBody) -> str:
+    """Whose prediction is the intercept."""
+    rules = any(term.column < len(body.terms.rules) for term in body.taken)
+    lines = any(term.column >= len(body.terms.rules) for term in body.taken)
+    either = (["no rule holds"] if rules else []) + (["numbers are at their medians"] if lines else [])
+    return f", where {' and '.join(either)}"
+
+
+def _say_reasons(
+    body: RuleBody, reasons: Sequence[Reason], start: str, *, nothing: bool, unsure: bool
+) -> list[str]:
+    """Where the prediction starts, the weightiest reasons a line each, and the others in one. `nothing` was entered, or
+    not all (`unsure`)."""
+    if not body.taken:
+        return [] if _say_doubt(body) else ["The model has no terms: every patient gets this answer."]
+    if nothing:
+        return [f"This is the {'share' if body.outcome.binary else 'mean'} among all patients of the model."]
+    if not reasons and unsure:
+        return ["No rule of the model is known to hold for this patient."]
     if not reasons:
-        return ["No rule of the model holds for this patient."]
-    adds, add = ("multiplies the odds by", "multiply the odds by") if binary else ("adds", "add")
-    lines = []
+        return [f"No rule of the model holds for this patient: it stays at {start}, where everybody starts."]
+    binary = body.outcome.binary
+    # The rows of a private model are scaled, each by itself: there is no one number to start at.
+    lines = (
+        ["Against the mean of all patients:"] if body.curves else [f"It starts at {start}{_say_start(body)}."]
+    )
+    line = "" if body.curves else ", against the median"
     for number, reason in enumerate(reasons[:MOST_SHOWN], start=1):
-        about = "" if reason.support is None else f" (holds for {reason.support:.0%} of patients)"
-        lines.append(f"{number}. {reason.condition}: {adds} {_say_moved([reason], binary)}{about}.")
+        about = line if reason.support is None else f" ({reason.support:.0%} of patients)"
+        lines.append(f"{number}. {reason.condition}: {_say_moved([reason], binary)}{about}.")
     rest = reasons[MOST_SHOWN:]
-    return [*lines, f"{len(rest)} more together {add} {_say_moved(rest, binary)}."] if rest else lines
+    return [*lines, f"{len(rest)} more together: {_say_moved(rest, binary)}."] if rest else lines
 
 
 def _say_moved(reasons: Sequence[Reason], binary: bool) -> str:
     """By how much reasons together change the odds, or the number."""
     moved = sum(reason.moved for reason in reasons if reason.moved is not None)
-    return f"{math.exp(min(moved, LARGEST)):.2f}" if binary else say_number(moved, "+")
+    if not binary:
+        return f"adds {say_number(moved, '+')}"
+    return f"odds ratio {say_effect(read_odds(moved), binary=True)}"
 
 
 def draw_importances(importances: Mapping[str, float], target: str) -> str:

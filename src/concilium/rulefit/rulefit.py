@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
@@ -34,23 +34,23 @@ from concilium.models.method import (
     read_value,
 )
 from concilium.models.prediction import AnyPatients, NewPatients
-from concilium.models.risk_counts import probability
-from concilium.models.threshold import CallingRule, DecisionRule
+from concilium.models.threshold import CallingRule, DecisionRule, probability
 from concilium.parameters import MOST_COUNTED, Parameter, choice, number, unwrap, whole
 from concilium.policy.policy import LEAST_SUPPORT
 from concilium.privacy.accounting import Plan
-from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.protocol.attributes import MOST_EDGES
 from concilium.protocol.counts import AskCounts
-from concilium.protocol.edges import MOST_EDGES
-from concilium.protocol.questions import Statistic
+from concilium.protocol.grid import on_grid
+from concilium.protocol.held_out import Folds
+from concilium.protocol.questions import Conversation, Learned, Partners, Statistic
 from concilium.records.columns import label
 from concilium.rulefit.body import RuleBody
+from concilium.rulefit.cross_validation import PenaltyTried
 from concilium.rulefit.cutoffs import WIDE_EDGES
-from concilium.rulefit.design import Design, build, find_codes
-from concilium.rulefit.fit_questions import HELD_OUT
+from concilium.rulefit.design import build, find_codes
+from concilium.rulefit.fit_questions import DEALT, HELD_OUT
 from concilium.rulefit.fitting import AskRates, AskReals
 from concilium.rulefit.generation import MOST_LEAVES, MOST_TREES, AskRules
-from concilium.rulefit.newton import PenaltyTried
 from concilium.rulefit.plain_fit import PlainFit
 from concilium.rulefit.private_fit import PrivateFit
 from concilium.rulefit.reading import (
@@ -62,7 +62,8 @@ from concilium.rulefit.reading import (
     make_table,
     rank_attributes,
 )
-from concilium.rulefit.terms import keep, read_codes
+from concilium.rulefit.shapes import AttributeShape, draw_shapes, list_shapes
+from concilium.rulefit.terms import Steps, keep, read_codes
 
 read_leaves = number(lambda leaves: 2 <= leaves <= MOST_LEAVES)
 
@@ -77,6 +78,11 @@ def _read_penalty(value: Any) -> float | list[float] | str:
     if not value:
         raise ValueError
     return sorted({read(unwrap(one)) for one in value}, reverse=True)
+
+
+def _read_most_terms(value: Any) -> int | None:
+    """A number of terms; None for all."""
+    return None if value == "all" else whole(1, MOST_COUNTED)(value)
 
 
 def _read_cutoffs(value: Any) -> int | None:
@@ -142,9 +148,10 @@ class RuleFit(PrivateMethod[RuleBody]):
         Parameter(
             'a number above 0, a list of them, or "auto"',
             _read_penalty,
-            'of the coefficients, against the mean loss; "auto" or a list: chosen by held-out deviance',
+            'selects terms, against the mean loss; "auto" or a list: chosen by repeated cross-validation, and selected '
+            "terms are fitted again without it; a number: as in the paper, coefficients are shrunk",
         ),
-    ] = 0.01
+    ] = "auto"
     bins: Bins = field(default_factory=dict)
     cutoffs: Annotated[
         int | Literal["all"] | None,
@@ -159,11 +166,11 @@ class RuleFit(PrivateMethod[RuleBody]):
         Parameter(
             AN_EPSILON,
             read_epsilon,
-            "private: what the model may cost per patient; masked, or with noise = 'laplace': what choosing cutoffs "
-            "may, None: exact histograms under masks",
+            "private: what the model may cost per patient (None: 1); masked, or with noise = 'laplace': what choosing "
+            "cutoffs may, None: exact histograms",
             "privacy",
         ),
-    ] = 1.0
+    ] = None
     solver: Annotated[
         Literal["newton", "fedda"],
         Parameter(
@@ -186,6 +193,30 @@ class RuleFit(PrivateMethod[RuleBody]):
             "hospital's policy says how many",
         ),
     ] = 10
+    max_values: Annotated[
+        int,
+        Parameter(
+            f"a whole number from 1 to {MOST_COUNTED}",
+            whole(1, MOST_COUNTED),
+            "no rule names more values of a category than this",
+        ),
+    ] = 4
+    max_conditions: Annotated[
+        int,
+        Parameter(
+            f"a whole number from 1 to {MOST_COUNTED}",
+            whole(1, MOST_COUNTED),
+            "no rule has more conditions than this",
+        ),
+    ] = 3
+    max_terms: Annotated[
+        int | Literal["all"] | None,
+        Parameter(
+            f'a whole number from 1 to {MOST_COUNTED}, or "all"',
+            _read_most_terms,
+            'the model has no more terms than this; None or "all": as many as the penalty selects',
+        ),
+    ] = 35
     seed: Annotated[
         int,
         Parameter(
@@ -213,11 +244,13 @@ class RuleFit(PrivateMethod[RuleBody]):
             "the paper's: at pure epsilon, under masks in shares, and under exact all of it at every site",
         ),
     ] = "gaussian"
-    decision: DecisionRule = "majority"
+    threshold: DecisionRule = "majority"
     # What was learned of each penalty on the way to one; empty where one was given.
     path_: Sequence[PenaltyTried] = field(init=False, default=())
 
     def check(self) -> None:
+        if self.way_out.bounded and self.epsilon is None:
+            self.epsilon = "1"
         self._way.check()
 
     def find_decision_fault(self, rule: CallingRule) -> str | None:
@@ -239,14 +272,22 @@ class RuleFit(PrivateMethod[RuleBody]):
 
     @property
     def percent_held_out(self) -> int | None:
-        chooses = self.rule.tallied or not isinstance(self.penalty, float)
-        return HELD_OUT.percent if chooses and not self.way_out.bounded else None
+        return HELD_OUT.percent if self.rule.tallied and not self.way_out.bounded else None
+
+    @property
+    def folds(self) -> Folds | None:
+        return None if isinstance(self.penalty, float) or self.way_out.bounded else DEALT
+
+    @property
+    def most_terms(self) -> int | None:
+        """How many terms the model may have; None: any number."""
+        return self.max_terms if isinstance(self.max_terms, int) else None
 
     def may_cut(self, name: str, edges: Sequence[float]) -> bool:
         """At the edges of its bins, at those of a second look where they miss everybody, at the end of a range, and
-        between two of the whole numbers that hospitals list as values."""
-        if name not in self.bins and not self.way_out.bounded:
-            return all((2 * edge).is_integer() for edge in edges) or set(edges) <= set(WIDE_EDGES)
+        on the public grid and at whole numbers that hospitals list as values, where it states none."""
+        if name not in self.bins:
+            return all(edge.is_integer() or on_grid(edge) for edge in edges)
         return _list_cuts(tuple(self.bins.get(name, ()))).issuperset(edges)
 
     def find_objection(self, question: Statistic) -> str | None:
@@ -300,6 +341,8 @@ class RuleFit(PrivateMethod[RuleBody]):
 
     @property
     def attributes_(self) -> list[str]:
+        if self.body.terms.norm is not None:  # the length of a row follows from all of its columns
+            return sorted(attribute.name for attribute in self.body.terms.attributes)
         return sorted({name for term in self.body.taken for name in self.body.attributes_of(term.column)})
 
     def design(self, patients: AnyPatients) -> NDArray[np.float64]:
@@ -309,9 +352,9 @@ class RuleFit(PrivateMethod[RuleBody]):
 
     def decide(self, patients: AnyPatients) -> NDArray[np.float64]:
         """The linear predictor: log odds of the positive class, or the number in half ranges from the middle."""
-        design = self._design_taken(patients)
+        table, ones = self._find_columns(patients)
         coefficients = self.coef_[[term.column for term in self.body.taken]]
-        return design.matrix() @ coefficients + design.ones * self.body.intercept
+        return table @ coefficients + ones * self.body.intercept
 
     def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         if not self.body.outcome.binary:
@@ -327,12 +370,37 @@ class RuleFit(PrivateMethod[RuleBody]):
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         row = {name: patient.get(name) for name in self.attributes_} or {self.body.target: None}
-        design = self._design_taken([row])
-        ones = float(design.ones[0])
+        table, shrink = self._find_columns([row])
+        ones = float(shrink[0])
         undecided = self._find_undecided(patient, self.read([row]))
-        return explain(
-            self.body, design.matrix()[0], ones, {c: share * ones for c, share in undecided.items()}
-        )
+        stands_for = {column: share * ones for column, share in undecided.items()}
+        variance = ones**2 * self._vary_heights(patient, self.read([row]))
+        said = explain(self._in_words, table[0], ones, patient, stands_for, variance)
+        if not self.classes_:
+            return said
+        place = list(map(label, self._in_words.classes)).index(label(said.prediction))
+        return replace(said, prediction=self.classes_[place])
+
+    @property
+    def _in_words(self) -> RuleBody:
+        """The body to be read, with what the dictionary says of its values."""
+        return self.body.in_words(self.card.dictionary) if self.card.dictionary else self.body
+
+    def _vary_heights(self, patient: Mapping[str, Any], source: NewPatients) -> float:
+        """What the noise in the shapes of a private model adds to the variance of a patient's log odds."""
+        variance, terms = 0.0, self.body.terms
+        weights = {
+            term.attribute: self.coef_[column]
+            for column, term in enumerate(terms.in_order)
+            if isinstance(term, Steps)
+        }
+        for curve in self.body.curves:
+            attribute = terms.attributes[curve.attribute]
+            if attribute.name not in patient:
+                continue
+            code = int(find_codes(attribute, source)[0])
+            variance += (weights.get(curve.attribute, 0.0) * curve.heights[code]) ** 2
+        return float(variance)
 
     def _find_undecided(self, patient: Mapping[str, Any], source: NewPatients) -> dict[int, float]:
         """The columns of terms that what was entered does not decide, with what stands for each: of a rule the share of
@@ -352,32 +420,46 @@ class RuleFit(PrivateMethod[RuleBody]):
                 undecided[taken.column] = taken.support or 0.0
         return undecided
 
-    def _design_taken(self, patients: AnyPatients) -> Design:
-        """The design of the terms that are in the model."""
-        source = self.read(patients)
-        return build(keep(self.body.terms, [term.column for term in self.body.taken]), len(source), source)
+    def _find_columns(self, patients: AnyPatients) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The columns of the terms that are in the model, and that of the intercept."""
+        source, terms = self.read(patients), self.body.terms
+        columns = [term.column for term in self.body.taken]
+        if terms.norm is None:
+            design = build(keep(terms, columns), len(source), source)
+            return design.matrix(), design.ones
+        design = build(terms, len(source), source)
+        return design.columns(columns), design.ones
 
     def table(self) -> list[Row]:
         """Every term in the model, the most important first: rule, odds ratio (or what it adds to a number),
         importance 0-100, support, rates."""
         return make_table(self.body)
 
+    def shapes(self) -> list[AttributeShape]:
+        """Every shape of a private model, the most important first: odds ratio against the mean, with a 95 % interval
+        of noise and chance, for each bin or value; none where a model has rules and linear terms alone."""
+        return list_shapes(self.body)
+
     def importances(self) -> dict[str, float]:
         """Importances of the attributes, the largest 100."""
         return rank_attributes(self.body)
 
-    def text(self) -> str:
+    def _text(self) -> str:
         """The model as a table of all its terms, the most important first."""
-        return draw_table(self.body)
+        return draw_table(self._in_words)
 
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """Charts for a page: what the attributes weigh, and the rates inside and outside of each rule."""
-        rows = self.table()
+        body = self._in_words
+        rows = make_table(body)
+        if body.curves:
+            outcome = f"{self.target} = {label(body.classes[1])}"
+            return draw_shapes(list_shapes(body), outcome, whole=whole)
         charts = (
             {"importance of attributes": draw_importances(self.importances(), self.target)} if rows else {}
         )
         if any(row.rate_in is not None for row in rows):
-            outcome = f"{self.target} = {label(self.classes_[1])}" if self.classes_ else f"Mean {self.target}"
+            outcome = f"{self.target} = {label(body.classes[1])}" if body.classes else f"Mean {self.target}"
             charts["patients inside and outside of each rule"] = draw_rates(
                 rows, outcome, shares=self.body.outcome.binary
             )

@@ -8,7 +8,7 @@ missing; a number has one code for each interval between its shared cutoffs, a c
 one for all others. A condition is the set of codes that fulfil it, written as rising runs (attribute, low, high, low,
 high, ...); a rule is a conjunction of conditions on different attributes, in the order of attributes, and none of them
 is fulfilled by everybody. Two such rules hold for the same patients, whoever they may be, if and only if they are
-equal.
+equal. `unite_rules` goes further: over the codes that patients have, equal and complementary rules are one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.protocol.attributes import MISSING, Attribute, check_attributes, find_runs
+from concilium.protocol.attributes import MISSING, Attribute, check_attributes, find_runs, say_edge
 from concilium.protocol.messages import decode, encode
 from concilium.records.columns import Value, label
 
@@ -67,6 +67,86 @@ def write_rule(allowed: Mapping[int, set[int]], sizes: Sequence[int]) -> Rule:
         for attribute, codes in sorted(allowed.items())
         if len(codes) < sizes[attribute]
     )
+
+
+def unite_rules(
+    rules: Iterable[Rule],
+    attributes: Sequence[Attribute],
+    counts: Sequence[NDArray[np.int64]],
+    *,
+    most_conditions: int,
+    most_values: int,
+) -> list[Rule]:
+    """The different rules over codes that occur, in canonical order; `counts` has the patients with each code.
+
+    Codes that nobody has decide nothing, so that `smoke = n` and `smoke is not y` are one rule where no value is
+    missing. Of a condition and its complement the one of fewer patients stays. Rules of more conditions or named values
+    than a reader follows are left out.
+    """
+    told = [_Told(attribute, count) for attribute, count in zip(attributes, counts, strict=True)]
+    united: set[Rule] = set()
+    for rule in rules:
+        settled = [told[condition[0]].settle(condition) for condition in rule]
+        kept = tuple(filter(None, settled))
+        if not kept or len(kept) > most_conditions or None in settled:
+            continue
+        if len(kept) == 1:
+            kept = (told[kept[0][0]].take_fewer(kept[0]),)
+        if all(told[condition[0]].count_named(condition) <= most_values for condition in kept):
+            united.add(kept)
+    return sorted(united)
+
+
+class _Told:
+    """An attribute with how many patients have each code: over those that occur, conditions are written in one way."""
+
+    def __init__(self, attribute: Attribute, counts: NDArray[np.int64]) -> None:
+        self._attribute, self._counts = attribute, counts
+        self._codes = frozenset(np.flatnonzero(counts > 0).tolist())
+        self._settled: dict[Condition, Condition | None] = {}
+        self._fewer: dict[Condition, Condition] = {}
+
+    def settle(self, condition: Condition) -> Condition | None:
+        """The condition as it is written over codes that occur: empty where everybody fulfils it, None where nobody
+        does."""
+        if condition not in self._settled:
+            codes = self._codes & read_codes(condition)
+            written = () if codes == self._codes else self._write(condition[0], codes)
+            self._settled[condition] = written if codes else None
+        return self._settled[condition]
+
+    def take_fewer(self, condition: Condition) -> Condition:
+        """The condition, or its complement where fewer patients fulfil that; rather the one without missing values."""
+        if condition not in self._fewer:
+            codes = self._codes & read_codes(condition)
+            sides = [codes, self._codes - codes]
+            fewer = min(
+                sides, key=lambda side: (MISSING in side, self._counts[sorted(side)].sum(), sorted(side))
+            )
+            self._fewer[condition] = self._write(condition[0], fewer)
+        return self._fewer[condition]
+
+    def count_named(self, condition: Condition) -> int:
+        """How many values of a category a reader is told."""
+        if self._attribute.numeric:
+            return 0
+        codes, values = read_codes(condition), range(1, self._attribute.size - 1)
+        excludes = self._attribute.size - 1 in codes
+        return sum((code in codes) != excludes for code in values)
+
+    def _write(self, index: int, codes: frozenset[int]) -> Condition:
+        """The condition that patients with these codes fulfil. Codes that nobody has go with their neighbours; among
+        values, where all go that are not named, and the fewer are named."""
+        strange = set(range(1, self._attribute.size)) - self._codes
+        known, others = codes - {MISSING}, self._codes - codes - {MISSING}
+        if not known or not others:  # whether a value is known, and nothing else
+            added = strange if known else set()
+        elif self._attribute.numeric:
+            held = sorted(self._codes - {MISSING})
+            added = {code for code in strange if min(held, key=lambda one: (abs(one - code), one)) in codes}
+        else:
+            added = strange if len(others) < len(known) else set()
+        return _write_condition(index, codes | added)
 
 
 def check_rules(rules: Sequence[Rule], attributes: Sequence[Attribute]) -> None:
@@ -136,21 +216,26 @@ def _say_condition(condition: Condition, attribute: Attribute) -> str:
 
 
 def _say_intervals(codes: set[int], attribute: Attribute) -> str:
-    edges, last = attribute.edges, attribute.size - 1
+    last = attribute.size - 1
     parts = []
     for low, high in find_runs(codes):
         if low == 1:
-            parts.append(f"{attribute.name} < {_say_edge(edges, high - 1)}")
+            parts.append(f"{attribute.name} < {_say_edge(attribute, high - 1)}")
         elif high == last:
-            parts.append(f"{attribute.name} >= {_say_edge(edges, low - 2)}")
+            parts.append(f"{attribute.name} >= {_say_edge(attribute, low - 2)}")
         else:
-            parts.append(f"{_say_edge(edges, low - 2)} <= {attribute.name} < {_say_edge(edges, high - 1)}")
+            parts.append(
+                f"{_say_edge(attribute, low - 2)} <= {attribute.name} < {_say_edge(attribute, high - 1)}"
+            )
     return parts[0] if len(parts) == 1 else f"({' or '.join(parts)})"
 
 
-def _say_edge(edges: Sequence[float], index: int) -> str:
-    """An edge with six digits, or as many more as tell it from its neighbours: 100000.5 is not 100000."""
+def _say_edge(attribute: Attribute, index: int) -> str:
+    """A date, or an edge with six digits, or as many more as tell it from its neighbours: 100000.5 is not 100000."""
+    edges = attribute.edges
     edge = edges[index]
+    if attribute.date:
+        return say_edge(edge, date=True)
     beside = edges[max(0, index - 1) : index + 2]
     room = 1e-3 * min((abs(edge - other) for other in beside if other != edge), default=1e-9 * abs(edge))
     texts = (f"{edge:.{digits}g}" for digits in range(6, 18))
@@ -158,16 +243,13 @@ def _say_edge(edges: Sequence[float], index: int) -> str:
 
 
 def _say_values(codes: set[int], name: str, values: Sequence[Value]) -> str:
-    """`not` takes in whatever is not named, missing as well, unless it says that the value is known."""
-    other = len(values) + 1
-    if other in codes:
-        left = [label(value) for code, value in enumerate(values, start=1) if code not in codes]
-        but = "" if MISSING in codes else "known and "
-        if len(left) == 1:
-            return f"{name} is {but}not {left[0]}"
-        return f"{name} {'is ' if but else ''}{but}not in {{{', '.join(left)}}}"
-    labels = [label(values[code - 1]) for code in sorted(codes - {MISSING})]
-    text = f"{name} = {labels[0]}" if len(labels) == 1 else f"{name} in {{{', '.join(labels)}}}"
+    """`not` takes in whatever is known and not named; where missing values fulfil it too, it says so."""
+    named = [code for code in range(1, len(values) + 1) if (code in codes) != (len(values) + 1 in codes)]
+    labels = [label(values[code - 1]) for code in named]
+    if len(values) + 1 in codes:
+        text = f"{name} is not {labels[0]}" if len(labels) == 1 else f"{name} not in {{{', '.join(labels)}}}"
+    else:
+        text = f"{name} = {labels[0]}" if len(labels) == 1 else f"{name} in {{{', '.join(labels)}}}"
     return f"({text} or missing)" if MISSING in codes else text
 
 

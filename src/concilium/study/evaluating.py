@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -15,25 +15,30 @@ from concilium.errors import StudyError
 from concilium.evaluation.comparison import compare, learn_alone_and_pooled, learn_in_every_way, tally
 from concilium.evaluation.folds import learn_folds
 from concilium.evaluation.leave_out import Fold, FoldResult, complete, deal_folds, hold_out
+from concilium.evaluation.left_out_hospitals import measure_left_out
+from concilium.models.measuring import RiskTable, learn_and_measure
 from concilium.protocol.card import Card
 from concilium.protocol.house import House
 from concilium.protocol.site import Site
-from concilium.records.table import Records, Value
+from concilium.records.columns import Value
+from concilium.records.patients import Patients
+from concilium.records.table import Records
+from concilium.study.results import WorkInProgress
 from concilium.study.sources import open_house, open_sites
-from concilium.study.work_in_progress import WorkInProgress
 
 if TYPE_CHECKING:
     from concilium.models.method import Method
     from concilium.study.study import Study
 
+P = TypeVar("P", Records, Patients)
 Tables = Mapping[str, Records]
 OpenFold = Callable[[Fold | None], House]
 Measure = Callable[..., FoldResult]
 
 
-def hold_back(study: Study, tables: Tables) -> tuple[Tables, Tables]:
+def hold_back(study: Study, tables: Mapping[str, P]) -> tuple[Mapping[str, P], Mapping[str, P]]:
     """Every site's patients to learn from, and those held back for evaluation: nobody without `holdout`."""
-    if study.evaluate is None or study.evaluate.holdout is None:
+    if study.evaluate is None or study.evaluate.holdout is None or study.measures_at_gate:
         return tables, {}
     share = study.evaluate.holdout
     masks = {site: hold_out(len(table), share, site) for site, table in tables.items()}
@@ -41,6 +46,28 @@ def hold_back(study: Study, tables: Tables) -> tuple[Tables, Tables]:
         {site: table.take(~masks[site]) for site, table in tables.items()},
         {site: table.take(masks[site]) for site, table in tables.items()},
     )
+
+
+def learn_through_gate(
+    study: Study, house: House, method: Method[Any], work: WorkInProgress
+) -> tuple[Method[Any], RiskTable | None]:
+    """The model of all hospitals, and what they measured of it through their gates, if they do."""
+    evaluation = study.find_evaluation()
+    if evaluation is None:
+        return method.fit(house), None
+    if evaluation.holdout is not None:
+        return method, learn_and_measure(method, house, evaluation)
+    assert study.evaluate is not None
+    model = method.fit(house)
+    everyone = [site.name for site in model.card.sites]
+
+    def open_part(name: str, fold: Fold | None) -> House:
+        return house.limit(everyone if fold is None else fold.learn, work.journal(name))
+
+    how: dict[str, Any] = {"positive": study.positive, "subgroups": evaluation.subgroups}
+    if evaluation.rho is not None:
+        how |= {"epsilon": str(study.evaluate.epsilon), "delta": study.privacy.delta}
+    return model, measure_left_out(model, study.open_method, open_part, **how)
 
 
 def leave_out(
@@ -67,11 +94,11 @@ def leave_out(
         return open_house(study, members, journal, lambda text: on_round(f"{place}, {text}"))
 
     if study.way_out.by_site:
-        return learn_together(study, folds, open_fold, tables, measure, work)
-    return learn_one_by_one(study, folds, open_fold, tables, measure, work), None
+        return _learn_together(study, folds, open_fold, tables, measure, work)
+    return _learn_one_by_one(study, folds, open_fold, tables, measure, work), None
 
 
-def learn_together(
+def _learn_together(
     study: Study,
     folds: Sequence[Fold],
     open_fold: OpenFold,
@@ -86,7 +113,7 @@ def learn_together(
     start = time.perf_counter()
     fold_models = learn_folds(study.open_method, folds, open_fold)
     seconds = time.perf_counter() - start
-    took = describe_folds(fold_models.together, fold_models.card, seconds)
+    took = _describe_folds(fold_models.together, fold_models.card, seconds)
     results = []
     for fold, model in zip(folds, fold_models.models, strict=True):
         patients = widen({name: tables[name] for name in fold.left_out}, tables.values())
@@ -98,7 +125,7 @@ def learn_together(
     return results, took
 
 
-def learn_one_by_one(
+def _learn_one_by_one(
     study: Study,
     folds: Sequence[Fold],
     open_fold: OpenFold,
@@ -122,7 +149,7 @@ def learn_one_by_one(
     return results
 
 
-def describe_folds(together: int, card: Card | None, seconds: float) -> dict[str, Any]:
+def _describe_folds(together: int, card: Card | None, seconds: float) -> dict[str, Any]:
     """What the conversation took in which folds were learned together, for metrics.json."""
     return {
         "together": together,

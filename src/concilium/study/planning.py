@@ -3,24 +3,33 @@ its ledger has room, in all and in this month. Nothing is asked or spent."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from concilium.errors import BudgetError
+from concilium.errors import BudgetError, ConciliumError, StudyError
 from concilium.ledger.budgets import Balance
 from concilium.ledger.ledger import Ledger
+from concilium.models.method import PrivateMethod
+from concilium.models.private_start import NAMES_PATIENTS, find_unusable, states_attributes
 from concilium.policy.policy import Policy
-from concilium.privacy.accounting import Plan
+from concilium.privacy.accounting import Plan, PlannedQuestion, shown
 from concilium.privacy.identity import Identity, has_fingerprint
-from concilium.records.sources import TEXT_FILES
+from concilium.protocol.terms import MEASURED
+from concilium.records.delimited import look
+from concilium.records.sources import TEXT_FILES, is_text_file
 from concilium.registry import KINDS
-from concilium.study.sources import read_tables
+from concilium.study.sources import read_table, read_tables, require_patients
 
 if TYPE_CHECKING:
+    from concilium.models.method import Method
+    from concilium.protocol.proposal import Proposal
+    from concilium.study.sections import Hospital, SplitTable
     from concilium.study.study import Study
+
+MAY_IDENTIFY = "its name says that it identifies patients; it is left out where nearly each has another value"
 
 
 @dataclass(frozen=True)
@@ -67,23 +76,23 @@ class SiteBalance:
             "currency": self.currency,
             "delta": str(balance.delta),
             "spent": str(balance.spent),
-            "left": write_exactly(self.left),
-            "after": write_exactly(self.left, self.cost),
+            "left": _write_exactly(self.left),
+            "after": _write_exactly(self.left, self.cost),
             "budget_set_by": balance.source or None,
             "month": None
             if balance.per_month is None
             else {
                 "month": balance.month,
                 "spent": str(balance.month_spent),
-                "left": write_exactly(balance.month_left),
-                "after": write_exactly(balance.month_left, self.cost),
+                "left": _write_exactly(balance.month_left),
+                "after": _write_exactly(balance.month_left, self.cost),
             },
             "fits": self.fits,
             "forbidden": list(self.forbidden),
         }
 
 
-def write_exactly(amount: Fraction | None, less: Fraction = Fraction(0)) -> str | None:
+def _write_exactly(amount: Fraction | None, less: Fraction = Fraction(0)) -> str | None:
     return None if amount is None else str(amount - less)
 
 
@@ -91,13 +100,15 @@ def write_exactly(amount: Fraction | None, less: Fraction = Fraction(0)) -> str 
 class StudyPlan:
     """The questions of one fit (`questions`), how many models each site may be asked for, and what sites have left.
 
-    `unstated` names columns that a private study must state under [schema], or sites refuse it.
+    `unstated` names columns that a private study must state under [schema], or sites refuse it. `left_out` names
+    columns that the model would do without, each with the reason, as far as names of columns tell.
     """
 
     questions: Plan
     models: int
     sites: tuple[SiteBalance, ...]
     unstated: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
@@ -106,8 +117,11 @@ class StudyPlan:
 
     @property
     def total(self) -> Fraction:
-        """The rho that a patient is charged at most, over all models; exact and masked questions have no price."""
-        return self.questions.total * self.models
+        """The rho that a patient is charged at most, over all models, which are measured once.
+
+        Exact and masked questions have no price.
+        """
+        return _price(self.questions, self.models)
 
     @property
     def fits(self) -> bool:
@@ -126,15 +140,110 @@ class StudyPlan:
             "total": str(self.total),
             "sites": [site.to_dict() for site in self.sites],
             "unstated": list(self.unstated),
+            "left_out": dict(self.left_out),
         }
+
+
+def _price(questions: Plan, models: int) -> Fraction:
+    """What all models cost: what measures them is asked once (evaluation/left_out_hospitals.py)."""
+    measured = sum((q.cost for q in questions.questions if q.kind == MEASURED and q.cost), Fraction(0))
+    return (questions.total - measured) * models + measured
+
+
+def price_study(study: Study, questions: Plan) -> Fraction:
+    """What a study costs a patient at most, in rho."""
+    return _price(questions, count_models(study)) if questions.total else Fraction(0)
 
 
 def plan_study(study: Study) -> StudyPlan:
     """The plan of one fit, how often it is charged, and what each hospital has left."""
     method = study.open_method()
     method.check_before_proposing()
-    questions, models = method.plan(), count_models(study)
-    total = questions.total * models
+    if not (study.elsewhere or study.method_type.reads_courses):
+        require_patients(study)
+    questions, models = plan_questions(study, method), count_models(study)
+    sites = _find_balances(study, method, questions, models)
+    return StudyPlan(questions, models, sites, _find_unstated(study), _find_left_out(study, method))
+
+
+def plan_questions(study: Study, method: Method[Any]) -> Plan:
+    """What one fit asks, and what measures the model, where that goes through the gate."""
+    plan, evaluation = method.plan(), study.find_evaluation()
+    return plan if evaluation is None else replace(plan, questions=(*plan.questions, evaluation.planned))
+
+
+def refuse_unfit(study: Study) -> None:
+    """StudyError where `--plan` says that a hospital has no room, or will refuse: then nothing is asked. No table is
+    read, unless every fold has a price."""
+    studies, total, found = study.several or (study,), Fraction(0), []
+    for one in studies:
+        method = one.open_method()
+        questions = plan_questions(one, method)
+        models = count_models(one) if questions.total else 1
+        total += _price(questions, models)
+        found.append(_find_balances(one, method, questions, models))
+    methods = ", ".join(one.variant for one in studies)
+    costs = f"{methods} together cost" if study.several else f"{study.name} costs"
+    fewer = "name fewer methods, or" if study.several else "take"
+    _refuse_unfit(study, _add_together(found, total) if study.several else found[0], costs, total, fewer)
+
+
+def refuse_proposal(study: Study, method: Proposal[Any]) -> None:
+    """The same for one study of the file's hospitals."""
+    plan = method.plan()
+    _refuse_unfit(study, _find_balances(study, method, plan, 1), f"{method.called} costs", plan.total, "take")
+
+
+def plan_proposal(study: Study, method: Proposal[Any], after: Sequence[PlannedQuestion]) -> StudyPlan:
+    """What a proposal would ask of every hospital, and what may be asked of some `after` it, at no price."""
+    plan = method.plan()
+    sites = _find_balances(study, method, plan, 1)
+    return StudyPlan(replace(plan, questions=(*plan.questions, *after)), 1, sites)
+
+
+def _refuse_unfit(
+    study: Study, sites: Sequence[SiteBalance], costs: str, total: Fraction, fewer: str
+) -> None:
+    for site in sites:
+        if not site.has_room:
+            left = f"{site.currency} {shown(site.left)} is left" if site.left is not None else "it has none"
+            raise StudyError(
+                f"{study.path}: {costs} rho {shown(total)}, and {site.site} has no room for that ({left}): {fewer} a "
+                "smaller epsilon (nothing was asked)"
+            )
+        if site.forbidden:
+            raise StudyError(
+                f"{study.path}: {site.site} will refuse: {site.forbidden[0]} (nothing was asked)"
+            )
+
+
+def refuse_unpayable(study: Study, total: Fraction) -> None:
+    """StudyError where a hospital has no room for so much: then nothing is asked."""
+    for name, balance in _read_balances(study):
+        site = SiteBalance(name, balance, total, payable=balance.currency == "rho")
+        if not site.has_room:
+            raise StudyError(
+                f"{study.path}: this costs rho {shown(total)}, and {name} has no room for that (nothing was asked)"
+            )
+
+
+def _read_balances(study: Study) -> list[tuple[str, Balance]]:
+    """What every hospital has left."""
+    sites = [(one.name, one.policy, one.ledger) for one in study.hospitals]
+    if study.split is not None:
+        sites = [("each site", study.split.policy, None)]
+    found = []
+    for name, file, ledger in sites:
+        policy = Policy.read(study.locate(file)) if file else Policy()
+        found.append((name, read_balance(policy, Path(study.locate(ledger)) if ledger else None)))
+    return found
+
+
+def _find_balances(
+    study: Study, method: Proposal[Any], questions: Plan, models: int
+) -> tuple[SiteBalance, ...]:
+    """What every hospital has left, what the study costs there, and what its policy forbids."""
+    total = _price(questions, models)
     sites = [(hospital.name, hospital.policy, hospital.ledger) for hospital in study.hospitals]
     if study.split is not None:
         sites = [("each site", study.split.policy, None)]
@@ -142,18 +251,18 @@ def plan_study(study: Study) -> StudyPlan:
     for name, file, ledger in sites:
         policy = Policy.read(study.locate(file)) if file else Policy()
         balance = read_balance(policy, Path(study.locate(ledger)) if ledger else None)
-        forbidden = find_forbidden(study, questions, policy)
+        forbidden = _find_forbidden(study, method, questions, policy)
         pure = method.pure_price if balance.currency != questions.currency else None
         cost, payable = (
             (total, balance.currency == questions.currency) if pure is None else (pure * models, True)
         )
         balances.append(SiteBalance(name, balance, cost, forbidden, payable))
-    return StudyPlan(questions, models, tuple(balances), find_unstated(study))
+    return tuple(balances)
 
 
 def plan_several(studies: Sequence[Study]) -> StudyPlan:
     """The same for several methods: every question of each, and what all of them cost together."""
-    plans = {study.method: plan_study(study) for study in studies}
+    plans = {study.variant: plan_study(study) for study in studies}
     first = next(iter(plans.values()))
     questions = Plan(
         first.questions.currency,
@@ -164,20 +273,26 @@ def plan_several(studies: Sequence[Study]) -> StudyPlan:
         ),
     )
     total = sum((plan.total for plan in plans.values()), Fraction(0))
-    sites = tuple(
+    sites = _add_together([plan.sites for plan in plans.values()], total)
+    unstated = tuple(dict.fromkeys(name for plan in plans.values() for name in plan.unstated))
+    left_out = {name: why for plan in plans.values() for name, why in plan.left_out.items()}
+    return StudyPlan(questions, first.models, sites, unstated, left_out)
+
+
+def _add_together(by_method: Sequence[tuple[SiteBalance, ...]], total: Fraction) -> tuple[SiteBalance, ...]:
+    """The same for all methods together."""
+    return tuple(
         SiteBalance(
             alike[0].site,
             alike[0].balance,
             total,
             tuple(dict.fromkeys(sentence for site in alike for sentence in site.forbidden)),
         )
-        for alike in zip(*(plan.sites for plan in plans.values()), strict=True)
+        for alike in zip(*by_method, strict=True)
     )
-    unstated = tuple(dict.fromkeys(name for plan in plans.values() for name in plan.unstated))
-    return StudyPlan(questions, first.models, sites, unstated)
 
 
-def find_unstated(study: Study) -> tuple[str, ...]:
+def _find_unstated(study: Study) -> tuple[str, ...]:
     """The columns still to be stated, where a table is a text file: databases state theirs by their types."""
     sources = [study.split] if study.split is not None else study.hospitals
     return (
@@ -187,6 +302,49 @@ def find_unstated(study: Study) -> tuple[str, ...]:
     )
 
 
+def _find_left_out(study: Study, method: Method[Any]) -> dict[str, str]:
+    """The columns that would be left out, and why, by the names of columns and by policies. No patient is looked at."""
+    if study.method_type.reads_courses or study.elsewhere:
+        return {}
+    bounded = study.way_out.bounded
+    if bounded and isinstance(method, PrivateMethod) and states_attributes(method):
+        return {}  # what is stated is asked about, and a hospital without it refuses
+    columns = _list_columns(study)
+    apart = {study.target, *(hospital.patient for hospital in study.hospitals)}
+    if study.split is not None:
+        apart.add(study.split.by)
+    wanted = set().union(*columns.values()) if study.attributes is None else set(study.attributes)
+    if bounded:
+        return find_unusable(wanted - apart - {*study.values, *study.bins}, columns)
+    left_out = find_unusable(wanted - apart, columns)
+    return {name: MAY_IDENTIFY if why == NAMES_PATIENTS else why for name, why in left_out.items()}
+
+
+def _list_columns(study: Study) -> dict[str, set[str]]:
+    """The columns of every hospital's table after its map, but for those that its policy takes out by name.
+
+    A table that is not at hand is left to the run.
+    """
+    sources: dict[str, Hospital | SplitTable] = {hospital.name: hospital for hospital in study.hospitals}
+    if study.split is not None:
+        sources = {"each site": study.split}
+    columns = {}
+    for site, source in sources.items():
+        place = study.locate(source.records or "")
+        if "://" in place:
+            continue
+        policy = Policy.read(study.locate(source.policy)) if source.policy else Policy()
+        try:
+            if source.map is None and is_text_file(place):
+                names = look(Path(place)).names
+            else:
+                names = read_table(study, place, source, study.reading).names
+        except (ConciliumError, OSError):
+            continue
+        columns[site] = set(names) - {*policy.withhold, *policy.identifiers}
+    return columns
+
+
 def count_models(study: Study) -> int:
     """How many models one site may be asked for: the one of all sites, and one for each fold it takes part in."""
     evaluate = study.evaluate
@@ -194,26 +352,28 @@ def count_models(study: Study) -> int:
         return 1
     if evaluate.bands is not None:
         return evaluate.bands
-    return max(1, len(study.hospitals) if study.hospitals else len(read_tables(study)))
+    count = len(study.hospitals) if study.hospitals else len(read_tables(study))
+    study.check_left_out(count)
+    return max(1, count)
 
 
-def find_forbidden(study: Study, questions: Plan, policy: Policy) -> tuple[str, ...]:
+def _find_forbidden(study: Study, method: Proposal[Any], questions: Plan, policy: Policy) -> tuple[str, ...]:
     """What the study needs and a hospital's policy does not allow, in sentences."""
     kinds = dict.fromkeys(question.kind for question in questions.questions)
-    if not study.way_out.by_site:
+    if not method.way_out.by_site:
         kinds |= dict.fromkeys(kind for kind in KINDS if kind.startswith("mask."))
-    modes = [study.release]
-    if not study.way_out.bounded and any(question.cost is not None for question in questions.questions):
+    modes = [method.release]
+    if not method.way_out.bounded and any(question.cost is not None for question in questions.questions):
         modes.append("private")
     return (
         *(f"its policy releases nothing as {mode!r}" for mode in modes if mode not in policy.modes),
         *(f"its policy answers no {kind!r}" for kind in kinds if kind not in policy.kinds),
-        *find_withheld(study, policy),
-        *find_strange_house(study, policy),
+        *_find_withheld(study, policy),
+        *_find_strange_house(study, policy),
     )
 
 
-def find_withheld(study: Study, policy: Policy) -> tuple[str, ...]:
+def _find_withheld(study: Study, policy: Policy) -> tuple[str, ...]:
     """What the study cannot do without and a policy withholds: target, query, and what a private study asks about."""
     from concilium.records.query import Query
 
@@ -221,6 +381,8 @@ def find_withheld(study: Study, policy: Policy) -> tuple[str, ...]:
         *Query.parse(study.query).attributes,
         *([study.target] if not study.method_type.reads_courses else []),
     }
+    if (evaluation := study.find_evaluation()) is not None:
+        needed |= {one.name for one in evaluation.subgroups}
     if study.way_out.bounded:
         stated = {*study.values, *study.bins}
         needed |= stated if study.attributes is None else stated & set(study.attributes)
@@ -228,7 +390,7 @@ def find_withheld(study: Study, policy: Policy) -> tuple[str, ...]:
     return tuple(f"its policy {hidden[name]} {name!r}" for name in sorted(needed & set(hidden)))
 
 
-def find_strange_house(study: Study, policy: Policy) -> tuple[str, ...]:
+def _find_strange_house(study: Study, policy: Policy) -> tuple[str, ...]:
     """Whether a policy pins the houses that may ask, and this study's is none of them, or revokes it."""
     file = None if study.house.identity is None else Path(study.locate(study.house.identity))
     if file is not None and file.exists() and policy.revokes(Identity.at(file).public):
@@ -237,11 +399,16 @@ def find_strange_house(study: Study, policy: Policy) -> tuple[str, ...]:
         return ()
     if file is None:
         return ("its policy pins the houses that may ask, and [house] of the study names no identity",)
-    if file.exists():
-        public = Identity.at(file).public
-        if any(has_fingerprint(public, pin) for pin in policy.houses.values()):
-            return ()
-    return (f"its policy pins the houses that may ask, and that of {file.name} is not among them",)
+    if not file.exists():
+        return (
+            f"its [houses] cannot name a house that has no identity yet: make it by concilium identity {file.name}",
+        )
+    identity = Identity.at(file)
+    if any(has_fingerprint(identity.public, pin) for pin in policy.houses.values()):
+        return ()
+    return (
+        f"the house {identity.fingerprint} ({file.name}) is not known at this hospital: see its [houses]",
+    )
 
 
 def read_balance(policy: Policy, ledger: Path | None) -> Balance:

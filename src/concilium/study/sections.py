@@ -1,23 +1,30 @@
 """The sections of a study file as structs (docs/studies.md explains their keys), and how a section is read.
 
-The first key that is unknown, missing or of the wrong kind is one sentence.
+The first key that is unknown, missing or of the wrong kind is one sentence. What a study file says of its method
+follows from how the method declares its parameters.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
 
 from concilium.errors import StudyError, nearest
+from concilium.registry import METHODS, RELEASES, SHARINGS, load
+
+if TYPE_CHECKING:
+    from concilium.codes.sharing_parameters import SharingParameters
+    from concilium.models.method import Method
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 Value = str | int | float | bool  # as in records.columns, which is too heavy to load for reading a study
-HELD_BACK = ("leave_out", "holdout", "file")
+HELD_BACK = ("leave_out", "holdout", "since", "file")
 
 Text = Annotated[str, Meta(min_length=1, description="text")]
 Amount = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0")]
@@ -51,10 +58,12 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     method: Text
     target: Text = ""
     outcome: Text | None = None
+    time: Text | None = None
     query: Annotated[str, Meta(description="text")] = ""
     attributes: Names | None = None
     positive: Annotated[str | int | float | bool, Meta(description="a value of the target")] | None = None
-    decision: Text | None = None
+    threshold: Text | None = None
+    encounters: Annotated[int, Meta(ge=1, le=100, description="a whole number from 1 to 100")] | None = None
     purpose: Purpose = ""
 
 
@@ -93,6 +102,7 @@ class Hospital(msgspec.Struct, frozen=True, kw_only=True):
     map: Map | None = None
     patient: Text | None = None
     one_row_per_patient: Stated = False
+    encounters: Stated = False
 
     @property
     def source(self) -> str:
@@ -113,12 +123,23 @@ class CourseColumns(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     rule: Text = "rule"
+    by: Text | None = None
+    leave_out: Annotated[tuple[Text, ...], Meta(description="a list of columns")] = ()
+    missing: Annotated[tuple[str | int | float, ...], Meta(description="a list of values")] = ()
+    step: Text | None = None
+    windows: Text | None = None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What it states of the method: its step, and the length of its windows."""
+        stated = {"step": self.step, "window": self.windows}
+        return {name: value for name, value in stated.items() if value is not None}
 
 
 class HouseRules(msgspec.Struct, frozen=True, kw_only=True):
     """[house]: who asks, how long it waits, and what a lost hospital means."""
 
-    timeout: Amount = 60.0
+    timeout: Amount = 180.0
     on_loss: Literal["continue", "stop"] = "continue"
     identity: Text | None = None
     days: Days = 30
@@ -131,8 +152,17 @@ class Evaluate(msgspec.Struct, frozen=True, kw_only=True):
 
     leave_out: LeaveOut | None = None
     holdout: Share | None = None
+    since: (
+        Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$", description='a day such as "2025-01-31"')] | None
+    ) = None
+    date: Text | None = None
     file: Text | None = None
+    epsilon: Amount | None = None
+    subgroups: Names | None = None
+    simulation: Stated | None = None
     compare: Annotated[bool, Meta(description="true or false")] = False
+    sensitivity: Share = 0.8
+    onset_after: Text | None = None
 
     @property
     def bands(self) -> int | None:
@@ -140,12 +170,69 @@ class Evaluate(msgspec.Struct, frozen=True, kw_only=True):
         return int(self.leave_out.removeprefix("band:")) if self.leave_out not in (None, "site") else None
 
 
+class DonorRules(msgspec.Struct, frozen=True, kw_only=True):
+    """[donors]: who may lend a model, and who borrows one (`concilium donors`)."""
+
+    accuracy: Share = 0.95
+    borrowers: Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of hospitals")] | None = (
+        None
+    )
+    blocks: Annotated[int, Meta(ge=2, le=1000, description="a whole number from 2 to 1000")] | None = None
+
+
+ROWS = "one_row_per_patient"
+
+
+def read_document(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """A study file, as it is and as a document; StudyError where it is not TOML.
+
+    The short forms are written out: without a name the study is called after its file, and hospitals listed under
+    [sites] (`north = "north.csv"`) become one [[site]] each. `one_row_per_patient` there holds for all of them.
+    """
+    try:
+        content = path.read_bytes()
+        document = tomllib.loads(content.decode("utf-8"))
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise StudyError(f"{path}: is not a TOML file: {error}") from None
+    if isinstance(about := document.get("study"), dict):
+        document["study"] = {"name": path.stem, **about}
+    sites: Any = document.get("sites")
+    listed = {name: sites[name] for name in sites if name != ROWS} if isinstance(sites, dict) else {}
+    if listed and not {*listed} & {*SplitTable.__struct_fields__}:
+        if not all(isinstance(source, str) for source in listed.values()):
+            raise StudyError(f'{path}: [sites] must name one file per hospital, such as north = "north.csv"')
+        stated = {ROWS: sites[ROWS]} if ROWS in sites else {}
+        written = [{**site, **stated} for site in _write_out(listed, about)]
+        document["site"] = [*document.get("site", []), *written]
+        del document["sites"]
+    return content, document
+
+
+def _write_out(listed: Mapping[str, str], about: object) -> list[dict[str, str]]:
+    """One [[site]] for each hospital of a list; what its file holds follows from the study's first method."""
+    method = about.get("method") if isinstance(about, dict) else None
+    first = method[0] if isinstance(method, list) and method else method
+    name = first.split()[0] if isinstance(first, str) and first.strip() else ""
+    found = load(METHODS[name]) if name in METHODS else None
+    key = "series" if found is not None and found.reads_courses else "records"
+    return [{"name": name, key: source} for name, source in listed.items()]
+
+
+def shares_entries(document: Mapping[str, Any]) -> bool:
+    """Whether a study file shares patients' own entries, and learns no model."""
+    about = document.get("study")
+    method = about.get("method") if isinstance(about, dict) else None
+    return isinstance(method, str) and method in SHARINGS
+
+
 def read_section(path: Path, name: str, document: Mapping[str, Any], kind: type[S]) -> S:
     """One section as its struct; without the section, its defaults."""
     return fill(path, f"[{name}]", document.get(name, {}), kind)
 
 
-def require_section(path: Path, title: str, section: object) -> dict[str, Any]:
+def _require_section(path: Path, title: str, section: object) -> dict[str, Any]:
     """The section, which must be one with keys."""
     if not isinstance(section, dict):
         raise StudyError(f"{path}: {title} must be a section of its own with keys, not {shown(section)}")
@@ -154,7 +241,7 @@ def require_section(path: Path, title: str, section: object) -> dict[str, Any]:
 
 def fill(path: Path, title: str, value: object, kind: type[S]) -> S:
     """A table of keys as a struct; StudyError for the first key unknown, missing or of the wrong kind."""
-    section = require_section(path, title, value)
+    section = _require_section(path, title, value)
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for key in section:
         if key not in fields:
@@ -162,32 +249,34 @@ def fill(path: Path, title: str, value: object, kind: type[S]) -> S:
     for key, field in fields.items():
         if field.required and key not in section:
             raise StudyError(f"{path}: {title} needs the key {key!r}")
-    values = {key: read_value(path, title, key, value, fields[key].type) for key, value in section.items()}
+    values = {key: _read_value(path, title, key, value, fields[key].type) for key, value in section.items()}
     return kind(**values)
 
 
 def read_columns(path: Path, name: str, document: Mapping[str, Any], kind: Any) -> dict[str, Any]:
     """A section whose keys are columns of the hospitals' tables."""
-    section = require_section(path, f"[{name}]", document.get(name, {}))
-    return {column: read_value(path, f"[{name}]", column, value, kind) for column, value in section.items()}
+    section = _require_section(path, f"[{name}]", document.get(name, {}))
+    return {column: _read_value(path, f"[{name}]", column, value, kind) for column, value in section.items()}
 
 
-def read_value(path: Path, title: str, key: str, value: object, kind: Any) -> Any:
+def _read_value(path: Path, title: str, key: str, value: object, kind: Any) -> Any:
     try:
         if isinstance(value, float) and not abs(value) < float("inf"):
             raise msgspec.ValidationError
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        raise StudyError(f"{path}: {title} {key} must be {describe_kind(kind)}; got {shown(value)}") from None
+        raise StudyError(
+            f"{path}: {title} {key} must be {_describe_kind(kind)}; got {shown(value)}"
+        ) from None
 
 
-def describe_kind(kind: Any) -> str:
+def _describe_kind(kind: Any) -> str:
     """What a key takes, in words."""
     if get_origin(kind) is Annotated:
         return str(next(note.description for note in get_args(kind) if isinstance(note, Meta)))
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(f'"{choice}"' for choice in get_args(kind))
-    return describe_kind(get_args(kind)[0])
+    return _describe_kind(get_args(kind)[0])
 
 
 def shown(value: object) -> str:
@@ -200,3 +289,103 @@ def shown(value: object) -> str:
         else repr(value)
     )
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def split_by_method(path: Path, document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A study file as one document for each method that it lists, each without the sections of the others: by the name
+    of the method or, where the list says how it is released ("rulefit masked"), by both ("rulefit-masked")."""
+    about = document["study"]
+    listed = about.get("method") if isinstance(about, dict) else None
+    if not isinstance(listed, list):
+        return {"": dict(document)}
+    parts = [one.split() if isinstance(one, str) else [] for one in listed]
+    names = ["-".join(part) for part in parts]
+    if not parts or not all(1 <= len(part) <= 2 for part in parts) or len(set(names)) < len(names):
+        raise StudyError(
+            f'{path}: [study] method must be text, or a list of different methods such as ["tree", "rulefit"], each '
+            f'perhaps with its release, ["tree exact", "rulefit masked"]; got {shown(listed)}'
+        )
+    methods = {part[0] for part in parts}
+    return {
+        name: {
+            **{key: section for key, section in document.items() if key == part[0] or key not in methods},
+            "study": {**about, "method": part[0]},
+            **(_release_as(path, part[1], document) if len(part) > 1 else {}),
+        }
+        for name, part in zip(names, parts, strict=True)
+    }
+
+
+def _release_as(path: Path, release: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """[privacy] and [evaluate] for one of several releases: an epsilon is for what has a price, and where one release
+    pays for its figures all are measured through the gate, on the same patients."""
+    if release not in RELEASES:
+        raise StudyError(
+            f"{path}: [study] method: there is no release {release!r}{nearest(release, RELEASES)}"
+        )
+    sections = {
+        name: dict(_require_section(path, f"[{name}]", document[name]))
+        for name in ("privacy", "evaluate")
+        if name in document
+    }
+    if not RELEASES[release].bounded:
+        sections.get("privacy", {}).pop("epsilon", None)
+        if sections.get("evaluate", {}).pop("epsilon", None) is not None:
+            sections["evaluate"].setdefault("simulation", False)
+    return {**sections, "privacy": {**sections.get("privacy", {}), "release": release}}
+
+
+def find_method(path: Path, name: str, document: Mapping[str, Any]) -> type[Method[Any]]:
+    """The study's method, with no other's section beside its own."""
+    if name not in METHODS:
+        problem = f"there is no method {name!r}{nearest(name, METHODS)}"
+        raise StudyError(f"{path}: [study] {problem} (available: {', '.join(METHODS)})")
+    for other in METHODS:
+        if other in document and other != name:
+            raise StudyError(
+                f"{path}: [{other}] is for method = {other!r}; the keys of this study's method go under [{name}]"
+            )
+    method: type[Method[Any]] = load(METHODS[name])
+    return method
+
+
+def read_parameters(
+    path: Path, method: type[Method[Any] | SharingParameters], document: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The section named after the method, whose keys are its own parameters; StudyError for the first that is not."""
+    title = f"[{method.method}]"
+    section = _require_section(path, title, document.get(method.method, {}))
+    own = {one.name: one for one in method.parameters().values() if not one.parameter.section}
+    given: dict[str, Any] = {}
+    for key, value in section.items():
+        name = method.aliases.get(key, key)
+        if name not in own:
+            raise StudyError(f"{path}: {title} has no key {key!r}{nearest(key, own)}")
+        if name in given:
+            raise StudyError(f"{path}: {title} states {name} twice, once as {key}: leave one of them out")
+        try:
+            own[name].read(value)
+        except ValueError:
+            takes = _as_in_toml(own[name].parameter.takes)
+            raise StudyError(f"{path}: {title} {key} must be {takes}; got {shown(value)}") from None
+        given[name] = value
+    return given
+
+
+def tabulate_parameters(method: type[Method[Any] | SharingParameters]) -> str:
+    """The section named after a method as a table for docs/studies.md: key, what it takes, default, what it means."""
+    rows = ["| key | takes | default | meaning |", "|---|---|---|---|"]
+    for one in method.parameters().values():
+        if not one.parameter.section:
+            default = "–" if one.default is None else f"`{shown(one.default)}`"
+            takes, about = (
+                _as_in_toml(one.parameter.takes),
+                one.parameter.about.replace("None: ", "without it: "),
+            )
+            rows.append(f"| `{one.name}` | {takes} | {default} | {about} |")
+    return "\n".join(rows)
+
+
+def _as_in_toml(takes: str) -> str:
+    """What a parameter takes, as a study file writes it."""
+    return takes.replace("'", '"').replace("True or False", "true or false")

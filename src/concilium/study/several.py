@@ -1,10 +1,12 @@
-"""Several methods in one study file: each a study that hospitals agree to for itself, on the same patients, and a table
-of them with what each costs, how much there is to read, and which to take.
+"""Several methods in one study file, or one under several releases: each a study that hospitals agree to for itself, on
+the same patients, and a table of them with what each costs, how much there is to read, and which to take.
 
-Before anything is asked, every hospital must have room for all of them together. The pick is a stated rule, the one
-standard error rule (Breiman et al., Classification and Regression Trees, 1984, section 3.4.3): of the methods whose
-figure is within one standard error of the best, the one whose model has the fewest lines to read; of those the one for
-which the hospitals released the fewest numbers.
+Before anything is asked, every hospital must have room for all of them together. The pick is a stated rule. A method
+that is not better than chance (the interval of its AUC includes a half) is never taken. One whose risks do not come
+true (calibration slope outside 0.5 to 2) is taken only if there is no other. The rest go by the one standard error rule
+(Breiman et al., Classification and Regression Trees, 1984, section 3.4.3): of the methods whose figure is within one
+standard error of the best, the one whose model has the fewest lines to read; of those the one for which the hospitals
+released the fewest numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from concilium.consult.methods_page import render_methods
+from concilium.consult.report import render_methods
 from concilium.errors import (
     CannotResume,
     ConciliumError,
@@ -25,20 +27,22 @@ from concilium.errors import (
     StudyError,
     StudyPending,
 )
+from concilium.evaluation.alarms import is_miscalibrated, tells_nothing
 from concilium.models.model_file import load
-from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, shown
-from concilium.study.planning import plan_several
+from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
+from concilium.study.planning import plan_several, refuse_unfit
 from concilium.study.results import (
     StudyResults,
-    describe_evaluation,
+    WorkInProgress,
+    describe_several,
     publish_file,
     publish_folder,
     write_json,
     write_results,
+    write_whole,
 )
 from concilium.study.running import conduct, require_ledgers
 from concilium.study.sources import read_tables, read_test_file
-from concilium.study.work_in_progress import WorkInProgress, write_whole
 
 if TYPE_CHECKING:
     from concilium.models.method import Method
@@ -51,7 +55,7 @@ WIDTH_OF_95 = 2 * 1.959964
 
 
 @dataclass(frozen=True)
-class Pick:
+class _Pick:
     """The method to take, and why; `method` is None where nothing was measured."""
 
     method: str | None
@@ -65,12 +69,12 @@ class SeveralResults:
 
     study: Study
     results: Mapping[str, StudyResults]
-    pick: Pick
+    pick: _Pick
     files: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def picked(self) -> StudyResults:
-        return self.results[self.pick.method or self.study.method]
+        return self.results[self.pick.method or self.study.variant]
 
     @property
     def model(self) -> Method[Any]:
@@ -81,19 +85,24 @@ class SeveralResults:
         return self.picked.card
 
     @property
+    def alarms(self) -> list[str]:
+        """What must be looked into, of every method."""
+        return [f"{method}: {alarm}" for method, one in self.results.items() for alarm in one.alarms]
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """metrics.json: a row for each method, and the pick."""
         plan = plan_several(self.study.several)
         return {
             "study": self.study.name,
             "target": self.study.target,
-            "evaluation": describe_evaluation(self.study),
-            "primary": find_primary(self.study),
-            "methods": {method: tabulate_row(one) for method, one in self.results.items()},
+            "evaluation": describe_several(self.study.several),
+            "primary": _find_primary(self.study),
+            "methods": {method: _tabulate_row(one) for method, one in self.results.items()},
             "pick": self.pick.method,
             "why": self.pick.why,
             "epsilon": float(say_epsilon(epsilon_from_rho(plan.total, self.study.privacy.delta), digits=7))
-            if self.study.way_out.bounded
+            if all(one.way_out.bounded for one in self.study.several)
             else None,
         }
 
@@ -109,16 +118,16 @@ def run_several(
     tell = on_progress or (lambda text: None)
     warn_once = say_once(warn)
     if not resume:
-        check_room(study)
+        refuse_unfit(study)
     if out is None:
         if resume:
             raise StudyError("a run is resumed by the folder its results go to; give 'out' as well")
         with tempfile.TemporaryDirectory() as folder:
-            return conduct_all(study, WorkInProgress(Path(folder)), tell, warn_once, conduct, bind_to_tables)
+            return conduct_all(study, WorkInProgress(Path(folder)), tell, warn_once, conduct, _bind_to_tables)
     work = WorkInProgress.beside(out, resume)
     with work.until_done(resume):
         try:
-            results = conduct_all(study, work, tell, warn_once, conduct, bind_to_tables)
+            results = conduct_all(study, work, tell, warn_once, conduct, _bind_to_tables)
         except StudyPending as pending:
             for one in (pending, *pending.others):
                 require_ledgers(study, one.sites)
@@ -144,18 +153,6 @@ def say_once(warn: Tell | None) -> Tell:
     return once
 
 
-def check_room(study: Study) -> None:
-    """StudyError where a hospital has no room for all methods together: then nothing is asked."""
-    plan = plan_several(study.several)
-    for site in plan.sites:
-        if not site.has_room:
-            methods = ", ".join(one.method for one in study.several)
-            raise StudyError(
-                f"{study.path}: {methods} together cost rho {shown(plan.total)}, and {site.site} has no room for that: "
-                "name fewer methods, or a smaller epsilon (nothing was asked)"
-            )
-
-
 def conduct_all(
     study: Study,
     work: WorkInProgress,
@@ -170,17 +167,17 @@ def conduct_all(
     results: dict[str, StudyResults] = {}
     pending: list[StudyPending] = []
     for one in study.several:
-        own = WorkInProgress(work.folder / one.method)
+        own = WorkInProgress(work.folder / one.variant)
         own.folder.mkdir(exist_ok=True)
         rounds = 0
 
-        def on_round(text: str, method: str = one.method) -> None:
+        def on_round(text: str, method: str = one.variant) -> None:
             nonlocal rounds
             rounds += 1
             tell(f"{method}: {text}")
 
         try:
-            results[one.method] = recall_results(one, own, bind) or learn(one, own, on_round, warn)
+            results[one.variant] = _recall_results(one, own, bind) or learn(one, own, on_round, warn)
         except StudyPending as waits:
             pending.append(waits)
             continue
@@ -190,20 +187,20 @@ def conduct_all(
             # What finished methods asked is paid for, and their results are kept; so are rounds of one that can go on.
             stops = one.house.on_loss == "stop" or not one.way_out.begins_anew
             if results or (stops and rounds > 1 and isinstance(error, HouseError)):
-                raise RunStopped(f"{one.method}: {error}") from None
+                raise RunStopped(f"{one.variant}: {error}") from None
             raise
-        write_results(results[one.method], own.folder / "results")
+        write_results(results[one.variant], own.folder / "results")
     if pending:
         first, *others = pending
         raise StudyPending(first.study, first.sites, others)
-    return SeveralResults(study, results, choose(study, results))
+    return SeveralResults(study, results, _choose(study, results))
 
 
-def bind_to_tables(study: Study, work: WorkInProgress) -> None:
+def _bind_to_tables(study: Study, work: WorkInProgress) -> None:
     work.bind(study, [*read_tables(study).values(), *read_test_file(study).values()])
 
 
-def recall_results(
+def _recall_results(
     study: Study, work: WorkInProgress, bind: Callable[[Study, WorkInProgress], object]
 ) -> StudyResults | None:
     """The results of a method that was finished before the run was interrupted."""
@@ -232,12 +229,12 @@ def publish_all(results: SeveralResults, work: Path, out: Path) -> dict[str, Pat
     return files
 
 
-def find_primary(study: Study) -> str:
+def _find_primary(study: Study) -> str:
     """The figure that methods are compared by."""
     return "rmse" if study.target_range is not None else "auc"
 
 
-def tabulate_row(results: StudyResults) -> dict[str, Any]:
+def _tabulate_row(results: StudyResults) -> dict[str, Any]:
     """What the table says of a method."""
     overall = results.metrics["overall"]
     figures = {
@@ -247,62 +244,90 @@ def tabulate_row(results: StudyResults) -> dict[str, Any]:
     return {
         **figures,
         "brier": risks.get("brier"),
-        "lines": count_lines(results.model),
+        "slope": risks.get("slope"),
+        "slope_interval": risks.get("slope_interval"),
+        "tells_risks": results.model.tells_risks,
+        "alarms": list(results.card.alarms),
+        "method": results.study.method,
+        "release": results.study.release,
+        "lines": _count_lines(results.model),
         "epsilon": overall["epsilon"],
         "numbers": sum(release.numbers for release in results.card.releases),
         "seconds": overall["seconds"],
         "study": results.card.study,
-        **({"ways": find_ways(results)} if "comparison" in results.metrics else {}),
+        **({"ways": _find_ways(results)} if "comparison" in results.metrics else {}),
     }
 
 
-def find_ways(results: StudyResults) -> dict[str, float | None]:
+def _find_ways(results: StudyResults) -> dict[str, float | None]:
     """The figure that methods are compared by, of each way of learning, on the patients of whom all ways speak."""
-    key = find_primary(results.study)
+    key = _find_primary(results.study)
     ways = results.metrics["comparison"]["ways"]
     return {way: row["same_patients"].get(key) for way, row in ways.items()}
 
 
-def count_lines(model: Method[Any]) -> int:
+def _count_lines(model: Method[Any]) -> int:
     """How much there is to read of a model: the lines of it as text."""
     return len(model.text().splitlines())
 
 
-def choose(study: Study, results: Mapping[str, StudyResults]) -> Pick:
-    """Which method to take, by the one standard error rule."""
-    key = find_primary(study)
-    rows = {method: tabulate_row(one) for method, one in results.items()}
+def _choose(study: Study, results: Mapping[str, StudyResults]) -> _Pick:
+    """Which method to take: of those that tell patients apart and whose risks can be believed, by the one standard
+    error rule."""
+    key = _find_primary(study)
+    rows = {method: _tabulate_row(one) for method, one in results.items()}
     measured = {method: row for method, row in rows.items() if row.get(key) is not None}
     if not measured:
-        return Pick(None, "nothing was measured: give the study [evaluate]")
+        return _Pick(None, "nothing was measured: give the study [evaluate]")
+    telling = {method: row for method, row in measured.items() if key == "rmse" or not tells_nothing(row)}
+    if not telling:
+        return _Pick(
+            None, f"none to take: of {_say_names(list(measured))} none is better than chance by its interval"
+        )
+    believed = {
+        method: row for method, row in telling.items() if not (row["tells_risks"] and is_miscalibrated(row))
+    }
+    taken, why = _choose_readable(believed or telling, key)
+    if left := [method for method in measured if method not in telling]:
+        why += f"; not better than chance: {_say_names(left)}"
+    if believed and (left := [method for method in telling if method not in believed]):
+        why += f"; passed over for a calibration slope outside 0.5 to 2: {_say_names(left)}"
+    elif not believed:
+        why += "; no method's risks come true (calibration slope outside 0.5 to 2): adapt it before use"
+    return _Pick(taken, why)
+
+
+def _choose_readable(rows: Mapping[str, Mapping[str, Any]], key: str) -> tuple[str, str]:
+    """The method with the least to read of those within one standard error of the best, and why."""
     sign = -1 if key == "rmse" else 1
     name = "RMSE" if key == "rmse" else "AUC"
-    best = max(measured, key=lambda method: sign * measured[method][key])
-    error = find_error(measured[best], key)
-    near = [m for m, row in measured.items() if sign * (measured[best][key] - row[key]) <= error]
+    best = max(rows, key=lambda method: sign * rows[method][key])
+    error = _find_error(rows[best], key)
+    near = [m for m, row in rows.items() if sign * (rows[best][key] - row[key]) <= error]
     taken = min(near, key=lambda method: (rows[method]["lines"], rows[method]["numbers"]))
     lines = f"{rows[taken]['lines']} lines to read"
-    figure = f"{measured[best][key]:.3f}"
+    figure = f"{rows[best][key]:.3f}"
     if taken == best and len(near) == 1:
-        why = f"its {name} is the best, {figure}, by more than one standard error ({error:.3f}); {lines}"
-    elif taken == best:
-        why = (
+        return (
+            taken,
+            f"its {name} is the best, {figure}, by more than one standard error ({error:.3f}); {lines}",
+        )
+    if taken == best:
+        return taken, (
             f"its {name} is the best, {figure}, and of those within one standard error ({error:.3f}) of it "
-            f"({say_names(near)}) it has the least to read: {lines}"
+            f"({_say_names(near)}) it has the least to read: {lines}"
         )
-    else:
-        why = (
-            f"its {name}, {measured[taken][key]:.3f}, is within one standard error ({error:.3f}) of the best "
-            f"({best}, {figure}), and it has the least to read of {say_names(near)}: {lines}"
-        )
-    return Pick(taken, why)
+    return taken, (
+        f"its {name}, {rows[taken][key]:.3f}, is within one standard error ({error:.3f}) of the best "
+        f"({best}, {figure}), and it has the least to read of {_say_names(near)}: {lines}"
+    )
 
 
-def find_error(row: Mapping[str, Any], key: str) -> float:
+def _find_error(row: Mapping[str, Any], key: str) -> float:
     """The standard error of a figure, by its interval; 0 where that is not known."""
     known = (row.get("intervals") or {}).get(key)
     return 0.0 if known is None else float(known[1] - known[0]) / WIDTH_OF_95
 
 
-def say_names(names: Sequence[str]) -> str:
+def _say_names(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,12 @@ from concilium.protocol.held_out import SIMULATION_KEY
 from concilium.protocol.house import House
 from concilium.protocol.schema import state_values
 from concilium.protocol.site import Site
-from concilium.records.cells import read_as_labels
 from concilium.records.coding import Place, code_values, reads_as_number
+from concilium.records.columns import Coded, Numbers, label
 from concilium.records.grammar import measure, read_text
 from concilium.records.patients import Patients
-from concilium.records.query import Query
-from concilium.records.table import Coded, Numbers, Records, label
+from concilium.records.query import Query, read_as_labels
+from concilium.records.table import Records
 from concilium.records.table_map import TableMap, say_remedy
 from concilium.study.sections import SplitTable
 
@@ -39,8 +38,8 @@ def read_tables(study: Study) -> dict[str, Records]:
         assert study.split.by is not None
         source = study.locate(study.split.records)
         whole = read_table(study, source, study.split, reading)
-        require_target(study, whole, source, reading)
-        require_columns(study, {source: whole})
+        _require_target(study, whole, source, reading)
+        _require_columns(study, {source: whole})
         return whole.split(study.split.by)
     tables: dict[str, Records] = {}
     for hospital in study.hospitals:
@@ -48,30 +47,21 @@ def read_tables(study: Study) -> dict[str, Records]:
         source = study.locate(hospital.records)
         ids: dict[str, str] = {} if hospital.patient is None else {hospital.patient: "code"}
         tables[hospital.name] = read_table(study, source, hospital, {**reading, **ids})
-        require_target(study, tables[hospital.name], f"site {hospital.name!r}, {source}", reading)
-        if hospital.ledger and reading != study.schema:
-            # A ledger of an earlier version is bound to the table as [schema] alone would have it read.
-            tables[hospital.name].former_reading = partial(
-                read_table, study, source, hospital, study.schema, mapped=False
-            )
-    require_columns(study, {f"site {name!r}": table for name, table in tables.items()})
+        _require_target(study, tables[hospital.name], f"site {hospital.name!r}, {source}", reading)
+    _require_columns(study, {f"site {name!r}": table for name, table in tables.items()})
     return tables
 
 
 def require_patients(study: Study) -> None:
     """In a private study each hospital states that one row is one patient; no row is looked at for it."""
-    silent = [
-        f"[[site]] {one.name}"
-        for one in study.hospitals
-        if one.patient is None and not one.one_row_per_patient
-    ]
+    stated = all(one.patient is not None or one.one_row_per_patient for one in study.hospitals)
     if study.split is not None and not study.split.one_row_per_patient:
-        silent.append("[sites]")
-    if silent and study.asks_privately:
+        stated = False
+    if study.asks_privately and not stated:
         raise StudyError(
-            f"{study.path}: a study that asks privately states that one row is one patient; a patient with many rows "
-            f"would change more than is charged for: write one_row_per_patient = true under {silent[0]}, or give "
-            'each [[site]] the column of patients\' ids, patient = "..."'
+            f"{study.path}: a private study states that one row is one patient; a patient with many rows would change "
+            "more than is charged for. Write one_row_per_patient = true under [sites] or under each [[site]], or name "
+            'the column of patients\' ids under each [[site]], patient = "..."'
         )
 
 
@@ -83,7 +73,7 @@ def read_test_file(study: Study) -> dict[str, Records]:
     patients = read_table(
         study, source, SplitTable(map=None if study.split is None else study.split.map), reading
     )
-    require_target(study, patients, source, reading)
+    _require_target(study, patients, source, reading)
     if study.split is not None and study.split.by is not None and study.split.by in patients:
         return patients.split(study.split.by)
     return {Path(study.evaluate.file).name: patients}
@@ -94,11 +84,10 @@ def read_table(
     source: str,
     site: Hospital | SplitTable,
     schema: Mapping[str, str],
-    mapped: bool = True,
 ) -> Records:
     """One of several tables, under its hospital's map: a column that is stated may be absent from some of them."""
     table, map = site.table, study.find_map(site)
-    if mapped and (map is not None or study.dictionary):
+    if map is not None or study.dictionary:
         return Records.read(source, table=table, schema=schema, dictionary=study.dictionary, map=map)
     return read_as_stated(source, table, schema)
 
@@ -113,7 +102,7 @@ def read_as_stated(source: str, table: str | None, schema: Mapping[str, str]) ->
         return Records.read(source, table=table, schema=present)
 
 
-def require_target(study: Study, records: Records, where: str, reading: Mapping[str, str]) -> None:
+def _require_target(study: Study, records: Records, where: str, reading: Mapping[str, str]) -> None:
     """The target is a column, and a number or not, as the study says (what is private cannot be looked at)."""
     if study.target not in records:
         hint = nearest(study.target, records.names)
@@ -123,7 +112,7 @@ def require_target(study: Study, records: Records, where: str, reading: Mapping[
     column, problem = records[study.target], ""
     if study.target_range is None:
         implied = reading.get(study.target) == "code" and study.target not in study.schema
-        if study.positive is None and (isinstance(column, Numbers) or (implied and is_measured(column))):
+        if study.positive is None and (isinstance(column, Numbers) or (implied and _is_measured(column))):
             method = "" if study.method_type.predicts_numbers else ' and take method = "rulefit"'
             problem = (
                 f"is a number; give its range under [bins] of the study, such as {study.target} = [0, 100]{method}, "
@@ -131,24 +120,24 @@ def require_target(study: Study, records: Records, where: str, reading: Mapping[
             )
     elif isinstance(column, Numbers):
         if any(map(math.isinf, column.numbers.tolist())):
-            problem = "is infinite for some patient; mend the column, or leave it empty where it is not known"
+            problem = "is infinite for some patient; fix the column, or leave it empty where it is not known"
     elif text := [label(value) for value in column.values if isinstance(value, str | bool)]:
         odd = next((value for value in text if not reads_as_number(value)), text[0])
         problem = (
-            f"is a number by its range under [bins], and holds text here ({odd!r}); mend the column, or predict "
+            f"is a number by its range under [bins], and holds text here ({odd!r}); fix the column, or predict "
             "classes without the range"
         )
     if problem:
         raise StudyError(f"{where}: the target {study.target!r} {problem}")
 
 
-def is_measured(column: Coded) -> bool:
+def _is_measured(column: Coded) -> bool:
     """Whether a code would be taken for a number, if the study did not imply that it is one."""
     values = [read_text(value) if isinstance(value, str) else value for value in column.values]
     return isinstance(code_values(values, None, Place("", "")), Numbers)
 
 
-def require_columns(study: Study, by_site: Mapping[str, Records]) -> None:
+def _require_columns(study: Study, by_site: Mapping[str, Records]) -> None:
     """Every column that the study names is known somewhere, and what it says; one that nobody has is a slip."""
     tables = list(by_site.values())
     names = {name for table in tables for name in table.names}
@@ -171,11 +160,11 @@ def require_columns(study: Study, by_site: Mapping[str, Records]) -> None:
         if not all(table[column].by_itself for table in tables if column in table):
             raise StudyError(f"{study.path}: {say_missing(column)}")
     for site, table in by_site.items():
-        require_numbers(study, site, table)
-        require_classes(study, site, table)
+        _require_numbers(study, site, table)
+        _require_classes(study, site, table)
 
 
-def require_numbers(study: Study, site: str, table: Records) -> None:
+def _require_numbers(study: Study, site: str, table: Records) -> None:
     """What the study cuts at numbers holds numbers; where it holds text beside, the hospital's map says what it is."""
     for column in study.bins:
         if column == study.target or column not in table:
@@ -190,7 +179,7 @@ def require_numbers(study: Study, site: str, table: Records) -> None:
             )
 
 
-def require_classes(study: Study, site: str, table: Records) -> None:
+def _require_classes(study: Study, site: str, table: Records) -> None:
     """Of the classes that a private study states some patient has one: otherwise its budget would be spent on nothing.
     In a simulation only, where all tables are at hand; between hospitals each looks for itself (`concilium check`)."""
     if not study.way_out.bounded or study.target not in study.values or study.target_range is not None:
@@ -231,10 +220,10 @@ def open_sites(
         file = policies.get(name)
         policy = Policy.read(study.locate(file)) if file else None
         if isinstance(records, Records):
-            refuse_identifier(study, name, records, policy or Policy())
+            _refuse_identifier(study, name, records, policy or Policy())
         sites[name] = Site(
             name,
-            know_patients(study, name, records),
+            _know_patients(study, name, records),
             policy=policy,
             ledger=ledgers.get(name) or (spare / f"{number}.ledger" if spare else None),
             division_key=None if name in ledgers else SIMULATION_KEY,
@@ -247,11 +236,11 @@ def open_sites(
 def keep_patients(study: Study, sites: Mapping[str, Site], tables: Mapping[str, Records]) -> dict[str, Site]:
     """The same sites with some of their patients only. Each keeps its ledger: fewer patients open no new account."""
     for name, site in sites.items():
-        refuse_identifier(study, name, tables[name], site.policy)
+        _refuse_identifier(study, name, tables[name], site.policy)
     return {
         name: Site(
             name,
-            know_patients(study, name, tables[name]),
+            _know_patients(study, name, tables[name]),
             site.policy,
             site.ledger,
             site.identity,
@@ -261,7 +250,7 @@ def keep_patients(study: Study, sites: Mapping[str, Site], tables: Mapping[str, 
     }
 
 
-def know_patients(study: Study, name: str, records: Records | Patients) -> Patients:
+def _know_patients(study: Study, name: str, records: Records | Patients) -> Patients:
     """A hospital's table with its column of patients, or with what it states of its rows."""
     if isinstance(records, Patients):
         return records
@@ -270,13 +259,16 @@ def know_patients(study: Study, name: str, records: Records | Patients) -> Patie
     source = hospital or study.split
     try:
         return Patients(
-            table=records, by=by, one_row_per_patient=source is not None and source.one_row_per_patient
+            table=records,
+            by=by,
+            one_row_per_patient=source is not None and source.one_row_per_patient,
+            encounters=hospital is not None and hospital.encounters,
         )
     except RecordsError as error:
         raise StudyError(f"site {name!r}: {error}") from None
 
 
-def refuse_identifier(study: Study, site: str, records: Records, policy: Policy) -> None:
+def _refuse_identifier(study: Study, site: str, records: Records, policy: Policy) -> None:
     """A whole number to predict that differs from patient to patient looks like one that names them, and would be
     withheld."""
     if study.target_range is not None and identifies(study.target, records[study.target], policy):
@@ -307,4 +299,5 @@ def open_house(
         days=study.house.days,
         patience=study.house.patience,
         check_tables=study.house.check_tables,
+        encounters=study.encounters or 1,
     )

@@ -6,8 +6,9 @@ The file is checked whole before any record is read; every key, with what it mea
 from __future__ import annotations
 
 import hashlib
-import tomllib
-from collections.abc import Callable, Iterable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,11 @@ import msgspec
 from concilium.errors import ConciliumError, QueryError, StudyError, nearest
 from concilium.registry import METHODS, RELEASES, load
 from concilium.study.attached_files import find_attached
-from concilium.study.methods import find_method, read_parameters, split_by_method
 from concilium.study.sections import (
     HELD_BACK,
     About,
     CourseColumns,
+    DonorRules,
     Edges,
     Evaluate,
     Hospital,
@@ -32,20 +33,29 @@ from concilium.study.sections import (
     SplitTable,
     Value,
     fill,
+    find_method,
     read_columns,
+    read_document,
+    read_parameters,
     read_section,
+    shares_entries,
     shown,
+    split_by_method,
 )
 
 if TYPE_CHECKING:
+    from concilium.models.measuring import Evaluation
     from concilium.models.method import Method
     from concilium.protocol.releases.release import Release
+    from concilium.protocol.subgroups import Subgroup
     from concilium.records.dictionary import Dictionary
     from concilium.records.table import Records
     from concilium.records.table_map import TableMap
     from concilium.study.planning import StudyPlan
     from concilium.study.results import StudyResults
     from concilium.study.several import SeveralResults
+
+AT_GATE = ("since", "epsilon", "subgroups")  # of [evaluate]: what goes through the gate only
 
 SECTIONS: dict[str, type[msgspec.Struct] | None] = {
     "study": About,
@@ -59,6 +69,7 @@ SECTIONS: dict[str, type[msgspec.Struct] | None] = {
     "bins": None,
     "house": HouseRules,
     "evaluate": Evaluate,
+    "donors": DonorRules,
     **dict.fromkeys(METHODS),
 }
 
@@ -67,7 +78,8 @@ class Study(About, frozen=True, kw_only=True):
     """`Study.read("study.toml")`: a checked study file. Paths in it are relative to its own folder.
 
     `plan()` says what it would ask and cost; `run("results")` learns, evaluates and writes. A file that names several
-    methods is as many studies, alike but for the method (`several`; this one is the first).
+    methods is as many studies, alike but for the method and perhaps its release (`several`; this one is the first).
+    `variant` tells them apart.
     """
 
     path: Path
@@ -82,9 +94,12 @@ class Study(About, frozen=True, kw_only=True):
     parameters: dict[str, Any]
     house: HouseRules
     evaluate: Evaluate | None
+    donors: DonorRules
     digest: str
+    variant: str = ""
     elsewhere: bool = False
     several: tuple[Study, ...] = ()
+    after: tuple[Study, ...] = ()
 
     @classmethod
     def read(cls, path: str | Path, *, elsewhere: bool = False) -> Study:
@@ -93,13 +108,17 @@ class Study(About, frozen=True, kw_only=True):
         Where its hospitals are `elsewhere`, on machines of their own, it names them and nothing that they hold.
         """
         path = Path(path)
-        try:
-            content = path.read_bytes()
-            document = tomllib.loads(content.decode("utf-8"))
-        except OSError as error:
-            raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
-        except (ValueError, RecursionError) as error:
-            raise StudyError(f"{path}: is not a TOML file: {error}") from None
+        content, document = read_document(path)
+        if shares_entries(document):
+            from concilium.study.code_sharing import SharingStudy
+
+            SharingStudy.read(path)  # says what is wrong with it, if anything is
+            raise StudyError(
+                f"{path}: [study] method = {document['study']['method']!r} shares patients' entries and learns no "
+                f"model. Share them by: concilium run {shlex.quote(str(path))} --out results (or --plan). In Python: "
+                f"from concilium.study.code_sharing import SharingStudy; SharingStudy.read({str(path)!r})"
+                '.run("shared.csv") (or .plan())'
+            )
         for name in document:
             if name not in SECTIONS:
                 raise StudyError(f"{path}: there is no section [{name}]{nearest(name, SECTIONS)}")
@@ -108,14 +127,19 @@ class Study(About, frozen=True, kw_only=True):
         if "study" not in document:
             raise StudyError(f"{path}: the section [study] with name, method and target is missing")
         digest = hashlib.sha256(content).hexdigest()
-        several = [cls._of(path, one, digest, elsewhere=elsewhere) for one in split_by_method(path, document)]
+        several = [
+            cls._of(path, one, digest, variant=variant, elsewhere=elsewhere)
+            for variant, one in split_by_method(path, document).items()
+        ]
         if len(several) == 1:
             return several[0]
         _check_together(several)
         return msgspec.structs.replace(several[0], several=tuple(several))
 
     @classmethod
-    def _of(cls, path: Path, document: dict[str, Any], digest: str, *, elsewhere: bool) -> Study:
+    def _of(
+        cls, path: Path, document: dict[str, Any], digest: str, *, variant: str, elsewhere: bool
+    ) -> Study:
         """The study in a document with one method."""
         from concilium.records.dictionary import find_dictionary
 
@@ -131,6 +155,7 @@ class Study(About, frozen=True, kw_only=True):
             about = msgspec.structs.replace(about, attributes=names or None)
         entry = dictionary.get(about.target)
         bins = dictionary.bins | ({about.target: entry.range} if entry is not None and entry.range else {})
+        columns = read_section(path, "series", document, CourseColumns)
         study = cls(
             **msgspec.structs.asdict(about),
             path=path,
@@ -138,14 +163,16 @@ class Study(About, frozen=True, kw_only=True):
             split=split,
             dictionary=dictionary,
             hospitals=_hospitals(path, document.get("site", [])),
-            columns=read_section(path, "series", document, CourseColumns),
+            columns=columns,
             schema={**dictionary.schema, **read_columns(path, "schema", document, Kind)},
             values={**dictionary.values, **read_columns(path, "values", document, Listed)},
             bins={**bins, **read_columns(path, "bins", document, Edges)},
-            parameters=read_parameters(path, method, document),
+            parameters=_join_parameters(path, about.method, columns, read_parameters(path, method, document)),
             house=read_section(path, "house", document, HouseRules),
             evaluate=read_section(path, "evaluate", document, Evaluate) if "evaluate" in document else None,
+            donors=read_section(path, "donors", document, DonorRules),
             digest=digest,
+            variant=variant or about.method,
             elsewhere=elsewhere,
         )
         study._check()
@@ -193,42 +220,25 @@ class Study(About, frozen=True, kw_only=True):
         several = tuple(one.waiting(seconds) for one in self.several)
         return msgspec.structs.replace(self, house=house, several=several)
 
-    def find_variant(self, method: str) -> Study:
-        """Of several methods, the study of this one; of one, itself."""
-        return next((one for one in self.several if one.method == method), self)
+    def find_variant(self, variant: str) -> Study:
+        """Of several methods, the study of this one, which knows of those after it; of one, itself."""
+        for place, one in enumerate(self.several, start=1):
+            if one.variant == variant:
+                return msgspec.structs.replace(one, after=self.several[place:])
+        return self
+
+    @property
+    def price_from_here(self) -> Fraction:
+        """What this study and those of the methods after it cost a patient together, in rho."""
+        from concilium.study.planning import plan_questions, price_study
+
+        studies = (self, *self.after)
+        return sum((price_study(one, plan_questions(one, one.open_method())) for one in studies), Fraction(0))
 
     def _check(self) -> None:
         """What no single key can tell: keys that need, exclude or contradict each other."""
-        if self.elsewhere:
-            check_elsewhere(self)
-        else:
-            check_sources(self)
-        if not self.elsewhere and (self.split is None) == (not self.hospitals):
-            problem = "names no hospitals" if self.split is None else "names hospitals twice"
-            raise StudyError(
-                f"{self.path}: the study {problem}; give either [sites] with records and by (one table split "
-                "by a column) or one [[site]] with name and records per hospital"
-            )
-        if self.split is not None and self.split.by == self.target:
-            raise StudyError(f"{self.path}: [sites] by = {self.split.by!r} is the target itself")
-        _refuse_namesakes(self.path, self.hospitals)
-        if not self.aim.isprintable():
-            raise StudyError(
-                f"{self.path}: [study] purpose must be words that can be printed; got {self.aim!r}"
-            )
-        of_models = [name for name, listed in RELEASES.items() if listed.of_models]
-        if self.release not in of_models:
-            options = ", ".join(f'"{name}"' for name in of_models)
-            raise StudyError(
-                f"{self.path}: [privacy] release must be one of {options}; got {shown(self.release)}"
-            )
-        for one in self.method_type.parameters().values():
-            if one.required and one.parameter.section == "study" and getattr(self, one.name) is None:
-                raise StudyError(f"{self.path}: [study] method = {self.method!r} needs the key {one.name!r}")
-        if self.decision is not None and "decision" not in self.method_type.parameters():
-            raise StudyError(
-                f"{self.path}: [study] method = {self.method!r} takes no 'decision': {self.method_type.decides}"
-            )
+        self._check_hospitals()
+        self._check_method()
         self._check_query()
         for column, edges in self.bins.items():
             if any(not low < high for low, high in pairwise(edges)):
@@ -239,6 +249,49 @@ class Study(About, frozen=True, kw_only=True):
             self._check_range(self.bins[self.target])
         if self.evaluate is not None:
             self._check_evaluation(self.evaluate)
+
+    def _check_hospitals(self) -> None:
+        """Which hospitals there are, and what each holds."""
+        if self.elsewhere:
+            _check_elsewhere(self)
+        else:
+            _check_sources(self)
+        if not self.elsewhere and (self.split is None) == (not self.hospitals):
+            problem = "names no hospitals" if self.split is None else "names hospitals twice"
+            raise StudyError(
+                f"{self.path}: the study {problem}; give either [sites] with records and by (one table split "
+                "by a column) or one [[site]] with name and records per hospital"
+            )
+        if self.split is not None and self.split.by == self.target:
+            raise StudyError(f"{self.path}: [sites] by = {self.split.by!r} is the target itself")
+        _refuse_namesakes(self.path, self.hospitals)
+
+    def _check_method(self) -> None:
+        """What the study is for, and what its method needs."""
+        if not self.aim.isprintable():
+            raise StudyError(
+                f"{self.path}: [study] purpose must be words that can be printed; got {self.aim!r}"
+            )
+        of_models = [name for name, listed in RELEASES.items() if listed.of_models]
+        if self.release not in of_models:
+            options = ", ".join(f'"{name}"' for name in of_models)
+            raise StudyError(
+                f"{self.path}: [privacy] release must be one of {options}; got {shown(self.release)}"
+            )
+        if self.encounters is not None and (self.method_type.reads_courses or not self.way_out.bounded):
+            raise StudyError(
+                f'{self.path}: [study] encounters is for tables and release = "private"; otherwise all rows count'
+            )
+        for one in self.method_type.parameters().values():
+            if one.required and one.parameter.section == "study" and getattr(self, one.name) is None:
+                raise StudyError(
+                    f"{self.path}: [study] method = {self.method!r} needs the key {one.name!r}, {one.parameter.takes}: "
+                    f"{one.parameter.about}"
+                )
+        if self.threshold is not None and "threshold" not in self.method_type.parameters():
+            raise StudyError(
+                f"{self.path}: [study] method = {self.method!r} takes no 'threshold': {self.method_type.decides}"
+            )
 
     def _check_range(self, edges: Sequence[float]) -> None:
         """Bins of the target say that it is a number, and between which ends."""
@@ -297,6 +350,12 @@ class Study(About, frozen=True, kw_only=True):
                 f"{self.path}: [evaluate] compare puts hospitals that are left out beside what they learn alone: it "
                 'goes with leave_out and release = "exact" only'
             )
+        counted = [hospital.name for hospital in self.hospitals if hospital.encounters]
+        if counted and (evaluate.compare or evaluate.simulation):
+            raise StudyError(
+                f"{self.path}: [evaluate] compare and simulation = true divide rows, and {counted[0]} has several of a "
+                "patient: measure through the gate, with holdout or since"
+            )
         if evaluate.compare and not self.method_type.compares:
             raise StudyError(
                 f"{self.path}: [evaluate] compare does not go with method = {self.method!r}: few hospitals have enough "
@@ -304,18 +363,133 @@ class Study(About, frozen=True, kw_only=True):
             )
         if evaluate.bands == 1:
             raise StudyError(f'{self.path}: [evaluate] leave_out = "band:1" would leave nobody to learn from')
-        keepers = [hospital.name for hospital in self.hospitals if hospital.ledger]
-        if keepers and self.way_out.bounded:
-            raise StudyError(
-                f"{self.path}: [evaluate] does not go with private hospitals that keep a ledger ({keepers[0]}): its "
-                "figures are exact, and charged to nobody; evaluate in a simulation, without ledgers"
-            )
+        self._check_figures(evaluate)
         if evaluate.leave_out and not self.way_out.comparable:
             raise StudyError(
                 f'{self.path}: [evaluate] leave_out does not go with release = "{self.release}": the sum with a '
                 "hospital minus the sum without it is that hospital's whole answer; use holdout, or release "
                 '= "exact" or "private"'
             )
+
+    def _check_figures(self, evaluate: Evaluate) -> None:
+        """Figures are measured through the gate and paid for, or those of a simulation that says so."""
+        if (evaluate.since is None) != (evaluate.date is None):
+            raise StudyError(f"{self.path}: [evaluate] since goes with date, the column that says when")
+        if self.measures_at_gate:
+            self._check_measuring(evaluate)
+            return
+        if found := [name for name in AT_GATE if getattr(evaluate, name) is not None]:
+            raise StudyError(
+                f"{self.path}: [evaluate] {found[0]} is for measuring through the gate: classes predicted from tables, "
+                "with holdout or since, and without simulation = true"
+            )
+        keepers = [hospital.name for hospital in self.hospitals if hospital.ledger]
+        if keepers and self.way_out.bounded and evaluate.file is None:
+            raise StudyError(
+                f"{self.path}: [evaluate] does not go with private hospitals that keep a ledger ({keepers[0]}): its "
+                "figures are exact, and charged to nobody; evaluate in a simulation, without ledgers, or measure by "
+                "holdout and epsilon"
+            )
+        if self.way_out.bounded and evaluate.file is None and not evaluate.simulation:
+            raise StudyError(
+                f"{self.path}: [evaluate] of a {self.release} study shows what was paid for: a tree, RuleFit or naive "
+                "Bayes takes holdout = 0.3 and epsilon = 0.5, say, to measure with noise. Where you hold all records "
+                "yourself, write simulation = true: figures are exact then, and the report says so"
+            )
+
+    def _check_measuring(self, evaluate: Evaluate) -> None:
+        """What measuring through the gate needs."""
+        if evaluate.leave_out is not None:
+            self._check_leaving_out(evaluate)
+        if evaluate.simulation and self.elsewhere:
+            raise StudyError(
+                f"{self.path}: [evaluate] simulation is for records at hand, not across machines"
+            )
+        self.read_subgroups(evaluate.subgroups or ())
+        percent = None if evaluate.holdout is None else round(100 * evaluate.holdout, 6)
+        if percent is not None and not (percent == int(percent) and 1 <= percent <= 90):
+            raise StudyError(
+                f"{self.path}: [evaluate] holdout through the gate is 0.01 to 0.9, in hundredths"
+            )
+        if self.way_out.bounded and evaluate.epsilon is None:
+            raise StudyError(
+                f"{self.path}: [evaluate] of a {self.release} study measures with noise: give epsilon = 0.5, say, "
+                "beside that of [privacy], or simulation = true where you hold all records yourself (figures are "
+                "exact then, and the report says so)"
+            )
+        if evaluate.epsilon is not None and not self.way_out.bounded:
+            raise StudyError(f'{self.path}: [evaluate] epsilon is for release = "private"')
+        if self.release not in ("exact", "masked", "private"):
+            raise StudyError(f"{self.path}: [evaluate] does not measure what is released as {self.release!r}")
+        classes = self.values.get(self.target, ())
+        if self.positive is None and len(classes) > 2:
+            raise StudyError(f"{self.path}: [evaluate] measures one class: say which by [study] positive")
+
+    def _check_leaving_out(self, evaluate: Evaluate) -> None:
+        """What leaving hospitals out needs where nobody holds all records."""
+        if evaluate.leave_out != "site" or evaluate.compare:
+            raise StudyError(
+                f'{self.path}: [evaluate] through the gate leaves single hospitals out, leave_out = "site", and '
+                "compares no ways of learning: bands go by numbers of patients, and the others by all records"
+            )
+        if not self.hospitals and self.split is None:
+            raise StudyError(
+                f"{self.path}: [evaluate] leave_out needs the hospitals' names: list each as a [[site]] with its name"
+            )
+        if self.hospitals:
+            self.check_left_out(len(self.hospitals))
+
+    def check_left_out(self, hospitals: int) -> None:
+        """StudyError where there are too few hospitals to leave one out: under noise a fold is a sum over three."""
+        least = 4 if self.way_out.bounded else 2
+        if self.measures_at_gate and hospitals < least:
+            raise StudyError(
+                f"{self.path}: [evaluate] leave_out of a {self.release} study needs {least} hospitals or more, since "
+                f"each fold is a study of the others; there are {hospitals}"
+            )
+
+    @property
+    def measures_at_gate(self) -> bool:
+        """Whether the model is measured on patients whom every hospital holds out itself, by counts that it answers;
+        otherwise by whoever runs a simulation and holds all records."""
+        evaluate = self.evaluate
+        if evaluate is None or self.method_type.reads_courses or self.target_range is not None:
+            return False
+        if evaluate.holdout is None and evaluate.since is None and evaluate.leave_out is None:
+            return False
+        if self.elsewhere or evaluate.simulation is False or evaluate.since is not None:
+            return True
+        if any(hospital.encounters for hospital in self.hospitals):  # whom only the site knows again
+            return True
+        return (self.way_out.bounded or evaluate.subgroups is not None) and not evaluate.simulation
+
+    def read_subgroups(self, texts: Iterable[str]) -> tuple[Subgroup, ...]:
+        """Subgroups as people write them, with the values and cutoffs that the study states."""
+        from concilium.protocol.subgroups import read_subgroups
+
+        try:
+            return read_subgroups(texts, self.values, self.bins)
+        except StudyError as error:
+            raise StudyError(f"{self.path}: {error}") from None
+
+    def find_evaluation(self) -> Evaluation | None:
+        """How the model is measured through the gate, if it is."""
+        from concilium.models.measuring import Evaluation
+        from concilium.privacy.accounting import rho_for_epsilon
+        from concilium.protocol.held_out import Holdout
+
+        evaluate = self.evaluate
+        if evaluate is None or not self.measures_at_gate:
+            return None
+        holdout = None
+        if evaluate.holdout is not None:
+            holdout = Holdout(percent=round(100 * evaluate.holdout))
+        elif evaluate.since is not None:
+            holdout = Holdout(column=evaluate.date or "", since=evaluate.since or "")
+        rho = None
+        if evaluate.epsilon is not None:
+            rho = rho_for_epsilon(str(evaluate.epsilon), self.privacy.delta)
+        return Evaluation(holdout, rho, self.positive, self.read_subgroups(evaluate.subgroups or ()))
 
     @property
     def aim(self) -> str:
@@ -363,7 +537,8 @@ class Study(About, frozen=True, kw_only=True):
         as codes, bins as numbers."""
         if not self.asks_privately or self.method_type.reads_courses:
             return self.schema
-        codes: dict[str, Kind] = dict.fromkeys((*self.values, self.target), "code")
+        dates = [] if self.evaluate is None or self.evaluate.date is None else [self.evaluate.date]
+        codes: dict[str, Kind] = dict.fromkeys((*dates, *self.values, self.target), "code")
         numbers: dict[str, Kind] = dict.fromkeys(self.bins, "number")
         return codes | numbers | self.schema
 
@@ -393,7 +568,7 @@ class Study(About, frozen=True, kw_only=True):
         """The method this study asks for, not yet fitted: what the file does not say is as the method declares it."""
         about = {
             name: getattr(self, name)
-            for name in ("target", "outcome", "query", "attributes", "positive", "decision")
+            for name in ("target", "outcome", "time", "query", "attributes", "positive", "threshold")
         }
         privacy = msgspec.structs.asdict(self.privacy)
         places = {"study": about, "privacy": privacy, "": self.parameters}
@@ -423,7 +598,7 @@ class Study(About, frozen=True, kw_only=True):
 
     def find_positive(self, classes: list[Value]) -> Value | None:
         """The class that sensitivity and AUC are about: the stated one, or the second of two."""
-        from concilium.records.table import label
+        from concilium.records.columns import label
 
         if self.positive is None:
             return classes[1] if len(classes) == 2 else None
@@ -438,7 +613,8 @@ class Study(About, frozen=True, kw_only=True):
 
 
 def _check_together(several: Sequence[Study]) -> None:
-    """Methods that stand side by side: all of tables, all released in one way."""
+    """Methods that stand side by side: all of tables, all released in one way unless the list says how each is, and all
+    measured in one way."""
     path = several[0].path
     for one in several:
         if one.method_type.reads_courses:
@@ -446,12 +622,18 @@ def _check_together(several: Sequence[Study]) -> None:
                 f"{path}: [study] method = {one.method!r} judges courses of patients, and cannot stand beside "
                 "others: name it alone"
             )
-    releases = {one.method: one.release for one in several}
+    releases = {one.method: one.release for one in several if one.variant == one.method}
     if len(set(releases.values())) > 1:
         listed = ", ".join(f"{method} as {release!r}" for method, release in releases.items())
         raise StudyError(
             f"{path}: methods are compared under one release, and by themselves these differ ({listed}): say which "
-            'under [privacy], such as release = "exact"'
+            'under [privacy], such as release = "exact", or of each, such as method = ["tree exact", "rulefit masked"]'
+        )
+    if len({one.measures_at_gate for one in several}) > 1:
+        apart = [one.variant for one in several if not one.measures_at_gate]
+        raise StudyError(
+            f"{path}: [evaluate] would measure {', '.join(apart)} beside the gate and the others through it, on other "
+            "patients: give epsilon (or simulation = true) for all of them"
         )
 
 
@@ -475,7 +657,18 @@ def _settle_target(path: Path, about: About, method: type[Method[Any]]) -> About
     return msgspec.structs.replace(about, target=about.target or about.outcome or "")
 
 
-def find_wanted_part(study: Study) -> tuple[str, str]:
+def _join_parameters(
+    path: Path, method: str, columns: CourseColumns, parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The method's parameters with the step and the windows of [series]; StudyError where both sections state them."""
+    for name in columns.parameters:
+        if name in parameters:
+            key = "windows" if name == "window" else name
+            raise StudyError(f"{path}: [series] {key} and [{method}] {name} state the same: keep one of them")
+    return {**columns.parameters, **parameters}
+
+
+def _find_wanted_part(study: Study) -> tuple[str, str]:
     """What hospitals hold of patients whose courses are learned from, and why."""
     if (
         "window" in study.method_type.parameters()
@@ -487,7 +680,7 @@ def find_wanted_part(study: Study) -> tuple[str, str]:
     return "rules", f"[{study.method}] gives no window"
 
 
-def check_sources(study: Study) -> None:
+def _check_sources(study: Study) -> None:
     """Every hospital has what the method learns from, and nothing that it does not."""
     courses = study.method_type.reads_courses
     sources: dict[str, Hospital | SplitTable] = {
@@ -503,15 +696,23 @@ def check_sources(study: Study) -> None:
             )
             raise StudyError(f"{study.path}: {place} {problem}")
         if courses:
-            wanted, why = find_wanted_part(study)
+            wanted, why = _find_wanted_part(study)
             if given != [wanted]:
                 raise StudyError(f"{study.path}: {place} needs the key {wanted!r}, and it alone: {why}")
-    split = study.split
-    if split is None:
-        return
-    if courses and (split.gateways is None or split.by is not None or split.records is not None):
+    if study.split is not None:
+        _check_split(study, study.split, courses)
+
+
+def _check_split(study: Study, split: SplitTable, courses: bool) -> None:
+    """A table is split by a column; patients with courses are dealt to gateways."""
+    if courses and split.by is not None:
         raise StudyError(
-            f"{study.path}: [sites] deals patients with courses to gateways = 3, say, and not by a column"
+            f"{study.path}: [sites] by is for tables: of series, [series] by names the column of the hospital"
+        )
+    if courses and split.gateways is None and study.columns.by is None:
+        raise StudyError(
+            f"{study.path}: [sites] deals patients with courses to gateways = 3, say, or to hospitals by a column "
+            "of their file that [series] by names"
         )
     if not courses and (split.by is None or split.gateways is not None):
         problem = (
@@ -524,7 +725,7 @@ def check_sources(study: Study) -> None:
         raise StudyError(f"{study.path}: [privacy] release follows from [{study.method}] trust: leave it out")
 
 
-def check_elsewhere(study: Study) -> None:
+def _check_elsewhere(study: Study) -> None:
     """Hospitals on machines of their own say themselves what they hold, how it is read, and what they let out."""
     problem = ""
     if study.split is not None:
@@ -537,9 +738,10 @@ def check_elsewhere(study: Study) -> None:
         problem = "[series] names columns of files, which each hospital does in the file of its own kit"
     if study.house.identity is not None:
         problem = "[house] identity is not for this file: the house has its own"
-    if study.evaluate is not None and study.evaluate.file is None:
+    if study.evaluate is not None and study.evaluate.file is None and not study.measures_at_gate:
         problem = (
-            "[evaluate] needs all records at hand: take file = ..., patients of your own, or leave it out"
+            '[evaluate] of this kind needs all records at hand: take holdout = 0.3 or leave_out = "site", which '
+            "hospitals measure themselves, or file = ..., patients of your own, or leave it out"
         )
     stated = study.schema != study.dictionary.schema  # which is public, and the hospitals' to read by
     if stated and (study.evaluate is None or study.evaluate.file is None):

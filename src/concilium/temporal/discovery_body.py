@@ -1,9 +1,8 @@
 """What the model file of a discovery holds: the rules that many patients have, how many, and who was protected.
 
-It also holds what the rules say of a patient. Where a study asked, each rule adds the logarithm of how much
-likelier it holds (or fails) with the outcome than without. Rules of one patient repeat each other, so the mean of
-what they say counts, not the sum. What noise alone could have made says nothing. All of it is made from what was
-released, so that it costs no more (docs/methods.md, section 6.12).
+It also holds what the rules say of a patient, where a study asked: a logistic model of which rules hold. Without that
+there is no prediction; the rules remain, and a similarity. All of it is made from what was released, so that it costs
+no more (docs/methods.md, section 6.12).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
@@ -18,15 +18,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.models.explanation import Explanation, Reason
+from concilium.errors import ModelError
+from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval
+from concilium.models.intervals import Interval, log_odds_interval
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
+from concilium.models.prediction import AnySeries, lay_out_courses
 from concilium.models.threshold import Decided, choose_one
 from concilium.records.series import Series
+from concilium.records.series_times import count_steps
 from concilium.temporal.discovery_search import DiscoveredRule, ParameterEstimate
+from concilium.temporal.evaluation import count_points
 from concilium.temporal.formula import Formula
-from concilium.temporal.parsing import parse
-from concilium.temporal.printing import say_formula
-from concilium.temporal.rule_vote import cast_votes
+from concilium.temporal.learning import cast_votes
+from concilium.temporal.outcome_fit import FittedWeights, RuleEffect
+from concilium.temporal.parsing import parse, say_formula, say_time
+from concilium.temporal.rule_questions import is_within_window
+from concilium.temporal.rule_task import RuleTask
 
 WIDE = 100
 
@@ -39,11 +46,21 @@ class _FoundParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     candidates: list[str]
 
 
-class FoundRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rule with the share of the patients who have one like it, whatever its numbers.
+NO_INTERVAL = "There is no interval of this risk: this model file does not say how sure its weights are."
+ABOUT_RULES = "The interval is about all patients for whom the same rules hold. It includes the noise."
+WITH_NOISE = "The interval includes the noise."
 
-    `interval` holds that share at 95 %, given the noise. `if_true` and `if_false` are what it adds to the log odds of
-    the outcome where a patient fulfils and breaks it; None where the study did not ask for that.
+
+class FoundRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A rule that many patients have, and what it says of the outcome.
+
+    prevalence  the share of patients who have a rule of this form, whatever its numbers; `interval` holds it at 95 %
+    share       the share of patients of whom the rule is true with these numbers: who fulfil it, where hospitals hold
+                series, or who have it, where they hold rules; None where the study did not ask
+    odds        the odds ratio of the outcome, fulfilled against broken, with a 95 % interval; None without an outcome
+    tells       whether the odds ratio differs from 1 by more than noise and sampling leave open, all rules considered
+    weight      what it adds to the log odds where it holds, all other rules considered; None: it is not in the model
+    error       the standard error of the weight, noise included; None where the model file does not say
     """
 
     text: str
@@ -51,17 +68,29 @@ class FoundRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prevalence: float
     interval: tuple[float, float]
     parameters: list[_FoundParameter] = msgspec.field(default_factory=list)
-    if_true: float | None = None
-    if_false: float | None = None
+    share: float | None = None
+    share_interval: tuple[float, float] | None = None
+    odds: float | None = None
+    odds_interval: tuple[float, float] | None = None
+    tells: bool = False
+    weight: float | None = None
+    error: float | None = None
 
     @property
     def formula(self) -> Formula:
         """The rule as a formula (`concilium.stl`)."""
         return _read_formula(self.text)
 
+    @property
+    def shown(self) -> tuple[float, tuple[float, float]]:
+        """The share of patients that is about these numbers, with its interval; of the form where nobody asked."""
+        if self.share is not None and self.share_interval is not None:
+            return self.share, self.share_interval
+        return self.prevalence, self.interval
+
     def __str__(self) -> str:
-        low, high = self.interval
-        return f"{self.text}  ({self.prevalence:.1%}, {low:.1%} to {high:.1%})"
+        shown, (low, high) = self.shown
+        return f"{self.text}  ({shown:.1%}, {low:.1%} to {high:.1%})"
 
 
 class DiscoveryBody(
@@ -69,13 +98,15 @@ class DiscoveryBody(
 ):
     """`protects` says who is protected from whom, at what price; `patients` is how many there are, as it was estimated;
     `asked` are the questions with what they cost. A patient is judged by the last `window` of a stay, with values
-    carried forward for `carry`, or from its beginning on where there is no window.
+    carried forward for `carry`, or from its beginning on where there is no window. Without an `intercept` there is no
+    prediction; `intercept_error` is its standard error, where the file says it. `hours` are the weights by which
+    patients without the outcome were judged at a matched time.
     """
 
     outcome: str
     query: str
     trust: str
-    threshold: str
+    prevalence: str = msgspec.field(name="threshold")
     epsilon: str
     delta: str
     protects: str
@@ -85,6 +116,10 @@ class DiscoveryBody(
     window: str | None
     carry: str
     rules: list[FoundRule]
+    intercept: float | None = None
+    intercept_error: float | None = None
+    base: float | None = None
+    hours: list[float] = msgspec.field(default_factory=list)
     decided: Decided | None = None
 
     def __post_init__(self) -> None:
@@ -92,8 +127,15 @@ class DiscoveryBody(
             self.decided.check(self.classes)
         for rule in self.rules:
             _read_formula(rule.text)
-            if not 0 <= rule.prevalence <= 1 or (rule.if_true is None) != (rule.if_false is None):
-                raise ValueError(f"{rule.text}: a rule has a share of the patients, and two weights or none")
+            if not 0 <= rule.prevalence <= 1 or not 0 <= rule.shown[0] <= 1:
+                raise ValueError(f"{rule.text}: a rule has a share of the patients, between 0 and 1")
+            if rule.weight is not None and (self.intercept is None or rule.share is None):
+                raise ValueError(f"{rule.text}: a rule with a weight has a share, and the model an intercept")
+
+    @property
+    def steps(self) -> int | None:
+        """Of a window."""
+        return None if self.window is None else count_steps(self.window, self.step, "window")
 
     @property
     def classes(self) -> list[int]:
@@ -132,21 +174,99 @@ def is_complete(rule: FoundRule) -> bool:
     return not rule.formula.open_places
 
 
+@dataclass(frozen=True)
+class OutcomeModel:
+    """What was learned of the outcome: the fit, if any rule says something, the hours of controls, how frequent it
+    is."""
+
+    fitted: FittedWeights | None
+    hours: tuple[float, ...]
+    prevalence: float
+
+
+def find_judged(rules: Sequence[FoundRule], task: RuleTask) -> list[FoundRule]:
+    """The rules that hospitals can judge: without holes, within a window, each once."""
+    judged = {rule.text: rule for rule in rules if is_complete(rule) and is_within_window(rule.formula, task)}
+    return list(judged.values())
+
+
+def enter_effects(
+    rules: Sequence[FoundRule],
+    judged: Sequence[FoundRule],
+    effects: Sequence[RuleEffect],
+    telling: Sequence[int],
+    fitted: FittedWeights | None,
+) -> list[FoundRule]:
+    """The rules with what was learned of them, those first that say most of the outcome."""
+    weights = dict(zip(telling, fitted.weights, strict=True)) if fitted is not None else {}
+    errors = dict(zip(telling, fitted.errors[1:], strict=True)) if fitted is not None else {}
+    known = {
+        rule.text: msgspec.structs.replace(
+            rule,
+            share=round(effect.share, 6),
+            share_interval=effect.share_interval,
+            odds=effect.odds,
+            odds_interval=effect.odds_interval,
+            tells=effect.tells,
+            weight=round(weights[place], 6) if place in weights else None,
+            error=round(errors[place], 6) if place in errors else None,
+        )
+        for place, (rule, effect) in enumerate(zip(judged, effects, strict=True))
+    }
+    every = {rule.text: known.get(rule.text, rule) for rule in rules}
+    return sorted(every.values(), key=_rank)
+
+
+NEARLY_EVERYONE = 0.95
+
+
+def says_little(rule: FoundRule) -> bool:
+    """Whether nearly everyone fulfils it, and it says nothing of the outcome."""
+    return not rule.tells and rule.odds is not None and rule.shown[0] >= NEARLY_EVERYONE
+
+
+def _rank(rule: FoundRule) -> tuple[int, float]:
+    """Those that say most of the outcome first, by the end of the interval that is nearer to 1; then by prevalence."""
+    if rule.tells and rule.odds_interval is not None:
+        low, high = rule.odds_interval
+        return 0, -max(math.log(low), -math.log(high))
+    return (2 if says_little(rule) else 1), -rule.prevalence
+
+
 def write_table(body: DiscoveryBody) -> str:
-    """The rules for terminals and logs, a line each."""
-    threshold = float(Fraction(body.threshold))
+    """The rules for terminals and logs, a line each; those that nearly everyone fulfils at the end, in one
+    paragraph."""
+    threshold = float(Fraction(body.prevalence))
     lines = [
-        f"{body.outcome}: {len(body.rules)} rules that at least {threshold:.2%} of about {body.patients:,.0f} patients "
-        "have"
+        f"{body.outcome}: {len(body.rules)} rules of forms that at least {threshold:.2%} of about "
+        f"{body.patients:,.0f} patients have"
     ]
-    width = max((len(rule.text) for rule in body.rules), default=0)
-    for rule in body.rules:
-        low, high = rule.interval
-        line = f"{rule.text.ljust(width)}  {rule.prevalence:7.2%}  ({low:.2%} to {high:.2%})"
-        if rule.if_true is not None and rule.if_false is not None:
-            line += f"  odds x {math.exp(rule.if_true):.2f} if so, x {math.exp(rule.if_false):.2f} if not"
-        lines.append(line)
+    listed = [rule for rule in body.rules if not says_little(rule)]
+    width = max((len(rule.text) for rule in listed), default=0)
+    lines += [f"{rule.text.ljust(width)}  {_say_numbers(rule, body)}" for rule in listed]
+    folded = [rule.text for rule in body.rules if says_little(rule)]
+    if folded:
+        lines.append(
+            f"{len(folded)} more that nearly everyone fulfils, and that say nothing of {body.outcome}:"
+        )
+        # No rule is broken over two lines.
+        unbroken = textwrap.wrap("; ".join(text.replace(" ", "\0") for text in folded), WIDE)
+        lines += [line.replace("\0", " ") for line in unbroken]
     return "\n".join([*lines, *textwrap.wrap(body.protects, WIDE)])
+
+
+def _say_numbers(rule: FoundRule, body: DiscoveryBody) -> str:
+    """How many patients, and what it says of the outcome."""
+    shown, (low, high) = rule.shown
+    said = f"{shown:7.2%} ({low:.2%} to {high:.2%})"
+    if rule.share is None:
+        return f"{said} have one of this form"
+    said += " fulfil it" if body.window is not None else " have it"
+    if rule.odds is not None and rule.odds_interval is not None:
+        said += f"; odds ratio {rule.odds:.2f} ({rule.odds_interval[0]:.2f} to {rule.odds_interval[1]:.2f})"
+        if rule.weight is not None:
+            said += f", with the others {math.exp(rule.weight):.2f}"
+    return said
 
 
 WIDTH, NAMES, BAR, LINE = 780, 330, 12, 24
@@ -155,18 +275,19 @@ LETTERS = 46
 
 
 def draw_prevalences(rules: Sequence[FoundRule], outcome: str, *, whole: bool = False) -> str:
-    """A bar for each rule, the most frequent first, with its 95 % interval as a line; `whole`: all of them."""
-    shown = rules if whole else rules[:MOST_BARS]
+    """A bar for each rule in order, with its 95 % interval as a line; `whole`: all of them."""
+    listed = rules if whole else rules[:MOST_BARS]
     room = WIDTH - NAMES - 150
     parts, top = [], 4.0
-    for rule in shown:
+    for rule in listed:
         name = rule.text if len(rule.text) <= LETTERS else f"{rule.text[: LETTERS - 3]}..."
-        low, high = (NAMES + share * room for share in rule.interval)
+        shown, interval = rule.shown
+        low, high = (NAMES + share * room for share in interval)
         middle = top + BAR / 2
-        label = f"{rule.prevalence:.1%} ({rule.interval[0]:.1%} to {rule.interval[1]:.1%})"
+        label = f"{shown:.1%} ({interval[0]:.1%} to {interval[1]:.1%})"
         parts += [
             f'<text x="{NAMES - 10}" y="{top + 10:g}" text-anchor="end">{element_text(name)}</text>',
-            f'<rect x="{NAMES}" y="{top:g}" width="{max(1.0, rule.prevalence * room):.1f}" height="{BAR}" '
+            f'<rect x="{NAMES}" y="{top:g}" width="{max(1.0, shown * room):.1f}" height="{BAR}" '
             f'fill="{COLOURS[0]}"/>',
             f'<line x1="{low:.1f}" y1="{middle:g}" x2="{high:.1f}" y2="{middle:g}" stroke="{INK}" stroke-width="2"/>',
             f'<text x="{high + 8:.1f}" y="{top + 10:g}" fill="{SOFT}">{element_text(label)}</text>',
@@ -177,117 +298,174 @@ def draw_prevalences(rules: Sequence[FoundRule], outcome: str, *, whole: bool = 
     return draw_frame(title, [axis, *parts], WIDTH, top + 4)
 
 
-SURE = 2.0
-"""So many standard deviations from nothing, or a rule says nothing."""
 MOST_SHOWN = 10
 
 
-def weigh_rules(counts: NDArray[np.int64], deviation: float) -> list[tuple[float, float]]:
-    """For each rule what it adds to the log odds where it holds and where it fails: [rule, 4] as in `AskRuleOutcomes`.
-
-    Shares are held away from 0 and 1 by as many patients as noise could have made of nobody. A rule whose shares with
-    and without the outcome differ by less than noise and sampling leave open says nothing.
-    """
-    weights = []
-    spare = 0.5 + deviation
-    for row in np.maximum(counts, 0).tolist():
-        shares, variance = [], 0.0
-        for holds, fails in (row[:2], row[2:]):
-            everyone = holds + fails + 2 * spare
-            share = (holds + spare) / everyone
-            shares.append(share)
-            variance += share * (1 - share) / everyone + (deviation / everyone) ** 2
-        with_outcome, without = shares
-        tells = abs(with_outcome - without) > SURE * math.sqrt(variance)
-        if_true = math.log(with_outcome / without) if tells else 0.0
-        if_false = math.log((1 - with_outcome) / (1 - without)) if tells else 0.0
-        weights.append((round(if_true, 6), round(if_false, 6)))
-    return weights
-
-
-def _move_courses(body: DiscoveryBody, courses: Series) -> tuple[list[FoundRule], NDArray[np.float64]]:
-    """The rules that can be judged, and what each adds for each patient, [patient, rule]: NaN where that is unknown."""
-    rules = [rule for rule in body.rules if is_complete(rule)]
-    if not rules:
-        return [], np.zeros((len(courses), 0))
-    votes = cast_votes([rule.formula for rule in rules], courses)
-    if rules[0].if_true is None:
-        shares = np.array([rule.prevalence for rule in rules])
-        return rules, np.where(votes == 0, np.nan, (votes > 0) * shares)
-    weights = np.array([[rule.if_false or 0.0, rule.if_true or 0.0] for rule in rules])
-    moved = np.where(votes > 0, weights[:, 1], weights[:, 0])
-    return rules, np.where(votes == 0, np.nan, moved)
-
-
-def _count_telling(rules: list[FoundRule], known: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """For each patient how many of the rules that are known say anything of the outcome; one at least."""
-    tells = np.array([bool(rule.if_true or rule.if_false) for rule in rules])
-    count: NDArray[np.float64] = np.maximum((known & tells).sum(axis=1), 1).astype(np.float64)
-    return count
-
-
-def score_courses(body: DiscoveryBody, courses: Series) -> NDArray[np.float64]:
-    """How much the rules speak for the outcome of each patient, between 0 and 1; a half where nothing is known."""
-    rules, moved = _move_courses(body, courses)
-    known = ~np.isnan(moved)
-    total = np.where(known, moved, 0.0).sum(axis=1)
-    if rules and rules[0].if_true is not None:
-        chance: NDArray[np.float64] = 1 / (1 + np.exp(-total / _count_telling(rules, known)))
-        return chance
-    whole = (known * np.array([rule.prevalence for rule in rules])).sum(axis=1)
-    return np.where(whole > 0, total / np.where(whole > 0, whole, 1), 0.5)
-
-
-def explain_courses(body: DiscoveryBody, course: Series) -> Explanation:
-    """The explanation of one patient."""
-    rules, moved = _move_courses(body, course)
-    likely = float(score_courses(body, course)[0])
-    weighed = bool(rules) and rules[0].if_true is not None
-    votes = cast_votes([rule.formula for rule in rules], course)[0] if rules else np.zeros(0)
-    scale = float(_count_telling(rules, ~np.isnan(moved))[0]) if rules else 1.0
-    reasons, silent = [], 0
-    for place, rule in enumerate(rules):
-        if votes[place] == 0:
-            continue
-        said = say_formula(rule.formula, body.step)
-        condition = said if votes[place] > 0 else f"not: {said}"
-        adds = float(moved[0, place]) / scale if weighed else None
-        if adds == 0:
-            silent += 1
-            continue
-        reasons.append(
-            Reason(tuple(sorted(rule.formula.variables)), condition, moved=adds, support=rule.prevalence)
+def read_courses(
+    patients: AnySeries,
+    rules: Sequence[Formula],
+    names: Sequence[str],
+    step: str,
+    window: str | None,
+    carry: str,
+) -> Series:
+    """The courses of these variables: the last window of each stay with values carried forward as
+    where the rules were learned, or all of it; ModelError where there is none. A stay that is shorter than a window
+    is its end: what came before is unknown."""
+    series = patients if isinstance(patients, Series) else lay_out_courses(patients, names, step)
+    if not any(name in series for name in names):
+        raise ModelError(
+            "the patients have none of the attributes that this model asks about: " + ", ".join(sorted(names))
         )
-    unknown = len(rules) - len(reasons) - silent
-    if weighed:
-        reasons.sort(key=lambda reason: -abs(reason.moved or 0.0))
-    prediction = choose_one([1 - likely, likely], body.classes, body.decided)
-    chance = likely if prediction else 1 - likely
-    notes = []
-    if silent:
-        notes.append(
-            f"{silent} of {len(rules)} rules say nothing of the outcome, by what noise leaves to be seen."
-        )
-    if unknown:
-        notes.append(f"{unknown} of {len(rules)} rules cannot be judged with what is known.")
-    sentences = (_say_first(body, prediction, likely, weighed), *_say_reasons(reasons, weighed), *notes)
-    return Explanation(
-        body.outcome, prediction, chance, tuple(reasons), sentences, base=0.5, notes=tuple(notes)
+    series = series.state(names)
+    if len(series) and window is not None:
+        series = _align_to_end(series.carry_forward(carry), count_steps(window, step, "window"))
+    return Series.from_stays(
+        series.stays,
+        series.lengths,
+        step=series.step,
+        ids=series.ids,
+        points=max([series.points, *(count_points(rule, series.step_hours) for rule in rules)]),
     )
 
 
-def _say_first(body: DiscoveryBody, prediction: int, likely: float, weighed: bool) -> str:
-    if weighed:
-        return f"{body.outcome} = {prediction} ({likely:.0%} if it were as frequent as not)."
-    return f"{body.outcome} = {prediction} (rules that hold: {likely:.0%} of all, by how many patients have them)."
+def _align_to_end(series: Series, steps: int) -> Series:
+    """The last so many steps of each stay; before a shorter one, steps in which nothing is known."""
+    last = series.cut(series.lengths, steps)
+    inside = np.arange(steps) >= steps - last.lengths[:, None]
+    stays = {}
+    for name, values in last.stays.items():
+        grid = np.full(inside.shape, np.nan, dtype=np.float32)
+        grid[inside] = values
+        stays[name] = grid.reshape(-1)
+    lengths = np.full(len(series), steps, dtype=np.int32)
+    return Series.from_stays(stays, lengths, step=series.step, ids=series.ids, points=steps)
 
 
-def _say_reasons(reasons: list[Reason], weighed: bool) -> list[str]:
+def _judge_courses(rules: Sequence[FoundRule], courses: Series) -> NDArray[np.float64]:
+    """[patient, rule]: 1 where it holds, 0 where it fails, NaN where that is unknown."""
+    if not rules:
+        return np.zeros((len(courses), 0))
+    votes = cast_votes([rule.formula for rule in rules], courses)
+    return np.where(votes == 0, np.nan, (votes > 0).astype(np.float64))
+
+
+def find_similarity(body: DiscoveryBody, courses: Series) -> NDArray[np.float64]:
+    """The share of the rules that hold for each patient, each counting by how many patients have it; NaN where no rule
+    is known."""
+    rules = [rule for rule in body.rules if is_complete(rule)]
+    holds = _judge_courses(rules, courses)
+    shares = np.array([rule.prevalence for rule in rules])
+    known = (~np.isnan(holds) * shares).sum(axis=1)
+    total = (np.nan_to_num(holds) * shares).sum(axis=1)
+    return np.where(known > 0, total / np.where(known > 0, known, 1.0), np.nan)
+
+
+def _move_courses(body: DiscoveryBody, courses: Series) -> tuple[list[FoundRule], NDArray[np.float64]]:
+    """The rules of the model, and what each adds to the log odds of each patient, [patient, rule], against a patient of
+    whom it is unknown: NaN where it is."""
+    rules = [rule for rule in body.rules if rule.weight is not None]
+    centres = np.array([rule.share or 0.0 for rule in rules])
+    weights = np.array([rule.weight or 0.0 for rule in rules])
+    return rules, (_judge_courses(rules, courses) - centres) * weights
+
+
+def score_courses(body: DiscoveryBody, courses: Series) -> NDArray[np.float64]:
+    """The predicted risk of each patient; that of an average patient where nothing is known."""
+    assert body.intercept is not None
+    _, moved = _move_courses(body, courses)
+    risk: NDArray[np.float64] = 1 / (1 + np.exp(-(body.intercept + np.nan_to_num(moved).sum(axis=1))))
+    return risk
+
+
+def _find_interval(body: DiscoveryBody, course: Series) -> Interval | None:
+    """The 95 % interval of the risk of patients for whom the same rules hold; None where the file does not say it."""
+    rules, moved = _move_courses(body, course)
+    if body.intercept is None or body.intercept_error is None or any(rule.error is None for rule in rules):
+        return None
+    centres = np.array([rule.share or 0.0 for rule in rules])
+    errors = np.array([rule.error or 0.0 for rule in rules])
+    # The mean patient stands in for a rule that cannot be judged.
+    off = np.nan_to_num((_judge_courses(rules, course)[0] - centres) * errors)
+    odds = body.intercept + float(np.nan_to_num(moved[0]).sum())
+    return log_odds_interval(odds, odds, body.intercept_error**2 + float(off @ off))
+
+
+def explain_courses(body: DiscoveryBody, course: Series, carried: Sequence[str] = ()) -> Explanation:
+    """The explanation of one patient; `carried` says which values are old."""
+    assert body.intercept is not None
+    rules, moved = _move_courses(body, course)
+    risk = float(score_courses(body, course)[0])
+    reasons = _find_reasons(body, course)
+    notes = list(carried)
+    unknown = int(np.isnan(moved[0]).sum())
+    if 0 < unknown < len(rules):
+        notes.append(f"{unknown} of {len(rules)} rules cannot be judged with what is known.")
+    interval = _find_interval(body, course)
+    notes.append(NO_INTERVAL if interval is None else ABOUT_RULES if unknown < len(rules) else WITH_NOISE)
+    within = "" if interval is None else f" {say_risk_interval(interval)};"
+    prediction = choose_one([1 - risk, risk], body.classes, body.decided)
+    base = 1 / (1 + math.exp(-body.intercept))
+    first = (
+        f"{body.outcome} = {prediction} (predicted risk {say_risk(risk)};{within} "
+        f"{say_risk(base)} for an average patient)."
+    )
+    if interval is not None and not prediction:
+        interval = 1 - interval[1], 1 - interval[0]
+    return Explanation(
+        body.outcome,
+        prediction,
+        risk if prediction else 1 - risk,
+        tuple(reasons),
+        (first, *_say_reasons(reasons), *notes),
+        base=base,
+        notes=tuple(notes),
+        chances=(1 - risk, risk),
+        interval=interval,
+    )
+
+
+def _find_reasons(body: DiscoveryBody, course: Series) -> list[Reason]:
+    """What each rule of the model says of the patient, where it can be judged, the weightiest first."""
+    rules, moved = _move_courses(body, course)
+    reasons = []
+    for rule, holds, adds in zip(rules, _judge_courses(rules, course)[0], moved[0].tolist(), strict=True):
+        if not math.isnan(adds):
+            said = say_formula(rule.formula, body.step, body.steps)
+            condition = said if holds else f"not: {said}"
+            reasons.append(
+                Reason(tuple(sorted(rule.formula.variables)), condition, moved=adds, support=rule.share)
+            )
+    return sorted(reasons, key=lambda reason: -abs(reason.moved or 0.0))
+
+
+def _say_reasons(reasons: list[Reason]) -> list[str]:
     if not reasons:
-        return ["No rule speaks for or against it."]
+        return ["No rule can be judged with what is known: this is the risk of an average patient."]
     lines = []
     for place, reason in enumerate(reasons[:MOST_SHOWN], start=1):
-        moved = f": odds x {math.exp(reason.moved):.2f}" if weighed and reason.moved is not None else ""
-        lines.append(f"{place}. {reason.condition}{moved} ({reason.support:.1%} of patients have this rule).")
+        share = reason.support or 0.0
+        like = 1 - share if reason.condition.startswith("not: ") else share
+        lines.append(
+            f"{place}. {reason.condition}: odds ratio {math.exp(reason.moved or 0.0):.2f} ({like:.0%} of patients)."
+        )
     rest = len(reasons) - MOST_SHOWN
     return [*lines, f"{rest} more."] if rest > 0 else lines
+
+
+def say_carried(series: Series, names: Sequence[str], carry: str) -> list[str]:
+    """Which of these variables of one patient were last measured before the last step, and when."""
+    said = []
+    for name in names:
+        values = series.stays.get(name)
+        known = np.flatnonzero(~np.isnan(values)) if values is not None else np.zeros(0, dtype=np.intp)
+        if len(known) and (age := len(values) - 1 - int(known[-1])):  # type: ignore[arg-type]
+            if age > count_steps(carry, series.step, "carry"):
+                said.append(
+                    f"{name} was last measured {say_time(age, series.step)} before, too long ago to count."
+                )
+            else:
+                said.append(
+                    f"{name} was last measured {say_time(age, series.step)} before, and carried forward."
+                )
+    return said

@@ -3,42 +3,90 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
-from concilium.protocol.conversation import Conversation, Learned, Partners
+from concilium.models.private_descent import descend
+from concilium.privacy.shares import widen_sensitivity
 from concilium.protocol.counts import AskCounts
-from concilium.protocol.questions import Gaussian
-from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, is_complete, weigh_rules, write_rules
+from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Summed
+from concilium.protocol.sums import read_reals
+from concilium.temporal.discovery_body import (
+    DiscoveryBody,
+    FoundRule,
+    OutcomeModel,
+    enter_effects,
+    find_judged,
+    is_complete,
+    write_rules,
+)
 from concilium.temporal.discovery_search import (
     DiscoveredRule,
     Discovery,
     LevelQuestion,
-    check_answer,
+    SearchQuestion,
     estimate_parameter,
+    find_share,
 )
-from concilium.temporal.local_search import BinQuestion, LocalDiscovery
-from concilium.temporal.path_search import PATH_LENGTH, PathDiscovery
+from concilium.temporal.formula import Formula
+from concilium.temporal.limit_pairs import is_vacuous
+from concilium.temporal.local_search import BinQuestion, ReportQuestion, find_groups
+from concilium.temporal.outcome_fit import (
+    FittedWeights,
+    RuleEffect,
+    begin_descent,
+    center_intercept,
+    choose_fitted,
+    choose_one_of_each,
+    end_descent,
+    find_effects,
+)
+from concilium.temporal.outcome_questions import (
+    AskOutcomeHours,
+    AskOutcomeReports,
+    AskRuleGradient,
+    AskRuleOutcomes,
+)
+from concilium.temporal.outcome_windows import EVENLY, match_controls
+from concilium.temporal.path_search import PATH_LENGTH, BitQuestion, PathDiscovery
+from concilium.temporal.rule_grammar import fill_structure
 from concilium.temporal.rule_questions import (
     AskRuleBits,
     AskRuleCodes,
     AskRuleCounts,
-    AskRuleOutcomes,
     AskRuleReports,
     estimate_codes,
-    is_within_window,
 )
 from concilium.temporal.rule_task import STAGES, RulePart, Stage, open_grammar
 
 if TYPE_CHECKING:
     from concilium.temporal.rule_discovery import RuleDiscovery
+
+GRADIENTS = 20
+PLACES = 16
+LARGEST = 1e3
+MOST_REPORTED = 20
+"""Rules on which clients report how they stand to the outcome: the more there are, the noisier are the reports."""
+
+Q = TypeVar("Q")
+D = TypeVar("D")
+
+
+@dataclass(frozen=True)
+class OutcomeFit:
+    """The rules that are fitted, what each says by itself, and when controls are judged."""
+
+    rules: tuple[str, ...]
+    effects: Sequence[RuleEffect]
+    weights: tuple[float, ...]
+
 
 NOTHING_IN_COMMON = (
     "no rule was found: none that the study looks for is frequent enough to be told from noise. Rules about other "
@@ -67,8 +115,11 @@ def converse_by_sums(study: RuleDiscovery, partners: Partners) -> Conversation[L
             return study.conclude(float(counts[-1]), [], [NOTHING_IN_COMMON])
     found: Discovery = yield from _search_levels(study, partners, names)
     rules, warnings = write_rules(found.rules), []
-    if rules and budget["outcomes"]:
-        rules = yield from _weigh_outcomes(study, partners, rules, budget["outcomes"])
+    model: OutcomeModel | None = None
+    if rules and study.window is not None:
+        rules, model = yield from _weigh_outcomes(study, partners, rules)
+    elif rules:
+        rules = yield from _count_rules(study, partners, rules, budget["rules"], found)
     if not rules:
         warnings.append(NOTHING_IN_COMMON)
     left_out = sum(report.left_out for report in found.levels)
@@ -77,30 +128,62 @@ def converse_by_sums(study: RuleDiscovery, partners: Partners) -> Conversation[L
             f"{left_out} templates were not looked into, for want of room for what follows from them: give fewer "
             "variables under bins, or fewer limits"
         )
-    return study.conclude(found.clients, rules, warnings)
+    return study.conclude(found.clients, rules, warnings, model)
+
+
+def _count_rules(
+    study: RuleDiscovery, partners: Partners, rules: list[FoundRule], rho: Fraction, found: Discovery
+) -> Conversation[list[FoundRule]]:
+    """The rules with the share of the clients who have them with these very numbers."""
+    complete = [rule for rule in rules if is_complete(rule)]
+    if not complete:
+        return rules
+    texts = tuple(dict.fromkeys(rule.text for rule in complete))
+    size = min(study.most_rules, len(texts))
+    counts = yield _ask_counts(study, partners, rho, "rules", size, about=texts)
+    deviation = _find_deviation(partners, rho, size)
+    shares = {
+        text: find_share(float(count), deviation, found.clients, found.clients_deviation)
+        for text, count in zip(texts, counts.tolist(), strict=True)
+    }
+    return [
+        msgspec.structs.replace(rule, share=shares[rule.text][0], share_interval=shares[rule.text][1])
+        if rule.text in shares
+        else rule
+        for rule in rules
+    ]
+
+
+def _relay(
+    search: Generator[Q, Any, D],
+    ask: Callable[[Q], Summed],
+    read: Callable[[NDArray[np.int64]], Any] = np.asarray,
+) -> Conversation[D]:
+    """Put the questions of a search to the hospitals, one after the other, and return what it came to."""
+    try:
+        question = next(search)
+        while True:
+            counts = yield ask(question)
+            question = search.send(read(counts))
+    except StopIteration as end:
+        discovery: D = end.value
+        return discovery
 
 
 def _search_levels(
     study: RuleDiscovery, partners: Partners, names: tuple[str, ...]
 ) -> Conversation[Discovery]:
     """The breadth-first search over these variables (none: all)."""
-    steps = study.open_search(names, partners.noise_factor).run()
-    try:
-        question = next(steps)
-        while True:
-            stage: Stage = "parameters"
-            about: Sequence[Any]
-            if isinstance(question, LevelQuestion):
-                stage, about = STAGES[question.level - 1], question.parents
-            else:
-                about = question.structures
-            texts = tuple(map(str, about))
-            sensitivity = question.squared_sensitivity
-            counts = yield _ask_counts(study, partners, question.rho, stage, sensitivity, names, texts)
-            question = steps.send(counts)
-    except StopIteration as end:
-        found: Discovery = end.value
-        return found
+
+    def ask(question: SearchQuestion) -> AskRuleCounts:
+        if isinstance(question, LevelQuestion):
+            stage, about = STAGES[question.level - 1], question.parents
+        else:
+            stage, about = "parameters", question.structures
+        texts = tuple(map(str, about))
+        return _ask_counts(study, partners, question.rho, stage, question.squared_sensitivity, names, texts)
+
+    return (yield from _relay(study.open_search(names, partners).run(), ask))
 
 
 def _ask_counts(
@@ -117,12 +200,12 @@ def _ask_counts(
         target="",
         part=RulePart(study.task, stage, names, about),
         most=study.most_rules,
-        noise=Gaussian(str(partners.variance(rho, squared_sensitivity))),
+        noise=_make_noise(partners, rho, squared_sensitivity),
     )
 
 
-def _find_deviation(partners: Partners, rho: Fraction, squared_sensitivity: int) -> float:
-    """Of the noise that a sum of this price has."""
+def _find_deviation(partners: Partners, rho: Fraction, squared_sensitivity: Fraction | int) -> float:
+    """Of the noise that a sum of this price really has."""
     return math.sqrt(partners.variance(rho, squared_sensitivity) * partners.noise_factor)
 
 
@@ -139,37 +222,87 @@ def _check_estimate(study: RuleDiscovery, patients: float, deviation: float) -> 
 
 def _find_names(study: RuleDiscovery, counts: NDArray[np.int64], deviation: float) -> tuple[str, ...]:
     """The variables that a rule at the threshold can be about."""
-    wanted = float(study.exact_threshold) * float(counts[-1])
+    wanted = float(study.exact_prevalence) * float(counts[-1])
     least = max(wanted - deviation, deviation)
     return tuple(
         name for name, count in zip(study.task.names, counts.tolist(), strict=False) if count >= least
     )
 
 
+Weighed = tuple[list[FoundRule], OutcomeModel | None]
+
+
 def _weigh_outcomes(
-    study: RuleDiscovery, partners: Partners, rules: list[FoundRule], rho: Fraction
-) -> Conversation[list[FoundRule]]:
-    """The rules with what each says of the outcome, where it has no holes and fits into a window: noise may put
-    together what no patient's rule is."""
-    judged = [rule for rule in rules if is_complete(rule) and is_within_window(rule.formula, study.task)]
+    study: RuleDiscovery, partners: Partners, rules: list[FoundRule]
+) -> Conversation[Weighed]:
+    """The rules with what each says of the outcome, and the model that they make together.
+
+    Only rules without holes that fit into a window are judged: noise may put together what no patient's rule is.
+    """
+    judged = find_judged(rules, study.task)
     if not judged:
-        return rules
-    variance = partners.variance(rho, len(judged))
+        return rules, None
+    budget = study.split_budget()
+    hours = yield AskOutcomeHours(
+        query=study.query, target="", task=study.task, noise=_make_noise(partners, budget["hours"], 1)
+    )
+    weights = match_controls(hours, _find_deviation(partners, budget["hours"], 1))
+    texts = tuple(rule.text for rule in judged)
     counts = yield AskRuleOutcomes(
         query=study.query,
         target="",
         task=study.task,
-        rules=tuple(rule.text for rule in judged),
-        noise=Gaussian(str(variance)),
+        rules=texts,
+        weights=weights,
+        noise=_make_noise(partners, budget["outcomes"], len(judged)),
     )
-    deviation = math.sqrt(variance * partners.noise_factor)
-    weights = dict(zip([rule.text for rule in judged], weigh_rules(counts, deviation), strict=True))
-    return [
-        msgspec.structs.replace(rule, if_true=weights[rule.text][0], if_false=weights[rule.text][1])
-        if rule.text in weights
-        else rule
-        for rule in rules
-    ]
+    deviation = _find_deviation(partners, budget["outcomes"], len(judged))
+    effects = find_effects(counts, [deviation] * len(judged))
+    patients = np.maximum(hours.sum(axis=1), 1).astype(np.float64)
+    telling = choose_fitted(effects)
+    fitted = None
+    if telling:
+        model = OutcomeFit(
+            tuple(texts[place] for place in telling), [effects[place] for place in telling], weights
+        )
+        fitted = yield from _fit_weights(study, partners, model, patients, budget["fit"])
+    return enter_effects(rules, judged, effects, telling, fitted), OutcomeModel(
+        fitted, weights, float(patients[0] / patients.sum())
+    )
+
+
+def _fit_weights(
+    study: RuleDiscovery, partners: Partners, model: OutcomeFit, patients: NDArray[np.float64], rho: Fraction
+) -> Conversation[FittedWeights]:
+    """A logistic model of the votes of these rules, by noisy gradients."""
+    begun = begin_descent(model.effects, float(patients[0] / patients.sum()))
+    each = rho / GRADIENTS
+    widened = widen_sensitivity(Fraction(begun.norm) ** 2, len(model.rules) + 1, PLACES)
+    centres = tuple(round(effect.share, 6) for effect in model.effects)
+
+    def ask(w: NDArray[np.float64]) -> Conversation[NDArray[np.float64]]:
+        total = yield AskRuleGradient(
+            query=study.query,
+            target="",
+            task=study.task,
+            rules=model.rules,
+            weights=model.weights,
+            centres=centres,
+            at=tuple(np.clip(w, -LARGEST, LARGEST).tolist()),
+            norm=begun.norm,
+            places=PLACES,
+            noise=_make_noise(partners, each, widened),
+        )
+        mean: NDArray[np.float64] = read_reals(total, PLACES) / patients.sum()
+        return mean
+
+    noise = _find_deviation(partners, each, widened) * 2.0**-PLACES / float(patients.sum())
+    w = yield from descend(ask, begun.start, begun.hessian, begun.doubt, noise, GRADIENTS)
+    return end_descent(begun, w, model.effects, noise, GRADIENTS, float(patients.sum()))
+
+
+def _make_noise(partners: Partners, rho: Fraction, squared_sensitivity: Fraction | int) -> Gaussian:
+    return Gaussian(str(partners.variance(rho, squared_sensitivity)))
 
 
 def converse_by_reports(study: RuleDiscovery) -> Conversation[Learned[DiscoveryBody]]:
@@ -177,32 +310,66 @@ def converse_by_reports(study: RuleDiscovery) -> Conversation[Learned[DiscoveryB
     counted = yield AskCounts(query="", target="")
     patients = int(counted[0, 0, 0])
     study.check_feasible(patients)
-    search = study.open_local_search().run()
-    try:
-        question = next(search)
-        while True:
-            stage: Stage = "skeletons"
-            about: Sequence[Any] = ()
-            if isinstance(question, BinQuestion):
-                stage, about = "parameters", question.structures
-            elif question.parents:
-                stage, about = "structures", question.parents
-            histogram = yield AskRuleReports(
-                query="",
-                target="",
-                part=RulePart(study.task, stage, (), tuple(map(str, about))),
-                most=question.channel.most,
-                epsilon=str(study.exact_epsilon),
-                group=question.group,
-            )
-            question = search.send(histogram)
-    except StopIteration as end:
-        found: LocalDiscovery = end.value
+
+    def ask(question: ReportQuestion | BinQuestion) -> AskRuleReports:
+        stage: Stage = "skeletons"
+        about: Sequence[Formula] = ()
+        if isinstance(question, BinQuestion):
+            stage, about = "parameters", question.structures
+        elif question.parents:
+            stage, about = "structures", question.parents
+        return AskRuleReports(
+            query="",
+            target="",
+            part=RulePart(study.task, stage, (), tuple(map(str, about))),
+            most=question.channel.most,
+            epsilon=str(study.exact_epsilon),
+            group=question.group,
+        )
+
+    found = yield from _relay(study.open_local_search().run(), ask)
     seen = f"a rule was seen if at least {found.least_share:.1%} of the patients have it"
-    return study.conclude(float(patients), write_rules(found.rules), [seen])
+    rules, model = write_rules(found.rules), None
+    if rules and study.window is not None:
+        rules, model = yield from _weigh_reports(study, rules)
+    return study.conclude(float(patients), rules, [seen], model)
 
 
-QUANTILE = 0.5
+def _weigh_reports(study: RuleDiscovery, rules: list[FoundRule]) -> Conversation[Weighed]:
+    """The rules with what each says of the outcome, by the reports of the last group."""
+    judged = find_judged(rules, study.task)[:MOST_REPORTED]
+    if not judged:
+        return rules, None
+    question = AskOutcomeReports(
+        query="",
+        target="",
+        task=study.task,
+        rules=tuple(rule.text for rule in judged),
+        epsilon=str(study.exact_epsilon),
+        group=len(find_groups(True)) - 1,
+    )
+    histogram = yield question
+    clients, channel = int(histogram.sum()), question.channel
+    counts = channel.estimate(histogram).reshape(-1, 4)
+    spread = [channel.find_deviation(clients, max(float(row.max()), 0.0)) for row in counts]
+    effects = find_effects(np.rint(counts).astype(np.int64), spread)
+    cases, controls = np.maximum(counts[:, :2].sum(), 1.0), np.maximum(counts[:, 2:].sum(), 1.0)
+    prevalence = float(cases / (cases + controls))
+    telling = [place for place, effect in enumerate(effects) if effect.tells]
+    fitted = choose_one_of_each(effects, [rule.formula.variables for rule in judged])
+    if fitted is not None:
+        # Of the log odds: sampling, and the noise of all cells.
+        error = math.sqrt(
+            clients / (cases * controls) + 2 * sum(one**2 for one in spread) * (cases**-2 + controls**-2)
+        )
+        fitted = center_intercept(fitted, effects, prevalence, error)
+        telling = [place for place in telling if fitted.weights[place]]
+        fitted = FittedWeights(
+            fitted.intercept,
+            tuple(fitted.weights[place] for place in telling),
+            (fitted.errors[0], *(fitted.errors[1 + place] for place in telling)),
+        )
+    return enter_effects(rules, judged, effects, telling, fitted), OutcomeModel(fitted, EVENLY, prevalence)
 
 
 def converse_along_paths(study: RuleDiscovery) -> Conversation[Learned[DiscoveryBody]]:
@@ -218,7 +385,8 @@ def converse_along_paths(study: RuleDiscovery) -> Conversation[Learned[Discovery
     rules = []
     for rule in found.rules:
         complete = yield from _ask_parameters(study, rule)
-        rules.append(complete)
+        if not is_vacuous(complete.formula):
+            rules.append(complete)
     more = f"the search ended after {found.questions} questions, with more to ask"
     return study.conclude(float(patients), write_rules(rules), [] if found.exhausted else [more])
 
@@ -227,23 +395,19 @@ def _walk_paths(study: RuleDiscovery, patients: int) -> Conversation[PathDiscove
     """The search, question by question."""
     plan = study.open_path_search(patients)
     last = plan.budget - (PATH_LENGTH - 1) * plan.per_question
-    search = plan.run()
-    try:
-        question = next(search)
-        while True:
-            said = yield AskRuleBits(
-                query=study.query,
-                target="",
-                task=study.task,
-                template=str(question.template),
-                each=str(plan.per_question),
-                last=str(last),
-                final=question.final,
-            )
-            question = search.send(int(check_answer(said, 1)[0]))
-    except StopIteration as end:
-        found: PathDiscovery = end.value
-        return found
+
+    def ask(question: BitQuestion) -> AskRuleBits:
+        return AskRuleBits(
+            query=study.query,
+            target="",
+            task=study.task,
+            template=str(question.template),
+            each=str(plan.per_question),
+            last=str(last),
+            final=question.final,
+        )
+
+    return (yield from _relay(plan.run(), ask, lambda yes: int(yes[0])))
 
 
 def _ask_parameters(study: RuleDiscovery, rule: DiscoveredRule) -> Conversation[DiscoveredRule]:
@@ -260,7 +424,6 @@ def _ask_parameters(study: RuleDiscovery, rule: DiscoveredRule) -> Conversation[
         )
         said = yield question
         counts, deviation = estimate_codes(said, Fraction(question.own_epsilon))
-        estimates.append(estimate_parameter(bins, counts, deviation, QUANTILE))
-    chosen = (estimate.bins.choose(estimate.chosen) for estimate in estimates)
-    formula = rule.structure.fill(*chosen).canonical()
+        estimates.append(estimate_parameter(bins, counts, deviation, study.tau))
+    formula = fill_structure(rule.structure, ((each.bins, each.chosen) for each in estimates))
     return replace(rule, formula=formula, parameters=tuple(estimates))

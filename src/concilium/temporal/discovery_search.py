@@ -16,8 +16,8 @@ docs/methods.md, section 6.8.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from statistics import NormalDist
@@ -28,7 +28,15 @@ from numpy.typing import NDArray
 from concilium.errors import StudyError
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, sigma_squared_for
 from concilium.temporal.formula import Formula
-from concilium.temporal.rule_grammar import LEVELS, STRUCTURE, Bins, IntervalBins, RuleGrammar
+from concilium.temporal.limit_pairs import PairBins, is_vacuous
+from concilium.temporal.rule_grammar import (
+    LEVELS,
+    STRUCTURE,
+    Bins,
+    IntervalBins,
+    RuleGrammar,
+    fill_structure,
+)
 
 MOST_ENTRIES = 100
 """R: how many counts of one question a client may be in, unless the study says otherwise."""
@@ -61,6 +69,8 @@ class LevelQuestion:
     most: int
     level: int = LEVELS[0]
     parents: tuple[Formula, ...] = ()
+    by_outcome: bool = False
+    """All counts come twice, with the outcome and without it."""
 
     @property
     def squared_sensitivity(self) -> int:
@@ -163,8 +173,11 @@ class LevelSearch:
     """The breadth-first search: what is public about it before the first question.
 
     Rules that at least a `threshold` of the clients have are looked for with a budget of `rho`; each client is in at
-    most `most` counts of a question. `quantile` says which number stands for those that clients have;
-    `noise_factor` is the variance of the answers' noise, in units of what the questions ask for.
+    most `most` counts of a question. `quantile` says which number stands for those that clients have.
+    With `by_outcome` templates are counted with and without the outcome, and kept where enough clients have them, or
+    enough of those with the outcome; those come first that tell the two apart. `find_variance` gives the variance
+    that answers of a price and a squared sensitivity really have: sites add a least noise, and shares of noise as if
+    colluding sites added none.
     """
 
     grammar: RuleGrammar
@@ -174,19 +187,8 @@ class LevelSearch:
     quantile: float = 0.5
     parameters: bool = True
     most_templates: int = MOST_TEMPLATES
-    noise_factor: Fraction = Fraction(1)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise StudyError(
-                f"the threshold is a share of the clients, between 0 and 1; got {self.threshold}"
-            )
-        if self.rho <= 0:
-            raise StudyError(f"a search needs a budget above zero; got {self.rho}")
-        if self.most < 1 or self.most_templates < 1:
-            raise StudyError("a client is in at least one count, and a question has at least one template")
-        if not 0 < self.quantile < 1:
-            raise StudyError(f"the quantile lies between 0 and 1; got {self.quantile}")
+    find_variance: Callable[[Fraction, int], Fraction] = sigma_squared_for
+    by_outcome: bool = False
 
     @property
     def shares(self) -> tuple[Fraction, ...]:
@@ -222,50 +224,71 @@ class LevelSearch:
         """The questions, one after the other; each is answered by a vector of noisy counts."""
         reports: list[_LevelReport] = []
         sizes: list[tuple[float, float]] = []
+        parents: Sequence[Formula] = ()
         frontier: Sequence[Formula] = self.grammar.skeletons[: self.most_templates]
         left_out = len(self.grammar.skeletons) - len(frontier)
-        parents: list[Formula] = []
-        counts: NDArray[np.float64] = np.zeros(0)
+        structures: list[tuple[Formula, float]] = []
         deviation = 0.0
         for level in LEVELS:
-            question = LevelQuestion(
-                tuple(frontier), self.shares[level - 1], self.most, level, tuple(parents)
-            )
-            answer = check_answer((yield question), len(frontier) + 1)
-            deviation = math.sqrt(question.variance * self.noise_factor)
+            rho = self.shares[level - 1]
+            question = LevelQuestion(tuple(frontier), rho, self.most, level, tuple(parents), self.by_outcome)
+            parts = 1 + self.by_outcome
+            table = check_answer((yield question), parts * (len(frontier) + 1)).reshape(parts, -1)
+            answer = table.sum(axis=0)
+            deviation = self.find_deviation(question) * math.sqrt(parts)
             sizes.append((float(answer[-1]), deviation))
-            counts = answer[:-1].astype(np.float64)
-            clients, _ = pool(sizes)
-            least = self.find_least(level, len(frontier), clients, deviation)
-            kept = np.flatnonzero(counts >= least) if clients > 0 else np.zeros(0, dtype=np.intp)
-            kept = kept[np.argsort(-counts[kept], kind="stable")]
-            reports.append(
-                _LevelReport(level, len(frontier), len(kept), left_out, deviation, self.shares[level - 1])
-            )
-            survivors, counts = [frontier[place] for place in kept.tolist()], counts[kept]
-            if not survivors or level == STRUCTURE:
+            kept = self._keep(level, answer[:-1], pool(sizes)[0], deviation)
+            if self.by_outcome:
+                kept = self._keep_telling(level, table, kept, self.find_deviation(question))
+            reports.append(_LevelReport(level, len(frontier), len(kept), left_out, deviation, rho))
+            survivors = [frontier[place] for place in kept]
+            if level == STRUCTURE:
+                structures = list(zip(survivors, answer[kept].tolist(), strict=True))
                 break
             parents, left_out = self.find_parents(survivors, level + 1)
             frontier = [form for parent in parents for form in self.grammar.expand(parent, level + 1)]
             if not frontier:
-                counts = np.zeros(0)
                 break
         clients, spread = pool(sizes)
-        rules: list[DiscoveredRule] = []
-        if len(counts):
-            rules = [
-                make_rule(form, count, deviation, clients, spread)
-                for form, count in zip(survivors, counts.tolist(), strict=True)
-            ]
+        rules = [make_rule(form, float(count), deviation, clients, spread) for form, count in structures]
         if rules and self.parameters:
             bins = tuple(self.grammar.find_bins(rule.structure) for rule in rules)
-            asked = ParameterQuestion(tuple(survivors), bins, self.shares[-1], self.most)
+            asked = ParameterQuestion(
+                tuple(rule.structure for rule in rules), bins, self.shares[-1], self.most
+            )
             answer = check_answer((yield asked), asked.size)
-            spread = math.sqrt(asked.variance * self.noise_factor)
-            reports.append(_LevelReport(STRUCTURE + 1, asked.size, asked.size, 0, spread, self.shares[-1]))
-            rules = fill_parameters(rules, bins, answer, [spread] * len(rules), self.quantile)
+            noise = self.find_deviation(asked)
+            reports.append(_LevelReport(STRUCTURE + 1, asked.size, asked.size, 0, noise, self.shares[-1]))
+            rules = fill_parameters(rules, bins, answer, [noise] * len(rules), self.quantile)
         spent = sum((report.rho for report in reports), Fraction(0))
-        return Discovery(tuple(rules), *pool(sizes), tuple(reports), spent)
+        return Discovery(tuple(rules), clients, spread, tuple(reports), spent)
+
+    def find_deviation(self, question: SearchQuestion) -> float:
+        """Of the noise that the answers to a question have."""
+        return math.sqrt(self.find_variance(question.rho, question.squared_sensitivity))
+
+    def _keep(self, level: int, counts: Counts, clients: float, deviation: float) -> list[int]:
+        """The places of the templates that are frequent enough, the most frequent first."""
+        if clients <= 0:
+            return []
+        kept = np.flatnonzero(counts >= self.find_least(level, len(counts), clients, deviation))
+        places: list[int] = kept[np.argsort(-counts[kept], kind="stable")].tolist()
+        return places
+
+    def _keep_telling(self, level: int, table: Counts, kept: Sequence[int], deviation: float) -> list[int]:
+        """With the templates that enough clients with the outcome have, in order of how well they tell it.
+
+        A template of nobody passes at two deviations of the noise above nothing; a structure as in `find_least`.
+        """
+        (ill, cases), (well, controls) = ((row[:-1], max(float(row[-1]), 1.0)) for row in table)
+        least = self.find_least(level, len(ill), cases, deviation)
+        places = np.union1d(np.array(kept, dtype=np.intp), np.flatnonzero(ill >= max(least, 2 * deviation)))
+        share = np.clip((ill + well) / (cases + controls), 0.0, 1.0)
+        spread = share * (1 - share) * (1 / cases + 1 / controls)
+        spread += deviation**2 * (1 / cases**2 + 1 / controls**2)
+        told = np.abs(ill / cases - well / controls) / np.sqrt(spread)
+        ordered: list[int] = places[np.argsort(-told[places], kind="stable")].tolist()
+        return ordered
 
     def find_least(self, level: int, asked: int, clients: float, deviation: float) -> float:
         """The noisy count from which a template is kept, or a structure accepted.
@@ -310,10 +333,18 @@ def make_rule(
     structure: Formula, count: float, deviation: float, clients: float, clients_deviation: float
 ) -> DiscoveredRule:
     """A rule with its share of the clients, and the interval that the noise on both numbers leaves."""
+    share, interval = find_share(count, deviation, clients, clients_deviation)
+    return DiscoveredRule(structure, structure, count, share, interval)
+
+
+def find_share(
+    count: float, deviation: float, clients: float, clients_deviation: float
+) -> tuple[float, tuple[float, float]]:
+    """A noisy count as a share of a noisy number of clients, with the 95 % interval that the noise on both leaves."""
     share = count / clients
     margin = NORMAL_95 * math.hypot(deviation, share * clients_deviation) / clients
     interval = (min(max(share - margin, 0.0), 1.0), min(max(share + margin, 0.0), 1.0))
-    return DiscoveredRule(structure, structure, count, min(max(share, 0.0), 1.0), interval)
+    return min(max(share, 0.0), 1.0), interval
 
 
 def fill_parameters(
@@ -324,7 +355,7 @@ def fill_parameters(
     quantile: float,
 ) -> list[DiscoveredRule]:
     """The rules with the parameters that the counts of all bins, one after the other, tell of; the counts of each rule
-    have a deviation of their own."""
+    have a deviation of their own. A rule whose numbers contradict each other all the same is left out."""
     complete = []
     first = 0
     for rule, own, deviation in zip(rules, bins, deviations, strict=True):
@@ -333,22 +364,20 @@ def fill_parameters(
             estimate_parameter(each, answer[begin:end], deviation, quantile)
             for each, (begin, end) in zip(own, pairwise(edges), strict=True)
         )
-        formula = rule.structure.fill(*(estimate.bins.choose(estimate.chosen) for estimate in estimates))
-        complete.append(
-            DiscoveredRule(
-                rule.structure, formula.canonical(), rule.count, rule.prevalence, rule.interval, estimates
-            )
-        )
-    return complete
+        formula = fill_structure(rule.structure, ((each.bins, each.chosen) for each in estimates))
+        complete.append(replace(rule, formula=formula, parameters=estimates))
+    return [rule for rule in complete if not is_vacuous(rule.formula)]
 
 
 def estimate_parameter(bins: Bins, counts: Counts, deviation: float, quantile: float) -> ParameterEstimate:
-    """A quantile of numbers, or the most frequent interval, with the bins that it could be at 95 %."""
-    chosen, candidates = (
-        _find_mode(counts, deviation)
-        if isinstance(bins, IntervalBins)
-        else _find_quantile(counts, deviation, quantile)
-    )
+    """A quantile of numbers or of pairs of them, or the most frequent interval, with the bins that it could be at 95
+    %."""
+    if isinstance(bins, IntervalBins):
+        chosen, candidates = _find_mode(counts, deviation)
+    elif isinstance(bins, PairBins):
+        chosen, candidates = bins.find_middle(counts, deviation, quantile, NORMAL_95)
+    else:
+        chosen, candidates = _find_quantile(counts, deviation, quantile)
     return ParameterEstimate(bins, tuple(counts.tolist()), deviation, chosen, candidates)
 
 

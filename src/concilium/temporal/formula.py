@@ -86,7 +86,7 @@ class Formula:
         return type(self), self._values()
 
     def __str__(self) -> str:
-        from concilium.temporal.printing import show
+        from concilium.temporal.parsing import show
 
         return show(self)
 
@@ -115,7 +115,7 @@ class Formula:
 
     def canonical(self) -> Formula:
         """The one formula that stands for all that mean the same by the rules of `canonical`."""
-        from concilium.temporal.canonical import canonical
+        from concilium.temporal.templates import canonical
 
         return canonical(self)
 
@@ -375,7 +375,7 @@ def rebuild(formula: Formula, change: Callable[[Formula], Formula]) -> Formula:
     if parts:
         changed = tuple(rebuild(part, change) for part in parts)
         if any(new is not old for new, old in zip(changed, parts, strict=True)):
-            formula = _with_children(formula, changed)
+            formula = with_children(formula, changed)
     return change(formula)
 
 
@@ -389,12 +389,12 @@ def replace_part(formula: Formula, place: int, part: Formula) -> Formula:
         count = sum(1 for _ in child.walk())
         if place < count:
             children[index] = replace_part(child, place, part)
-            return _with_children(formula, tuple(children))
+            return with_children(formula, tuple(children))
         place -= count
     raise IndexError("a formula has no such part")
 
 
-def _with_children(formula: Formula, children: tuple[Formula, ...]) -> Formula:
+def with_children(formula: Formula, children: tuple[Formula, ...]) -> Formula:
     """The same operator about other formulas."""
     match formula:
         case Conjunction() | Disjunction():

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.compiling import compiled
-from concilium.temporal.plan import (
+from concilium.temporal.evaluation import (
     ALWAYS,
     ALWAYS_ON,
     AT_LEAST,

@@ -3,7 +3,8 @@
 Structure by crossing and mutating syntax trees (search_space.py), numbers by trying all public limits of one place at a
 time; what is looked for is separation of robustness (after Nenzi et al. 2018, with a squashed robustness, so that the
 place of a limit matters and not only its variable). Whoever has windows of one class only gets a description instead
-(`_describe_windows`). The search is deterministic under its seed.
+(`_describe_windows`). The search is deterministic under its seed. How much each rule counts in a weighted vote is
+learned from training patients, and from nobody else (section 6.6).
 """
 
 from __future__ import annotations
@@ -13,19 +14,99 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing import get_context
 from random import Random
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from concilium.errors import RecordsError, StudyError
+from concilium.errors import ModelError, RecordsError, StudyError
 from concilium.records.columns import label
 from concilium.records.series import Series
-from concilium.records.time_grid import count_steps
+from concilium.records.series_times import count_steps
 from concilium.temporal.evaluation import robustness_all, satisfied_all
 from concilium.temporal.formula import Always, Conjunction, Eventually, Formula, Limit
 from concilium.temporal.search_space import Breeder, SearchSpace
+
+Floats = NDArray[np.float64]
+
+MOST_ROUNDS = 50
+CLOSE = 1e-8
+
+
+@dataclass(frozen=True, eq=False)
+class RuleVote:
+    """Each rule votes with its weight where it holds, against it where it does not, and abstains where that is unknown;
+    the outcome is positive where the sum is above zero."""
+
+    rules: tuple[Formula, ...]
+    weights: tuple[float, ...]
+    bias: float
+
+    def __post_init__(self) -> None:
+        if len(self.rules) != len(self.weights):
+            raise ModelError(f"there are {len(self.rules)} rules and {len(self.weights)} weights")
+
+    @classmethod
+    def fit(
+        cls, rules: Sequence[Formula | LearnedRule], windows: LabelledWindows, strength: float = 10.0
+    ) -> RuleVote:
+        """Weights by logistic regression on the votes, both classes counting the same, held back by a ridge of this
+        strength: rules that say the same share their weight. No rule votes against what it says: those that would
+        are left out."""
+        if not rules:
+            raise ModelError("a vote needs at least one rule")
+        if not (np.isfinite(strength) and strength > 0):
+            raise ModelError(f"the strength of the ridge is a number above zero; got {strength!r}")
+        if windows.labels.all() or not windows.labels.any():
+            raise ModelError("a vote is learned from positive and negative windows; these are of one kind")
+        formulas = [rule.formula if isinstance(rule, LearnedRule) else rule for rule in rules]
+        votes = cast_votes(formulas, windows.series)
+        kept = np.arange(len(formulas))
+        while True:
+            weights, bias = _fit_ridge(votes[:, kept], windows.labels, strength)
+            if (weights >= 0).all():
+                return cls(tuple(formulas[place] for place in kept.tolist()), tuple(weights.tolist()), bias)
+            kept = kept[weights > 0]
+
+    def score(self, series: Series) -> Floats:
+        """The sum of votes for each window: log odds, were both outcomes as frequent."""
+        sums: Floats = cast_votes(self.rules, series) @ np.array(self.weights)
+        return sums + self.bias
+
+    def predict(self, series: Series) -> NDArray[np.bool_]:
+        return self.score(series) > 0
+
+    def __str__(self) -> str:
+        order = sorted(zip(self.weights, map(str, self.rules), strict=True), key=lambda one: -abs(one[0]))
+        return "\n".join(f"{weight:+7.3f}  {rule}" for weight, rule in [*order, (self.bias, "always")])
+
+
+def cast_votes(rules: Sequence[Formula], series: Series) -> Floats:
+    """[window, rule]: 1 where a rule holds, -1 where it does not, 0 where that is unknown."""
+    truths = satisfied_all(list(rules), series, absent=True)
+    return np.where(np.ma.getmaskarray(truths), 0.0, np.where(truths.data, 1.0, -1.0)).T
+
+
+def _fit_ridge(votes: Floats, positive: NDArray[np.bool_], strength: float) -> tuple[Floats, float]:
+    """Newton's method on the weighted logistic loss with a ridge on all but the bias; equal rows are taken together."""
+    rows, group = np.unique(np.column_stack([votes, positive]), axis=0, return_inverse=True)
+    count = np.bincount(group.ravel()).astype(np.float64)
+    label = rows[:, -1]
+    design = np.column_stack([rows[:, :-1], np.ones(len(rows))])
+    share = np.where(label == 1, 0.5 / positive.mean(), 0.5 / (1 - positive.mean())) * count
+    ridge = np.diag([strength] * votes.shape[1] + [0.0])
+    weights = np.zeros(design.shape[1])
+    for _ in range(MOST_ROUNDS):
+        chance = 1 / (1 + np.exp(-np.clip(design @ weights, -30, 30)))
+        slope = design.T @ (share * (label - chance)) - ridge @ weights
+        curve = (design * (share * np.maximum(chance * (1 - chance), 1e-9))[:, None]).T @ design + ridge
+        step = np.linalg.solve(curve + 1e-9 * np.eye(len(curve)), slope)
+        weights += step / max(1.0, float(np.abs(step).max()))
+        if np.abs(step).max() < CLOSE:
+            break
+    return weights[:-1], float(weights[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +189,7 @@ SOFTNESS = 0.1
 """The robustness, in units of a variable's width, that counts half as much as any amount more."""
 CONTESTANTS = 3
 REFINED = 4
-PATIENTS_AT_ONCE = 50
+PATIENTS_AT_ONCE = 500
 DIGITS = 9
 MOST_COMPARED = 1000
 MOST_CELLS = 1 << 24
@@ -210,6 +291,12 @@ class RuleLearner:
         return _Evolution(self, self.space.scale(windows.series), positive, Random(seed)).run()
 
 
+@lru_cache(maxsize=1 << 17)
+def _make_canonical(formula: Formula) -> Formula:
+    """Patients' searches draw from one public space, and come to the same formulas again and again."""
+    return formula.canonical()
+
+
 class _Evolution:
     """One search. Everything that was ever looked at is kept, by its canonical form."""
 
@@ -264,7 +351,7 @@ class _Evolution:
 
     def _judge(self, formulas: Iterable[Formula]) -> list[Formula]:
         """The canonical forms, with the fitness of those that are new entered."""
-        forms = [formula.canonical() for formula in formulas]
+        forms = [_make_canonical(formula) for formula in formulas]
         new = [form for form in dict.fromkeys(forms) if form not in self._fitness]
         if new:
             for form, separation in zip(new, self._separate(new), strict=True):
@@ -354,8 +441,11 @@ def _spread(
 
 def _learn_some(work: tuple[RuleLearner, LabelledWindows]) -> dict[int, list[LearnedRule]]:
     learner, windows = work
+    learned: dict[int, list[LearnedRule]] = {}
+    windows = _describe_alike(learner, windows, learned)
+    if not len(windows):
+        return learned
     begins = np.flatnonzero(np.diff(windows.owners, prepend=-1))
-    learned = {}
     for first, last in zip(begins, [*begins[1:], len(windows)], strict=True):
         own = windows.take(np.arange(first, last))
         name = own.series.ids[0]
@@ -372,54 +462,148 @@ def _describe_windows(space: SearchSpace, series: Series, most: int) -> list[tup
 
     docs/methods.md, section 6.5.
     """
-    described: list[tuple[Formula, float]] = []
-    for name in space.names:
-        values = series[name]
-        numbers = np.array(space.limits[name], dtype=np.float32)
-        best: dict[str, tuple[float, int, Formula]] = {}
-        for first, last in space.intervals:
-            part = values[first : last + 1]
-            if np.isnan(part).any() or (series.lengths <= last).any():
-                continue
-            for kind, formula, tightness in _describe_course(
-                name, numbers, part, (first, last), space.limits[name]
-            ):
-                # As tight as another, always says more of a long interval, at some time of a short one.
-                rank = tightness, last - first if kind == "always" else first - last
-                if kind not in best or rank > best[kind][:2]:
-                    best[kind] = (*rank, formula)
-        described += [(formula, round(tightness, 6)) for tightness, _, formula in best.values()]
-    return sorted(described, key=lambda one: (-one[1], one[0].size))[:most]
+    return next(_describe_each(space, series, np.zeros(1, dtype=np.intp), most))
 
 
-def _describe_course(
-    name: str,
-    numbers: NDArray[np.float32],
-    part: NDArray[np.float32],
-    interval: tuple[int, int],
-    limits: tuple[float, ...],
-) -> list[tuple[str, Formula, float]]:
-    """What holds of one variable in one interval of every window; numbers are those of `limits` in 32 bits."""
+def _describe_each(
+    space: SearchSpace, series: Series, begins: NDArray[np.intp], most: int
+) -> Iterator[list[tuple[Formula, float]]]:
+    """The same for each of several patients, whose windows begin at these and lie one after the other."""
+    kinds = [
+        kind for name in space.names for kind in _describe_variable(name, space, series, begins)
+    ]  # of each variable three, in order
+    tightness = np.array([kind.tightness for kind in kinds]).round(6)
+    sizes = np.array([kind.sizes for kind in kinds])
+    first = np.array([kind.first for kind in kinds])
+    # As if patients were described one by one: by variable, and there by the interval in which a kind first occurs.
+    places = (
+        np.arange(len(kinds)) // 3 * (3 * len(space.intervals) + 3) + 3 * first.T + np.arange(len(kinds)) % 3
+    )
+    for patient in range(len(begins)):
+        order = np.lexsort((places[patient], sizes[:, patient], -tightness[:, patient]))
+        there = [place for place in order.tolist() if tightness[place, patient] > 0][:most]
+        yield [(kinds[place].make(patient), float(tightness[place, patient])) for place in there]
+
+
+@dataclass
+class _Description:
+    """The tightest formula of one kind about one variable, for each patient: in which interval, between which
+    limits."""
+
+    name: str
+    kind: str
+    limits: tuple[float, ...]
+    intervals: tuple[tuple[int, int], ...]
+    tightness: Floats
+    sizes: NDArray[np.int64]
+    first: NDArray[np.int64]
+    interval: NDArray[np.int64]
+    low: NDArray[np.int64]
+    high: NDArray[np.int64]
+
+    @classmethod
+    def begin(cls, name: str, kind: str, space: SearchSpace, patients: int) -> _Description:
+        none = np.zeros(patients, dtype=np.int64)
+        return cls(
+            name,
+            kind,
+            space.limits[name],
+            space.intervals,
+            np.zeros(patients),
+            none.copy(),
+            np.full(patients, len(space.intervals)),
+            none - 1,
+            none.copy(),
+            none.copy(),
+        )
+
+    def offer(
+        self,
+        place: int,
+        tightness: Floats,
+        low: NDArray[np.int64],
+        high: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+    ) -> None:
+        """Another interval, by its place: kept where it is tighter; as tight, always says more of a long interval, at
+        some time of a short one."""
+        lengths = np.array([last - first for first, last in self.intervals])
+        length, before = lengths[place], lengths[self.interval]
+        longer = length > before if self.kind == "always" else length < before
+        there = tightness > 0
+        better = there & ((tightness > self.tightness) | ((tightness == self.tightness) & longer))
+        self.first[there & (self.first == len(self.intervals))] = place
+        self.tightness[better] = tightness[better]
+        self.interval[better] = place
+        self.low[better], self.high[better], self.sizes[better] = low[better], high[better], sizes[better]
+
+    def make(self, patient: int) -> Formula:
+        """The formula of one patient."""
+        interval = self.intervals[self.interval[patient]]
+        low, high = int(self.low[patient]), int(self.high[patient])
+        return _make_description(self.name, self.kind, self.limits, interval, low, high)
+
+
+def _describe_variable(
+    name: str, space: SearchSpace, series: Series, begins: NDArray[np.intp]
+) -> tuple[_Description, ...]:
+    """What always holds of a variable, what it rises above and what it falls below in every window."""
+    values = series[name]
+    numbers = np.array(space.limits[name], dtype=np.float32)
     count = len(numbers)
-    floor = int(np.searchsorted(numbers, part.min(), side="right")) - 1  # the largest limit that is reached
-    ceiling = int(np.searchsorted(numbers, part.max(), side="right"))  # the smallest that never is
-    always = []
-    if floor >= 0:
-        always.append(Limit(name, ">=", limits[floor]))
-    if ceiling < count:
-        always.append(Limit(name, "<", limits[ceiling]))
-    described: list[tuple[str, Formula, float]] = []
-    if always:
-        ruled_out = (floor + 1) / count + (count - ceiling) / count
-        inner = always[0] if len(always) == 1 else Conjunction(always).canonical()
-        described.append(("always", Always(interval, inner), ruled_out / 2))
-    # At some time in every window: the peak of the lowest window, and the trough of the highest.
-    peak = int(np.searchsorted(numbers, part.max(axis=0).min(), side="right")) - 1
-    if peak > floor:
-        rises = Eventually(interval, Limit(name, ">=", limits[peak]))
-        described.append(("rises", rises, (peak + 1) / count / 2))
-    trough = int(np.searchsorted(numbers, part.min(axis=0).max(), side="right"))
-    if trough < ceiling and trough < count:
-        falls = Eventually(interval, Limit(name, "<", limits[trough]))
-        described.append(("falls", falls, (count - trough) / count / 2))
-    return described
+    always, rises, falls = (
+        _Description.begin(name, kind, space, len(begins)) for kind in ("always", "rises", "falls")
+    )
+    for place, (first, last) in enumerate(space.intervals):
+        part = np.where(series.lengths > last, values[first : last + 1], np.float32(np.nan))
+        least, greatest = part.min(axis=0), part.max(axis=0)
+        known = ~np.isnan(np.add.reduceat(least, begins))
+
+        def place_between(numbers_of_patients: NDArray[np.float32]) -> NDArray[np.int64]:
+            found: NDArray[np.int64] = np.searchsorted(numbers, numbers_of_patients, side="right")
+            return found
+
+        floor = place_between(np.minimum.reduceat(least, begins)) - 1  # the largest limit that is reached
+        ceiling = place_between(np.maximum.reduceat(greatest, begins))  # the smallest that never is
+        limits = (floor >= 0).astype(np.int64) + (ceiling < count)
+        ruled_out = ((floor + 1) / count + (count - ceiling) / count) / 2
+        always.offer(place, np.where(known & (limits > 0), ruled_out, 0.0), floor, ceiling, 2 * limits)
+        # At some time in every window: the peak of the lowest window, and the trough of the highest.
+        peak = place_between(np.minimum.reduceat(greatest, begins)) - 1
+        twos = np.full(len(begins), 2)
+        rises.offer(place, np.where(known & (peak > floor), (peak + 1) / count / 2, 0.0), peak, peak, twos)
+        trough = place_between(np.maximum.reduceat(least, begins))
+        crosses = known & (trough < ceiling) & (trough < count)
+        falls.offer(place, np.where(crosses, (count - trough) / count / 2, 0.0), trough, trough, twos)
+    return always, rises, falls
+
+
+def _describe_alike(
+    learner: RuleLearner, windows: LabelledWindows, learned: dict[int, list[LearnedRule]]
+) -> LabelledWindows:
+    """Enter the rules of patients whose windows are all of one class; return the windows of the others."""
+    begins = np.flatnonzero(np.diff(windows.owners, prepend=-1))
+    counts = np.diff([*begins, len(windows)])
+    positive = np.add.reduceat(windows.labels.astype(np.int64), begins)
+    alike = (positive == 0) | (positive == counts)
+    if alike.any():
+        own = windows.take(np.repeat(alike, counts))
+        starts = np.flatnonzero(np.diff(own.owners, prepend=-1))
+        described = _describe_each(learner.space, own.series, starts, learner.rules)
+        for owner, rules in zip(own.owners[starts].tolist(), described, strict=True):
+            learned[owner] = [LearnedRule(formula, tightness) for formula, tightness in rules]
+    return windows.take(np.repeat(~alike, counts))
+
+
+@lru_cache(maxsize=1 << 14)
+def _make_description(
+    name: str, kind: str, limits: tuple[float, ...], interval: tuple[int, int], low: int, high: int
+) -> Formula:
+    if kind == "rises":
+        return Eventually(interval, Limit(name, ">=", limits[low]))
+    if kind == "falls":
+        return Eventually(interval, Limit(name, "<", limits[low]))
+    parts = [Limit(name, ">=", limits[low])] if low >= 0 else []
+    if high < len(limits):
+        parts.append(Limit(name, "<", limits[high]))
+    return Always(interval, parts[0] if len(parts) == 1 else Conjunction(parts).canonical())

@@ -34,6 +34,8 @@ from concilium.temporal.formula import Formula
 from concilium.temporal.rule_grammar import STRUCTURE, Bins, RuleGrammar
 
 GROUPS = (Fraction(1, 5), Fraction(3, 5), Fraction(1, 5))
+GROUPS_OF_SERIES = (Fraction(3, 20), Fraction(9, 20), Fraction(3, 20), Fraction(1, 4))
+"""Where hospitals hold series, a quarter of the clients reports how a rule stands to the outcome."""
 MOST_LISTED = (4, 20, 40)
 """L: how many skeletons, structures and bins of parameters are on a client's list."""
 MOST_ALIKE = 6
@@ -42,8 +44,13 @@ MOST_ASKED = 500
 """Structures of the second question; the more there are, the noisier are the reports."""
 
 
+def find_groups(series: bool) -> tuple[Fraction, ...]:
+    """The share of the clients that each question asks."""
+    return GROUPS_OF_SERIES if series else GROUPS
+
+
 @dataclass(frozen=True)
-class _ReportQuestion:
+class ReportQuestion:
     """Each client of one group reports one of the templates that it matches, by the channel.
 
     They are skeletons, or all structures below their `parents`, in order.
@@ -84,17 +91,9 @@ class LocalSearch:
     threshold: Fraction
     epsilon: Fraction
     most: tuple[int, int, int] = MOST_LISTED
-    groups: tuple[Fraction, Fraction, Fraction] = GROUPS
+    groups: tuple[Fraction, ...] = GROUPS
     quantile: float = 0.5
     most_templates: int = MOST_ASKED
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise StudyError(
-                f"the threshold is a share of the clients, between 0 and 1; got {self.threshold}"
-            )
-        if sum(self.groups) != 1 or min(self.groups) <= 0:
-            raise StudyError(f"the shares of the groups are above zero and add up to 1; got {self.groups}")
 
     def find_least_share(self, clients: int) -> float:
         """The share of the clients that must have a rule for it to be accepted, if all the room is asked about."""
@@ -133,7 +132,7 @@ class LocalSearch:
             middle = (low + enough) // 2
             low, enough = (low, middle) if self.find_least_share(middle) <= 0.5 else (middle, enough)
         epsilon = self.epsilon
-        while epsilon < 30 and self._with_epsilon(epsilon).find_least_share(clients) > 0.5:
+        while epsilon < 30 and replace(self, epsilon=epsilon).find_least_share(clients) > 0.5:
             epsilon += Fraction(1, 10)
         remedy = f" or with epsilon = {float(epsilon):.3g}" if epsilon < 30 else ""
         raise StudyError(
@@ -141,31 +140,18 @@ class LocalSearch:
             f"that half of them have would be seen; it would with {enough} clients{remedy}"
         )
 
-    def _with_epsilon(self, epsilon: Fraction) -> LocalSearch:
-        return replace(self, epsilon=epsilon)
-
-    def run(self) -> Generator[_ReportQuestion | BinQuestion, NDArray[np.int64], LocalDiscovery]:
+    def run(self) -> Generator[ReportQuestion | BinQuestion, NDArray[np.int64], LocalDiscovery]:
         """At most three questions, each answered by how many reports of each answer there are."""
         skeletons = self.grammar.skeletons
         channel = ReportChannel(len(skeletons), self.most[0], self.epsilon)
-        histogram = check_answer((yield _ReportQuestion(skeletons, 0, channel)), channel.answers)
+        histogram = check_answer((yield ReportQuestion(skeletons, 0, channel)), channel.answers)
         reporting = int(histogram.sum())
-        estimates = channel.estimate(histogram)
-        frontier: list[Formula] = []
-        parents: list[Formula] = []
         least = self.find_least(channel, reporting, final=False)
-        for place in np.argsort(-estimates, kind="stable").tolist():
-            # What is counted is an upper bound, at most some times too large where parts of a skeleton are alike.
-            roughly = self.grammar.count_children(skeletons[place], STRUCTURE)
-            if estimates[place] >= least and roughly <= MOST_ALIKE * self.most_templates:
-                children = self.grammar.expand(skeletons[place], STRUCTURE)
-                if len(children) <= self.most_templates - len(frontier):
-                    parents.append(skeletons[place])
-                    frontier += children
+        parents, frontier = self._expand(channel.estimate(histogram), least)
         if not frontier:
             return LocalDiscovery((), reporting, least / max(reporting, 1), self.epsilon)
         channel = ReportChannel(len(frontier), self.most[1], self.epsilon)
-        asked = _ReportQuestion(tuple(frontier), 1, channel, tuple(parents))
+        asked = ReportQuestion(tuple(frontier), 1, channel, tuple(parents))
         histogram = check_answer((yield asked), channel.answers)
         clients = int(histogram.sum())
         estimates = channel.estimate(histogram)
@@ -196,3 +182,19 @@ class LocalSearch:
             deviations = [channel.find_deviation(clients, rule.prevalence * clients) for rule in rules]
             rules = fill_parameters(rules, bins, counts, deviations, self.quantile)
         return LocalDiscovery(tuple(rules), reporting, share, self.epsilon)
+
+    def _expand(self, estimates: NDArray[np.float64], least: float) -> tuple[list[Formula], list[Formula]]:
+        """The skeletons that are frequent enough and whose structures there is room for, the most frequent first; and
+        these structures."""
+        skeletons = self.grammar.skeletons
+        parents: list[Formula] = []
+        frontier: list[Formula] = []
+        for place in np.argsort(-estimates, kind="stable").tolist():
+            # What is counted is an upper bound, at most some times too large where parts of a skeleton are alike.
+            roughly = self.grammar.count_children(skeletons[place], STRUCTURE)
+            if estimates[place] >= least and roughly <= MOST_ALIKE * self.most_templates:
+                children = self.grammar.expand(skeletons[place], STRUCTURE)
+                if len(children) <= self.most_templates - len(frontier):
+                    parents.append(skeletons[place])
+                    frontier += children
+        return parents, frontier

@@ -1,13 +1,18 @@
-"""Text to formulas: the grammar is `formula.lark`, and an error says where it is (docs/temporal-logic.md)."""
+"""Text to formulas and back: the grammar is `formula.lark`, and an error says where it is (docs/temporal-logic.md).
+
+A formula is written as it reads back, with the place of each part for error messages, or in words for people.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from concilium.errors import FormulaError
 from concilium.records.expression import Mistake, expected, read
+from concilium.records.series_times import read_step
 from concilium.temporal.formula import (
     DEEPEST,
     LARGEST_NUMBER,
@@ -24,10 +29,218 @@ from concilium.temporal.formula import (
     Proposition,
     Until,
 )
-from concilium.temporal.windows import ANY_WINDOW, HOLE, Bound, Window, check_window, read_bound
+from concilium.temporal.windows import ANY_WINDOW, HOLE, Bound, Hole, Window, check_window, read_bound
 
 if TYPE_CHECKING:
     from lark import Lark, Token
+
+
+_WORDS = frozenset({"and", "or", "not", "implies", "true", "false", "always", "eventually", "until"})
+_LETTERS = frozenset("GFU")
+_PLAIN_NAME = re.compile(r"[^\W\d]\w*")
+_SYMBOLS = {Always: "G", Eventually: "F"}
+
+
+def show(formula: Formula) -> str:
+    """The text of a formula."""
+    return "".join(_Writer(formula).pieces)
+
+
+def places(formula: Formula) -> tuple[str, dict[int, int]]:
+    """The text, and where in it each part has its operator or its first sign, by the part's `id`."""
+    writer = _Writer(formula)
+    return "".join(writer.pieces), writer.places
+
+
+def hole_places(formula: Formula) -> list[int]:
+    """Where the holes are in the text, in order."""
+    return _Writer(formula).holes
+
+
+def _show_name(name: str | Hole) -> str:
+    """A variable as written: in backquotes where it has spaces or signs in it, or is a word of the language."""
+    if isinstance(name, Hole):
+        return "?"
+    plain = _PLAIN_NAME.fullmatch(name) and name not in _LETTERS and name.lower() not in _WORDS
+    return name if plain else "`" + name.replace("`", "``") + "`"
+
+
+def _show_number(number: float | Hole) -> str:
+    """A number as short as it can be read back."""
+    if isinstance(number, Hole):
+        return "?"
+    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
+
+
+class _Writer:
+    def __init__(self, formula: Formula) -> None:
+        self.pieces: list[str] = []
+        self.places: dict[int, int] = {}
+        self.holes: list[int] = []
+        self.length = 0
+        self._write(formula)
+
+    def _put(self, text: str) -> None:
+        self.pieces.append(text)
+        self.length += len(text)
+
+    def _mark(self, part: Formula) -> None:
+        self.places.setdefault(id(part), self.length)
+
+    def _put_slot(self, value: object, text: str) -> None:
+        if value is HOLE:
+            self.holes.append(self.length)
+        self._put(text)
+
+    def _put_window(self, window: Window | None) -> None:
+        if window is None:
+            return
+        if window.whole_hole:
+            self.holes.append(self.length + 1)
+            self._put("[?]")
+            return
+        self._put("[")
+        self._put_slot(window.low, str(window.low))
+        self._put(",")
+        self._put_slot(window.high, str(window.high))
+        self._put("]")
+
+    def _write(self, formula: Formula) -> None:
+        match formula:
+            case Limit(variable, relation, number):
+                self._mark(formula)
+                self._put_slot(variable, _show_name(variable))
+                self._put(" ")
+                self._put_slot(relation, str(relation))
+                self._put(" ")
+                self._put_slot(number, _show_number(number))
+            case Proposition(variable):
+                self._mark(formula)
+                self._put(_show_name(variable))
+            case Constant(value):
+                self._mark(formula)
+                self._put("true" if value else "false")
+            case OpenFormula():
+                self._mark(formula)
+                self._put_slot(HOLE, "?")
+            case Negation(inner):
+                self._mark(formula)
+                self._put("not")
+                self._operand(inner)
+            case Conjunction(parts) | Disjunction(parts):
+                word = " and " if isinstance(formula, Conjunction) else " or "
+                for index, part in enumerate(parts):
+                    if index == 1:
+                        self.places.setdefault(id(formula), self.length + 1)
+                    if index:
+                        self._put(word)
+                    self._wrap(part, isinstance(part, Conjunction | Disjunction | Implication))
+            case Implication(premise, result):
+                self._wrap(premise, isinstance(premise, Implication))
+                self.places.setdefault(id(formula), self.length + 1)
+                self._put(" -> ")
+                self._wrap(result, False)
+            case Always(window, inner) | Eventually(window, inner):
+                self._mark(formula)
+                self._put(_SYMBOLS[type(formula)])
+                self._put_window(window)
+                self._operand(inner)
+            case Until(left, window, right):
+                self._wrap(left, not isinstance(left, Constant | Proposition | OpenFormula))
+                self._put(" ")
+                self._mark(formula)
+                self._put("U")
+                self._put_window(window)
+                self._put(" ")
+                self._wrap(right, not isinstance(right, Constant | Proposition | OpenFormula))
+
+    def _operand(self, inner: Formula) -> None:
+        wrapped = isinstance(inner, Conjunction | Disjunction | Implication | Until)
+        if not wrapped or self.pieces[-1] == "not":
+            self._put(" ")
+        self._wrap(inner, wrapped)
+
+    def _wrap(self, part: Formula, wrapped: bool) -> None:
+        if wrapped:
+            self._put("(")
+        self._write(part)
+        if wrapped:
+            self._put(")")
+
+
+RELATION_WORDS = {">=": "at least", "<=": "at most", ">": "above", "<": "below"}
+
+
+def say_formula(formula: Formula, step: str = "1h", window: int | None = None) -> str:
+    """A formula as a clause: "in hours 0 to 5 always HR at least 90".
+
+    Of a `window` of so many steps that ends now, intervals are said from its end: "in the latest 3 hours".
+    """
+    match formula:
+        case Limit(variable, relation, number):
+            words = RELATION_WORDS.get(str(relation), str(relation))
+            return f"{variable} {words} {_say_number(number)}"
+        case Negation(inner):
+            return f"not ({say_formula(inner, step, window)})"
+        case Conjunction(parts):
+            return " and ".join(_enclose(part, step, window) for part in parts)
+        case Disjunction(parts):
+            return " or ".join(_enclose(part, step, window) for part in parts)
+        case Implication(premise, result):
+            return f"if {_enclose(premise, step, window)}, then {_enclose(result, step, window)}"
+        case Always(interval, inner):
+            return f"{_say_window(interval, step, window)} always {_enclose(inner, step)}"
+        case Eventually(interval, inner):
+            return f"{_say_window(interval, step, window)} at some time {_enclose(inner, step)}"
+        case Until(left, interval, right):
+            when = _say_window(interval, step, window)
+            return f"{_enclose(left, step)} until, {when}, {_enclose(right, step)}"
+    return str(formula)
+
+
+UNITS = {"1h": "hour", "60min": "hour", "1d": "day", "24h": "day", "1min": "minute"}
+
+
+def _say_window(interval: Window | None, step: str, window: int | None) -> str:
+    """An interval in words: hours where a step is one, else steps."""
+    if interval is None:
+        return "from then on"
+    low, high = interval.low, interval.high
+    if window is not None and isinstance(low, int) and isinstance(high, int) and high < window:
+        return _say_from_end(low, high, step, window)
+    unit = UNITS.get(step, "step")
+    if low == high:
+        return f"in {unit} {low}"
+    return f"in {unit}s {low} to {high}"
+
+
+def _say_from_end(low: int, high: int, step: str, window: int) -> str:
+    before = window - 1 - high
+    if low == high and before:
+        return f"{say_time(before, step)} ago"
+    length = say_time(high - low + 1, step)
+    latest = f"in the latest {length.removeprefix('1 ')}"
+    return latest if not before else f"in the {length} that ended {say_time(before, step)} ago"
+
+
+def say_time(steps: int, step: str) -> str:
+    """So many steps as a time: "3 hours", "45 minutes"."""
+    minutes = round(steps * read_step(step) * 60)
+    for size, unit in ((60, "hour"), (1, "minute")):
+        if minutes % size == 0:
+            count = minutes // size
+            return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    return f"{steps} steps"
+
+
+def _say_number(number: object) -> str:
+    return f"{number:g}" if isinstance(number, float | int) else str(number)
+
+
+def _enclose(part: Formula, step: str, window: int | None = None) -> str:
+    said = say_formula(part, step, window)
+    return said if isinstance(part, Limit) else f"({said})"
+
 
 _SIGNS = {"==": "=", "<>": "!=", "≤": "<=", "⩽": "<=", "≥": ">=", "⩾": ">=", "≠": "!="}
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -65,10 +278,6 @@ class _Written(NamedTuple):
 class _Side(NamedTuple):
     value: Any
     place: int
-
-
-class _PlacedWindow(NamedTuple):
-    window: Window
 
 
 class _FormulaBuilder:
@@ -151,15 +360,15 @@ class _FormulaBuilder:
             text = text[1:-1].replace("``", "`")
         return _Side(text, _start(children[0]))
 
-    def window(self, children: list[tuple[Bound, int]]) -> _PlacedWindow:
+    def window(self, children: list[tuple[Bound, int]]) -> Window:
         (low, place), (high, _) = children
         try:
-            return _PlacedWindow(check_window(low, high))
+            return check_window(low, high)
         except ValueError as error:
             raise Mistake(f"the interval {error}", place) from None
 
-    def open_window(self, children: list[Token]) -> _PlacedWindow:
-        return _PlacedWindow(ANY_WINDOW)
+    def open_window(self, children: list[Token]) -> Window:
+        return ANY_WINDOW
 
     def bound(self, children: list[Token]) -> tuple[Bound, int]:
         try:
@@ -204,10 +413,7 @@ def _parser() -> Lark:
 
 
 def _window(children: list[Any]) -> Window | None:
-    for child in children:
-        if isinstance(child, _PlacedWindow):
-            return child.window
-    return None
+    return next((child for child in children if isinstance(child, Window)), None)
 
 
 def _start(token: Token) -> int:

@@ -8,7 +8,7 @@ Claim, and its narrow unit. Protected: *one rule* of one client, added or remove
 are independent of each other. It is not a client: a client with k rules is exposed up to k times as much, and rules of
 one patient are not independent. Cost: pure epsilon, the largest sum over a path from the root to a leaf: a rule has one
 template on each level, so it can change the answers on its own path only. Assumption: each answer is flipped with
-probability 1/(1 + e^b), by itself (privacy/bits.py). The label `UNIT` goes with every result.
+probability 1/(1 + e^b), by itself (privacy/mechanisms.py). The label `UNIT` goes with every result.
 
 docs/methods.md, section 6.10.
 """
@@ -20,10 +20,9 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from statistics import NormalDist
-from typing import Literal
 
 from concilium.errors import StudyError
-from concilium.privacy.bits import find_flip_threshold
+from concilium.privacy.mechanisms import find_flip_threshold
 from concilium.temporal.discovery_search import DiscoveredRule, make_rule, pool
 from concilium.temporal.formula import Formula
 from concilium.temporal.rule_grammar import LEVELS, STRUCTURE, RuleGrammar
@@ -32,8 +31,6 @@ UNIT = "one rule (not one client)"
 EXPLORATION = 1 / math.sqrt(2)
 PATH_LENGTH = len(LEVELS) + 1
 """Questions on a path: one on each level, and the final check."""
-
-Allocation = Literal["uniform", "adaptive"]
 
 
 @dataclass(frozen=True)
@@ -86,24 +83,11 @@ class PathSearch:
     threshold: float
     epsilon: Fraction
     clients: int
-    allocation: Allocation = "adaptive"
+    allocation: str = "adaptive"
     theta: float = 0.05
     margin: float | None = None
     questions: int = 5000
     reserved: Fraction = Fraction(0)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1 or not 0 < self.theta < 0.5:
-            raise StudyError(
-                f"the threshold lies between 0 and 1 and theta between 0 and 0.5; "
-                f"got {self.threshold} and {self.theta}"
-            )
-        if self.epsilon <= 0 or self.clients < 1 or self.questions < 1:
-            raise StudyError("a search needs a budget, clients and questions above zero")
-        if self.allocation not in ("uniform", "adaptive"):
-            raise StudyError(f"the allocation is uniform or adaptive; got {self.allocation!r}")
-        if self.margin is not None and not 0 < self.margin <= self.threshold:
-            raise StudyError(f"the margin is above zero and at most the threshold; got {self.margin}")
 
     @property
     def budget(self) -> Fraction:

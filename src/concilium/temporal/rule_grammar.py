@@ -19,8 +19,6 @@ client with at most R rules matches at most R templates of a level, however many
 that (discovery_search.py). The parameters left open by a structure are the last level, one distribution for each.
 
 docs/methods.md, section 6.7.
-
-docs/methods.md, section 6.7.
 """
 
 from __future__ import annotations
@@ -30,13 +28,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
-from concilium.temporal.canonical import order
 from concilium.temporal.formula import (
     Always,
     Conjunction,
@@ -45,12 +42,14 @@ from concilium.temporal.formula import (
     Formula,
     Implication,
     Limit,
-    Negation,
     OpenFormula,
     Until,
     make_window,
+    with_children,
 )
+from concilium.temporal.limit_pairs import PairBins, find_partners
 from concilium.temporal.search_space import LARGEST, RELATIONS, SearchSpace
+from concilium.temporal.templates import order
 from concilium.temporal.windows import ANY_WINDOW, HOLE, Window
 
 SKELETON: Final = 1
@@ -92,14 +91,8 @@ def arrange(rule: Formula, level: int) -> tuple[Formula, tuple[Any, ...]]:
             first, before = arrange(left, level)
             second, after = arrange(right, level)
             return Until(first, ANY_WINDOW, second), (*before, window, *after)
-        case Implication(premise, result):
-            first, before = arrange(premise, level)
-            second, after = arrange(result, level)
-            return Implication(first, second), before + after
-        case Negation(inner):
-            template, values = arrange(inner, level)
-            return Negation(template), values
-    return rule, ()
+    below = [arrange(child, level) for child in rule.children]
+    return with_children(rule, tuple(one[0] for one in below)), sum((one[1] for one in below), ())
 
 
 def find_level(templates: Iterable[Formula]) -> int | None:
@@ -138,6 +131,8 @@ class _NumberBins:
 
     edges: tuple[float, ...]
 
+    holes: ClassVar[int] = 1
+
     def __len__(self) -> int:
         return len(self.edges) + 1
 
@@ -165,6 +160,8 @@ class IntervalBins:
 
     intervals: tuple[Window | None, ...]
 
+    holes: ClassVar[int] = 1
+
     def __len__(self) -> int:
         return len(self.intervals) + 1
 
@@ -185,7 +182,19 @@ class IntervalBins:
         return "the rest of the stay" if interval is None else str(interval)
 
 
-Bins = _NumberBins | IntervalBins
+Bins = _NumberBins | IntervalBins | PairBins
+"""Of one open place of a structure, or of two that belong together (`holes`)."""
+
+
+def fill_structure(structure: Formula, chosen: Iterable[tuple[Bins, int]]) -> Formula:
+    """The structure with the bins that were chosen for its open places, canonical."""
+    values: list[Any] = []
+    for bins, place in chosen:
+        if isinstance(bins, PairBins):
+            values.extend(bins.choose(place))
+        else:
+            values.append(bins.choose(place))
+    return structure.fill(*values).canonical()
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,7 +318,8 @@ class RuleGrammar:
         return abstract(rule, SKELETON) in self._skeleton_set
 
     def find_bins(self, structure: Formula) -> tuple[Bins, ...]:
-        """The public bins of each parameter that a structure leaves open, in the order written."""
+        """The public bins of each parameter that a structure leaves open, in the order written; an upper and a lower
+        limit of one variable are one parameter."""
         return tuple(self._find_bins(structure))
 
     def _find_bins(self, template: Formula) -> Iterator[Bins]:
@@ -321,6 +331,13 @@ class RuleGrammar:
                 yield from self._find_bins(left)
                 yield IntervalBins(self.intervals)
                 yield from self._find_bins(right)
+            case Conjunction(parts) | Disjunction(parts):
+                for group in find_partners(parts):
+                    if len(group) == 2:
+                        (name,) = group[0].variables
+                        yield PairBins(self.edges[name], isinstance(template, Conjunction))
+                    else:
+                        yield from self._find_bins(group[0])
             case _:
                 if isinstance(template, Always | Eventually):
                     yield IntervalBins(self.intervals)
@@ -364,14 +381,6 @@ def _fill_limits(template: Formula, choose: Callable[[Limit], list[Formula]]) ->
             ]
             for chosen in itertools.product(*groups):
                 yield type(template)(sorted(itertools.chain.from_iterable(chosen), key=order))
-        case Always(window, inner) | Eventually(window, inner):
-            for form in _fill_limits(inner, choose):
-                yield type(template)(window, form)
-        case Until(left, window, right):
-            for one, other in itertools.product(_fill_limits(left, choose), _fill_limits(right, choose)):
-                yield Until(one, window, other)
-        case Implication(premise, result):
-            for one, other in itertools.product(_fill_limits(premise, choose), _fill_limits(result, choose)):
-                yield Implication(one, other)
         case _:
-            yield template
+            for filled in itertools.product(*(_fill_limits(child, choose) for child in template.children)):
+                yield with_children(template, filled)

@@ -1,51 +1,193 @@
-"""What a discovery asks of hospitals: counts with noise, randomised reports, and yes or no of each client."""
+"""What a discovery asks of hospitals: counts with noise, randomised reports, and yes or no of each client.
+
+A site answers for the rules that it holds, or those that its series teach, of each patient by itself. Learning is done
+once for a hospital and a task, whatever is asked after; an index is kept for the patients of the last few questions.
+Nothing of it leaves the site. docs/methods.md, section 6.11.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import FormulaError, MessageError
-from concilium.privacy.bits import find_replacement_threshold, randomize_bits, randomize_codes
+from concilium.errors import DoesNotFit, FormulaError, MessageError
 from concilium.privacy.local_reports import ListedAnswers, ReportChannel
-from concilium.protocol.cohort import Cohort
+from concilium.privacy.mechanisms import find_replacement_threshold, randomize_bits, randomize_codes
+from concilium.protocol.attributes import CALL, Workload
+from concilium.protocol.cohort import Cohort, LastResults
 from concilium.protocol.questions import EXACT, PRIVATE, Reported, Sensitivity, Summed, is_positive
-from concilium.protocol.work import CALL, Workload
 from concilium.records.columns import Value
-from concilium.records.series_outcomes import find_windows
-from concilium.records.time_grid import read_step
-from concilium.temporal.evaluation import satisfied_all
+from concilium.records.patients import PatientPart
+from concilium.records.series import Series, find_windows
+from concilium.records.series_times import read_step
+from concilium.temporal.evaluation import count_points
 from concilium.temporal.formula import Formula
-from concilium.temporal.local_search import GROUPS
+from concilium.temporal.local_search import find_groups
 from concilium.temporal.parsing import parse
 from concilium.temporal.path_search import PATH_LENGTH
 from concilium.temporal.rule_grammar import STRUCTURE, Bins, find_level
+from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.rule_task import (
-    MOST_PARENTS,
+    STAGES,
     RulePart,
     RuleTask,
-    check_task,
+    open_grammar,
+    open_learner,
     open_part,
     read_template,
 )
-from concilium.temporal.site_rules import count_points, open_index, prepare
+from concilium.temporal.template_index import TemplateIndex
 
 if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
 
-MOST_ENTRIES = 1_000
+
+LEARNING = __name__
+log = logging.getLogger(LEARNING)
+log.addHandler(logging.NullHandler())
+
+ANYBODY = "anybody"
+LAST_RULES, LAST_INDEXES = LastResults[RuleSets](6), LastResults[TemplateIndex](6)
+
+
+def _open_index(cohort: Cohort, task: RuleTask) -> TemplateIndex:
+    """The rules of these patients, indexed."""
+    part, rows = cohort.view.find_part("rules" if task.learning is None else "series"), cohort.population.rows
+
+    def make() -> TemplateIndex:
+        rule_sets = part if isinstance(part, RuleSets) else learn_rules(part, task)
+        if len(rows) < len(part):
+            return TemplateIndex(rule_sets.take(rows.astype(np.intp)))
+        index = TemplateIndex(rule_sets)
+        _warn_of_foreign(index, task)
+        return index
+
+    return LAST_INDEXES.find(part, (task, cohort.digest), make)
+
+
+def prepare(part: PatientPart, task: RuleTask) -> Series:
+    """The series as they are learned from and judged: the study's variables and its outcome, values carried forward.
+
+    An outcome that is neither 0 nor 1 is missing: no patient's odd value decides whether there is an answer.
+    """
+    learning = task.learning
+    assert isinstance(part, Series)
+    assert learning is not None
+    if part.step_hours != read_step(learning.step):
+        raise DoesNotFit(
+            f"the series of this hospital have a step of {part.step}, and the study's is {learning.step}: read "
+            f'them with step="{learning.step}"'
+        )
+    if learning.outcome not in part or not any(name in part for name in task.names):
+        raise DoesNotFit(
+            f"this hospital's series have no {learning.outcome!r}, or none of the variables that the study is about"
+        )
+    truth = part.stays[learning.outcome]
+    carried = part.state(task.names).carry_forward(learning.carry)
+    outcome = np.where((truth == 0) | (truth == 1), truth, np.float32(np.nan))
+    return carried.with_stays({**carried.stays, learning.outcome: outcome})
+
+
+def learn_rules(part: PatientPart, task: RuleTask) -> RuleSets:
+    """Each patient's rules from that patient's windows alone: the limits are public, and chance is the same for all.
+
+    (By itself the learner draws by a patient's id, or place; one who comes or goes would move all places after.)
+    """
+
+    def make() -> RuleSets:
+        assert task.learning is not None
+        outcome, window = task.learning.outcome, task.learning.window
+        series, learner = prepare(part, task), open_learner(task)
+        alike = Series.from_stays(
+            series.stays, series.lengths, step=series.step, ids=[ANYBODY] * len(series), points=series.points
+        )
+        ends, _ = find_windows(series, outcome, task.learning.steps)
+        # Where nobody has a window with an outcome that is no error, or one patient would decide whether there is one.
+        known = bool(ends.any())
+        tell = _Progress(len(series))
+        learned = RuleSets([()] * len(series))
+        if known:
+            learned = RuleSets.learn(alike, learner, outcome, window, progress=tell.count)
+        learned.ids = part.ids
+        return learned
+
+    return LAST_RULES.find(part, task, make)
+
+
+class _Progress:
+    """Says in the hospital's own log how far learning has come, about every second."""
+
+    def __init__(self, patients: int) -> None:
+        self._patients, self._learned, self._said = patients, 0, time.monotonic()
+
+    def count(self, learned: int) -> None:
+        self._learned += learned
+        if time.monotonic() - self._said > 1:
+            self._said = time.monotonic()
+            log.info("learned the rules of %s of %s patients", f"{self._learned:,}", f"{self._patients:,}")
+
+
+def _warn_of_foreign(index: TemplateIndex, task: RuleTask) -> None:
+    """For the hospital's own log: whether the study looks for rules of the kind that its patients have."""
+    reached = index.find_reached(open_grammar(task))
+    if len(reached) and not reached.any():
+        log.warning(
+            "no patient here has a rule that this study can find: its variables are %s, and its rules have at most %d "
+            "limits",
+            ", ".join(task.names[:10]),
+            task.limits,
+        )
+
+
+Most = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
+"""Of the entries of a question, how many a client may count for."""
 # For each template to be made; for each rule of a patient to be indexed and counted, and learned.
 MAKE_TEMPLATE, INDEX_RULE, LEARN_RULES = 20_000, 100, 800_000
 RULE_BYTES = 12
 LEARNING_TAKES = 3600.0  # seconds, at most
 
 
-class AskRuleCounts(Summed, frozen=True, kw_only=True):
+class _AboutRules:
+    """What questions about patients' rules have in common."""
+
+    __slots__ = ()
+    task: RuleTask
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What hospitals must hold of their patients: rules, or series to learn them from."""
+        return frozenset({"rules" if self.task.learning is None else "series"})
+
+    @property
+    def patience(self) -> float:
+        """Where rules are learned first, that takes some milliseconds for each patient."""
+        return 0.0 if self.task.learning is None else LEARNING_TAKES
+
+
+class _AboutPart(_AboutRules):
+    """What questions have in common for which each patient is in at most `most` of the entries of a `part`."""
+
+    __slots__ = ()
+    part: RulePart
+    most: int
+
+    @property
+    def task(self) -> RuleTask:  # type: ignore[override]
+        return self.part.task
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        return _estimate_rules(self.part, self.most, patients)
+
+
+class AskRuleCounts(_AboutPart, Summed, frozen=True, kw_only=True):
     """How many clients have each entry of a part of the rules, and how many clients are there, with noise?
 
     Each client is in at most so many (`most`) of the entries.
@@ -62,15 +204,7 @@ class AskRuleCounts(Summed, frozen=True, kw_only=True):
     releases: ClassVar[frozenset[str]] = PRIVATE
 
     part: RulePart
-    most: int
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return _find_parts(self.part.task)
-
-    @property
-    def patience(self) -> float:
-        return _find_patience(self.part.task)
+    most: Most
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -78,44 +212,54 @@ class AskRuleCounts(Summed, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (open_part(self.part).size + self.counts_clients,)
+        return ((1 + self.by_outcome) * (open_part(self.part).size + self.counts_clients),)
+
+    @property
+    def by_outcome(self) -> bool:
+        """Whether all numbers come twice, of clients with the outcome and of those without: a client is in one of them,
+        so that the sensitivity is the same."""
+        return self.part.task.by_outcome and self.part.stage in STAGES
 
     @property
     def counts_clients(self) -> bool:
-        """Whether the last number is how many clients there are: not beside parameters, when that is known by then."""
-        return self.part.stage != "parameters"
+        """Whether the last number is how many clients there are: not at the end, when that is known by then."""
+        return self.part.stage not in ("parameters", "rules")
 
     @property
     def sensitivity(self) -> Sensitivity:
         return Sensitivity.of_counts(min(self.most, open_part(self.part).size) + self.counts_clients)
 
-    def check(self, release: Release) -> None:
-        _check_most(self.most)
-        open_part(self.part)
-
-    def estimate(self, patients: int, columns: int) -> Workload:
-        return _estimate_rules(self.part, self.most, patients)
-
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
-        index, part = open_index(cohort, self.part.task), open_part(self.part)
+        index, part = _open_index(cohort, self.part.task), open_part(self.part)
         listed = part.list(index, self.most)
-        counts = np.bincount(listed.templates, minlength=part.size).astype(np.int64)
-        return np.append(counts, len(cohort)) if self.counts_clients else counts
+        if not self.by_outcome:
+            counts = np.bincount(listed.templates, minlength=part.size).astype(np.int64)
+            return np.append(counts, len(cohort)) if self.counts_clients else counts
+        ill = _find_ill(cohort, self.part.task)
+        owners = np.repeat(ill, np.diff(listed.starts))
+        return np.concatenate(
+            [
+                np.append(
+                    np.bincount(listed.templates[owners == one], minlength=part.size), (ill == one).sum()
+                )
+                for one in (True, False)
+            ]
+        ).astype(np.int64)
 
 
-def _find_parts(task: RuleTask) -> frozenset[str]:
-    """What hospitals must hold of their patients: rules, or series to learn them from."""
-    return frozenset({"rules" if task.learning is None else "series"})
+LAST_ILL = LastResults["NDArray[np.bool_]"](6)
 
 
-def _find_patience(task: RuleTask) -> float:
-    """Where rules are learned first, that takes some milliseconds for each patient."""
-    return 0.0 if task.learning is None else LEARNING_TAKES
+def _find_ill(cohort: Cohort, task: RuleTask) -> NDArray[np.bool_]:
+    """Which of the clients have a window with the outcome."""
+    part = cohort.view.find_part("series")
 
+    def make() -> NDArray[np.bool_]:
+        assert task.learning is not None
+        return find_windows(prepare(part, task), task.learning.outcome, task.learning.steps)[1]
 
-def _check_most(most: int) -> None:
-    if not 1 <= most <= MOST_ENTRIES:
-        raise MessageError(f"a client counts for 1 to {MOST_ENTRIES} entries of a question; got {most}")
+    ill: NDArray[np.bool_] = LAST_ILL.find(part, task, make)[cohort.population.rows.astype(np.intp)]
+    return ill
 
 
 def _estimate_rules(part: RulePart, most: int, patients: int) -> Workload:
@@ -130,7 +274,17 @@ PARAMETER_SHARE = Fraction(1, 4)
 """Of the epsilon of a path, for all parameters of its structure."""
 
 
-class AskRuleCodes(Summed, frozen=True, kw_only=True):
+class _AlongPath(_AboutRules):
+    """What questions along a path have in common: a client randomises its own answer, of the rules of `part`."""
+
+    __slots__ = ()
+    part: RulePart
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        return _estimate_rules(self.part, ASSUMED_RULES, patients) + Workload(200 * patients, 32 * patients)
+
+
+class AskRuleCodes(_AlongPath, Summed, frozen=True, kw_only=True):
     """How many clients say that a parameter of their rule of this structure lies in each bin, and that they have none?
 
     `epsilon` is that of a whole path.
@@ -138,7 +292,7 @@ class AskRuleCodes(Summed, frozen=True, kw_only=True):
     It is the last question of a path, about a structure that passed the final check.
 
     Claim, and its narrow unit: as `AskRuleBits`. A client reports the bin of its first rule of the structure, or
-    that it has none, by k-ary randomised response at the stated epsilon (privacy/bits.py); the parameters of a
+    that it has none, by k-ary randomised response at the stated epsilon (privacy/mechanisms.py); the parameters of a
     structure share a quarter of the epsilon of a path. docs/methods.md, section 6.10.
     """
 
@@ -151,14 +305,6 @@ class AskRuleCodes(Summed, frozen=True, kw_only=True):
     epsilon: str
 
     @property
-    def reads(self) -> frozenset[str]:
-        return _find_parts(self.task)
-
-    @property
-    def patience(self) -> float:
-        return _find_patience(self.task)
-
-    @property
     def fixed(self) -> Mapping[str, Any]:
         return {"task": self.task, "exact_epsilon": Fraction(self.epsilon)}
 
@@ -167,7 +313,7 @@ class AskRuleCodes(Summed, frozen=True, kw_only=True):
         return self.epsilon, f"{read_template(self.structure)} {self.parameter}"
 
     @property
-    def part(self) -> RulePart:
+    def part(self) -> RulePart:  # type: ignore[override]
         return RulePart(self.task, "parameters", (), (self.structure,))
 
     @property
@@ -189,19 +335,15 @@ class AskRuleCodes(Summed, frozen=True, kw_only=True):
         if not 0 <= self.parameter < len(open_part(self.part).bins[0]):
             raise MessageError("this structure has no such parameter")
 
-    def estimate(self, patients: int, columns: int) -> Workload:
-        return _estimate_rules(self.part, ASSUMED_RULES, patients) + Workload(200 * patients, 32 * patients)
-
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         bins, size = open_part(self.part).bins[0], len(self.bins)
         first = sum(len(each) for each in bins[: self.parameter])
-        listed = open_part(self.part).list(open_index(cohort, self.task), sum(map(len, bins)))
+        listed = open_part(self.part).list(_open_index(cohort, self.task), sum(map(len, bins)))
         owners = np.repeat(np.arange(len(cohort)), np.diff(listed.starts))
         own = (listed.templates >= first) & (listed.templates < first + size)
         codes = np.full(len(cohort), size, dtype=np.int64)  # who has none
-        codes[owners[own][::-1]] = (
-            listed.templates[own][::-1] - first
-        )  # of several the first, which is set last
+        # Of several rules the first counts: it is set last.
+        codes[owners[own][::-1]] = listed.templates[own][::-1] - first
         said = randomize_codes(codes, size + 1, self.own_epsilon)
         return np.bincount(said, minlength=size + 1).astype(np.uint32)
 
@@ -221,7 +363,7 @@ def estimate_codes(said: NDArray[np.int64], epsilon: Fraction) -> tuple[NDArray[
 REPORT = 2_000
 
 
-class AskRuleReports(Reported, frozen=True, kw_only=True):
+class AskRuleReports(_AboutPart, Reported, frozen=True, kw_only=True):
     """Which entry of a part of the rules does each client of a group report?
 
     At most so many (`most`) are on its list.
@@ -234,15 +376,7 @@ class AskRuleReports(Reported, frozen=True, kw_only=True):
     kind: ClassVar[str] = "rules.reports"
 
     part: RulePart
-    most: int
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return _find_parts(self.part.task)
-
-    @property
-    def patience(self) -> float:
-        return _find_patience(self.part.task)
+    most: Most
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -250,101 +384,28 @@ class AskRuleReports(Reported, frozen=True, kw_only=True):
 
     @property
     def shares(self) -> tuple[Fraction, ...]:
-        return GROUPS
+        return find_groups(self.part.task.learning is not None)
 
     @property
     def channel(self) -> ReportChannel:
         return ReportChannel(max(open_part(self.part).size, 1), self.most, self.price)
 
-    def check(self, release: Release) -> None:
-        super().check(release)
-        _check_most(self.most)
-        open_part(self.part)
-
     def estimate(self, patients: int, columns: int) -> Workload:
-        return _estimate_rules(self.part, self.most, patients) + Workload(REPORT * patients, 64 * patients)
+        return super().estimate(patients, columns) + Workload(REPORT * patients, 64 * patients)
 
     def list_ids(self, cohort: Cohort) -> Sequence[Value | None]:
         (name,) = self.reads
         return cohort.take_part(name).ids
 
     def list_answers(self, cohort: Cohort) -> ListedAnswers:
-        index = open_index(cohort, self.part.task)
+        index = _open_index(cohort, self.part.task)
         return open_part(self.part).list(index, self.channel.entries)
 
 
 MOST_CHARACTERS = 1_000
-# For each patient and rule; for each patient, whose window is found.
-JUDGE, FIND_WINDOW = 400, 2_000
 
 
-class AskRuleOutcomes(Summed, frozen=True, kw_only=True):
-    """For each rule, how many clients with the outcome fulfil and break it, and how many without, with noise?
-
-    By the window in which a client first has the outcome, or its last one where it never has.
-
-    Claim. Protected: each client, from the house and as many colluding hospitals as the manifest tolerates, at the
-    rho that is charged. A client has one window, and adds 1 to at most one of the four counts of each rule: the
-    squared L2 sensitivity is the number of rules. docs/methods.md, section 6.12.
-    """
-
-    kind: ClassVar[str] = "rules.outcomes"
-    releases: ClassVar[frozenset[str]] = PRIVATE
-
-    task: RuleTask
-    rules: tuple[str, ...]
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return _find_parts(self.task)
-
-    @property
-    def fixed(self) -> Mapping[str, Any]:
-        return {"task": self.task}
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.rules), 4)
-
-    @property
-    def sensitivity(self) -> Sensitivity:
-        return Sensitivity.of_counts(len(self.rules))
-
-    def check(self, release: Release) -> None:
-        check_task(self.task)
-        if self.task.learning is None or not 1 <= len(self.rules) <= MOST_PARENTS:
-            raise MessageError(f"1 to {MOST_PARENTS} rules are judged, on series")
-        for text in self.rules:
-            _check_rule(_read_rule(text), self.task)
-
-    def estimate(self, patients: int, columns: int) -> Workload:
-        assert self.task.learning is not None
-        steps, names = self.task.learning.steps, len(self.task.variables)
-        each = JUDGE * len(self.rules) * steps + FIND_WINDOW
-        held = 12 * names * steps + 8 * len(self.rules) + 128
-        return Workload(each * patients + CALL * len(self.rules), held * patients)
-
-    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
-        assert self.task.learning is not None
-        series = prepare(cohort.take_part("series"), self.task)
-        ends, positive = find_windows(series, self.task.learning.outcome, self.task.learning.steps)
-        there = np.flatnonzero(ends)
-        windows = series.choose(self.task.names).cut(ends[there], self.task.learning.steps, there)
-        counts = np.zeros(self.shape, dtype=np.int64)
-        if len(there):
-            truths = satisfied_all([_read_rule(text) for text in self.rules], windows, absent=True)
-            known = ~np.ma.getmaskarray(truths)
-            for place, (with_outcome, holds) in enumerate(CELLS):
-                who = known & (truths.data == holds) & (positive[there] == with_outcome)
-                counts[:, place] = who.sum(axis=1)
-        return counts
-
-
-CELLS = ((True, True), (True, False), (False, True), (False, False))
-"""Whether a client has the outcome, and whether it fulfils the rule."""
-
-
-def _check_rule(rule: Formula, task: RuleTask) -> None:
+def check_rule(rule: Formula, task: RuleTask) -> None:
     """MessageError unless a rule is about the study's variables, within a window."""
     assert task.learning is not None
     if not rule.variables <= set(task.names):
@@ -359,7 +420,7 @@ def is_within_window(rule: Formula, task: RuleTask) -> bool:
     return count_points(rule, read_step(task.learning.step)) <= task.learning.steps
 
 
-def _read_rule(text: str) -> Formula:
+def read_rule(text: str) -> Formula:
     """A rule without holes; MessageError where it is none."""
     try:
         if len(text) > MOST_CHARACTERS:
@@ -372,7 +433,7 @@ def _read_rule(text: str) -> Formula:
     return rule
 
 
-class AskRuleBits(Summed, frozen=True, kw_only=True):
+class AskRuleBits(_AlongPath, Summed, frozen=True, kw_only=True):
     """How many clients say that they have a rule which this template matches, each by a coin of its own?
 
     A question of a path has the epsilon `each`, the last one (`final`) has `last`.
@@ -394,16 +455,12 @@ class AskRuleBits(Summed, frozen=True, kw_only=True):
     final: bool = False
 
     @property
-    def reads(self) -> frozenset[str]:
-        return _find_parts(self.task)
-
-    @property
-    def patience(self) -> float:
-        return _find_patience(self.task)
-
-    @property
     def fixed(self) -> Mapping[str, Any]:
         return {"task": self.task, "exact_epsilon": self.path_epsilon}
+
+    @property
+    def part(self) -> RulePart:  # type: ignore[override]
+        return RulePart(self.task, "clients")
 
     @property
     def path_epsilon(self) -> Fraction:
@@ -420,7 +477,6 @@ class AskRuleBits(Summed, frozen=True, kw_only=True):
         return (1,)
 
     def check(self, release: Release) -> None:
-        check_task(self.task)
         if not is_positive(self.each) or not is_positive(self.last):
             raise MessageError("a question along a path says its epsilon, and that of the last one")
         # A rule has one template on each level, and changes no other answer: that is all that a path costs.
@@ -430,11 +486,7 @@ class AskRuleBits(Summed, frozen=True, kw_only=True):
                 "a question along a path is about a template of a level, the last one a structure"
             )
 
-    def estimate(self, patients: int, columns: int) -> Workload:
-        part = RulePart(self.task, "clients")
-        return _estimate_rules(part, ASSUMED_RULES, patients) + Workload(200 * patients, 32 * patients)
-
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
-        matched = open_index(cohort, self.task).match(read_template(self.template))
+        matched = _open_index(cohort, self.task).match(read_template(self.template))
         said = randomize_bits(matched, Fraction(self.last if self.final else self.each))
         return np.array([np.count_nonzero(said)], dtype=np.uint32)

@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from concilium.errors import ConciliumError, FormulaError, RecordsError
 from concilium.records.columns import Value, label
 from concilium.records.row_hashes import Hashes, hash_contents, hash_texts
+from concilium.records.series_times import count_steps
 from concilium.records.table import Records, number_rows
-from concilium.records.time_grid import count_steps
 from concilium.temporal.formula import Formula
 from concilium.temporal.parsing import parse
 from concilium.temporal.templates import fill, holes

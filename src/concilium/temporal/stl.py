@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from concilium.temporal.learning import LabelledWindows as LabelledWindows
     from concilium.temporal.learning import LearnedRule as LearnedRule
     from concilium.temporal.learning import RuleLearner as RuleLearner
+    from concilium.temporal.learning import RuleVote as RuleVote
     from concilium.temporal.learning import cut_windows as cut_windows
-    from concilium.temporal.rule_vote import RuleVote as RuleVote
     from concilium.temporal.search_space import SearchSpace as SearchSpace
     from concilium.temporal.trajectories import draw_trajectories as draw_trajectories
 
@@ -39,7 +39,7 @@ _PLACES = {
     "LabelledWindows": "concilium.temporal.learning",
     "LearnedRule": "concilium.temporal.learning",
     "RuleLearner": "concilium.temporal.learning",
-    "RuleVote": "concilium.temporal.rule_vote",
+    "RuleVote": "concilium.temporal.learning",
     "SearchSpace": "concilium.temporal.search_space",
     "cut_windows": "concilium.temporal.learning",
     "draw_trajectories": "concilium.temporal.trajectories",

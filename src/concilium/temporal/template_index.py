@@ -339,11 +339,13 @@ class TemplateIndex:
             number = present.get(structure.canonical())
             held = np.flatnonzero(of_rule == number) if number is not None else np.zeros(0, dtype=np.int64)
             values = [arrange(self.rule_sets.rules[rule], STRUCTURE)[1] for rule in held.tolist()]
-            for parameter, each in enumerate(own):
+            first = 0
+            for each in own:
                 if values:
                     rows.append(held)
-                    columns.append(offset + each.place(row[parameter] for row in values))
+                    columns.append(offset + each.place([_take(row, first, each.holes) for row in values]))
                 offset += len(each)
+                first += each.holes
         return self._list(np.concatenate(rows), np.concatenate(columns), offset, most)
 
     def count_parameters(
@@ -460,6 +462,11 @@ class TemplateIndex:
 
         settle(0, 0, ())
         return list(placings)
+
+
+def _take(row: tuple[Any, ...], first: int, holes: int) -> Any:
+    """What fills one open place of a rule, or several that belong together."""
+    return row[first] if holes == 1 else row[first : first + holes]
 
 
 def _combine(each: Sequence[list[Placing]]) -> list[Placing]:

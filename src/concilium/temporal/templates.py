@@ -1,9 +1,23 @@
-"""Templates: formulas with holes, what can fill them, and which rules they match (docs/methods.md, section 6.2).
+"""The canonical form of a formula, and templates: what can fill their holes, and which rules they match.
+
+The canonical form is one formula for all that mean the same: equal in truth and robustness on every series. Each rule
+is an equality of both semantics for every series and missing value:
+
+- `not not f` is f; not moves inwards through and, or, G and F (each becomes its mirror image), and turns a relation;
+  before U, -> and a proposition it stays.
+- and and or are flat, without duplicates, in one order; true and false vanish from them or decide them.
+- `G[a,b] G[c,d] f` is `G[a+c,b+d] f`, G of the rest of the stay twice is once; the same for F.
+
+`f -> g` stays as it is: it is how a clinician reads a rule. Two formulas that these rules make equal have one canonical
+form, since each rule is applied wherever it fits, from the leaves upwards. A hole is a part like any other (and `not ?`
+is `?`: whatever a hole stands for, so does its opposite), but two holes are never duplicates of each other.
 
 A template matches a rule if its holes can be filled so that the filled template has the rule's canonical form, with
 nothing of what was filled in dropped or merged on the way (`? and ?` is not every formula, though `f and f` is f). Of
 `and` and `or` the order does not count, and a hole there takes one part or several: `? and x > 1` matches
 `x > 1 and y < 2 and z < 3`. This is the "syntactic match" of rule discovery, decided exactly.
+
+docs/methods.md, section 6.2.
 """
 
 from __future__ import annotations
@@ -12,11 +26,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from concilium.errors import FormulaError
-from concilium.temporal.canonical import canonical
 from concilium.temporal.formula import (
     RELATIONS,
     Always,
     Conjunction,
+    Constant,
     Disjunction,
     Eventually,
     Formula,
@@ -24,20 +38,137 @@ from concilium.temporal.formula import (
     Limit,
     Negation,
     OpenFormula,
+    Proposition,
     Until,
+    with_children,
 )
-from concilium.temporal.parsing import parse, point_at
-from concilium.temporal.printing import hole_places, show
+from concilium.temporal.parsing import hole_places, parse, point_at, show
 from concilium.temporal.windows import (
     ANY_WINDOW,
     HOLE,
     Bound,
+    Duration,
     Hole,
     Window,
+    add_windows,
     check_bound,
     check_window,
     read_bound,
 )
+
+OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "=": "!=", "!=": "="}
+
+
+def canonical(formula: Formula) -> Formula:
+    """The canonical form of a formula."""
+    return _simplify(formula, False)
+
+
+def _simplify(formula: Formula, denied: bool) -> Formula:
+    match formula:
+        case Negation(inner):
+            return _simplify(inner, not denied)
+        case Limit(variable, relation, number):
+            if not denied or isinstance(relation, Hole):
+                return formula
+            return Limit(variable, OPPOSITE[relation], number)
+        case Constant(value):
+            return Constant(value is not denied)
+        case OpenFormula():
+            return formula
+        case Proposition():
+            return Negation(formula) if denied else formula
+        case Conjunction(parts) | Disjunction(parts):
+            together = isinstance(formula, Conjunction) is not denied
+            return _join([_simplify(part, denied) for part in parts], together)
+        case Always(window, inner) | Eventually(window, inner):
+            kind = Always if isinstance(formula, Always) is not denied else Eventually
+            return _nest(kind, window, _simplify(inner, denied))
+        case Implication() | Until():
+            made = with_children(formula, tuple([_simplify(child, False) for child in formula.children]))
+            return Negation(made) if denied else made
+    raise TypeError(f"{type(formula).__name__} is no formula")
+
+
+def _join(parts: list[Formula], together: bool) -> Formula:
+    kind = Conjunction if together else Disjunction
+    flat: list[Formula] = []
+    for part in parts:
+        flat.extend(part.parts if isinstance(part, kind) else (part,))
+    has_holes = any(part.open_places for part in flat)
+    neutral, deciding = Constant(together), Constant(not together)
+    if deciding in flat and not has_holes:
+        return deciding
+    closed = {part: None for part in flat if not part.open_places and part != neutral}
+    left = [*closed, *(part for part in flat if part.open_places)]
+    if not left:
+        return neutral
+    if len(left) == 1:
+        return left[0]
+    return kind(sorted(left, key=order))
+
+
+def _nest(kind: type[Always] | type[Eventually], window: Window | None, inner: Formula) -> Formula:
+    if window is None and isinstance(inner, Constant):
+        return inner
+    if isinstance(inner, kind):
+        try:
+            return kind(add_windows(window, inner.window), inner.inner)
+        except ValueError:
+            pass
+    return kind(window, inner)
+
+
+_RANKS = {
+    kind: rank
+    for rank, kind in enumerate(
+        [
+            Limit,
+            Proposition,
+            Negation,
+            Constant,
+            OpenFormula,
+            Conjunction,
+            Disjunction,
+            Always,
+            Eventually,
+            Until,
+            Implication,
+        ]
+    )
+}
+
+
+def order(formula: Formula) -> tuple[Any, ...]:
+    """A key by which formulas are sorted: limits by variable and number first, then what is built from them."""
+    rank = _RANKS[type(formula)]
+    match formula:
+        case Limit(variable, relation, number):
+            return rank, _slot(variable), _slot(number), _slot(relation)
+        case Proposition(variable):
+            return rank, variable
+        case Constant(value):
+            return rank, value
+        case Conjunction(parts) | Disjunction(parts):
+            return rank, len(parts), *(order(part) for part in parts)
+        case Always(window, inner) | Eventually(window, inner):
+            return rank, order(inner), _window(window)
+        case Until(left, window, right):
+            return rank, order(left), order(right), _window(window)
+        case _:
+            return rank, *(order(child) for child in formula.children)
+
+
+def _slot(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, Hole):
+        return (2,)
+    return (1, value.minutes) if isinstance(value, Duration) else (0, value)
+
+
+def _window(window: Window | None) -> tuple[Any, ...]:
+    if window is None:
+        return (0,)
+    return 1, window.whole_hole, _slot(window.low), _slot(window.high)
 
 
 class OpenPlace(NamedTuple):
@@ -214,12 +345,6 @@ def _fill(template: Formula, filling: _Filling) -> Formula:
                 filling.take(_read_relation) if relation is HOLE else relation,
                 filling.take(_read_number) if number is HOLE else number,
             )
-        case Negation(inner):
-            return Negation(_fill(inner, filling))
-        case Conjunction(parts) | Disjunction(parts):
-            return type(template)(_fill(part, filling) for part in parts)
-        case Implication(premise, result):
-            return Implication(_fill(premise, filling), _fill(result, filling))
         case Always(window, inner) | Eventually(window, inner):
             window = _fill_window(window, filling)
             return type(template)(window, _fill(inner, filling))
@@ -227,7 +352,7 @@ def _fill(template: Formula, filling: _Filling) -> Formula:
             left = _fill(left, filling)
             window = _fill_window(window, filling)
             return Until(left, window, _fill(right, filling))
-    raise TypeError(f"{type(template).__name__} is no formula")
+    return with_children(template, tuple([_fill(child, filling) for child in template.children]))
 
 
 def _fill_window(window: Window | None, filling: _Filling) -> Window | None:

@@ -7,7 +7,8 @@ section 6.6).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,6 @@ from concilium.models.pictures import COLOURS, INK, SOFT, draw_frame, element_te
 from concilium.records.series import Series
 from concilium.temporal.evaluation import robustness_all, satisfied_all
 from concilium.temporal.formula import Always, Eventually, Formula, Limit, Until
-from concilium.temporal.windows import Bound, Duration
 
 WIDTH, LEFT, RIGHT, TOP, PANEL, GAP = 640, 70, 110, 44, 150, 34
 FULFILS, BREAKS = COLOURS[:2]
@@ -58,6 +58,86 @@ def draw_trajectories(rule: Formula, series: Series, most: int = MOST) -> str:
     return draw_frame(f"Courses that fulfil and that break {rule}", parts, WIDTH, height)
 
 
+HOLDS, FAILS, UNKNOWN = "#0b5c6b", "#c2571a", "#8a949e"
+
+
+def draw_patient(rules: Sequence[Formula], course: Series, captions: Sequence[str]) -> str:
+    """One patient's measurements over time, a panel for each rule and variable: the rule's window is shaded where it
+    holds in one colour and where it fails in another, its limits are dashed lines, and dots are what was measured.
+
+    It shows the values of one patient: for the hospital that holds them.
+    """
+    if len(course) != 1:
+        raise ModelError(f"a picture is of one patient; got {len(course)}")
+    truths: Any = satisfied_all(list(rules), course, absent=True)[:, 0] if rules else []
+    last = int(course.lengths[0]) - 1
+    parts: list[str] = []
+    top = 30
+    for rule, truth, caption in zip(rules, truths, captions, strict=True):
+        unknown = truth is np.ma.masked
+        words, colour = ("unknown", UNKNOWN) if unknown else ("holds", HOLDS) if truth else ("fails", FAILS)
+        parts.append(
+            f'<text x="{LEFT}" y="{top}" font-weight="600" fill="{colour}">{element_text(f"{words}: {caption}")}</text>'
+        )
+        top += 12
+        for name in sorted(rule.variables):
+            group = [(INK, np.zeros(1, dtype=np.intp), 1, "")]
+            shading = _find_intervals(rule, name, last, course.step_hours) or [(0, last)]
+            parts += _draw_panel(rule, course, name, group, last, top, shading, colour)
+            parts += _draw_dots(course, name, rule, last, top)
+            top += PANEL + GAP
+        top += 14
+    return draw_frame("The measurements of one patient, with the windows of the rules", parts, WIDTH, top)
+
+
+def _draw_dots(course: Series, name: str, rule: Formula, last: int, top: int) -> list[str]:
+    across, up = _find_scales(course[name], _find_limits(rule, name), last, top)
+    return [
+        f'<circle cx="{across(step):.1f}" cy="{up(value):.1f}" r="2.5" fill="{INK}"/>'
+        for step, value in enumerate(course[name][:, 0].tolist())
+        if math.isfinite(value)
+    ]
+
+
+def _find_limits(rule: Formula, name: str) -> list[tuple[float, str]]:
+    """The numbers that a variable is compared with, and how."""
+    return sorted(
+        {
+            (float(part.number), str(part.relation))
+            for part in rule.walk()
+            if isinstance(part, Limit) and part.variable == name and isinstance(part.number, float)
+        }
+    )
+
+
+def _find_ends(values: NDArray[np.float32], limits: Sequence[tuple[float, str]]) -> tuple[float, float]:
+    """The least and the largest of values and limits."""
+    numbers = [number for number, _ in limits]
+    present = values[np.isfinite(values)]
+    return (
+        min([*numbers, *([float(present.min())] if present.size else [])], default=0.0),
+        max([*numbers, *([float(present.max())] if present.size else [])], default=1.0),
+    )
+
+
+def _find_scales(
+    values: NDArray[np.float32], limits: Sequence[tuple[float, str]], last: int, top: int
+) -> tuple[Callable[[float], float], Callable[[float], float]]:
+    """Where steps and values lie in a panel."""
+    low, high = _find_ends(values, limits)
+    spare = (high - low or 1.0) * 0.06
+    low, high = low - spare, high + spare
+    right, bottom = WIDTH - RIGHT, top + PANEL
+
+    def across(step: float) -> float:
+        return LEFT + (right - LEFT) * step / max(last, 1)
+
+    def up(value: float) -> float:
+        return bottom - PANEL * (value - low) / (high - low)
+
+    return across, up
+
+
 def _spread_out(robustness: NDArray[np.float32], chosen: NDArray[np.bool_], most: int) -> NDArray[np.intp]:
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(robustness[rows], kind="stable")]
@@ -71,38 +151,23 @@ def _draw_panel(
     groups: Sequence[tuple[str, NDArray[np.intp], int, str]],
     last: int,
     top: int,
+    shading: Sequence[tuple[int, int]] | None = None,
+    shade: str = HOLDS,
 ) -> list[str]:
     rows = np.concatenate([rows for _, rows, _, _ in groups])
     values = series.take(rows)[name]
-    limits = sorted(
-        {
-            (float(part.number), str(part.relation))
-            for part in rule.walk()
-            if isinstance(part, Limit) and part.variable == name and isinstance(part.number, float)
-        }
-    )
-    numbers = [number for number, _ in limits]
-    present = values[np.isfinite(values)]
-    low = min([*numbers, *([float(present.min())] if present.size else [])], default=0.0)
-    high = max([*numbers, *([float(present.max())] if present.size else [])], default=1.0)
-    spare = (high - low or 1.0) * 0.06
-    low, high = low - spare, high + spare
-    right, bottom = WIDTH - RIGHT, top + PANEL
-
-    def across(step: float) -> float:
-        return LEFT + (right - LEFT) * step / max(last, 1)
-
-    def up(value: float) -> float:
-        return bottom - PANEL * (value - low) / (high - low)
-
+    limits = _find_limits(rule, name)
+    across, up = _find_scales(values, limits, last, top)
+    right = WIDTH - RIGHT
+    opacity = 0.06 if shading is None else 0.14
     parts = [
         f'<rect x="{LEFT}" y="{top}" width="{right - LEFT}" height="{PANEL}" fill="#fbfcfd" stroke="#d8dee5"/>'
     ]
-    for first, until in _find_intervals(rule, name, last, series.step_hours):
+    for first, until in _find_intervals(rule, name, last, series.step_hours) if shading is None else shading:
         width = max(across(until) - across(first), 3.0)
         x = min(across(first), right - width)
         parts.append(
-            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{PANEL}" fill="#0b5c6b" opacity="0.06"/>'
+            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{PANEL}" fill="{shade}" opacity="{opacity}"/>'
         )
     start = 0
     for colour, members, _, _ in groups:
@@ -119,21 +184,30 @@ def _draw_panel(
             f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="{INK}" stroke-dasharray="5 4"/>'
             f'<text x="{right + 8}" y="{y + 4:.1f}">{element_text(f"{relation} {number:g}")}</text>'
         )
-    parts += [
-        f'<text x="{LEFT - 8}" y="{y:.1f}" text-anchor="end" fill="{SOFT}">{value:.4g}</text>'
-        for value, y in ((low + spare, up(low + spare)), (high - spare, up(high - spare) + 8))
-    ]
+    low, high = _find_ends(values, limits)
+    ends = ((low, up(low)), (high, up(high) + 8))
+    hours = {across(step): step * series.step_hours for step in (0, last // 2, last)}
+    return [*parts, *_draw_axes(name, top, ends, hours)]
+
+
+def _draw_axes(
+    name: str, top: int, ends: Sequence[tuple[float, float]], hours: Mapping[float, float]
+) -> list[str]:
+    """The name of a panel, the values at both `ends` with their heights, and `hours` by how far right they are."""
     middle = top + PANEL / 2
-    parts.append(
+    values = [
+        f'<text x="{LEFT - 8}" y="{y:.1f}" text-anchor="end" fill="{SOFT}">{value:.4g}</text>'
+        for value, y in ends
+    ]
+    title = (
         f'<text x="16" y="{middle:g}" text-anchor="middle" transform="rotate(-90 16 {middle:g})">'
         f"{element_text(name)}</text>"
     )
-    for step in sorted({0, last // 2, last}):
-        hours = f"{step * series.step_hours:g}"
-        parts.append(
-            f'<text x="{across(step):.1f}" y="{bottom + 16}" text-anchor="middle" fill="{SOFT}">{hours}</text>'
-        )
-    return parts
+    times = [
+        f'<text x="{x:.1f}" y="{top + PANEL + 16}" text-anchor="middle" fill="{SOFT}">{hour:g}</text>'
+        for x, hour in hours.items()
+    ]
+    return [*values, title, *times]
 
 
 def _draw_line(
@@ -155,12 +229,6 @@ def _find_intervals(rule: Formula, name: str, last: int, step_hours: float) -> l
     intervals = set()
     for part in rule.walk():
         if isinstance(part, Always | Eventually | Until) and part.window and name in part.variables:
-            low, high = (_count_steps(bound, step_hours) for bound in part.window[:2])
+            low, high = part.window.steps(step_hours)
             intervals.add((low, min(high, last)))
     return sorted(interval for interval in intervals if interval != (0, last))
-
-
-def _count_steps(bound: Bound, step_hours: float) -> int:
-    steps = bound.steps(step_hours) if isinstance(bound, Duration) else bound
-    assert isinstance(steps, int)  # or the rule could not have been evaluated
-    return steps

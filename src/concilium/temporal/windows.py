@@ -61,6 +61,16 @@ class Window(NamedTuple):
     def __str__(self) -> str:
         return "[?]" if self.whole_hole else f"[{self.low},{self.high}]"
 
+    def steps(self, step_hours: float) -> tuple[int, int]:
+        """Both bounds in steps of a grid; ValueError where one is no whole number of them."""
+        counted = []
+        for bound in (self.low, self.high):
+            steps = bound.steps(step_hours) if isinstance(bound, Duration) else bound
+            if not isinstance(steps, int):
+                raise ValueError(f"{bound} is no whole number of steps")
+            counted.append(steps)
+        return counted[0], counted[1]
+
     @property
     def holes(self) -> int:
         """How many holes are in it."""

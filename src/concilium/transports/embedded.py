@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-from concilium.protocol.transport import Answering, Introducible, Silence
+from concilium.protocol.messages import Answering, Introducible, Silence
 
 # One more worker starts after so many seconds, or this share of the timeout, in which no site answered.
 STALLED, STALLED_SHARE = 1.0, 0.1

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.models.intervals import Interval, share_interval
+from concilium.models.prediction import Entries
 from concilium.models.threshold import Decided, choose_one
-from concilium.protocol.attributes import find_runs
+from concilium.protocol.attributes import find_runs, say_edge
 from concilium.records.columns import Value, label
+from concilium.records.dictionary import say_value
 
 # Patients that every node or value is given beforehand where nothing may be certain, with the class shares of all.
 BEFOREHAND = 1.0
@@ -36,16 +40,31 @@ class ValueGroup(NamedTuple):
     rest: bool
 
 
-class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Patients by class, and, unless it is a leaf, the attribute that is asked and where each value leads.
 
-    `other` is the node for values that no branch names, where there is one. Several branches may lead to one node.
+    `other` is the node for values that no branch names, where there is one. Several branches may lead to one node. Of a
+    private tree `counts` are estimates; `measured` are the counts with noise as they were answered, each of this
+    `variance`: what an interval is made of.
     """
 
     counts: list[int]
     attribute: str | None = None
     branches: list[TreeBranch] = []
     other: int | None = None
+    measured: list[int] = []
+    variance: float = 0.0
+
+    def find_interval(self, place: int) -> Interval:
+        """The interval of the share of one class among patients like these."""
+        counts = self.measured or self.counts
+        return share_interval(
+            counts[place],
+            sum(counts),
+            noise=self.variance,
+            classes=len(counts),
+            including=class_shares(self.counts)[place],
+        )
 
     @property
     def children(self) -> list[int]:
@@ -62,11 +81,11 @@ class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             values.setdefault(self.other, [])
         return [ValueGroup(node, named, node == self.other) for node, named in values.items()]
 
-    def ways(self, bins: Mapping[str, Sequence[float]]) -> list[tuple[int, str]]:
+    def ways(self, body: BodyOfTrees) -> list[tuple[int, str]]:
         """Where it leads and, in words, for whom."""
         if self.attribute is None:
             return []
-        edges = bins.get(self.attribute)
+        edges = body.say_edges(self.attribute)
         return [
             (node, _say_branch(self.attribute, values, edges, rest)) for node, values, rest in self.groups
         ]
@@ -80,6 +99,7 @@ class BodyOfTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     query: str
     bins: dict[str, list[float]]
     decided: Decided | None = None
+    dates: list[str] = []
 
     def tree(self, nodes: list[TreeNode], decided: Decided | None = None) -> TreeBody:
         """These nodes as a tree of its own."""
@@ -90,7 +110,35 @@ class BodyOfTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             bins=self.bins,
             nodes=nodes,
             decided=decided,
+            dates=self.dates,
         )
+
+    def say_edges(self, name: str) -> list[str] | None:
+        """The cutoffs of a number as they are written; None for a category."""
+        edges = self.bins.get(name)
+        return None if edges is None else [say_edge(edge, date=name in self.dates) for edge in edges]
+
+    def in_words(self, dictionary: Entries) -> Self:
+        """The same to be read: classes and values as what the dictionary says they mean. It predicts nothing."""
+        if not dictionary:
+            return self
+        entry = dictionary.get(self.target)
+        words = [say_value(value, entry) for value in self.classes]
+        if len(set(words)) < len(words):
+            words = [label(value) for value in self.classes]
+        decided = self.decided
+        if decided is not None:
+            decided = msgspec.structs.replace(decided, positive=words[decided.place(self.classes)])
+        return msgspec.structs.replace(
+            self,
+            classes=tuple(words) if isinstance(self.classes, tuple) else words,
+            decided=decided,
+            **self._translate(dictionary),
+        )
+
+    def _translate(self, dictionary: Entries) -> dict[str, Any]:
+        """The fields that hold nodes, with the values of their branches as what they mean."""
+        return {}
 
     def __post_init__(self) -> None:
         if self.decided is not None:
@@ -101,6 +149,9 @@ class TreeBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """What a tree's model file holds; node 0 is the root, children come after their parents."""
 
     nodes: list[TreeNode]
+
+    def _translate(self, dictionary: Entries) -> dict[str, Any]:
+        return {"nodes": translate(self.nodes, dictionary)}
 
     @property
     def asked(self) -> list[str]:
@@ -164,6 +215,8 @@ class TreeBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Raise ValueError unless the node's counts, attribute and branches fit together."""
         if len(node.counts) != len(self.classes) or min(node.counts) < 0:
             raise ValueError(f"node {index} must have one count for each class")
+        if len(node.measured) not in (0, len(self.classes)) or not 0 <= node.variance < math.inf:
+            raise ValueError(f"node {index} must have one measured count for each class, and a variance")
         if (node.attribute is None) != (not node.branches):
             raise ValueError(f"node {index} must have an attribute and branches, or neither")
         edges = self.bins.get(node.attribute or "")
@@ -174,6 +227,22 @@ class TreeBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             raise ValueError(f"node {index} has a branch for a bin that its attribute does not have")
 
 
+def translate(nodes: Sequence[TreeNode], dictionary: Entries) -> list[TreeNode]:
+    """The nodes with the values of their branches as what they mean; a number has no meaning but its bin."""
+    return [
+        msgspec.structs.replace(
+            node,
+            branches=[
+                branch if branch.value is None else TreeBranch(entry.say(branch.value), branch.node)
+                for branch in node.branches
+            ],
+        )
+        if (entry := dictionary.get(node.attribute or "")) is not None and entry.type != "number"
+        else node
+        for node in nodes
+    ]
+
+
 def class_shares(counts: Sequence[int]) -> list[float]:
     """The share of each class; where noise left nobody, no class is likelier than another."""
     everyone = sum(counts)
@@ -181,7 +250,7 @@ def class_shares(counts: Sequence[int]) -> list[float]:
 
 
 def _say_branch(
-    attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None, rest: bool = False
+    attribute: str, values: Sequence[Value | None], edges: Sequence[str] | None, rest: bool = False
 ) -> str:
     """Say a branch in words: `sex = f`, `race in {1, 2, 5}`, `40 <= age < 60`, `smoker = n or missing`.
 
@@ -200,10 +269,10 @@ def _say_branch(
     return " or ".join([*parts, *besides])
 
 
-def _say_range(attribute: str, first: int, last: int, edges: Sequence[float]) -> str:
+def _say_range(attribute: str, first: int, last: int, edges: Sequence[str]) -> str:
     """The bins from first to last."""
     if first == 0:
-        return f"{attribute} is known" if last == len(edges) else f"{attribute} < {edges[last]:g}"
+        return f"{attribute} is known" if last == len(edges) else f"{attribute} < {edges[last]}"
     if last == len(edges):
-        return f"{attribute} >= {edges[first - 1]:g}"
-    return f"{edges[first - 1]:g} <= {attribute} < {edges[last]:g}"
+        return f"{attribute} >= {edges[first - 1]}"
+    return f"{edges[first - 1]} <= {attribute} < {edges[last]}"

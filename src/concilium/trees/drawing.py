@@ -41,7 +41,7 @@ def draw(body: TreeBody) -> str:
 
 def _branches(body: TreeBody, node: int) -> list[tuple[int, str, bool]]:
     """A node's ways, last first (for a stack), each with whether it is the last."""
-    ways = body.nodes[node].ways(body.bins)
+    ways = body.nodes[node].ways(body)
     return [(child, reached, index == len(ways) - 1) for index, (child, reached) in enumerate(ways)][::-1]
 
 
@@ -127,7 +127,7 @@ def _build(body: TreeBody, opened: set[int]) -> _Box:
         box = waiting.pop()
         if box.node not in opened:
             continue
-        for child, reached in body.nodes[box.node].ways(body.bins):
+        for child, reached in body.nodes[box.node].ways(body):
             folded = 0 if child in opened else below[child]
             lines = _shorten(reached, body.nodes[box.node].attribute or "")
             box.children.append(_Box(child, box.depth + 1, reached, lines, _describe(body, child), folded))

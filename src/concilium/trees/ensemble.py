@@ -15,33 +15,30 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
 from concilium.errors import HouseError, nearest
 from concilium.models.threshold import HELD_OUT, LEARNED_FROM, Tally
-from concilium.protocol.attributes import Attribute, present
+from concilium.protocol.attributes import READ_CATEGORY, READING, Attribute, Workload, present
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.conversation import Among, Conversation
 from concilium.protocol.counts import AskCounts, Counts
-from concilium.protocol.questions import EXACT, Gathered, Reply
+from concilium.protocol.held_out import LEAST_PATIENTS, Sample, is_positive
+from concilium.protocol.questions import EXACT, Among, Conversation, Gathered, Reply
 from concilium.protocol.run import together
-from concilium.protocol.sample import LEAST_PATIENTS, Sample, is_positive
 from concilium.protocol.schema import (
     MOST_LISTED,
     SchemaSeen,
     SharedSchema,
     list_classes,
     set_against_rest,
-    share_schema,
 )
 from concilium.protocol.splits import Split
-from concilium.protocol.work import READ_CATEGORY, READING, Workload
 from concilium.records.columns import Value, label
 from concilium.trees.growing import GrowingNode, grow
-from concilium.trees.schemas import ask_schemas
+from concilium.trees.schemas import ask_schemas, settle_schema
 from concilium.trees.votes import AskVotes, Counting, Rule, Voter, find_lift, is_for_positive
 
 if TYPE_CHECKING:
@@ -51,8 +48,16 @@ if TYPE_CHECKING:
 TOO_FEW = f"fewer than {LEAST_PATIENTS} patients to learn from"
 NO_POSITIVE = "no positive patient"
 WITHHELD = "its policy does not let such counts out"
-# The experts that vote, the measures of all ensembles that were tried, and what a threshold is chosen by.
-Settled: TypeAlias = tuple[list[list[GrowingNode]], list[Fraction], Tally | None]
+
+
+class Settled(NamedTuple):
+    """The experts that vote, the measures of all ensembles that were tried, what a threshold is chosen by, and patients
+    by class and what most of these experts say, [class, vote]."""
+
+    experts: list[list[GrowingNode]]
+    measures: list[Fraction]
+    tally: Tally | None
+    votes: Counts
 
 
 class ClassCounts(Reply, frozen=True, kw_only=True):
@@ -243,15 +248,17 @@ class Ensemble:
         """Experts two at a time, until more do not help: those of the best ensemble, the measures of all that were
         tried, and by how many votes patients have, where the study decides by that."""
         grown: list[list[GrowingNode]] = []
+        votes: list[Counts] = []
         measures: list[Fraction] = []
         while (final := _find_final(measures, Fraction(self.study.delta))) is None:
             while len(grown) < experts_at(len(measures)):
                 grown.append((yield from self.grow_expert(len(grown))))
-            measures.append((yield from self.measure(grown)))
-        best = grown[: experts_at(final)]
-        if not self.study.rule.tallied:
-            return best, measures, None
-        return best, measures, _read_votes((yield from self.count_votes(best, by="votes")), LEARNED_FROM)
+            votes.append((yield from self.count_votes(grown)))
+            measures.append(_balanced_accuracy(votes[-1].tolist()))
+        best, tally = grown[: experts_at(final)], None
+        if self.study.rule.tallied:
+            tally = _read_votes((yield from self.count_votes(best, by="votes")), LEARNED_FROM)
+        return Settled(best, measures, tally, votes[final])
 
     def grow_on_bands(self, sizes: Mapping[str, int], bands: int) -> Conversation[Settled]:
         """The same, as 7.5 of the thesis settles how many: ensembles are measured on bands of sites that had no part in
@@ -263,6 +270,7 @@ class Ensemble:
             )
         left_out = deal_bands(sizes, bands)
         grown: list[list[list[GrowingNode]]] = [[] for _ in left_out]
+        counted_votes: list[Counts] = []
         measures: list[Fraction] = []
         while (final := _find_final(measures, Fraction(self.study.delta))) is None:
             votes = np.zeros((2, 2), dtype=np.int64)
@@ -271,6 +279,7 @@ class Ensemble:
                 while len(experts) < experts_at(len(measures)):
                     experts.append((yield from self.grow_expert(len(experts), others)))
                 votes += yield from self.count_votes(experts, band)
+            counted_votes.append(votes)
             measures.append(_balanced_accuracy(votes.tolist()))
         tally = None
         if self.study.rule.tallied:
@@ -281,7 +290,7 @@ class Ensemble:
         experts = []
         for number in range(experts_at(final)):
             experts.append((yield from self.grow_expert(number)))
-        return experts, measures, tally
+        return Settled(experts, measures, tally, counted_votes[final])
 
     def grow_expert(
         self, number: int, among: Collection[str] | None = None
@@ -306,15 +315,10 @@ class Ensemble:
         nodes, _ = yield from grow(
             self.schema,
             count,
-            max_depth=self.study.max_depth,
-            min_leaf=self.study.min_leaf,
+            self.study.growing,
             subtract=not any(own.floored for own in self.seen.values()),
         )
         return nodes
-
-    def measure(self, experts: Sequence[list[GrowingNode]]) -> Conversation[Fraction]:
-        """The balanced accuracy of these experts' majority over the patients of all sites that take part."""
-        return _balanced_accuracy((yield from self.count_votes(experts)).tolist())
 
     def count_votes(
         self,
@@ -358,7 +362,7 @@ def begin(study: VotingTrees, sample: Sample) -> Conversation[tuple[Turnout, boo
     if not rare:
         everyone = msgspec.structs.replace(sample, everyone=True)
         sample = everyone if masked else Sample(positive=sample.positive)
-    schema = share_schema(seen, study.bins, study.target)
+    schema = yield from settle_schema(study, seen, most_values=study.growing.most_values)
     both = Attribute(study.target, (), turnout.classes, missing=False, other=False)
     lift = find_lift(study.rule, turnout.positives, turnout.negatives)
     return turnout, rare, Ensemble(study, sample, seen, replace(schema, classes=both), lift)

@@ -7,21 +7,29 @@ patients who are asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from concilium.models.explanation import Explanation, Reason
+from concilium.models.explanation import Explanation, Reason, say_interval, say_share
+from concilium.models.intervals import Interval, Z
 from concilium.models.prediction import NO_ENTRIES, Entries
 from concilium.models.threshold import Decided, choose_one
 from concilium.records.columns import Value, label
+from concilium.records.dictionary import say_value
 from concilium.trees.body import TreeBody, class_shares
 from concilium.trees.growing import xlog2x
-from concilium.trees.settling import mix_shares, spread
+from concilium.trees.settling import find_path, mix_shares, spread
 
-NO_QUESTION = "asks nothing about the patient here."
+NO_QUESTION = "asks nothing about the patient."
+NOTHING_ENTERED = "The model asks for nothing that was entered: this is the share among all its patients."
+NOISE = "All counts have noise added, which protects single patients; the interval includes it."
+UNKNOWN_NOISE = (
+    "All counts have noise added, and this model file does not say how much: there is no interval."
+)
 
 
 def explain(
@@ -30,31 +38,33 @@ def explain(
     patient: Mapping[str, Any],
     vote: int | None = None,
     dictionary: Entries = NO_ENTRIES,
+    noisy: bool = False,
 ) -> Explanation:
-    """The explanation of a path from the root, for the class that is called at its end, or for that of the vote."""
+    """The explanation of a path from the root, for the class that is called at its end, or for that of the vote;
+    `noisy`: the counts have noise."""
     if any(body.nodes[node].attribute not in {None, *patient} for node in path):
-        return _explain_partly(body, patient, vote, dictionary)
+        return _explain_partly(body, patient, vote, dictionary, noisy)
     counts = [body.nodes[node].counts for node in path]
     best = body.call(counts[-1]) if vote is None else vote
     shares = [class_shares(node)[best] for node in counts]
-    reasons = []
+    said, reasons = body.in_words(dictionary), []
     for step, (parent, child) in enumerate(pairwise(path), start=1):
         attribute = body.nodes[parent].attribute
         assert attribute is not None
         reasons.append(
             Reason(
                 attributes=(attribute,),
-                condition=dict(body.nodes[parent].ways(body.bins))[child],
+                condition=dict(said.nodes[parent].ways(said))[child],
                 before=shares[step - 1],
                 after=shares[step],
                 patients=sum(counts[step]),
             )
         )
-    named, patients, notes = label(body.classes[best]), sum(counts[-1]), _say_stopped(body, path[-1], patient)
-    first = (
-        f"{body.target} = {named} "
-        f"({shares[-1]:.0%} of {patients} similar patient{'' if patients == 1 else 's'})."
-    )
+    named, patients = label(said.classes[best]), sum(counts[-1])
+    notes = _say_stopped(body, path[-1], patient, dictionary)
+    interval = body.nodes[path[-1]].find_interval(best) if tells_noise(body, noisy) else None
+    first = f"{body.target} = {named} ({_say_share(shares[-1], patients, interval, noisy)})."
+    why = say_reasons(named, reasons, noisy) or ([] if notes else [f"The model {NO_QUESTION}"])
     return Explanation(
         target=body.target,
         prediction=body.classes[best],
@@ -63,46 +73,83 @@ def explain(
         patients=patients,
         reasons=tuple(reasons),
         notes=notes,
-        sentences=(first, *(say_reasons(named, reasons) or [f"The model {NO_QUESTION}"]), *notes),
+        sentences=(first, *why, *notes, *say_noise(interval, noisy)),
         chances=tuple(class_shares(counts[-1])),
+        interval=interval,
     )
 
 
+def tells_noise(body: TreeBody, noisy: bool) -> bool:
+    """Whether the model says how large the noise of its counts is, if they have any; older files do not."""
+    return not noisy or body.nodes[0].variance > 0
+
+
+def say_noise(interval: Interval | None, noisy: bool) -> list[str]:
+    """What must be said of noise, if there is any."""
+    return [] if not noisy else [NOISE] if interval is not None else [UNKNOWN_NOISE]
+
+
+def _say_share(
+    share: float, patients: int | None, interval: Interval | None, noisy: bool, everyone: bool = False
+) -> str:
+    """A share, of how many patients where that is known, and its interval."""
+    of = ""
+    if patients is not None:
+        who = f"patient{'' if patients == 1 else 's'}"
+        if everyone:
+            of = f" of all {who}, about {patients}" if noisy else f" of all {patients} {who}"
+        else:
+            of = f" of {'about ' if noisy else ''}{patients} similar {who}"
+    return f"{say_share(share)}{of}" + ("" if interval is None else f"; {say_interval(interval)}")
+
+
 def _explain_partly(
-    body: TreeBody, patient: Mapping[str, Any], vote: int | None = None, dictionary: Entries = NO_ENTRIES
+    body: TreeBody,
+    patient: Mapping[str, Any],
+    vote: int | None = None,
+    dictionary: Entries = NO_ENTRIES,
+    noisy: bool = False,
 ) -> Explanation:
     """The explanation for a patient of whom not all was entered that the tree asks: each value that was moves the
     shares, in the order of the tree; what was not is weighed over the model's patients (settling.spread)."""
     order = list(dict.fromkeys(node.attribute for node in body.nodes if node.attribute is not None))
     known: dict[str, Any] = {}
     resting = spread(body, known, dictionary)
-    steps = [(mix_shares(body, resting), resting, "")]
+    steps = [(np.array(class_shares(body.nodes[0].counts)), resting, "")]
     for name in (name for name in order if name in patient):
         known[name] = patient[name]
         resting = spread(body, known, dictionary)
         if resting != steps[-1][1]:
-            steps.append((mix_shares(body, resting), resting, name))
+            steps.append((_find_shares(body, known, resting, dictionary), resting, name))
     shares = [step[0] for step in steps]
     best = choose_one(shares[-1].tolist(), body.classes, body.decided) if vote is None else vote
     reasons = [
         Reason(
             attributes=(name,),
-            condition=f"{name} is missing" if patient[name] is None else f"{name} = {label(patient[name])}",
+            condition=f"{name} is missing"
+            if patient[name] is None
+            else f"{name} = {say_value(patient[name], dictionary.get(name))}",
             before=float(before[best]),
             after=float(after[best]),
-            patients=_count_patients(body, resting),
         )
-        for (before, _, _), (after, resting, name) in pairwise(steps)
+        for (before, _, _), (after, _, name) in pairwise(steps)
     ]
-    named, patients = label(body.classes[best]), _count_patients(body, resting)
     absent = [name for name in order if name not in patient and _is_met(body, resting, name)]
+    weighed = "; the answer is weighed over what the model's patients have there" if known else ""
     notes = (
-        f"Not entered, and so not counted for or against: {', '.join(absent)}; the answer is weighed over what the "
-        "model's patients have there.",
+        f"Not entered, and so not counted for or against: {', '.join(absent)}{weighed}. Measure {absent[0]} first.",
     )
     chance = float(shares[-1][best])
-    fit = "1 patient fits" if patients == 1 else f"{patients} patients fit"
-    first = f"{body.target} = {named} ({chance:.0%}; {fit} what was entered)."
+    whole = _find_whole(body, patient, dictionary)
+    patients = None if whole is None else sum(body.nodes[whole].counts)
+    interval = None
+    if tells_noise(body, noisy):
+        low, high = (
+            _mix_interval(body, resting, best) if whole is None else body.nodes[whole].find_interval(best)
+        )
+        interval = min(low, chance), max(high, chance)
+    named = label(body.in_words(dictionary).classes[best])
+    first = f"{body.target} = {named} ({_say_share(chance, patients, interval, noisy, everyone=whole == 0)})."
     return Explanation(
         target=body.target,
         prediction=body.classes[best],
@@ -113,15 +160,47 @@ def _explain_partly(
         notes=notes,
         sentences=(
             first,
-            *(say_reasons(named, reasons) or ["Nothing that was entered is asked by it."]),
+            *(say_reasons(named, reasons, noisy) or [NOTHING_ENTERED]),
             *notes,
+            *say_noise(interval, noisy),
         ),
         chances=tuple(map(float, shares[-1])),
+        interval=interval,
     )
 
 
-def _count_patients(body: TreeBody, resting: Mapping[int, float]) -> int:
-    return sum(sum(body.nodes[node].counts) for node in resting)
+def _find_shares(
+    body: TreeBody, known: Mapping[str, Any], resting: Mapping[int, float], dictionary: Entries
+) -> NDArray[np.float64]:
+    """The class shares of those who fit what is known: counted where they are, mixed over nodes otherwise."""
+    whole = _find_whole(body, known, dictionary)
+    return mix_shares(body, resting) if whole is None else np.array(class_shares(body.nodes[whole].counts))
+
+
+def _find_whole(body: TreeBody, patient: Mapping[str, Any], dictionary: Entries) -> int | None:
+    """The node whose patients are just those who fit what was entered; None where the model does not count them: what
+    was entered is asked again below, in some branches only."""
+    path = find_path(body, patient, dictionary)
+    at = next((node for node in path if body.nodes[node].attribute not in {None, *patient}), path[-1])
+    below = [at]
+    for node in below:
+        below += body.nodes[node].children
+    return None if any(body.nodes[node].attribute in patient for node in below) else at
+
+
+def _mix_interval(body: TreeBody, resting: Mapping[int, float], place: int) -> Interval:
+    """The interval of a share that is mixed over nodes: the squares of what their own intervals reach to either side
+    add up (Zou and Donner, Stat. Med. 27, 2008), and so does what the weights leave unsure."""
+    shares = body.shares[:, place]
+    mixed = sum(weight * shares[node] for node, weight in resting.items())
+    everyone = max(sum(body.nodes[0].counts), 1)
+    spread_out = sum(weight * (shares[node] - mixed) ** 2 for node, weight in resting.items()) / everyone
+    below = above = Z**2 * float(spread_out)
+    for node, weight in resting.items():
+        low, high = body.nodes[node].find_interval(place)
+        below += (weight * (shares[node] - low)) ** 2
+        above += (weight * (high - shares[node])) ** 2
+    return max(float(mixed - below**0.5), 0.0), min(float(mixed + above**0.5), 1.0)
 
 
 def _is_met(body: TreeBody, resting: Mapping[int, float], name: str) -> bool:
@@ -136,58 +215,127 @@ def _is_met(body: TreeBody, resting: Mapping[int, float], name: str) -> bool:
     return False
 
 
-def say_reasons(named: str, reasons: Sequence[Reason]) -> list[str]:
-    """How each reason moved the class, a sentence each."""
-    return [
-        f"{number}. {reason.condition}: {named} goes from {reason.before:.0%} to {reason.after:.0%} "
-        f"({reason.patients} patient{'' if reason.patients == 1 else 's'})."
-        for number, reason in enumerate(reasons, start=1)
-    ]
+def say_moved(named: str, before: str, after: str) -> str:
+    """How the share of a class changed."""
+    if before != after:
+        return f"{named} goes from {before} to {after}"
+    return f"{named} stays {after if after.startswith(('above', 'below')) else f'at {after}'}"
 
 
-def _say_stopped(body: TreeBody, node: int, patient: Mapping[str, Any]) -> tuple[str, ...]:
-    """Why the path ended before a leaf: the patient's value is not known, or none of the model's patients had it."""
+def say_reasons(
+    named: str, reasons: Sequence[Reason], noisy: bool = False, say: Callable[[float], str] = say_share
+) -> list[str]:
+    """How each reason moved the class, a sentence each; `say` says a share."""
+    about = "about " if noisy else ""
+    lines = []
+    for number, reason in enumerate(reasons, start=1):
+        of = reason.patients
+        counted = "" if of is None else f" ({about}{of} patient{'' if of == 1 else 's'})"
+        before, after = (say(share or 0.0) for share in (reason.before, reason.after))
+        lines.append(f"{number}. {reason.condition}: {say_moved(named, before, after)}{counted}.")
+    return lines
+
+
+def _say_stopped(
+    body: TreeBody, node: int, patient: Mapping[str, Any], dictionary: Entries
+) -> tuple[str, ...]:
+    """Why the path ended before a leaf: the patient's value is missing, or none of the model's patients had it."""
     attribute = body.nodes[node].attribute
     if attribute is None:
         return ()
     value = patient.get(attribute)
-    why = "is not known" if value is None else f"= {label(value)} was not seen"
-    return (
-        f"The next question would be {attribute}, which {why} here; the answer is that of the patients so far.",
-    )
+    why = "which is missing here"
+    if value is not None:
+        said = say_value(value, dictionary.get(attribute))
+        why = f"and no patient of the model who came this far had {attribute} = {said}"
+    return (f"The model asks next for {attribute}, {why}; the answer is that of the patients so far.",)
+
+
+class Risk(NamedTuple):
+    """The share of patients with the class that was called for them, its interval, how many they are, and who; or of
+    all patients (`everyone`), where nothing is known of the patient who is asked about."""
+
+    share: float
+    interval: Interval
+    patients: int
+    who: str
+    everyone: bool = False
 
 
 def explain_votes(
-    votes: Sequence[Explanation], classes: Sequence[Value], how: str, decided: Decided | None
+    votes: Sequence[Explanation],
+    classes: Sequence[Value],
+    words: Sequence[Value],
+    how: str,
+    decided: Decided | None,
+    find_risk: Callable[[int], Risk | None],
 ) -> Explanation:
     """What most of an odd number of experts say, or as many as the decision asks for; the reasons are those of the one
-    among them who saw most similar patients. `how` an expert votes is a sentence."""
+    among them who saw most similar patients. `words` are the classes as people call them; `how` an expert votes is a
+    sentence. Votes are no risk: that is the share of patients called so who are so (`find_risk`)."""
     share = sum(vote.prediction == classes[1] for vote in votes) / len(votes)
-    called = classes[choose_one([1 - share, share], classes, decided)]
+    place = choose_one([1 - share, share], classes, decided)
+    called, named = classes[place], label(words[place])
     agree = [number for number, vote in enumerate(votes, 1) if vote.prediction == called]
     against = [number for number in range(1, len(votes) + 1) if number not in agree]
     speaker = max(agree or against, key=lambda number: (votes[number - 1].patients or 0, -number))
     voice = votes[speaker - 1]
-    named, heard = label(called), label(voice.prediction)
-    others = f"; for {label(votes[against[0] - 1].prediction)}: {_name_experts(against)}." if against else "."
+    other = label(words[1 - place])
+    heard = named if agree else other
+    others = f"; for {other}: {_name_experts(against)}." if against else "."
+    risk = find_risk(place)
+    about = [] if risk is None else [_say_risk(named, voice.target, risk)]
+    counted = "" if voice.patients is None else f" of {voice.patients}"
     return Explanation(
         target=voice.target,
         prediction=called,
-        probability=len(agree) / len(votes),
+        probability=len(agree) / len(votes) if risk is None else risk.share,
         reasons=voice.reasons,
         patients=voice.patients,
         notes=voice.notes,
         votes=tuple(votes),
         sentences=(
-            f"{voice.target} = {named} ({len(agree)} of {len(votes)} experts).",
-            f"For {named}: {_name_experts(agree) if agree else 'nobody'}{others}",
-            f"Expert {speaker}, who knows most patients like this one, says {heard} "
-            f"({voice.probability:.0%} of {voice.patients} in its sample):",
-            *(say_reasons(heard, voice.reasons) or [f"It {NO_QUESTION}"]),
+            f"{voice.target} = {named} ({len(agree)} of {len(votes)} expert{'' if len(votes) == 1 else 's'}).",
+            *about,
+            *(
+                [
+                    f"For {named}: {_name_experts(agree) if agree else 'nobody'}{others}",
+                    f"Expert {speaker}, which knows most patients like this one, says {heard} "
+                    f"({say_share(voice.probability or 0.0)}{counted} in its sample):",
+                ]
+                if len(votes) > 1
+                else [
+                    f"The expert says {heard} ({say_share(voice.probability or 0.0)}{counted} in its sample):"
+                ]
+            ),
+            *(say_reasons(heard, voice.reasons) or ([] if voice.notes else [f"It {NO_QUESTION}"])),
             *voice.notes,
-            f"{how} Samples have many more positive patients than a hospital has.",
+            f"{how} Samples have many more positive patients than a hospital has." if len(votes) > 1 else how,
         ),
+        chances=(1 - share, share),
+        interval=None if risk is None else risk.interval,
     )
+
+
+def _say_risk(named: str, target: str, risk: Risk) -> str:
+    """What calling a class means, among patients with the prevalence of hospitals."""
+    patients = (
+        f"all {risk.patients} patients"
+        if risk.everyone
+        else f"{risk.patients} patients for whom it predicts {named}"
+    )
+    return (
+        f"Of {patients}, {say_share(risk.share)} had {target} = {named} "
+        f"({say_interval(risk.interval)}; counted on {risk.who})."
+    )
+
+
+def rest_on(said: Explanation) -> float:
+    """How many patients an explanation rests on; where they are not counted, as many as its interval is worth."""
+    if said.patients is not None or said.interval is None or said.probability is None:
+        return float(said.patients or 0)
+    width = (said.interval[1] - said.interval[0]) / (2 * Z)
+    return said.probability * (1 - said.probability) / max(width, 1e-9) ** 2
 
 
 def _name_experts(numbers: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ neighbours are merged, so that a group stays a range; missing values may join an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from concilium.compiling import compiled
 from concilium.protocol.attributes import MISSING, Attribute
 
 TIE = 1e-9
+# Of the bits that it takes to name a question, how many it must gain.
+WORTH = 0.5
 ANYWHERE = -1  # the place in line of a value that may join any group
 
 
@@ -271,3 +274,144 @@ def _join_bins(patients: NDArray[np.int64], missing_last: bool, min_leaf: int) -
     if with_missing:
         leaders[bins] = low
     return leaders
+
+
+def halve(table: NDArray[np.int64], attributes: Sequence[Attribute], min_leaf: int) -> Grouped:
+    """Part the values of every attribute in two, where that leaves least entropy: each side with `min_leaf` patients.
+
+    Cell 0 of a node's table has the class counts, then come the cells of each attribute. A number is parted at one of
+    its edges, and its missing values go where they fit better. The values of a category are put in the order of their
+    share of a class and parted there (with two classes no other way to part them is better: Breiman 1984, theorem
+    4.5; where the rare values are too few to be a side, one other value goes with them, whichever fits best). Those of
+    fewer than `min_leaf` patients count as one value, since their shares are chance. What a question
+    gains must be more than it takes to name it among all that could be asked (minimum description length; Quinlan
+    1996): bits for the attribute, and for the edge of a number or the side of each value. An attribute that cannot be
+    parted is one group.
+    """
+    merged, first = np.maximum(table, 0), np.arange(len(table))
+    attributes_bits = math.log2(max(len(attributes), 1))
+    start = 1
+    for attribute in attributes:
+        cells = start + np.array(attribute.in_branch_order, dtype=np.intp)
+        counts = merged[cells]
+        numeric = attribute.numeric
+        missing = numeric and attribute.missing
+        if numeric:
+            sides = _part_numbers(counts, missing, min_leaf, attributes_bits)
+        else:
+            sides = _part_values(counts, min_leaf, attributes_bits)
+        there: NDArray[np.bool_] = counts.sum(axis=1) > 0
+        # A value that nobody has leads no group: there is no telling where it belongs.
+        leading = there | numeric
+        leaders = {int(side): int(cells[leading & (sides == side)][0]) for side in np.unique(sides[there])}
+        for cell, side, held in zip(cells.tolist(), sides.tolist(), there.tolist(), strict=True):
+            # A bin without patients lies on one side all the same; nobody knows where a missing value would.
+            if held or (numeric and side in leaders and not (missing and cell == start + MISSING)):
+                first[cell] = leaders[side]
+        merged[cells] = 0
+        np.add.at(merged, first[cells[there]], counts[there])
+        start += attribute.size
+    return Grouped(merged, first)
+
+
+@compiled()
+def _spread(left: NDArray[np.int64], right: NDArray[np.int64]) -> float:
+    """The entropy that is left of two groups, times patients."""
+    return _entropy(left) + _entropy(right)
+
+
+@compiled()
+def _entropy(counts: NDArray[np.int64]) -> float:
+    total = _xlog2x(counts.sum())
+    for class_ in range(len(counts)):
+        total -= _xlog2x(counts[class_])
+    return total
+
+
+@compiled()
+def _part_numbers(counts: NDArray[np.int64], missing: bool, min_leaf: int, bits: float) -> NDArray[np.int64]:
+    """For each bin in order (the last is missing, where `missing`) its side, 0 or 1; all 0 where no edge will do."""
+    bins = len(counts) - missing
+    sides = np.zeros(len(counts), dtype=np.int64)
+    unknown = counts[bins] if missing else np.zeros(counts.shape[1], dtype=np.int64)
+    right = counts[:bins].sum(axis=0)
+    left = np.zeros_like(right)
+    best, edge, with_left, edges = np.inf, 0, True, 0
+    before = _entropy(right + unknown)
+    for bin_ in range(bins - 1):
+        left = left + counts[bin_]
+        right = right - counts[bin_]
+        if counts[bin_].sum() == 0:
+            continue
+        for joins_left in (True, False):
+            one = left + unknown if joins_left else left
+            other = right if joins_left else right + unknown
+            if min(one.sum(), other.sum()) < min_leaf or min(left.sum(), right.sum()) == 0:
+                continue
+            edges += 1
+            here = _spread(one, other)
+            if here < best - TIE:
+                best, edge, with_left = here, bin_ + 1, joins_left
+    if edge and before - best > WORTH * (bits + np.log2(edges)) + TIE:
+        sides[edge:bins] = 1
+        if missing and not with_left:
+            sides[bins] = 1
+    return sides
+
+
+@compiled()
+def _part_values(counts: NDArray[np.int64], min_leaf: int, bits: float) -> NDArray[np.int64]:
+    """For each value its side, 0 or 1; all 0 where there is no way to part them."""
+    patients = counts.sum(axis=1)
+    common = np.flatnonzero(patients >= max(min_leaf, 1))
+    rare = np.flatnonzero((patients > 0) & (patients < min_leaf))
+    sides = np.zeros(len(counts), dtype=np.int64)
+    groups = len(common) + (len(rare) > 0)
+    if groups < 2:
+        return sides
+    tables = np.zeros((groups, counts.shape[1]), dtype=np.int64)
+    tables[: len(common)] = counts[common]
+    if len(rare):
+        tables[-1] = counts[rare].sum(axis=0)
+    best, found = _part_in_order(tables, min_leaf)
+    if len(rare) and len(common) > 1 and tables[-1].sum() < min_leaf:
+        best = _join_rare(tables, best, found)
+    if _entropy(tables.sum(axis=0)) - best > WORTH * (bits + groups - 1):
+        sides[common] = found[: len(common)]
+        sides[rare] = found[-1]
+    return sides
+
+
+@compiled()
+def _part_in_order(tables: NDArray[np.int64], min_leaf: int) -> tuple[float, NDArray[np.int64]]:
+    """The least spread of groups in the order of their share of a class, parted in two, and the side of each."""
+    total = tables.sum(axis=0)
+    best, found = np.inf, np.zeros(len(tables), dtype=np.int64)
+    for class_ in range(1 if len(total) == 2 else len(total)):
+        order = np.argsort(tables[:, class_] / tables.sum(axis=1), kind="mergesort")
+        left = np.zeros_like(total)
+        for place in range(len(tables) - 1):
+            left = left + tables[order[place]]
+            right = total - left
+            if min(left.sum(), right.sum()) < min_leaf:
+                continue
+            here = _spread(left, right)
+            if here < best - TIE:
+                best = here
+                found[:] = 1
+                found[order[: place + 1]] = 0
+    return best, found
+
+
+@compiled()
+def _join_rare(tables: NDArray[np.int64], best: float, found: NDArray[np.int64]) -> float:
+    """The same where the last group may not be alone: it may be best to put one other with it, out of order."""
+    total = tables.sum(axis=0)
+    for place in range(len(tables) - 1):
+        left = tables[-1] + tables[place]
+        here = _spread(left, total - left)
+        if here < best - TIE:
+            best = here
+            found[:] = 1
+            found[place] = found[-1] = 0
+    return best

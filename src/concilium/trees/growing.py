@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.protocol.attributes import MISSING, Attribute
-from concilium.protocol.conversation import Conversation
+from concilium.protocol.cohort import MOST_INTEGER_VALUES
 from concilium.protocol.counts import Counts
-from concilium.protocol.questions import MOST_NUMBERS
-from concilium.protocol.routing import STAYS
+from concilium.protocol.questions import MOST_NUMBERS, Conversation
 from concilium.protocol.schema import SharedSchema
-from concilium.protocol.splits import Split, distinct
+from concilium.protocol.splits import STAYS, Split, distinct
 from concilium.records.columns import Value
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
-from concilium.trees.grouping import Grouped, group_values, join_small
+from concilium.trees.grouping import Grouped, group_values, halve, join_small
 
 TIE = 1e-9
 
@@ -31,15 +30,35 @@ TIE = 1e-9
 Count = Callable[[list[Split], list[int], list[int]], Conversation[Counts]]
 
 
+@dataclass(frozen=True)
+class TreeGrowth:
+    """How a tree is grown: `halves` parts the values of an attribute in two, `groups` groups them as C4.5 does; by
+    neither every value is a branch, as in ID3. Whole numbers with more than `most_values` values are cut as numbers."""
+
+    max_depth: int | None
+    min_leaf: int
+    criterion: str = "entropy"
+    halves: bool = False
+    groups: bool = False
+    most_values: int = MOST_INTEGER_VALUES
+
+    def arrange(self, table: NDArray[np.int64], attributes: Sequence[Attribute]) -> Grouped:
+        """The values of every attribute as branches of a node."""
+        join = group_values if self.groups else halve if self.halves else join_small
+        return join(table, attributes, self.min_leaf)
+
+
 @dataclass
 class GrowingNode:
     """A node under construction. `children[c]` is the node for cell c of the attribute, STAYS where nobody is; values
-    of one group have the same."""
+    of one group have the same. `measured` are counts with noise of this `variance`, of a private tree."""
 
     depth: int
     counts: NDArray[np.int64]
     attribute: int | None = None
     children: list[int] = field(default_factory=list)
+    measured: NDArray[np.int64] | None = None
+    variance: float = 0.0
 
     @property
     def impure(self) -> bool:
@@ -49,21 +68,16 @@ class GrowingNode:
 def grow(
     schema: SharedSchema,
     count: Count,
+    growth: TreeGrowth,
     *,
-    max_depth: int | None,
-    min_leaf: int,
     subtract: bool,
-    criterion: str = "entropy",
     reduce: float | None = None,
-    group: bool = False,
 ) -> Conversation[tuple[list[GrowingNode], list[int]]]:
     """All nodes of the tree, the root first, and the attributes that were counted below the root.
 
     With `subtract`, the largest child of a split is not asked for but derived from its parent (sums are exact),
     which halves the counting. With `reduce`, attributes of which no more than this share of the patients at the
-    root has another than the commonest value are left out, from the root on (auto-reduction, section 1.6). With
-    `group`, the values of every attribute are grouped at every node before one is chosen; without it only those of
-    small branches.
+    root has another than the commonest value are left out, from the root on (auto-reduction, section 1.6).
     """
     counted = list(range(len(schema.attributes)))
     sizes = [attribute.size for attribute in schema.attributes]
@@ -76,8 +90,8 @@ def grow(
         counted = kept
 
     def may_split(node: GrowingNode) -> bool:
-        deep = max_depth is not None and node.depth >= max_depth
-        return node.impure and not deep and int(node.counts.sum()) >= 2 * min_leaf
+        deep = growth.max_depth is not None and node.depth >= growth.max_depth
+        return node.impure and not deep and int(node.counts.sum()) >= 2 * growth.min_leaf
 
     frontier = [0] if may_split(nodes[0]) else []
     while frontier:
@@ -85,9 +99,10 @@ def grow(
         parents = {}
         here = [schema.attributes[index] for index in counted]
         starts = np.cumsum([1, *(attribute.size for attribute in here)]).tolist()
-        join = group_values if group else join_small
-        grouped = [join(tables[node], here, min_leaf) for node in frontier]
-        chosen = choose([one.table for one in grouped], [a.size for a in here], min_leaf, criterion)
+        grouped = [growth.arrange(tables[node], here) for node in frontier]
+        chosen = choose(
+            [one.table for one in grouped], [a.size for a in here], growth.min_leaf, growth.criterion
+        )
         for node, position, by_group in zip(frontier, chosen, grouped, strict=True):
             if position is None:
                 continue
@@ -216,15 +231,23 @@ def finish(target: str, query: str, schema: SharedSchema, grown: Sequence[Growin
     nodes = []
     for node in grown:
         counts = [int(count) for count in node.counts]
+        measured = [] if node.measured is None else node.measured.tolist()
         if node.attribute is None:
-            nodes.append(TreeNode(counts))
+            nodes.append(TreeNode(counts, measured=measured, variance=node.variance))
             continue
         attribute = schema.attributes[node.attribute]
         goes = {cell: child for cell in attribute.in_branch_order if (child := node.children[cell]) != STAYS}
         other = goes.pop(attribute.other_cell, None)
         branches = [TreeBranch(name_cell(attribute, cell), child) for cell, child in goes.items()]
-        nodes.append(TreeNode(counts, attribute.name, branches, other))
-    return TreeBody(target=target, classes=list(schema.classes.values), query=query, bins=bins, nodes=nodes)
+        nodes.append(TreeNode(counts, attribute.name, branches, other, measured, node.variance))
+    return TreeBody(
+        target=target,
+        classes=list(schema.classes.values),
+        query=query,
+        bins=bins,
+        nodes=nodes,
+        dates=[attribute.name for attribute in schema.attributes if attribute.date],
+    )
 
 
 def name_cell(attribute: Attribute, cell: int) -> Value | None:

@@ -10,17 +10,18 @@ has squared L2 sensitivity A + 1 and takes the whole budget; what is made of its
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.models.explanation import Explanation, Reason
+from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval, say_share
+from concilium.models.intervals import Interval, log_odds_interval, share_interval
 from concilium.models.method import documented
-from concilium.models.prediction import AnyPatients
-from concilium.models.risk_counts import read_chances
+from concilium.models.prediction import AnyPatients, Entries
+from concilium.models.private_start import plan_start, start, states_attributes
 from concilium.models.threshold import (
     LEFT_OUT_FIRST,
     PERCENT_LEFT_OUT,
@@ -28,28 +29,47 @@ from concilium.models.threshold import (
     Tally,
     choose_one,
     decide,
+    read_chances,
     say_decided,
+    warn_of_specificity,
 )
+from concilium.parameters import MOST_COUNTED, Parameter, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.attributes import Attribute
-from concilium.protocol.conversation import Conversation, Learned, Partners
 from concilium.protocol.counts import AskCounts, Counts
 from concilium.protocol.held_out import Part
-from concilium.protocol.questions import Gaussian, Statistic
-from concilium.protocol.routing import STAYS
-from concilium.protocol.schema import SharedSchema, share_schema, state_schema
-from concilium.protocol.splits import Split
+from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
+from concilium.protocol.schema import SharedSchema
+from concilium.protocol.splits import STAYS, Split
 from concilium.records.columns import label
-from concilium.trees.body import BEFOREHAND, BodyOfTrees, TreeBody, TreeNode
-from concilium.trees.explanation import rank, say_reasons
+from concilium.trees.body import BEFOREHAND, BodyOfTrees, TreeBody, TreeNode, translate
+from concilium.trees.evidence_drawing import draw_evidence
+from concilium.trees.explanation import rank, say_moved, say_noise, say_reasons, tells_noise
+from concilium.trees.grouping import join_small, ungrouped
 from concilium.trees.growing import GrowingNode, finish, name_cell
 from concilium.trees.plain_tree import PlainTables
 from concilium.trees.private_growing import TreeBudget, estimate
-from concilium.trees.schemas import PLAN_SCHEMA, TreeMethod, ask_schemas, find_oddities
+from concilium.trees.schemas import (
+    PLAN_CUTOFFS,
+    PLAN_SCHEMA,
+    TreeMethod,
+    ask_schemas,
+    find_constant,
+    find_oddities,
+    say_constant,
+    settle_schema,
+)
 from concilium.trees.settling import find_path, settle
 from concilium.trees.votes import AskVotes, Voter
 
 REASONS_SHOWN = 8
+INDEPENDENT = (
+    "The risk takes attributes as independent. Where they repeat each other, it is too extreme: the interval reaches "
+    "to the risk if they all said the same."
+)
+INDEPENDENT_WITHOUT_INTERVAL = (
+    "The risk takes attributes as independent. Where they repeat each other, it is too extreme."
+)
 
 
 class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -57,6 +77,9 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
 
     counts: list[int]
     attributes: list[list[TreeNode]]
+
+    def _translate(self, dictionary: Entries) -> dict[str, Any]:
+        return {"attributes": [translate(nodes, dictionary) for nodes in self.attributes]}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,6 +120,87 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
         evidence[0] = 0  # who is at the root still has told nothing
         return evidence
 
+    def find_interval(self, reached: Sequence[int], best: int) -> Interval:
+        """The 95 % interval of a class, for a patient who reaches these nodes (0: of none), by the delta method.
+
+        The logarithm of a class is (1 - J) log n + sum of log n_j: n of its patients, n_j with the value of each of J
+        attributes. If attributes are independent within a class, its variance is sum 1 / n_j - (J - 1) / n. Noise of
+        variance v on a count n adds v / n^2, of the class counts (1 - J)^2 times that. Stated shares of a private model
+        are drawn towards those of everybody: the interval reaches from them and from the measured ones. It also reaches
+        to the odds of attributes that repeat each other, as nobody counted whether they do.
+        """
+        if len(self.classes) == 1:
+            return share_interval(self.counts[0], self.counts[0])
+        nodes = [self.attributes[number][node] for number, node in enumerate(reached) if node]
+        shares, others = self.class_shares, np.arange(len(self.classes)) != best
+        root = self.attributes[0][0] if self.attributes else TreeNode(self.counts)
+        drawn = _Logarithms.of([self.counts, *(node.counts for node in nodes)], shares, root.variance)
+        variances = [root.variance, *(node.variance for node in nodes)]
+        measured = drawn
+        if root.measured:
+            measured = _Logarithms.of(
+                [root.measured, *(node.measured for node in nodes)],
+                shares,
+                nodes[0].variance if nodes else 0.0,
+            )
+        weights = np.exp(drawn.scores - drawn.scores.max()) * others
+        weights /= weights.sum() or 1.0
+        spread = measured.find_variance(variances)
+        variance = float(spread[best] + (weights**2 * spread).sum())
+        odds = [
+            float(one.scores[best] - np.log(np.exp(one.scores[others]).sum())) for one in (drawn, measured)
+        ]
+        low, high = log_odds_interval(min(odds), max(odds), variance)
+        times = self._count_repeated(reached, best)
+        base = _odds(np.log(shares), best)
+        once = [base + (one - base) / times for one in odds]
+        least, most = log_odds_interval(min(once), max(once), variance / times)
+        return min(low, least), max(high, most)
+
+    def _count_repeated(self, reached: Sequence[int], best: int) -> float:
+        """How many attributes speak of this patient: (sum |e|)^2 / sum e^2 of what each says, e, so that those which
+        say nothing do not count. If all of them repeated each other, what they say would count that many times too
+        often."""
+        start = np.log(self.class_shares)
+        base = _odds(start, best)
+        alone = np.array(
+            [_odds(start + self.evidence(number)[node], best) - base for number, node in enumerate(reached)]
+        )
+        squares = float((alone**2).sum())
+        return float(np.abs(alone).sum()) ** 2 / squares if squares else 1.0
+
+
+class _Logarithms(NamedTuple):
+    """Class counts of everybody and of each value that a patient has, [1 + attribute, class], none below a floor."""
+
+    counts: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, counts: Sequence[Sequence[int]], shares: NDArray[np.float64], noise: float) -> _Logarithms:
+        """Counts with `BEFOREHAND` patients more each; what noise may have made small, or less than none, counts as
+        half its deviation."""
+        held = np.array(counts, dtype=np.float64)
+        held[1:] += BEFOREHAND * shares
+        return cls(np.maximum(held, max(0.5 * noise**0.5, 0.25)))
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """The logarithm of each class, up to a constant."""
+        logarithms = np.log(self.counts)
+        scores: NDArray[np.float64] = logarithms[0] + (logarithms[1:] - logarithms[0]).sum(axis=0)
+        return scores
+
+    def find_variance(self, noise: Sequence[float]) -> NDArray[np.float64]:
+        """The variance of each score; `noise` is that of each row's counts."""
+        attributes = len(self.counts) - 1
+        everyone, values = self.counts[0], self.counts[1:]
+        sampling = (1 / values).sum(axis=0) - (attributes - 1) / everyone
+        added = (np.array(noise)[1:, None] / values**2).sum(axis=0)
+        found: NDArray[np.float64] = (
+            np.maximum(sampling, 1 / everyone) + added + (1 - attributes) ** 2 * noise[0] / everyone**2
+        )
+        return found
+
 
 @documented
 @dataclass(eq=False, repr=False)
@@ -109,6 +213,17 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         "one level over all sites (naive Bayes): what each attribute says by itself, added up"
     )
     body_type: ClassVar[type[NaiveBayesBody]] = NaiveBayesBody
+
+    _: KW_ONLY
+    min_cell: Annotated[
+        int,
+        Parameter(
+            f"a whole number from 1 to {MOST_COUNTED}",
+            whole(1, MOST_COUNTED),
+            "values of fewer patients than this, over all sites, are taken together with others; not under private, "
+            "where noise hides them",
+        ),
+    ] = 5
 
     def find_decision_fault(self, rule: CallingRule) -> str | None:
         if rule.tallied and self.way_out.bounded:
@@ -132,7 +247,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
 
     @property
     def budget(self) -> TreeBudget:
-        return TreeBudget(self.rho, depth=1)
+        return TreeBudget(self.rho_of_fit, depth=1)
 
     def plan(self) -> Plan:
         if not self.way_out.bounded:
@@ -143,10 +258,12 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
                 f"for the decision: {PERCENT_LEFT_OUT} % of the patients, after tables of the rest, and all of them "
                 "by class and chance",
             )
-            return Plan("rho", (PLAN_SCHEMA, tables, *([chances] if self.rule.tallied else [])))
-        attributes = state_schema(*self.stated, self.target).attributes
-        note = f"class tables of all {len(attributes)} attributes, once"
-        return Plan("rho", (PlannedQuestion("counts", self.rho, note),))
+            last = [chances] if self.rule.tallied else []
+            return Plan("rho", (PLAN_SCHEMA, PLAN_CUTOFFS, tables, *last))
+        values, bins = self.stated
+        known = len({*values, *bins} - {self.target}) if states_attributes(self) else ""
+        note = f"class tables of all {known} attributes, once".replace("  ", " ")
+        return Plan("rho", (*plan_start(self), PlannedQuestion("counts", self.rho_of_fit, note)))
 
     def converse(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
         if self.way_out.bounded:
@@ -155,7 +272,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
 
     def _converse_plainly(self) -> Conversation[Learned[NaiveBayesBody]]:
         seen = yield from ask_schemas(self)
-        schema = share_schema(seen, self.bins, self.target)
+        schema = yield from settle_schema(self, seen)
         self.find_positive(schema.classes.values)
         tables = PlainTables(self, schema)
         tallied = self.rule.tallied and self.find_positive(schema.classes.values) is not None
@@ -175,7 +292,9 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         if tally is None or not tally.tells:
             tally, own = own, None
         body, said = self._decide(body, tally, own)
-        return Learned(body, patients, find_oddities(self, schema, seen), said)
+        constant = say_constant(find_constant(counts[0], schema.attributes))
+        flagged = warn_of_specificity(body.decided)
+        return Learned(body, patients, [*find_oddities(self, schema, seen), *constant, *flagged], said)
 
     def _ask_chances(self, schema: SharedSchema, body: NaiveBayesBody, part: Part | None = None) -> AskVotes:
         """How many patients of each class have which chance: every attribute moves the log odds by itself."""
@@ -201,9 +320,10 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         )
 
     def _converse_privately(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
-        schema = state_schema(*self.stated, self.target)
+        study, warnings = yield from start(self, partners)
+        schema = study.state_schema()
         sizes = [attribute.size for attribute in schema.attributes]
-        variance = partners.variance(self.rho, len(sizes) + 1)
+        variance = partners.variance(self.rho_of_fit, len(sizes) + 1)
         noisy: Counts = yield AskCounts(
             query=self.query,
             target=self.target,
@@ -211,19 +331,29 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             attributes=schema.attributes,
             noise=Gaussian(str(variance)),
         )
-        tables = estimate(noisy[0], sizes, float(variance)).tables
-        body, said = self._decide(self._finish(schema, np.rint(tables).astype(np.int64)))
-        return Learned(body, {}, [self.say_price()], said)
+        found = estimate(noisy[0], sizes, float(variance))
+        measured = np.vstack([np.rint(found.counts).astype(np.int64), noisy[0][1:]])
+        body = self._finish(schema, np.rint(found.tables).astype(np.int64), measured)
+        body = _state_noise(body, found.variance, float(variance))
+        body, said = self._decide(body)
+        return Learned(body, {}, [self.say_price(), *warnings], said)
 
-    def _finish(self, schema: SharedSchema, table: Counts) -> NaiveBayesBody:
-        """The model of a table, [1 + cell, class]; a value that nobody has gets a branch only if the study names it."""
+    def _finish(self, schema: SharedSchema, table: Counts, measured: Counts | None = None) -> NaiveBayesBody:
+        """The model of a table, [1 + cell, class], and of what was measured, where that has noise; a value that nobody
+        has gets a branch only if the study names it."""
+        bounded = self.way_out.bounded
+        joined = ungrouped(table) if bounded else join_small(table, schema.attributes, self.min_cell)
         trees, start = [], 1
         for index, attribute in enumerate(schema.attributes):
-            nodes = [GrowingNode(0, table[0], 0, [STAYS] * attribute.size)]
+            raw = [None] * len(table) if measured is None else list(measured)
+            nodes = [GrowingNode(0, table[0], 0, [STAYS] * attribute.size, raw[0])]
+            born: dict[int, int] = {}
             for cell in attribute.in_branch_order:
-                if self.way_out.bounded or table[start + cell].any():
-                    nodes[0].children[cell] = len(nodes)
-                    nodes.append(GrowingNode(1, table[start + cell]))
+                leader = int(joined.first[start + cell])
+                if leader not in born and (bounded or joined.table[leader].any()):
+                    born[leader] = len(nodes)
+                    nodes.append(GrowingNode(1, joined.table[leader], measured=raw[leader]))
+                nodes[0].children[cell] = born.get(leader, STAYS)
             start += attribute.size
             if len(nodes) > 1:
                 trees.append(finish(self.target, self.query, schema.keep([index]), nodes))
@@ -232,6 +362,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             classes=list(schema.classes.values),
             query=self.query,
             bins={name: edges for tree in trees for name, edges in tree.bins.items()},
+            dates=sorted({name for tree in trees for name in tree.dates}),
             counts=[int(count) for count in table[0]],
             attributes=[tree.nodes for tree in trees],
         )
@@ -244,8 +375,14 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         if positive is None:
             return body, ""
         prevalence = float(body.class_shares[positive])
-        decided, said = decide(self.decision, body.classes[positive], prevalence, tally, own)
+        decided, said = decide(self.threshold, body.classes[positive], prevalence, tally, own)
         return msgspec.structs.replace(body, decided=decided), said
+
+    @classmethod
+    def parameters_in(cls, body: NaiveBayesBody) -> dict[str, Any]:
+        stored = super().parameters_in(body)
+        del stored["attributes"]  # those of the body are trees, not names
+        return stored
 
     @property
     def attributes_(self) -> list[str]:
@@ -270,27 +407,41 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             find_path(tree, patient, self.card.dictionary)[-1] if name in patient else 0
             for name, tree in zip(self.body.names, self.body.trees, strict=True)
         ]
-        return _explain_evidence(self.body, reached)
+        return _explain_evidence(self.body, reached, patient, self.card.dictionary, self.way_out.bounded)
 
     def importances(self) -> dict[str, float]:
         body = self.body
         return rank({name: max(self._information(number), 0.0) for number, name in enumerate(body.names)})
 
-    def text(self) -> str:
+    def _text(self) -> str:
         """The class shares, and for every attribute those of its values, the attribute that tells most first."""
-        body = self.body
+        body = self.body.in_words(self.card.dictionary)
         lines = [f"{body.target}: {_tell_shares(body, body.counts)}; each attribute moves these by itself"]
-        for number in sorted(
-            range(len(body.attributes)), key=lambda n: (-self._information(n), body.names[n])
-        ):
+        for number in self._ranked:
             lines.append(body.names[number])
-            ways = body.attributes[number][0].ways(body.bins)
+            ways = body.attributes[number][0].ways(body)
             for place, (node, reached) in enumerate(ways, start=1):
                 shares = _tell_shares(body, body.attributes[number][node].counts)
                 lines.append(f"{'└─' if place == len(ways) else '├─'} {reached}: {shares}")
         if body.decided is not None:
             lines.append(say_decided(body.decided))
         return "\n".join(lines)
+
+    @property
+    def _ranked(self) -> list[int]:
+        """The attributes by their numbers, the one that tells most first."""
+        names = self.body.names
+        return sorted(range(len(names)), key=lambda number: (-self._information(number), names[number]))
+
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """What each attribute says, the one that tells most first."""
+        body = self.body.in_words(self.card.dictionary)
+        if not body.attributes:
+            return {}
+        positive = len(body.classes) - 1 if body.decided is None else body.decided.place(body.classes)
+        shown = [body.attributes[number] for number in self._ranked]
+        most = len(shown) if whole else None
+        return {"attributes": draw_evidence(body, shown, positive, most=most)}
 
     def _information(self, number: int) -> float:
         """How much an attribute tells of the class, per patient (nats)."""
@@ -300,6 +451,15 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
 
     def _summary(self) -> str:
         return f"{len(self.body.attributes)} attributes"
+
+
+def _state_noise(body: NaiveBayesBody, root: float, cells: float) -> NaiveBayesBody:
+    """The model with the variance of the noise of its class counts, and of those of values."""
+    trees = [
+        [msgspec.structs.replace(node, variance=cells if place else root) for place, node in enumerate(nodes)]
+        for nodes in body.attributes
+    ]
+    return msgspec.structs.replace(body, attributes=trees)
 
 
 def _lead(root: TreeNode, attribute: Attribute) -> list[int]:
@@ -320,12 +480,19 @@ def _tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:
     if not everyone:
         return "nobody"
     shares = (
-        f"{label(name)} {count / everyone:.0%}" for name, count in zip(body.classes, counts, strict=True)
+        f"{label(name)} {say_share(count / everyone)}"
+        for name, count in zip(body.classes, counts, strict=True)
     )
     return f"{', '.join(shares)} of {everyone} patient{'' if everyone == 1 else 's'}"
 
 
-def _explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanation:
+def _explain_evidence(
+    body: NaiveBayesBody,
+    reached: Sequence[int],
+    patient: Mapping[str, Any],
+    dictionary: Entries,
+    noisy: bool,
+) -> Explanation:
     """Explain a prediction by what each attribute moved, for a patient who reaches these nodes of the attributes' trees
     (0: of none).
 
@@ -339,47 +506,79 @@ def _explain_evidence(body: NaiveBayesBody, reached: Sequence[int]) -> Explanati
     speaking = [number for number, node in enumerate(reached) if node]
     # How far the attribute alone would move the odds of the predicted class.
     alone = {number: _odds(start + evidence[number], best) - _odds(start, best) for number in speaking}
-    reasons, score = [], start
+    reasons, score, words = [], start, body.in_words(dictionary)
     for number in sorted(speaking, key=lambda n: (-abs(alone[n]), body.names[n])):
         before, score = _share(score, best), score + evidence[number]
         nodes = body.attributes[number]
         reasons.append(
             Reason(
                 attributes=(body.names[number],),
-                condition=dict(nodes[0].ways(body.bins))[reached[number]],
+                condition=dict(words.attributes[number][0].ways(words))[reached[number]],
                 before=before,
                 after=_share(score, best),
                 patients=sum(nodes[reached[number]].counts),
             )
         )
-    silent = [name for name, node in zip(body.names, reached, strict=True) if not node]
-    notes = (f"Not known here, or not seen before: {', '.join(silent)}.",) if silent else ()
-    named, patients = label(body.classes[best]), sum(body.counts)
-    first = (
-        f"{body.target} = {named} ({_share(score, best):.0%} likely; {_share(start, best):.0%} of all "
-        f"{patients} patients)."
-    )
+    notes = _say_silent(body, reached, patient)
+    named, patients = label(words.classes[best]), sum(body.counts)
+    share, base = _share(score, best), _share(start, best)
+    interval, between = None, ""
+    if all(tells_noise(tree, noisy) for tree in body.trees):
+        low, high = body.find_interval(reached, best)
+        interval = min(low, share), max(high, share)
+        between = f" {say_risk_interval(interval)};"
+    among = f"patients, about {patients}" if noisy else f"{patients} patients"
+    first = f"{body.target} = {named} ({say_risk(share)};{between} {say_share(base)} of all {among})."
     return Explanation(
         target=body.target,
         prediction=body.classes[best],
-        probability=_share(score, best),
-        base=_share(start, best),
+        probability=share,
+        base=base,
         patients=patients,
         reasons=tuple(reasons),
         notes=notes,
-        sentences=(first, *_say_evidence(named, reasons), *notes),
+        sentences=(
+            first,
+            *(
+                [INDEPENDENT_WITHOUT_INTERVAL if interval is None else INDEPENDENT]
+                if len(reasons) > 1
+                else []
+            ),
+            *_say_evidence(named, reasons, noisy),
+            *notes,
+            *say_noise(interval, noisy),
+        ),
+        interval=interval,
         chances=tuple(_share(score, place) for place in range(len(body.classes))),
     )
 
 
-def _say_evidence(named: str, reasons: Sequence[Reason]) -> list[str]:
+def _say_silent(body: NaiveBayesBody, reached: Sequence[int], patient: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which attributes say nothing here, and why."""
+    silent = [name for name, node in zip(body.names, reached, strict=True) if not node]
+    absent = [name for name in silent if name not in patient]
+    missing = [name for name in silent if name in patient and patient[name] is None]
+    unseen = [name for name in silent if name in patient and patient[name] is not None]
+    told = []
+    if absent:
+        told.append(f"Not entered, and so not counted for or against: {', '.join(absent)}.")
+    if missing:
+        told.append(f"Missing, which no patient of the model had, and so not counted: {', '.join(missing)}.")
+    if unseen:
+        told.append(
+            f"No patient of the model had the value given for {', '.join(unseen)}: it is not counted."
+        )
+    return tuple(told)
+
+
+def _say_evidence(named: str, reasons: Sequence[Reason], noisy: bool) -> list[str]:
     """The strongest reasons, a sentence each, and one for all others."""
-    lines = say_reasons(named, reasons[:REASONS_SHOWN])
+    lines = say_reasons(named, reasons[:REASONS_SHOWN], noisy, say_risk)
     rest = reasons[REASONS_SHOWN:]
     if rest:
+        moved = say_moved(named, say_risk(rest[0].before or 0.0), say_risk(rest[-1].after or 0.0))
         lines.append(
-            f"{len(rest)} more attribute{'' if len(rest) == 1 else 's'}, each of which says less: {named} goes "
-            f"from {rest[0].before:.0%} to {rest[-1].after:.0%}."
+            f"{len(rest)} more attribute{'' if len(rest) == 1 else 's'}, each of which says less: {moved}."
         )
     return lines
 

@@ -4,26 +4,31 @@ every level; the tree is that of the pooled table (docs/methods.md, section 1.3)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from concilium.models.threshold import HELD_OUT, LEFT_OUT_FIRST, PERCENT_LEFT_OUT, weigh_errors
+from concilium.models.threshold import (
+    HELD_OUT,
+    LEFT_OUT_FIRST,
+    PERCENT_LEFT_OUT,
+    warn_of_specificity,
+    weigh_errors,
+)
 from concilium.privacy.accounting import Plan, PlannedQuestion
-from concilium.protocol.attributes import Attribute
-from concilium.protocol.conversation import Conversation, Learned, Partners
-from concilium.protocol.counts import AskCounts, Counts, split_counts
-from concilium.protocol.edges import choose_cutoffs
+from concilium.protocol.counts import AskCounts, Counts
 from concilium.protocol.held_out import Part
 from concilium.protocol.messages import encode
-from concilium.protocol.schema import SchemaSeen, SharedSchema, share_schema
+from concilium.protocol.questions import Conversation, Learned, Partners
+from concilium.protocol.schema import SharedSchema
 from concilium.protocol.splits import Split
 from concilium.protocol.sums import write_sum
 from concilium.trees.body import TreeBody
 from concilium.trees.growing import GrowingNode, finish, grow
 from concilium.trees.pruning import count_resting, decide_tree, prune_with, tally_held_out
 from concilium.trees.schemas import (
+    PLAN_CUTOFFS,
     PLAN_SCHEMA,
     TreeStudy,
     ask_schemas,
@@ -31,6 +36,7 @@ from concilium.trees.schemas import (
     find_lonely_classes,
     find_oddities,
     say_constant,
+    settle_schema,
 )
 
 if TYPE_CHECKING:
@@ -45,10 +51,10 @@ FIRST_TREE = (
 def plan(tree: DecisionTree) -> Plan:
     """What a fit asks; none of it is bounded."""
     tables = "counts of all attributes, once per level of the tree"
-    questions = [PLAN_SCHEMA, PlannedQuestion("counts", None, tables)]
+    questions = [PLAN_SCHEMA, PLAN_CUTOFFS, PlannedQuestion("counts", None, tables)]
     if tree.cutoffs is not None:
         note = f"histograms of {len(tree.bins)} attributes, for cutoffs"
-        questions.insert(1, PlannedQuestion("counts", None, note))
+        questions.insert(2, PlannedQuestion("counts", None, note))
     if tree.prune is not None:
         questions.append(PlannedQuestion("counts", None, HELD_OUT_COUNTS))
     elif tree.rule.tallied:
@@ -59,7 +65,13 @@ def plan(tree: DecisionTree) -> Plan:
 def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[TreeBody]]:
     """Grow a tree over the sites."""
     seen = yield from ask_schemas(tree)
-    schema = share_schema(seen, (yield from _choose_bins(tree, seen)), tree.target)
+    schema = yield from settle_schema(
+        tree,
+        seen,
+        cutoffs=tree.cutoffs,
+        most_values=tree.growing.most_values,
+        constants=tree.growth == "id3",  # the thesis counts them, and its auto-reduction takes them out
+    )
     positive = tree.find_positive(schema.classes.values)
     tables = PlainTables(tree, schema, len(seen), partners)
     floored = [site for site, own in seen.items() if own.floored]
@@ -76,12 +88,9 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         return grow(
             schema,
             count,
-            max_depth=tree.max_depth,
-            min_leaf=tree.min_leaf,
+            tree.growing,
             subtract=not floored,
-            criterion=tree.criterion,
             reduce=tree.reduce,
-            group=tree.group,
         )
 
     def count_held_out(splits: list[Split], nodes: list[int]) -> Conversation[Counts]:
@@ -102,7 +111,7 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         *say_constant(constant),
     ]
     if pruning:
-        costs = weigh_errors(tree.decision, grown[0].counts.tolist(), positive)
+        costs = weigh_errors(tree.threshold, grown[0].counts.tolist(), positive)
         pruned = yield from prune_with(grown, count_held_out, costs)
         grown = pruned.nodes
         tally = tally_held_out(
@@ -118,7 +127,8 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         left_out = len(schema.attributes) - len(counted)
         warnings.append(_say_reduced(tree, left_out, len(schema.attributes), saved, partners.bytes))
     body = finish(tree.target, tree.query, schema, grown)
-    body, said = decide_tree(body, tree.decision, positive, tally if tally and tally.tells else None)
+    body, said = decide_tree(body, tree.threshold, positive, tally if tally and tally.tells else None)
+    warnings += warn_of_specificity(body.decided)
     return Learned(body, {site: own.patients for site, own in seen.items()}, warnings, said)
 
 
@@ -197,25 +207,3 @@ class PlainTables:
         the class counts of the nodes, which are in both, are the largest numbers."""
         around = len(encode(write_sum(np.zeros(shape, dtype=np.uint8), 0))) - math.prod(shape)
         return (answers / self._sites - around) / math.prod(shape)
-
-
-def _choose_bins(
-    tree: DecisionTree, seen: Mapping[str, SchemaSeen]
-) -> Conversation[Mapping[str, Sequence[float]]]:
-    """The cutoffs of every numeric attribute: its bins, or the quantiles that a shared histogram tells."""
-    shared = set.intersection(*({attribute.name for attribute in own.attributes} for own in seen.values()))
-    numbers = tuple(Attribute(name, tuple(edges)) for name, edges in tree.bins.items() if name in shared)
-    if tree.cutoffs is None or not numbers:
-        return tree.bins
-    question = AskCounts(query=tree.query, target=tree.target, attributes=numbers, totals=False)
-    return {**tree.bins, **(yield from ask_cutoffs(question, tree.cutoffs))}
-
-
-def ask_cutoffs(question: AskCounts, cutoffs: int) -> Conversation[dict[str, list[float]]]:
-    """So many of each attribute's edges, at even quantiles of a histogram."""
-    histograms = split_counts(question.attributes, (yield question))
-    # An attribute whose patients all lie in one bin keeps an edge: it separates nobody, and that is cheap to see.
-    return {
-        a.name: choose_cutoffs(histograms[a.name][:, 0], a.edges, cutoffs) or list(a.edges[:1])
-        for a in question.attributes
-    }

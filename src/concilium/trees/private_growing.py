@@ -29,12 +29,10 @@ from numpy.typing import NDArray
 
 from concilium.privacy.shares import RESERVE, variance_within
 from concilium.protocol.attributes import Attribute
-from concilium.protocol.conversation import Conversation
 from concilium.protocol.counts import Counts
-from concilium.protocol.questions import MOST_NOISY_NUMBERS
-from concilium.protocol.routing import STAYS
+from concilium.protocol.questions import MOST_NOISY_NUMBERS, Conversation
 from concilium.protocol.schema import SharedSchema
-from concilium.protocol.splits import Split
+from concilium.protocol.splits import STAYS, Split, distinct
 from concilium.trees.grouping import Grouped, group_values, ungrouped
 from concilium.trees.growing import GrowingNode, cells_of, choose, xlog2x
 
@@ -240,6 +238,9 @@ def grow_privately(
             if node == 0:
                 best = _screen(_group_table(node_estimate, asked, group).table, sizes, budget.most_screened)
                 node_estimate, asked = node_estimate.keep(best), asked.keep(best)
+            own = estimate(table, sizes, float(variance))
+            nodes[node].measured = np.rint(own.counts).astype(np.int64)
+            nodes[node].variance = own.variance
             expectations[node] = node_estimate.again
             nodes[node].counts = _as_patients(node_estimate.counts, nodes[node].counts)
             left = _left_above(nodes, parents, node)
@@ -268,7 +269,19 @@ def grow_privately(
         # Fewer patients than the noise's standard deviation cannot be told from it.
         patients = max(float(node_estimate.counts.sum()), math.sqrt(float(variance) * classes))
         nodes[leaf].counts = _as_patients(patients * node_estimate.class_shares, nodes[leaf].counts)
+        nodes[leaf].measured, nodes[leaf].variance = table[0], float(variance)
+    _add_up_measured(nodes)
     return asked, nodes
+
+
+def _add_up_measured(nodes: Sequence[GrowingNode]) -> None:
+    """Give a node what was measured at the leaves below it, where that has less noise than its own counts; children
+    come after their parents."""
+    for node in reversed(nodes):
+        below = [nodes[child] for child in distinct(node.children)]
+        if below and sum(child.variance for child in below) < (node.variance or math.inf):
+            node.measured = np.sum([child.measured for child in below if child.measured is not None], axis=0)
+            node.variance = sum(child.variance for child in below)
 
 
 def _take_largest(nodes: list[int], expectations: Mapping[int, ExpectedCounts], most: int) -> list[int]:

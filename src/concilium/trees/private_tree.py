@@ -11,19 +11,20 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from concilium.models.threshold import HELD_OUT, weigh_errors
+from concilium.models.private_start import plan_start, start, states_attributes
+from concilium.models.threshold import HELD_OUT, warn_of_specificity, weigh_errors
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.attributes import Attribute
-from concilium.protocol.conversation import Conversation, Learned, Partners
 from concilium.protocol.counts import AskCounts, Counts
-from concilium.protocol.questions import Gaussian
-from concilium.protocol.schema import SharedSchema, state_schema
+from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners
+from concilium.protocol.schema import SharedSchema
 from concilium.protocol.splits import Split
 from concilium.trees.body import TreeBody
 from concilium.trees.growing import finish
-from concilium.trees.plain_tree import HELD_OUT_COUNTS, ask_cutoffs
+from concilium.trees.plain_tree import HELD_OUT_COUNTS
 from concilium.trees.private_growing import SCREENED, grow_privately
 from concilium.trees.pruning import decide_tree, prune_with, tally_held_out
+from concilium.trees.schemas import choose_edges
 
 if TYPE_CHECKING:
     from concilium.trees.tree import DecisionTree
@@ -38,11 +39,11 @@ ONE_LEVEL = (
 def plan(tree: DecisionTree) -> Plan:
     """Every question, with what it costs."""
     budget = tree.budget
-    attributes = len(state_schema(*tree.stated, tree.target).attributes)
-    first = f"all {attributes} attributes at the root"
+    known = len({*tree.stated[0], *tree.stated[1]} - {tree.target}) if states_attributes(tree) else None
+    first = f"all {'' if known is None else f'{known} '}attributes at the root"
     if tree.epsilon_of_rho < TINY_EPSILON:
         first += f" ({ONE_LEVEL})"
-    later = f"the {min(SCREENED, attributes)} best attributes (or more, if free) at level"
+    later = f"the {SCREENED if known is None else min(SCREENED, known)} best attributes (or more, if free) at level"
     notes = [
         first,
         *(f"{later} {level}" for level in range(1, budget.depth)),
@@ -54,17 +55,21 @@ def plan(tree: DecisionTree) -> Plan:
     ]
     if tree.prune is not None:
         questions.append(PlannedQuestion("counts", budget.share(), HELD_OUT_COUNTS))
-    if tree.cutoffs is not None:
+    if tree.cutoffs is not None and tree.bins:
         note = f"histograms of {len(tree.bins)} attributes, for cutoffs"
         questions.insert(0, PlannedQuestion("counts", budget.share(), note))
-    return Plan("rho", tuple(questions))
+    return Plan("rho", (*plan_start(tree), *questions))
 
 
 def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[TreeBody]]:
     """Grow a tree from sums with noise."""
-    budget = dataclasses.replace(tree.budget, least=partners.least_variance)
-    values, bins = tree.stated
-    if tree.cutoffs is not None and bins:
+    # N rows of a patient change N times as much as one: at the same price noise is N times as large.
+    rho = tree.budget.rho / partners.encounters**2
+    budget = dataclasses.replace(tree.budget, rho=rho, least=partners.least_variance)
+    asked = tree
+    tree, said_first = yield from start(tree, partners)
+    bins = tree.stated[1]
+    if asked.cutoffs is not None and asked.bins:
         histograms = AskCounts(
             query=tree.query,
             target=tree.target,
@@ -72,7 +77,7 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
             totals=False,
             noise=Gaussian(str(budget.variance_of_cutoffs(len(bins)))),
         )
-        bins = {**(yield from ask_cutoffs(histograms, tree.cutoffs))}
+        bins = {**(yield from choose_edges(histograms, asked.cutoffs))}
 
     def count(
         schema: SharedSchema,
@@ -95,10 +100,10 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         )
         return total
 
-    stated = state_schema(values, bins, tree.target)
+    stated = tree.stating(bins=bins).state_schema()
     positive = tree.find_positive(stated.classes.values)
     schema, grown = yield from grow_privately(stated, count, budget, tree.group)
-    warnings = [tree.say_price()]
+    warnings = [asked.say_price(), *said_first]
     if tree.epsilon_of_rho < TINY_EPSILON:
         warnings.append(ONE_LEVEL)
     held: Mapping[int, Counts] = {}
@@ -107,12 +112,12 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         pruned = yield from prune_with(
             grown,
             lambda splits, nodes: count(schema, splits, nodes, [], variance, held=True),
-            weigh_errors(tree.decision, grown[0].counts.tolist(), positive),
+            weigh_errors(tree.threshold, grown[0].counts.tolist(), positive),
             noisy=True,
         )
         grown, held = pruned.nodes, pruned.held
         warnings.append(pruned.note)
     body = finish(tree.target, tree.query, schema, grown)
     tally = tally_held_out(body, positive, held, HELD_OUT)
-    body, said = decide_tree(body, tree.decision, positive, tally)
-    return Learned(body, {}, warnings, said)
+    body, said = decide_tree(body, tree.threshold, positive, tally)
+    return Learned(body, {}, [*warnings, *warn_of_specificity(body.decided)], said)

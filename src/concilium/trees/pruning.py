@@ -26,11 +26,9 @@ import msgspec
 import numpy as np
 
 from concilium.models.threshold import LEARNED_FROM, LEFT_OUT_FIRST, ErrorCosts, Tally, decide
-from concilium.protocol.conversation import Conversation
 from concilium.protocol.counts import Counts
-from concilium.protocol.questions import MOST_NUMBERS
-from concilium.protocol.routing import STAYS
-from concilium.protocol.splits import Split, distinct
+from concilium.protocol.questions import MOST_NUMBERS, Conversation
+from concilium.protocol.splits import STAYS, Split, distinct
 from concilium.trees.body import TreeBody, TreeNode, class_shares
 from concilium.trees.growing import GrowingNode
 

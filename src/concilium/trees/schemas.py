@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import StudyError
+from concilium.errors import StudyError, name_some
+from concilium.models.grid import CUTOFFS, ask_cutoffs, merge_cutoffs
 from concilium.models.method import (
     Attributes,
     Bins,
@@ -26,19 +27,33 @@ from concilium.models.method import (
     Target,
     Values,
 )
+from concilium.models.private_start import CLASSES
 from concilium.models.threshold import DecisionRule, find_positive
 from concilium.privacy.accounting import PlannedQuestion
 from concilium.privacy.shares import is_too_small
-from concilium.protocol.attributes import Attribute
-from concilium.protocol.conversation import B, Conversation
-from concilium.protocol.counts import AskCounts
-from concilium.protocol.questions import Statistic
+from concilium.protocol.attributes import Attribute, choose_cutoffs
+from concilium.protocol.cohort import MOST_INTEGER_VALUES
+from concilium.protocol.counts import AskCounts, split_counts
+from concilium.protocol.questions import B, Conversation, Statistic
 from concilium.protocol.releases.release import Release
-from concilium.protocol.schema import AskSchema, SchemaSeen, SharedSchema, find_foreign_codings, state_values
+from concilium.protocol.schema import (
+    AskSchema,
+    SchemaSeen,
+    SharedSchema,
+    find_cautions,
+    find_numbers,
+    say_left_out,
+    share_schema,
+    state_schema,
+    state_values,
+)
 from concilium.records.columns import Value, label
 from concilium.trees.private_growing import TreeBudget
 
+FEW_VALUES = 5
+"""Whole numbers with more values than this are cut as numbers are, where a tree is to be readable."""
 PLAN_SCHEMA = PlannedQuestion("tree.schema", None, "which attributes, values and classes there are")
+PLAN_CUTOFFS = PlannedQuestion("counts", None, "two histograms of numbers without bins, for cutoffs")
 MOST_NAMED = 5
 
 
@@ -66,6 +81,47 @@ def ask_schemas(study: TreeStudy) -> Conversation[dict[str, SchemaSeen]]:
     return seen
 
 
+def settle_schema(
+    study: TreeStudy,
+    seen: Mapping[str, SchemaSeen],
+    *,
+    cutoffs: int | None = None,
+    most_values: int = MOST_INTEGER_VALUES,
+    constants: bool = False,
+) -> Conversation[SharedSchema]:
+    """The attributes that all sites have: numbers at the study's bins, or at so many quantiles on the public grid.
+    `constants`: also those that are the same for everybody."""
+    numbers, left_out = find_numbers(seen, study.bins, most_values)
+    dates = {name for own in seen.values() for name in own.dates}
+    grouped: list[str] = []
+
+    def ask(attributes: tuple[Attribute, ...]) -> tuple[AskCounts, float]:
+        question = AskCounts(query=study.query, target=study.target, attributes=attributes, totals=False)
+        return question, 0.0
+
+    chosen, without = yield from ask_cutoffs(
+        numbers, ask, dates=dates, cutoffs=cutoffs or CUTOFFS, grouped=grouped
+    )
+    stated = dict(study.bins)
+    shared = set.intersection(*(own.names for own in seen.values()))
+    named = tuple(Attribute(name, tuple(edges)) for name, edges in stated.items() if name in shared)
+    if cutoffs is not None and named:
+        stated |= yield from choose_edges(ask(named)[0], cutoffs)
+    bins = merge_cutoffs(stated, chosen)
+    schema = share_schema(seen, bins, study.target, {**left_out, **without}, constants=constants)
+    return replace(schema, grouped=tuple(grouped))
+
+
+def choose_edges(question: AskCounts, cutoffs: int) -> Conversation[dict[str, list[float]]]:
+    """So many of each attribute's edges, at even quantiles of a histogram."""
+    histograms = split_counts(question.attributes, (yield question))
+    # An attribute whose patients all lie in one bin keeps an edge: it separates nobody, and that is cheap to see.
+    return {
+        a.name: choose_cutoffs(histograms[a.name][:, 0], a.edges, cutoffs) or list(a.edges[:1])
+        for a in question.attributes
+    }
+
+
 @dataclass(eq=False, repr=False)
 class TreeMethod(PrivateMethod[B]):
     """The parameters that a tree and the one-level model share, and what a private study of either must say: a private
@@ -81,7 +137,7 @@ class TreeMethod(PrivateMethod[B]):
     bins: Bins = field(default_factory=dict)
     attributes: Attributes = None
     positive: PositiveClass = None
-    decision: DecisionRule = "majority"
+    threshold: DecisionRule = "majority"
 
     def check(self) -> None:
         if not self.way_out.bounded:
@@ -89,21 +145,18 @@ class TreeMethod(PrivateMethod[B]):
         model = f"a private {type(self).__name__}"
         if self.epsilon is None:
             raise StudyError(f"{model} needs an 'epsilon', such as 1.0")
-        if self.target not in self.values:
+        if self.target in self.values:
+            self.find_positive(state_values(self.values[self.target]))
+        elif self.positive is not None and not any(
+            label(self.positive) in map(label, pair) for pair in CLASSES
+        ):
             raise StudyError(f"{model} needs the classes: values = {{{self.target!r}: [...]}}")
-        self.find_positive(state_values(self.values[self.target]))
-        stated = {*self.stated[0], *self.stated[1]}
-        unsaid = sorted(set(self.attributes or ()) - stated)
-        if unsaid:
-            raise StudyError(f"{model} needs 'values' or 'bins' for {', '.join(map(repr, unsaid))}")
-        if not stated - {self.target}:
-            raise StudyError(f"{model} needs its attributes: give 'values' of codes, 'bins' of numbers")
         if is_too_small(self.budget.share()):
             raise StudyError(f"an 'epsilon' of {self.epsilon} is too small for any question to be answered")
 
     def find_positive(self, classes: Sequence[Value]) -> int | None:
         """Which of the classes its decision is about; None where there is nothing to decide."""
-        return find_positive(self.decision, self.target, classes, self.positive)
+        return find_positive(self.threshold, self.target, classes, self.positive)
 
     def find_objection(self, question: Statistic) -> str | None:
         if isinstance(question, AskCounts) and question.sample is not None:
@@ -114,6 +167,10 @@ class TreeMethod(PrivateMethod[B]):
     @abstractmethod
     def budget(self) -> TreeBudget:
         """How a private model spends its epsilon."""
+
+    def state_schema(self) -> SharedSchema:
+        """The attributes and classes of a private study."""
+        return state_schema(*self.stated, self.target)
 
     @property
     def stated(self) -> tuple[dict[str, Sequence[Value]], dict[str, Sequence[float]]]:
@@ -133,7 +190,7 @@ def find_lonely_classes(target: str, classes: Mapping[str, Sequence[Value]]) -> 
     lonely = sorted((name, sites[0]) for name, sites in holders.items() if len(sites) == 1)
     if len(classes) < 2 or not lonely:
         return []
-    slips = _name_some([f"{target} = {name} at {site}" for name, site in lonely])
+    slips = name_some([f"{target} = {name} at {site}" for name, site in lonely], MOST_NAMED)
     return [f"values of the target that one site alone has: {slips}; check how they are written"]
 
 
@@ -154,22 +211,16 @@ def say_constant(names: Sequence[str]) -> list[str]:
     """A caution about attributes that separate nobody."""
     if not names:
         return []
-    return [f"the same for every patient learned from, at every site, and so of no use: {_name_some(names)}"]
-
-
-def _name_some(names: Sequence[str]) -> str:
-    """The first few, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    return [
+        f"the same for every patient learned from, at every site, and so of no use: {name_some(names, MOST_NAMED)}"
+    ]
 
 
 def find_oddities(study: TreeStudy, schema: SharedSchema, seen: Mapping[str, SchemaSeen]) -> list[str]:
     """What a reader of the card must be warned of, besides what every run says."""
     warnings = []
     if schema.left_out:
-        warnings.append(
-            "left out: " + "; ".join(f"{name} ({why})" for name, why in sorted(schema.left_out.items()))
-        )
+        warnings.append(say_left_out(schema.left_out))
     unknown = [
         name for name in (study.attributes or study.bins) if all(name not in s.names for s in seen.values())
     ]
@@ -182,7 +233,7 @@ def find_oddities(study: TreeStudy, schema: SharedSchema, seen: Mapping[str, Sch
         warnings.append(
             f"every patient{whose} has {study.target} = {label(schema.classes.values[0])}: there is nothing to learn"
         )
-    warnings += find_foreign_codings(seen)
+    warnings += find_cautions(seen, schema.grouped)
     floored = [site for site, own in seen.items() if own.floored]
     if floored:
         warnings.append(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from concilium.models.prediction import NO_ENTRIES, Entries, NewPatients
 from concilium.protocol.attributes import Attribute, present, recode
-from concilium.protocol.routing import STAYS, Branching, route
+from concilium.protocol.splits import STAYS, Branching, route
 from concilium.records.columns import label
 from concilium.trees.body import TreeBody, TreeNode
 

@@ -6,35 +6,39 @@ release does and does not protect is said on the card.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.models.explanation import Explanation
+from concilium.models.grid import CUTOFFS
 from concilium.models.method import documented
 from concilium.models.prediction import AnyPatients
 from concilium.models.threshold import PERCENT_LEFT_OUT
 from concilium.parameters import MOST_COUNTED, Parameter, choice, flag, number, whole
 from concilium.privacy.accounting import Plan
-from concilium.protocol.conversation import Conversation, Learned, Partners
-from concilium.protocol.edges import MOST_EDGES
+from concilium.protocol.attributes import MOST_EDGES
+from concilium.protocol.cohort import MOST_INTEGER_VALUES
 from concilium.protocol.held_out import MOST_PERCENT, Part
+from concilium.protocol.questions import Conversation, Learned, Partners
 from concilium.trees import plain_tree, private_tree
 from concilium.trees.body import Told, TreeBody
 from concilium.trees.drawing import draw, to_svg
-from concilium.trees.explanation import add_gains, explain, rank
+from concilium.trees.explanation import add_gains, explain, rank, rest_on
 from concilium.trees.exports import LeafExpression, to_expressions, to_pmml
+from concilium.trees.growing import TreeGrowth
 from concilium.trees.private_growing import TreeBudget
-from concilium.trees.schemas import TreeMethod
+from concilium.trees.schemas import FEW_VALUES, TreeMethod
 from concilium.trees.settling import find_path, settle
 
 # Of shares those that a hospital adapts (models/recalibration.py), and the classes that are then called.
 Adapt = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.intp]]]
 PRIVATE_DEPTH = 5
+READABLE_DEPTH, READABLE_LEAF = 5, 20
 LEAVES_SHOWN = 24
 LEAVES_DRAWN = 1000
 MOST_DEPTH = 1000
@@ -47,6 +51,11 @@ def _read_percent(value: Any) -> float:
     if not 1 <= percent <= MOST_PERCENT or abs(percent / 100 - exact) > 1e-9:
         raise ValueError
     return percent / 100
+
+
+def _read_depth(value: Any) -> int | str:
+    depth: int | str = "all" if value == "all" else whole(0, MOST_DEPTH)(value)
+    return depth
 
 
 MaxDepth = Annotated[
@@ -68,6 +77,17 @@ MinLeaf = Annotated[
 ]
 
 
+GrowthName = Annotated[
+    Literal["readable", "id3"],
+    Parameter(
+        "'readable' or 'id3'",
+        choice("readable", "id3"),
+        '"readable": every question parts the patients in two, and no leaf is small; "id3": the thesis\' tree, with a '
+        "branch for every value",
+    ),
+]
+
+
 @documented
 @dataclass(eq=False, repr=False)
 class DecisionTree(TreeMethod[TreeBody]):
@@ -79,14 +99,32 @@ class DecisionTree(TreeMethod[TreeBody]):
     body_type: ClassVar[type[TreeBody]] = TreeBody
 
     _: KW_ONLY
-    max_depth: MaxDepth = None
-    min_leaf: MinLeaf = 1
+    growth: GrowthName = "readable"
+    max_depth: Annotated[
+        int | Literal["all"] | None,
+        Parameter(
+            f'a whole number from 0 to {MOST_DEPTH}, or "all"',
+            _read_depth,
+            f'how many questions a patient is asked at most; "all": as many as help; None: {READABLE_DEPTH}, or of '
+            "id3 as many as help",
+        ),
+    ] = None
+    min_leaf: Annotated[
+        int | None,
+        Parameter(
+            f"a whole number from 1 to {MOST_COUNTED}",
+            whole(1, MOST_COUNTED),
+            "no branch with fewer patients than this, over all sites: rarer values share a branch, or join the "
+            f"commonest; None: {READABLE_LEAF}, or of id3 one",
+        ),
+    ] = None
     cutoffs: Annotated[
         int | None,
         Parameter(
             f"a whole number from 1 to {MOST_EDGES}",
             whole(1, MOST_EDGES),
-            "choose so many of the `bins`' edges, at even quantiles of a shared histogram; None: take all of them",
+            "cut numbers at so many even quantiles of a shared histogram; None: at all edges of the `bins`, and "
+            f"numbers without bins at {CUTOFFS}",
         ),
     ] = None
     criterion: Annotated[
@@ -126,16 +164,12 @@ class DecisionTree(TreeMethod[TreeBody]):
     ] = False
 
     def check(self) -> None:
-        if self.cutoffs is not None and not self.bins:
-            raise StudyError(
-                f"the 'cutoffs' of {self.called} are chosen among the edges of its 'bins'; give these"
-            )
         super().check()
         if not self.way_out.bounded:
             return
         if self.max_depth == 0:
             raise StudyError("a private DecisionTree must have a 'max_depth' of 1 or more")
-        if self.min_leaf != 1 or self.criterion != "entropy" or self.reduce is not None:
+        if self.min_leaf is not None or self.criterion != "entropy" or self.reduce is not None:
             raise StudyError(
                 "a private DecisionTree has no 'min_leaf', 'criterion' or 'reduce': it screens attributes and stops "
                 "where counts cannot be told from noise"
@@ -150,10 +184,25 @@ class DecisionTree(TreeMethod[TreeBody]):
         return plain_tree.converse(self, partners)
 
     @property
+    def growing(self) -> TreeGrowth:
+        """How it is grown, by its parameters."""
+        readable = self.growth == "readable"
+        depth = READABLE_DEPTH if readable and self.max_depth is None else self.max_depth
+        leaf = READABLE_LEAF if readable else 1
+        return TreeGrowth(
+            None if depth == "all" else depth,
+            leaf if self.min_leaf is None else self.min_leaf,
+            self.criterion,
+            halves=readable,
+            groups=self.group,
+            most_values=FEW_VALUES if readable else MOST_INTEGER_VALUES,
+        )
+
+    @property
     def budget(self) -> TreeBudget:
-        depth = PRIVATE_DEPTH if self.max_depth is None else self.max_depth
-        pruned, cut = self.prune is not None, self.cutoffs is not None
-        return TreeBudget(self.rho, depth, cutoffs=cut, prune=pruned)
+        depth = self.max_depth if isinstance(self.max_depth, int) else PRIVATE_DEPTH
+        pruned, cut = self.prune is not None, self.cutoffs is not None and bool(self.bins)
+        return TreeBudget(self.rho_of_fit, depth, cutoffs=cut, prune=pruned)
 
     @property
     def percent_held_out(self) -> int | None:
@@ -185,27 +234,39 @@ class DecisionTree(TreeMethod[TreeBody]):
         shares: NDArray[np.float64] = self.body.shares[settle(self.body, self.read(patients))]
         return shares
 
+    def list_risks(self, place: int) -> Sequence[float]:
+        levels: list[float] = np.unique(self.body.shares[:, place]).tolist()
+        return levels
+
+    def bin_risks(self, patients: AnyPatients, place: int, edges: NDArray[np.float64]) -> NDArray[np.integer]:
+        bins = np.searchsorted(
+            edges, self.body.shares[:, place], side="right"
+        )  # of a node, not of each patient
+        placed: NDArray[np.integer] = bins[settle(self.body, self.read(patients))]
+        return placed
+
     def soft_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         soft: NDArray[np.float64] = self.body.soft_shares[settle(self.body, self.read(patients))]
         return soft
 
     def soften(self, said: Explanation) -> NDArray[np.float64]:
-        return self.body.soften(np.array(said.chances), said.patients or 0)
+        return self.body.soften(np.array(said.chances), rest_on(said))
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         known = self.card.dictionary
-        return explain(self.body, find_path(self.body, patient, known), patient, dictionary=known)
+        path = find_path(self.body, patient, known)
+        return explain(self.body, path, patient, dictionary=known, noisy=self.way_out.bounded)
 
     def importances(self) -> dict[str, float]:
         return rank(add_gains([self.body]))
 
-    def text(self) -> str:
+    def _text(self) -> str:
         """The tree drawn with lines."""
-        return draw(self.body)
+        return draw(self.body.in_words(self.card.dictionary))
 
     def to_svg(self, *, most_leaves: int | None = None) -> str:
         """The tree as a picture; with `most_leaves`, the branches with fewest patients are left folded."""
-        return to_svg(self.body, most_leaves=most_leaves)
+        return to_svg(self.body.in_words(self.card.dictionary), most_leaves=most_leaves)
 
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """The tree as a picture for a page, or with nearly all its leaves."""

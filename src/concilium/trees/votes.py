@@ -5,7 +5,7 @@ The question carries all experts, so that a site needs no memory of earlier ones
 numbers of every site, under `masked` their sums over all sites. Of an ensemble there are four: by class and by what
 most experts say. A study that decides by a sensitivity or by Youden, and no other, also asks for patients by class and
 number of votes, or, of a one-level model, whose trees each move the log odds, by class and predicted risk
-(models/risk_counts.py). Such finer counts leave out those below the least branch that a hospital's policy has.
+(models/threshold.py). Such finer counts leave out those below the least branch that a hospital's policy has.
 
 The patients are all of the query at the sites that take part.
 Every expert has learned from all the positives among them, so that what comes out is good enough to compare ensembles
@@ -25,17 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.models.risk_counts import BINS, count_chances, find_edges
-from concilium.models.threshold import CallingRule
-from concilium.protocol.attributes import Attribute
+from concilium.models.threshold import BINS, CallingRule, count_chances, find_edges
+from concilium.protocol.attributes import CALL, READ_CATEGORY, Attribute, Workload, estimate_columns
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.held_out import Part
+from concilium.protocol.held_out import MOST_EXPERTS, Part, Sample, is_positive
 from concilium.protocol.questions import PLAIN, Summed
-from concilium.protocol.routing import route
-from concilium.protocol.sample import MOST_EXPERTS, Sample, is_positive
-from concilium.protocol.site_columns import find_columns
-from concilium.protocol.splits import Split, check_tree, estimate_routing, find_branchings
-from concilium.protocol.work import CALL, READ_CATEGORY, Workload, estimate_columns
+from concilium.protocol.splits import (
+    Split,
+    check_tree,
+    estimate_routing,
+    find_branchings,
+    find_columns,
+    route,
+)
 
 if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release

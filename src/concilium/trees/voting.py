@@ -2,7 +2,7 @@
 
 docs/methods.md, sections 1.11 to 1.13. Where the positive class is rare, one tree calls nearly everybody negative.
 Here every expert is a distributed tree over all positives and a few times as many negatives of each site
-(protocol/sample.py). Experts are added two at a time until that no longer helps (ensemble.py). The card says what
+(protocol/held_out.py). Experts are added two at a time until that no longer helps (ensemble.py). The card says what
 the release protects. Experts ask more than one tree does, so sites release more numbers.
 """
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.models.explanation import Explanation
+from concilium.models.intervals import share_interval
 from concilium.models.method import (
     Attributes,
     Bins,
@@ -29,30 +30,32 @@ from concilium.models.method import (
     Target,
     documented,
 )
-from concilium.models.prediction import AnyPatients
+from concilium.models.prediction import AnyPatients, Entries
 from concilium.models.threshold import (
     CallingRule,
     Decided,
     DecisionRule,
+    Tally,
     decide,
     parse,
     say_decided,
+    warn_of_specificity,
 )
 from concilium.parameters import Parameter, choice, share, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion
-from concilium.protocol.conversation import Conversation, Learned, Partners
-from concilium.protocol.questions import Statistic
-from concilium.protocol.sample import MOST_NEGATIVES, Sample
+from concilium.protocol.cohort import MOST_INTEGER_VALUES
+from concilium.protocol.held_out import MOST_NEGATIVES, Sample
+from concilium.protocol.questions import Conversation, Learned, Partners, Statistic
 from concilium.records.columns import label
-from concilium.trees.body import BodyOfTrees, TreeBody, TreeNode
+from concilium.trees.body import BodyOfTrees, TreeBody, TreeNode, translate
 from concilium.trees.drawing import draw
 from concilium.trees.ensemble import Ensemble, Settled, Turnout, begin, experts_at
-from concilium.trees.explanation import add_gains, explain, explain_votes, rank
-from concilium.trees.growing import finish
+from concilium.trees.explanation import Risk, add_gains, explain, explain_votes, rank, rest_on
+from concilium.trees.growing import TreeGrowth, finish
 from concilium.trees.pruning import tally_leaves
-from concilium.trees.schemas import find_oddities
+from concilium.trees.schemas import FEW_VALUES, PLAN_CUTOFFS, find_oddities
 from concilium.trees.settling import find_path, mix_shares, settle, spread
-from concilium.trees.tree import DecisionTree, MaxDepth, MinLeaf
+from concilium.trees.tree import DecisionTree, GrowthName, MaxDepth, MinLeaf
 from concilium.trees.votes import AskVotes, Rule, find_lift, is_for_positive
 
 MOST_BANDS = 1000
@@ -70,7 +73,8 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class VotingBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What an ensemble's model file holds. `classes` are negative and positive; `negatives` is how many an expert has
     for each positive, None where one ordinary tree of all patients does; `stages` are all that were tried, on so many
-    bands left out in turn (None: on those learned from)."""
+    bands left out in turn (None: on those learned from). `called` are these patients by class and by the class that is
+    called, [class][called]: what share of those who are called positive are so."""
 
     classes: tuple[str | int | float | bool, str | int | float | bool]
     patients: int
@@ -80,9 +84,15 @@ class VotingBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=T
     stages: list[Stage]
     experts: list[list[TreeNode]]
     bands: int | None = None
+    called: tuple[tuple[int, int], tuple[int, int]] | None = None
+
+    def _translate(self, dictionary: Entries) -> dict[str, Any]:
+        return {"experts": [translate(nodes, dictionary) for nodes in self.experts]}
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.called is not None and min(map(min, self.called)) < 0:
+            raise ValueError("counts of patients must not be negative")
         if len(self.experts) % 2 == 0:
             raise ValueError("the number of experts must be odd, so that no vote is a tie")
         if self.negatives is None and len(self.experts) > 1:
@@ -162,6 +172,7 @@ class VotingTrees(Method[VotingBody]):
             "where they are more than half",
         ),
     ] = "balanced"
+    growth: GrowthName = "readable"
     max_depth: MaxDepth = 4
     min_leaf: MinLeaf = 5
     bands: Annotated[
@@ -173,7 +184,14 @@ class VotingTrees(Method[VotingBody]):
             "10): as many ensembles are grown; None: on the patients learned from",
         ),
     ] = None
-    decision: DecisionRule = "majority"
+    threshold: DecisionRule = "majority"
+
+    @property
+    def growing(self) -> TreeGrowth:
+        """How its experts are grown."""
+        readable = self.growth == "readable"
+        values = FEW_VALUES if readable else MOST_INTEGER_VALUES
+        return TreeGrowth(self.max_depth, self.min_leaf, halves=readable, most_values=values)
 
     def find_decision_fault(self, rule: CallingRule) -> str | None:
         if rule.kind in ("prevalence", "cost") and self.vote == "majority":
@@ -213,6 +231,7 @@ class VotingTrees(Method[VotingBody]):
         notes = (
             (first, f"patients by class; a site without a positive patient, or with too few, {then}"),
             ("tree.schema", "which attributes and values there are"),
+            (PLAN_CUTOFFS.kind, PLAN_CUTOFFS.note),
             ("counts", "counts of all attributes in every expert's sample, once per level of each expert"),
             ("tree.votes", votes),
         )
@@ -222,21 +241,28 @@ class VotingTrees(Method[VotingBody]):
         sample = Sample(positive=self.positive, negatives=self.negatives)
         turnout, rare, ensemble = yield from begin(self, sample)
         if rare:
-            grown, measures, tally = yield from self._grow(ensemble, turnout)
+            settled = yield from self._grow(ensemble, turnout)
         else:
-            grown, measures, tally = [(yield from ensemble.grow_expert(0))], [], None
+            expert = yield from ensemble.grow_expert(0)
+            settled = Settled([expert], [], None, np.zeros((2, 2), dtype=np.int64))
+        grown, measures, tally, votes = settled
         trees = [finish(self.target, self.query, ensemble.schema, expert) for expert in grown]
         if not rare:
             tally = tally_leaves(trees[0].leaves, 1)
-        decided, said = decide(self.decision, turnout.classes[1], turnout.positives / turnout.patients, tally)
+        decided, said = decide(
+            self.threshold, turnout.classes[1], turnout.positives / turnout.patients, tally
+        )
         if rare and self.rule.tallied and decided is not None:
             decided, said = _count_as_votes(decided, len(grown))
+            if decided is not None and tally is not None:
+                votes = _count_called(tally, decided.threshold)
         body = VotingBody(
             target=self.target,
             classes=turnout.classes,
             decided=decided,
             query=self.query,
             bins=trees[0].bins,
+            dates=trees[0].dates,
             patients=turnout.patients,
             positives=turnout.positives,
             negatives=self.negatives if rare else None,
@@ -244,10 +270,12 @@ class VotingTrees(Method[VotingBody]):
             stages=[Stage(experts_at(stage), float(one)) for stage, one in enumerate(measures)],
             experts=[tree.nodes for tree in trees],
             bands=self.bands if rare else None,
+            called=_as_table(votes) if rare else None,
         )
         warnings = [*self._tell(body), *find_oddities(self, ensemble.schema, ensemble.seen)]
         if said and rare and not self.rule.tallied:
             said = f"{said}; each expert decides so, and most of them together"
+        warnings = [*warnings, *warn_of_specificity(body.decided)]
         return Learned(body, {**turnout.by_site}, warnings, said)
 
     def _grow(self, ensemble: Ensemble, turnout: Turnout) -> Conversation[Settled]:
@@ -305,6 +333,11 @@ class VotingTrees(Method[VotingBody]):
         share = votes / len(trees)
         return np.column_stack([1 - share, share])
 
+    @property
+    def tells_risks(self) -> bool:
+        """Votes are no risks; the shares of one ordinary tree are."""
+        return self.body.negatives is None
+
     def soft_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         """With half a vote more on either side."""
         trees = self.body.trees
@@ -317,7 +350,7 @@ class VotingTrees(Method[VotingBody]):
         trees = self.body.trees
         shares = super().soften(said)
         if self.body.negatives is None:
-            return trees[0].soften(shares, said.patients or 0)
+            return trees[0].soften(shares, rest_on(said))
         return (shares * len(trees) + 0.5) / (len(trees) + 1)
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
@@ -330,7 +363,25 @@ class VotingTrees(Method[VotingBody]):
             explain(tree, path, patient, self._vote(tree, patient), known)
             for tree, path in zip(trees, paths, strict=True)
         ]
-        return explain_votes(votes, self.body.classes, self._say_vote(), self.decided)
+        words = self.body.in_words(known).classes
+        nothing = not any(name in patient for name in self.attributes_)
+
+        def find_risk(called: int) -> Risk | None:
+            return self._find_risk(called, of_everyone=nothing)
+
+        return explain_votes(votes, self.body.classes, words, self._say_vote(), self.decided, find_risk)
+
+    def _find_risk(self, called: int, *, of_everyone: bool) -> Risk | None:
+        """What share of those for whom this class is called have it, or of all; None where nobody was counted."""
+        counted = self.body.called
+        if counted is None:
+            return None
+        everyone = sum(map(sum, counted)) if of_everyone else sum(row[called] for row in counted)
+        if not everyone:
+            return None
+        right = sum(counted[called]) if of_everyone else counted[called][called]
+        who = "the patients learned from" if self.body.bands is None else "patients of hospitals left out"
+        return Risk(right / everyone, share_interval(right, everyone), everyone, who, of_everyone)
 
     def _say_vote(self) -> str:
         """When an expert votes for a class."""
@@ -343,6 +394,10 @@ class VotingTrees(Method[VotingBody]):
     def _vote(self, tree: TreeBody, patient: Mapping[str, Any]) -> int:
         """What an expert votes on a patient, weighed where something was not entered."""
         resting = spread(tree, patient, self.card.dictionary)
+        if not any(
+            node.attribute in patient for node in tree.nodes
+        ):  # rounding must not decide between equal shares
+            resting = {0: 1.0}
         if len(resting) == 1:
             return int(self._votes(tree)[next(iter(resting))])
         shares = [round(share * FINE) for share in mix_shares(tree, resting).tolist()]
@@ -356,9 +411,9 @@ class VotingTrees(Method[VotingBody]):
     def importances(self) -> dict[str, float]:
         return rank(add_gains(self.body.trees))
 
-    def text(self) -> str:
+    def _text(self) -> str:
         """The experts drawn with lines, one after the other."""
-        body = self.body
+        body = self.body.in_words(self.card.dictionary)
         if body.negatives is None:
             return draw(body.trees[0])
         lines = [
@@ -388,6 +443,18 @@ class VotingTrees(Method[VotingBody]):
 
     def _summary(self) -> str:
         return _count(len(self.body.experts), "expert")
+
+
+def _as_table(votes: NDArray[np.int64]) -> tuple[tuple[int, int], tuple[int, int]]:
+    (spared, alarmed), (missed, found) = votes.tolist()
+    return (spared, alarmed), (missed, found)
+
+
+def _count_called(tally: Tally, threshold: float) -> NDArray[np.int64]:
+    """Patients by class and by whether they are called positive, from this share of the votes."""
+    chances, counted = tally.count()
+    called = chances >= threshold
+    return np.stack([counted[:, ~called].sum(axis=1), counted[:, called].sum(axis=1)], axis=1)
 
 
 def _count_as_votes(decided: Decided, experts: int) -> tuple[Decided | None, str]:

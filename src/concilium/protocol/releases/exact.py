@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, MessageError
 from concilium.protocol.card import ReleaseCard
-from concilium.protocol.desk import Desk
 from concilium.protocol.messages import Envelope
 from concilium.protocol.questions import Gathered, Statistic, Summed
 from concilium.protocol.releases.release import Release, tell_plainly
+from concilium.protocol.site_context import SiteContext
 from concilium.protocol.sums import add_sum, write_sum
 
 if TYPE_CHECKING:
@@ -35,19 +35,18 @@ class Exact(Release):
     begins_anew: ClassVar[bool] = True
     added_below: ClassVar[bool] = True
 
-    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
-        cohort = desk.view.select(question.query, question.target)
-        if question.division is not None:
-            cohort = question.division.choose(cohort, desk.policy.minimum_patients)
+    def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
+        cohort = context.view.select(question.query, question.target)
+        cohort = context.divide(envelope.study, question, cohort, context.policy.minimum_patients)
         if isinstance(question, Gathered):
             reply = question.compute(cohort)
-            return tell_plainly(desk, envelope, question, reply.numbers, reply, tell_cap=True)
+            return tell_plainly(context, envelope, question, reply.numbers, reply, tell_cap=True)
         if not isinstance(question, Summed):
             raise MessageError(f"a question of kind {question.kind!r} has no exact answer")
         words = question.compute(cohort)
         question.suppress(words, cohort)
         body = write_sum(words, question.binary_places)
-        return tell_plainly(desk, envelope, question, words.size, body, tell_cap=True)
+        return tell_plainly(context, envelope, question, words.size, body, tell_cap=True)
 
     def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
         return add_answers(run, question)

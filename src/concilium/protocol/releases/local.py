@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.protocol.counts import AskCounts
-from concilium.protocol.desk import Desk
 from concilium.protocol.messages import Envelope
 from concilium.protocol.questions import Reported, Statistic, Summed
 from concilium.protocol.releases.exact import add_answers
 from concilium.protocol.releases.release import Release
+from concilium.protocol.site_context import SiteContext, price_epsilon
 from concilium.protocol.sums import Sum, write_sum
 
 if TYPE_CHECKING:
@@ -39,25 +39,26 @@ class Local(Release):
     by_site: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
 
-    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+    def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
         if isinstance(question, AskCounts) and question.is_bare:
-            everyone = desk.view.each_by_itself.select("", "")
+            everyone = context.view.each_by_itself.select("", "")
             count = write_sum(question.compute(everyone), 0)
-            return desk.charge_epsilon(envelope, 1, Fraction(0), lambda: count)  # seen in the reports anyway
+            # Free: it is seen in the reports anyway.
+            return context.charge(envelope, 1, price_epsilon(Fraction(0)), lambda: count)
         if not isinstance(question, Reported):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'local'")
-        paid = desk.studies.have_reported(envelope.study, question.epsilon)
+        paid = context.studies.have_reported(envelope.study, question.epsilon)
         price = Fraction(0) if paid else question.price
         if price:
-            desk.ledger.check_room(price, "epsilon")
-        cohort = desk.view.each_by_itself.select("", "").telling_all()
+            context.ledger.check_room(price, "epsilon")
+        cohort = context.view.each_by_itself.select("", "").telling_all()
 
         def let_out() -> Sum:
-            desk.studies.report(envelope, question.group, question.epsilon, paid=paid)
+            context.studies.report(envelope, question.group, question.epsilon, paid=paid)
             group = question.choose(cohort, envelope.study)
             return write_sum(question.compute(group), 0)
 
-        return desk.charge_epsilon(envelope, question.numbers, price, let_out)
+        return context.charge(envelope, question.numbers, price_epsilon(price), let_out)
 
     def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
         return add_answers(run, question)

@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MaskError, MessageError
+from concilium.errors import BudgetError, MaskError, MessageError
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.desk import Cost, Desk
 from concilium.protocol.masking import Covered, Join, Open, Opened
 from concilium.protocol.messages import Envelope
 from concilium.protocol.questions import Gathered, Statistic, Step, Summed, open_question
 from concilium.protocol.releases.release import Release, check_cap, tell_plainly
+from concilium.protocol.site_context import NO_BOUND, Cost, SiteContext
 
 if TYPE_CHECKING:
     from concilium.protocol.run import Run
@@ -40,40 +40,44 @@ class Masked(Release):
     sendings: ClassVar[int] = 2  # to be answered, and to be opened
     word: ClassVar[int | None] = 8
 
-    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+    def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
         if isinstance(question, Summed):
-            return self._cover(desk, envelope, question)
+            return self._cover(context, envelope, question)
         if not isinstance(question, Gathered):
             raise MessageError(f"a question of kind {question.kind!r} has no answer under masks")
-        desk.memberships.check(desk.studies.at(envelope.study).manifest)
+        context.memberships.check(context.studies.at(envelope.study).manifest)
         # A number of the house's choosing here would be felt along until it told the count behind it.
-        cohort = desk.view.select(question.query, question.target).telling_all(
-            desk.policy.branch_floor, desk.policy.support
+        cohort = context.view.select(question.query, question.target).telling_all(
+            context.policy.branch_floor, context.policy.support
         )
+        cohort = context.divide(envelope.study, question, cohort, context.policy.minimum_patients)
         reply = question.compute(cohort)
-        return tell_plainly(desk, envelope, question, reply.numbers, reply, tell_cap=False)
+        return tell_plainly(context, envelope, question, reply.numbers, reply, tell_cap=False)
 
-    def step(self, desk: Desk, envelope: Envelope, question: Step) -> bytes:
+    def step(self, context: SiteContext, envelope: Envelope, question: Step) -> bytes:
         if isinstance(question, Open):
-            return self._open(desk, envelope, question)
+            return self._open(context, envelope, question)
         study = envelope.study
         if isinstance(question, Join):
-            return desk.reply(envelope, desk.memberships.join(study, desk.studies.at(study).manifest))
-        return desk.reply(envelope, desk.memberships.set_up(study, question, envelope.template))
+            return context.reply(
+                envelope, context.memberships.join(study, context.studies.at(study).manifest)
+            )
+        return context.reply(envelope, context.memberships.set_up(study, question, envelope.template))
 
-    def select(self, desk: Desk, question: Summed) -> Cohort:
-        """The patients asked about, whether or not there are enough."""
-        cohort = desk.view.select(question.query, question.target).telling_all(desk.policy.branch_floor)
-        if question.division is None:
-            return cohort
-        return question.division.choose(cohort, desk.policy.minimum_patients)
+    def select(self, context: SiteContext, question: Summed, encounters: int = 1) -> Cohort:
+        """The patients asked about, whether or not there are enough; of what has a price so many rows of each."""
+        return context.view.select(question.query, question.target).telling_all(context.policy.branch_floor)
 
-    def price(self, desk: Desk, study: str, question: Summed) -> Fraction | None:
+    def find_least(self, context: SiteContext) -> int:
+        """How many patients either side of a division must have, or nobody is held out."""
+        return context.policy.minimum_patients
+
+    def price(self, context: SiteContext, study: str, question: Summed) -> Fraction | None:
         """What opening costs: None has no bound."""
         return None
 
     def protect(
-        self, desk: Desk, study: str, question: Summed, words: NDArray[np.int64]
+        self, context: SiteContext, study: str, question: Summed, words: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """The numbers as they go under the masks."""
         return words
@@ -82,61 +86,69 @@ class Masked(Release):
         """No number of one site is beyond this under the masks, whoever the patients are."""
         return question.largest
 
-    def check_bound(self, desk: Desk, study: str, question: Summed) -> None:
+    def check_bound(self, context: SiteContext, study: str, question: Summed) -> None:
         """MaskError where a sum could wrap round: from public bounds alone, before anything is computed. A refusal of
         the numbers themselves would tell how large they are."""
-        bound, largest = self.bound(question), desk.memberships.at(study).manifest.largest
+        bound, largest = self.bound(question), context.memberships.at(study).manifest.largest
         if bound > largest:
             raise MaskError(
                 f"this question may have numbers of up to {bound}, and sums over so many sites hold {largest} of each: "
                 "ask with fewer binary places, or with less noise"
             )
 
-    def work_out(self, desk: Desk, study: str, question: Summed) -> Cost:
+    def work_out(self, context: SiteContext, study: str, question: Summed) -> Cost:
         """What covering costs; refused where the ledger has no room for it."""
-        return Cost(None, None, "rho")
+        return NO_BOUND
 
-    def _cover(self, desk: Desk, envelope: Envelope, question: Summed) -> bytes:
+    def _cover(self, context: SiteContext, envelope: Envelope, question: Summed) -> bytes:
         """The statistic under masks, charged and stored before it is sent; one that was asked for before is not
         computed again."""
-        memberships, study = desk.memberships, envelope.study
-        self.check_bound(desk, study, question)
-        cohort = self.select(desk, question)
+        memberships, study = context.memberships, envelope.study
+        self.check_bound(context, study, question)
+        cohort = self.select(context, question, context.studies.at(study).encounters)
+        cohort = context.divide(study, question, cohort, self.find_least(context))
         covered = memberships.recall(envelope, self.comparable)
         if covered is None:
-            cost = self.work_out(desk, study, question)
+            try:
+                cost = self.work_out(context, study, question)
+            except BudgetError:
+                # Another process of this hospital may have entered this very question since, and have used the budget.
+                covered = memberships.recall(envelope, self.comparable)
+                if covered is None:
+                    raise
+                return context.reply(envelope, Covered(covered))
             computed = question.compute(cohort)
             question.suppress(computed, cohort)
             words = computed.astype(np.int64).reshape(-1)
 
             def keep() -> None:
                 if cost.rho is None:
-                    check_cap(desk, words.size, tell_cap=False)
-                memberships.cover(envelope, self.protect(desk, study, question, words), self.comparable)
+                    check_cap(context, words.size, tell_cap=False)
+                memberships.cover(envelope, self.protect(context, study, question, words), self.comparable)
 
-            desk.enter(envelope, memberships.name_charge(envelope), words.size, cost, keep)
+            context.enter(envelope, memberships.name_charge(envelope), words.size, cost, keep)
             covered = memberships.recall(envelope, self.comparable)
             if covered is None:  # charged before and dropped, unopened: another vector then tells nothing
                 keep()
                 covered = memberships.recall(envelope, self.comparable)
                 assert covered is not None
-        return desk.reply(envelope, Covered(covered))
+        return context.reply(envelope, Covered(covered))
 
-    def _open(self, desk: Desk, envelope: Envelope, step: Open) -> bytes:
+    def _open(self, context: SiteContext, envelope: Envelope, step: Open) -> bytes:
         """Everybody has answered, and was charged: take our own mask off."""
         # What is opened must be a question of this very release: noise goes with its price, and only with that.
         asked = msgspec.structs.replace(envelope, kind=step.kind_asked, body=step.body, template=b"")
         question = open_question(asked)
         if not isinstance(question, Summed):
             raise MessageError("only sums are opened")
-        memberships, study = desk.memberships, envelope.study
-        desk.studies.check(study, question, envelope.release)
-        charge = desk.describe(
-            envelope, memberships.count_numbers(study, step), self.price(desk, study, question)
+        memberships, study = context.memberships, envelope.study
+        context.studies.check(study, question, envelope.release)
+        charge = context.describe(
+            envelope, memberships.count_numbers(study, step), self.price(context, study, question)
         )
-        with desk.ledger.remembering():
+        with context.ledger.writing():
             opened = Opened(memberships.open(study, step, envelope.template, self.comparable))
-        return desk.reply(envelope, opened, charge)
+        return context.reply(envelope, opened, charge)
 
     def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
         return run.masked_study.add_up(question, self.name)

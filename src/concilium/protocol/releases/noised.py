@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.privacy.mechanisms import add_laplace
-from concilium.protocol.desk import Desk
 from concilium.protocol.messages import Envelope
 from concilium.protocol.questions import Laplace, Noise, Statistic, Summed
 from concilium.protocol.releases.exact import add_answers
 from concilium.protocol.releases.release import Release
+from concilium.protocol.site_context import SiteContext, price_epsilon
 from concilium.protocol.sums import Sum, write_sum
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ class Noised(Release):
     added_below: ClassVar[bool] = True
     noise: ClassVar[tuple[type[Noise], ...]] = (Laplace,)
 
-    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+    def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
         if not isinstance(question, Summed) or not isinstance(question.noise, Laplace):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'noised'")
         price = question.noise.price
-        desk.ledger.check_room(price, "epsilon")
-        cohort = desk.view.each_by_itself.select(question.query, question.target).telling_all()
+        context.ledger.check_room(price, "epsilon")
+        cohort = context.view.each_by_itself.select(question.query, question.target).telling_all()
         words = question.compute(cohort).astype(np.int64)
 
         def let_out() -> Sum:
@@ -56,7 +56,7 @@ class Noised(Release):
             noisy = add_laplace(words, price, question.l1)
             return write_sum(noisy, question.binary_places)
 
-        return desk.charge_epsilon(envelope, question.numbers, price, let_out)
+        return context.charge(envelope, question.numbers, price_epsilon(price), let_out)
 
     def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
         return add_answers(run, question)

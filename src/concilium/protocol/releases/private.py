@@ -2,10 +2,10 @@
 
 Who is protected: every patient of every site, from the house and up to t colluding sites (as many as the manifest
 tolerates), at the price that is charged: rho = D^2 / (2 sigma^2) and a trifle for shares (privacy/shares.py), where the
-site itself works out D, the most that one patient can change, from the question alone; or pure epsilon where a question
-asks for Laplace noise. The charge is made before the covered answer leaves; what cannot be paid is not computed. No
-patient decides whether there is an answer: there is no floor, no least number of patients, and each cell is read by
-itself, whatever the others hold (cells.py).
+site itself works out D, the most that one patient can change, from the question and the terms alone; or pure epsilon
+where a question asks for Laplace noise. The charge is made before the covered answer leaves; what cannot be paid is not
+computed. No patient decides whether there is an answer: there is no floor, no least number of patients, and each cell
+is read by itself, whatever the others hold (records/query.py).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from concilium.errors import MessageError
 from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.shares import draw_gaussian_share, draw_laplace_share, price_gaussian_shares
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.desk import Cost, Desk, price_epsilon
-from concilium.protocol.messages import Envelope
-from concilium.protocol.questions import Gaussian, Laplace, Noise, Statistic, Summed
-from concilium.protocol.refused import Refused
+from concilium.protocol.messages import Envelope, Refused
+from concilium.protocol.questions import Gathered, Gaussian, Laplace, Noise, Statistic, Summed
 from concilium.protocol.releases.masked import Masked
+from concilium.protocol.site_context import Cost, SiteContext, price_epsilon
+from concilium.protocol.studies import say_currency
 
 # A number under Laplace noise is further away than this many standard deviations once in e^70, under Gaussian noise
 # once in e^1250.
@@ -42,41 +42,48 @@ class Private(Masked):
     comparable: ClassVar[bool] = True  # noise covers the difference of two sums, and both are charged
     noise: ClassVar[tuple[type[Noise], ...]] = (Gaussian, Laplace)
 
-    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+    def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
+        if isinstance(question, Gathered) and not question.of_patients:
+            context.memberships.check(context.studies.at(envelope.study).manifest)
+            reply = question.compute(context.view.each_by_itself.select("", ""))
+            return context.charge(envelope, 0, Cost(Fraction(0), Fraction(0), "rho"), lambda: reply)
         if not isinstance(question, Summed):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'private'")
-        return super().answer(desk, envelope, question)
+        return super().answer(context, envelope, question)
 
-    def select(self, desk: Desk, question: Summed) -> Cohort:
-        cohort = desk.view.each_by_itself.select(question.query, question.target).telling_all()
-        if question.division is None:
-            return cohort
-        return question.division.choose(cohort, 0)
+    def select(self, context: SiteContext, question: Summed, encounters: int = 1) -> Cohort:
+        return context.view.read_alone(encounters).select(question.query, question.target).telling_all()
 
-    def price(self, desk: Desk, study: str, question: Summed) -> Fraction:
-        """rho, from the question and the manifest alone."""
+    def find_least(self, context: SiteContext) -> int:
+        return 0
+
+    def price(self, context: SiteContext, study: str, question: Summed) -> Fraction:
+        """rho, from the question, the terms and the manifest alone. Statistics say what one row can change; a patient
+        has as many as the terms say (group privacy)."""
+        encounters = context.studies.at(study).encounters
         if isinstance(question.noise, Laplace):
-            return rho_from_pure(question.noise.price)
-        manifest, sensitivity = desk.memberships.at(study).manifest, question.sensitivity
+            return rho_from_pure(encounters * question.noise.price)
+        manifest, sensitivity = context.memberships.at(study).manifest, question.sensitivity
         assert sensitivity is not None  # `check_sum`
         return price_gaussian_shares(
-            sensitivity.squared,
+            encounters**2 * sensitivity.squared,
             question.variance,
             question.numbers,
             len(manifest.participants),
             manifest.colluders,
         )
 
-    def work_out(self, desk: Desk, study: str, question: Summed) -> Cost:
+    def work_out(self, context: SiteContext, study: str, question: Summed) -> Cost:
         if isinstance(question.noise, Laplace):
-            desk.ledger.check_room(question.noise.price, "epsilon")
-            return price_epsilon(question.noise.price)
-        price = self.price(desk, study, question)
-        check_budget(desk, price)
+            price = context.studies.at(study).encounters * question.noise.price
+            context.ledger.check_room(price, "epsilon")
+            return price_epsilon(price)
+        price = self.price(context, study, question)
+        _check_budget(context, price)
         return Cost(price, price, "rho")
 
     def protect(
-        self, desk: Desk, study: str, question: Summed, words: NDArray[np.int64]
+        self, context: SiteContext, study: str, question: Summed, words: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """With this site's share of the noise, drawn once: a repeated question gets the stored vector.
 
@@ -84,7 +91,7 @@ class Private(Masked):
         clipped: a share that is cut at one site would be missing from the sum. It is added in the ring, so that what
         might wrap round (once in e^50, `bound`) wraps in the sum, whatever the patients are.
         """
-        manifest = desk.memberships.at(study).manifest
+        manifest = context.memberships.at(study).manifest
         circle = len(manifest.participants), manifest.colluders
         if isinstance(question.noise, Laplace):
             noise = draw_laplace_share(words.size, question.noise.price, question.l1, *circle)
@@ -98,13 +105,12 @@ class Private(Masked):
         return question.largest + NOISE_DEVIATIONS * (math.isqrt(math.ceil(question.variance)) + 1)
 
 
-def check_budget(desk: Desk, price: Fraction) -> None:
+def _check_budget(context: SiteContext, price: Fraction) -> None:
     """Refuse before computing what could not be paid."""
-    ledger = desk.ledger
-    if ledger.currency != "rho":
+    ledger = context.ledger
+    if ledger.settings.currency != "rho":
         raise Refused(
             "currency",
-            f"this hospital's budget is in {ledger.currency}, for pure mechanisms; the noise of this question "
-            "is Gaussian and costs rho",
+            say_currency(ledger.settings.currency),
         )
     ledger.check_room(price, "rho")

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.protocol.card import ReleaseCard
-from concilium.protocol.desk import Desk
-from concilium.protocol.messages import Envelope
+from concilium.protocol.messages import Envelope, Refused
 from concilium.protocol.questions import Gathered, Noise, Statistic, Step, Summed
-from concilium.protocol.refused import Refused
+from concilium.protocol.site_context import NO_BOUND, SiteContext
 from concilium.registry import RELEASES
 
 if TYPE_CHECKING:
@@ -59,10 +58,10 @@ class Release(ABC):
         return self.by_site and not self.bounded
 
     @abstractmethod
-    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+    def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
         """The site's half: select and constrain the patients, compute, protect, charge, and answer."""
 
-    def step(self, desk: Desk, envelope: Envelope, question: Step) -> bytes:
+    def step(self, context: SiteContext, envelope: Envelope, question: Step) -> bytes:
         """The site's half of what the release has to agree on with its sites, besides statistics."""
         raise MessageError(f"there is nothing to agree on under {self.name!r}")
 
@@ -76,31 +75,37 @@ class Release(ABC):
 
 
 def tell_plainly(
-    desk: Desk, envelope: Envelope, question: Statistic, numbers: int, body: msgspec.Struct, *, tell_cap: bool
+    context: SiteContext,
+    envelope: Envelope,
+    question: Statistic,
+    numbers: int,
+    body: msgspec.Struct,
+    *,
+    tell_cap: bool,
 ) -> bytes:
     """A statistic charged and plain; a study asks what is gathered once, as what is drawn at random."""
 
     def let_out() -> msgspec.Struct:
         if isinstance(question, Gathered):
-            desk.studies.ask_in_plain(envelope)
+            context.studies.ask_in_plain(envelope)
         elif question.once is not None:
-            desk.studies.ask_once(envelope, *question.once)
-        check_cap(desk, numbers, tell_cap=tell_cap)
+            context.studies.ask_once(envelope, *question.once)
+        check_cap(context, numbers, tell_cap=tell_cap)
         return body
 
-    return desk.charge(envelope, numbers, None, let_out)
+    return context.charge(envelope, numbers, NO_BOUND, let_out)
 
 
-def check_cap(desk: Desk, numbers: int, *, tell_cap: bool) -> None:
+def check_cap(context: SiteContext, numbers: int, *, tell_cap: bool) -> None:
     """Inside the transaction of a charge, which is counted already: no more unbounded numbers than policy allows.
 
     The cap is so many for each patient, so that what is left of it tells how many there are: where that is not told
     otherwise (under masks) the refusal does not say it.
     """
-    cap = desk.policy.numbers_per_patient
+    cap = context.policy.numbers_per_patient
     if cap is None:
         return
-    released, most = desk.ledger.unbounded_numbers(), int(cap * desk.patients)
+    released, most = context.ledger.unbounded_numbers(), int(cap * context.patients)
     if released <= most:
         return
     if not tell_cap:

@@ -5,7 +5,7 @@ as one of the protected outputs of its question, at the question's pure epsilon 
 as many entries as anyone may have. Who is not: an entry in the clear is what was recorded, whatever was paid for the
 others, so that the ledger holds the price *and* says that no bound holds for all of it. How many entries a patient
 has, and that there is one, is seen. The order of the hospital's own rows is not: patients leave under numbers, in an
-order that only the hospital can work out (patient_numbers.py), and entries in an order of their own (shared_codes.py).
+order that only the hospital can work out (patient_identity.py), and entries in an order of their own (shared_codes.py).
 The draw, the charge and the stored answer are one transaction: a repeated question gets the same draw, and another draw
 is another study, which is charged again.
 """
@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.protocol.desk import Desk
 from concilium.protocol.messages import Envelope
-from concilium.protocol.patient_numbers import derive_order
+from concilium.protocol.patient_identity import derive_order
 from concilium.protocol.questions import Randomised, Statistic, Summed
 from concilium.protocol.releases.release import Release, check_cap
+from concilium.protocol.site_context import SiteContext, price_epsilon
 
 if TYPE_CHECKING:
     from concilium.protocol.run import Run
@@ -41,20 +41,20 @@ class Shared(Release):
     begins_anew: ClassVar[bool] = True
     hands_on: ClassVar[bool] = True
 
-    def answer(self, desk: Desk, envelope: Envelope, question: Statistic) -> bytes:
+    def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
         if not isinstance(question, Randomised):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as {self.name!r}")
-        desk.ledger.check_room(question.price, "epsilon")
-        cohort = desk.view.select(question.query, question.target).telling_all()
+        context.ledger.check_room(question.price, "epsilon")
+        cohort = context.view.select(question.query, question.target).telling_all()
         numbers = question.count(cohort)
 
         def let_out() -> msgspec.Struct:
-            desk.studies.ask_once(envelope, "", envelope.content)
-            check_cap(desk, numbers, tell_cap=True)
-            answer: msgspec.Struct = question.compute(cohort, derive_order(desk.identity, envelope.study))
+            context.studies.ask_once(envelope, "", envelope.content)
+            check_cap(context, numbers, tell_cap=True)
+            answer: msgspec.Struct = question.compute(cohort, derive_order(context.identity, envelope.study))
             return answer
 
-        return desk.charge_epsilon(envelope, numbers, question.price, let_out)
+        return context.charge(envelope, numbers, price_epsilon(question.price), let_out)
 
     def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
         raise MessageError("entries of patients are not added up")

@@ -20,7 +20,7 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message
 
 from concilium.errors import HouseError, MessageError
-from concilium.protocol.transport import Silence
+from concilium.protocol.messages import Silence
 from concilium.transports.flare.transport import Ended, Unreachable
 
 CHANNEL = "concilium"

@@ -24,11 +24,19 @@ from concilium.errors import ConciliumError, HouseError, StudyPending
 from concilium.models.method import Method
 from concilium.protocol.house import House
 from concilium.study.attached_files import unpack_attached
-from concilium.study.results import find_terms
+from concilium.study.evaluating import learn_through_gate
+from concilium.study.results import WorkInProgress, find_terms, write_whole
 from concilium.study.study import Study
-from concilium.study.work_in_progress import WorkInProgress, write_whole
 from concilium.transports.flare.channel import FlareLine, JobAborted
-from concilium.transports.flare.job import OUTCOME, PROGRESS, RESULTS, STUDY, JobOutcome, SubmittedStudy
+from concilium.transports.flare.job import (
+    MEASURED_TABLE,
+    OUTCOME,
+    PROGRESS,
+    RESULTS,
+    STUDY,
+    JobOutcome,
+    SubmittedStudy,
+)
 from concilium.transports.flare.own_files import HouseFile
 from concilium.transports.flare.own_log import start_own_log
 from concilium.transports.flare.transport import FlareTransport
@@ -153,16 +161,20 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 identity=own.identity,
                 purpose=study.aim,
                 dictionary=study.dictionary,
+                total=study.price_from_here,
                 check_tables=study.house.check_tables,
+                encounters=study.encounters or 1,
                 days=study.house.days,
             )
             start = time.perf_counter()
-            model = method.fit(house)
+            model, table = learn_through_gate(study, house, method, work)
             seconds = time.perf_counter() - start
             log.info("%s, %.2f s in all", transport.describe_rounds(), seconds)
         finally:
             transport.close()
         model.save(results / "model.json")
+        if table is not None:
+            write_whole(results / MEASURED_TABLE, msgspec.json.encode(table))
         write_whole(results / "terms.json", find_terms(work.journal("model"), model.card.study))
         return JobOutcome(ended="finished", study=model.card.study, seconds=round(seconds, 3))
 

@@ -29,6 +29,7 @@ from concilium.study.attached_files import ENDINGS, MOST_BYTES, is_plain
 from concilium.transports.flare.hardening import HOUSE_CLASS, SITE_CLASS
 
 OUTCOME = "outcome.json"
+MEASURED_TABLE = "measured.json"
 PROGRESS = "concilium.progress"
 RESULTS = "concilium"
 STUDY = "study.json"

@@ -189,7 +189,7 @@ class Kit:
             )
         return (
             f"{self.name}: at {where} is the house of another project than {self.project!r} ({reason}): get the kit "
-            "that was made with that house's, or mend its address"
+            "that was made with that house's, or fix its address"
         )
 
 

@@ -34,9 +34,9 @@ from concilium.records.patients import Patients
 from concilium.records.series import Series
 from concilium.records.table import Records
 from concilium.records.table_map import TableMap
+from concilium.study.results import WorkInProgress, write_whole
 from concilium.study.sections import CourseColumns, Kind, Stated, Text, read_columns, read_section
 from concilium.study.sources import read_as_stated
-from concilium.study.work_in_progress import WorkInProgress, write_whole
 from concilium.temporal.rule_sets import RuleSets
 
 FILE = "local/concilium.toml"
@@ -55,6 +55,7 @@ class _Holdings(msgspec.Struct, frozen=True, kw_only=True):
     identity: Text | None = None
     patient: Text | None = None
     one_row_per_patient: Stated = False
+    encounters: Stated = False
 
 
 class _HeldColumns(CourseColumns, frozen=True, kw_only=True):
@@ -133,7 +134,13 @@ class SiteFile:
         by = (columns.patient or holds.patient or "patient") if parts else holds.patient
         ids: dict[str, str] = {} if by is None else {by: "code"}
         table = self._read_table(self._locate(holds.records), {**ids, **self.schema})
-        return Patients(table=table, by=by, one_row_per_patient=holds.one_row_per_patient, **parts)
+        return Patients(
+            table=table,
+            by=by,
+            one_row_per_patient=holds.one_row_per_patient,
+            encounters=holds.encounters,
+            **parts,
+        )
 
     def _read_table(self, source: str, schema: dict[str, str]) -> Records:
         """The table under the hospital's map, its columns read as the dictionary says."""

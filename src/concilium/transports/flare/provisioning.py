@@ -23,8 +23,8 @@ import msgspec
 from msgspec import Meta
 
 from concilium.errors import KitError, StudyError, nearest
+from concilium.study.results import write_whole
 from concilium.study.sections import fill, read_section
-from concilium.study.work_in_progress import write_whole
 from concilium.transports.flare.hardening import harden
 from concilium.transports.flare.kit import read_json
 

@@ -40,7 +40,7 @@ from concilium.trees.tree import DecisionTree
 log = logging.getLogger(__name__)
 
 CANNOT = (
-    "its records, policy or ledger cannot be used: its own log, concilium.log, says which and what to do; mend it, and "
+    "its records, policy or ledger cannot be used: its own log, concilium.log, says which and what to do; fix it, and "
     "submit again"
 )
 
@@ -84,7 +84,7 @@ class FlareSite(Executor):  # type: ignore[misc]
             site = SiteFile.read(kit).open(name)
             rehearsing.join()
         except ConciliumError as error:
-            log.error("%s; mend it, and have the study submitted again", error)
+            log.error("%s; fix it, and have the study submitted again", error)
             self._problem = CANNOT
         except Exception:
             log.exception("this site could not be opened")
@@ -128,7 +128,7 @@ def _find_kit(fl_ctx: Any) -> Path:
     return Path(fl_ctx.get_workspace().get_root_dir())
 
 
-# Fewer are counted without kernels (protocol/counting.py).
+# Fewer are counted without kernels (protocol/counts.py).
 PATIENTS = 3000
 
 

@@ -19,16 +19,25 @@ import msgspec
 
 from concilium.errors import CannotResume, HouseError, RunStopped, StudyPending
 from concilium.evaluation.leave_out import measure_model
+from concilium.evaluation.risk_tables import summarise_table
 from concilium.evaluation.summary import calibrate_all, summarise
+from concilium.models.measuring import RiskTable
 from concilium.models.model_file import load
 from concilium.privacy.randomness import draw_bytes
-from concilium.records.table import label
+from concilium.records.columns import label
 from concilium.study.attached_files import pack_attached
-from concilium.study.results import StudyResults, publish_folder, tabulate, write_results
+from concilium.study.results import (
+    StudyResults,
+    WorkInProgress,
+    publish_folder,
+    raise_alarms,
+    tabulate,
+    write_results,
+    write_whole,
+)
 from concilium.study.several import conduct_all, publish_all, say_once
 from concilium.study.sources import read_test_file
-from concilium.study.work_in_progress import WorkInProgress, write_whole
-from concilium.transports.flare.job import OUTCOME, PROGRESS, JobOutcome, write_job
+from concilium.transports.flare.job import MEASURED_TABLE, OUTCOME, PROGRESS, JobOutcome, write_job
 from concilium.transports.flare.kit import HouseNotThere, Kit
 from concilium.transports.flare.session import LOST, list_connected, open_session
 
@@ -91,7 +100,7 @@ def _learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, w
             work.folder / "job",
             study.name,
             study.path.read_text(encoding="utf-8"),
-            study.method,
+            study.variant,
             ticket.ticket,
             ticket.sites,
             pack_attached(study.path),
@@ -253,7 +262,12 @@ def _assemble(study: Study, folder: Path, outcome: JobOutcome) -> StudyResults:
         metrics_of = [measure_model(model, outcome.seconds, test, classes=classes)]
     positive = 1 if study.method_type.reads_courses else study.find_positive(classes)
     summary = summarise(metrics_of, positive) if metrics_of else {"overall": {}, "sites": {}, "folds": []}
+    table = None
+    if (measured := folder / MEASURED_TABLE).exists():
+        table = msgspec.json.decode(measured.read_bytes(), type=RiskTable)
+        summary = summarise_table(table)
     metrics = tabulate(study, model, outcome.seconds, summary, positive)
     if study.target_range is not None:
         metrics["calibration"] = calibrate_all(metrics_of)
+    raise_alarms(model, metrics, table=table)
     return StudyResults(study, model, metrics, (folder / "terms.json").read_bytes())

@@ -21,8 +21,7 @@ import msgspec
 import concilium
 from concilium.errors import MessageError
 from concilium.privacy.identity import has_fingerprint
-from concilium.protocol.messages import decode, encode, open_reply
-from concilium.protocol.transport import Silence
+from concilium.protocol.messages import Silence, decode, encode, open_reply
 
 log = logging.getLogger(__name__)
 

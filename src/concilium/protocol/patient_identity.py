@@ -1,0 +1,268 @@
+"""Numbers that a hospital's patients keep, whatever becomes of the order, the reading and the rest of its table.
+
+A patient is the same while the table says the same in the columns that it had when its first patient was remembered, or
+while the id is the same, where there is a column of ids; columns that are added later change nobody. Of rows that say
+the same, the first is the same as the first was, and so on.
+
+Numbers in a release (`derive_order`). Where a hospital shares entries of each patient, patients are numbered 1, 2,
+... in an order that follows from the hospital's identity, the study and the patients' ids. So the hospital, and
+nobody else, can tell later who has which number (`Site.name_patients`), and the numbers of two studies have nothing
+to do with each other. *Assumes:* the identity stays secret, and SHA-256 with a secret key looks random to whoever has
+no key.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from concilium.errors import LedgerError
+from concilium.ledger.ledger import Ledger
+from concilium.ledger.memory import PatientMemory
+from concilium.privacy.identity import Identity, statement
+from concilium.records.columns import Coded, Value, label
+from concilium.records.patients import Patients
+from concilium.records.row_hashes import Hashes, are_distinct, hash_rows
+from concilium.records.table import Records
+
+if TYPE_CHECKING:
+    from concilium.protocol.cohort import View
+
+Names = NDArray[np.uint64]
+
+
+class PatientIdentity:
+    """The numbers of one table's patients in one ledger, where those of this table are entered when they are first
+    needed; asked inside a transaction of the ledger."""
+
+    def __init__(self, ledger: Ledger, patients: Patients) -> None:
+        self._ledger, self._patients = ledger, patients
+        self._found: tuple[bytes, list[tuple[int, bytes]], NDArray[np.uint32]] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """By what this table's patients are told apart in a ledger that does not say yet; None is by their id."""
+        table = self._patients.table
+        return None if self._patients.by is not None or table is None else tuple(sorted(table.lasting_names))
+
+    def find(self, memory: PatientMemory) -> NDArray[np.uint32]:
+        """The number of the patient in each row."""
+        blocks = self._ledger.patient_blocks()
+        if self._found is None or self._found[:2] != (memory.key, blocks):
+            names = self._name(memory)
+            known = self._read_names() if blocks else names[:0]
+            numbers, is_new = _look_up(names, known)
+            if is_new.any():
+                # Each once, should two patients have one name; in the order of rows, which makes for short bitmaps.
+                new = names[is_new]
+                fresh = new if are_distinct(new) else new[np.sort(np.unique(new, return_index=True)[1])]
+                token = self._ledger.remember_names(len(known), fresh.astype("<u8").tobytes())
+                numbers, _ = _look_up(names, np.concatenate([known, fresh]) if blocks else fresh)
+                blocks = [*blocks, (len(known), token)]
+            self._found = memory.key, blocks, numbers
+        return self._found[2]
+
+    def count_known(self, memory: PatientMemory) -> tuple[int, int]:
+        """How many patients have a number, and how many of them are in the table."""
+        known = self._read_names()
+        return len(known), int(np.isin(known, self._name(memory)).sum())
+
+    def _read_names(self) -> Names:
+        return np.frombuffer(self._ledger.patient_names(), dtype="<u8").astype(np.uint64)
+
+    def _name(self, memory: PatientMemory) -> Names:
+        table = self._patients.table
+        if memory.columns is None:
+            if self._patients.by is None and table is not None:
+                raise LedgerError(_say(self._ledger, "their ids, and no column of ids is named"))
+        elif table is None or not set(memory.columns) <= set(table.lasting_names):
+            absent = set(memory.columns) - set(() if table is None else table.lasting_names)
+            raise LedgerError(_say(self._ledger, f"columns that are gone, such as {min(absent)!r}"))
+        return _encipher(self._patients.tell_apart(memory.columns), memory.key)
+
+
+def _say(ledger: Ledger, what: str) -> str:
+    return (
+        f"{ledger.path} remembers the patients of earlier answers by {what}, and cannot compare them with this table: "
+        "bring that back, or rebind the ledger and have it forget them, with a reason"
+    )
+
+
+def _look_up(names: Names, known: Names) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+    """The place of each name among the known ones, and whether it is not there."""
+    if not len(known):
+        return np.zeros(len(names), dtype=np.uint32), np.ones(len(names), dtype=np.bool_)
+    if len(known) == len(names) and np.array_equal(known, names):
+        return np.arange(len(names), dtype=np.uint32), np.zeros(len(names), dtype=np.bool_)
+    order = np.argsort(known, kind="stable")
+    places = np.minimum(np.searchsorted(known, names, sorter=order), len(known) - 1)
+    numbers = order[places]
+    return numbers.astype(np.uint32), known[numbers] != names
+
+
+def _encipher(hashes: Hashes, key: bytes) -> Names:
+    """Names of patients: 64 bits of each hash under AES. Block by block, since that equal ones stay equal is the point;
+    no two patients share a block."""
+    blocks = np.ascontiguousarray(hashes.T.astype("<u8")).tobytes()
+    cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    names = np.frombuffer(cipher.update(blocks) + cipher.finalize(), dtype="<u8").reshape(-1, 2)[:, 0]
+    return names.astype(np.uint64)
+
+
+def derive_order(identity: Identity, study: str) -> bytes:
+    """The key that orders the patients of a study, the same also after a rotation of the identity."""
+    return identity.derive(statement("concilium/patient-numbers@1", study.encode()))
+
+
+def order_patients(key: bytes, ids: Sequence[Value | None]) -> NDArray[np.intp]:
+    """The rows of these patients in the order of their numbers."""
+    tickets = [hmac.digest(key, label(patient).encode("utf-8", "surrogatepass"), "sha256") for patient in ids]
+    return np.array(sorted(range(len(tickets)), key=tickets.__getitem__), dtype=np.intp)
+
+
+CELLS = "cells"
+MOST_CELLS = 1 << 24  # cells of one version, 2 bytes each
+
+States = NDArray[np.unsignedinteger]
+Marks = NDArray[np.uint16]
+"""A number for what one column, or a group of them, says of each patient; 0 where the patient is not there."""
+
+
+@dataclass(frozen=True)
+class Aspect:
+    """What of a patient is compared: a part of what is held, of the table these columns; or CELLS of these columns."""
+
+    part: str
+    columns: tuple[str, ...] = ()
+
+    def write(self) -> str:
+        return json.dumps([self.part, *self.columns])
+
+    @classmethod
+    def read(cls, text: str) -> Aspect:
+        part, *columns = json.loads(text)
+        return cls(part, tuple(columns))
+
+
+class PatientStates:
+    """The states of one hospital's patients, each worked out when it is first needed.
+
+    Where patients are known by an id, a patient stays the same when a cell is corrected, and two plain answers about
+    the same patients, before and after, would disclose what was corrected. So a ledger remembers, for every state of
+    the tables that an answer was given in, a number for what was held of each patient: of the table what may be told
+    (the columns that policy leaves, as the map reads them), and of everything held beside it. They are compared part
+    by part, the table over the columns that it had then; columns that came later change nobody.
+
+    Where one of those columns is gone, or may not be told any more, that number says nothing of the others. So a
+    smaller one is kept of each column too, 16 bits of a patient's cell: by those a table is compared over the columns
+    that it still has, and a column that is gone with each that is new, which may be the same under another name. Such
+    a correction goes unseen with a chance of 2^-16 for each cell. Columns of very large tables are taken together in
+    groups (MOST_CELLS), of which one column gone leaves the others of its group uncompared.
+    """
+
+    def __init__(self, patients: Patients, view: View) -> None:
+        self._patients, self._view = patients, view
+        self._found: dict[tuple[Aspect, bytes], Names] = {}
+        self._marked: dict[tuple[Aspect, bytes], Marks] = {}
+
+    @cached_property
+    def _ids(self) -> Hashes:
+        return self._patients.tell_apart(None)
+
+    @property
+    def aspects(self) -> list[Aspect]:
+        """All that there is to compare."""
+        parts = [Aspect(name) for name in self._patients.reads if name != "table"]
+        table = self._patients.table
+        return parts if table is None else [Aspect("table", tuple(sorted(self._view.records.names))), *parts]
+
+    def find(self, aspect: Aspect, key: bytes, numbers: NDArray[np.uint32]) -> Names | None:
+        """The state of each patient, by these numbers of the rows (0: not here); None where there is none."""
+        found = self._found.get((aspect, key))
+        if found is None:
+            by_row = self._name(aspect, key)
+            if by_row is None:
+                return None
+            found = np.zeros(int(numbers.max(initial=0)) + 1, dtype=np.uint64)
+            np.add.at(found, numbers, by_row)  # of several rows, all that they say
+            self._found[aspect, key] = found
+        return found
+
+    @property
+    def columns(self) -> list[Aspect]:
+        """The columns of the table one by one, or in groups where there would be too many cells."""
+        names = sorted(self._view.records.names)
+        groups = max(1, min(len(names), MOST_CELLS // max(1, len(self._patients))))
+        return [Aspect(CELLS, tuple(names[first::groups])) for first in range(groups)]
+
+    def mark(self, aspect: Aspect, key: bytes, numbers: NDArray[np.uint32]) -> Marks | None:
+        """What these columns say of each patient, by patient identity as in `find`; None where one is not there."""
+        found = self._marked.get((aspect, key))
+        seen = self._view.records
+        if found is None and set(aspect.columns) <= set(seen.names):
+            rows = self._view.patients
+            # Without their names, by which the same column may have gone.
+            columns = {str(place): seen[name] for place, name in enumerate(aspect.columns)}
+            ids = self._ids[:, rows]
+            found = np.zeros(int(numbers.max(initial=0)) + 1, dtype=np.uint16)
+            marks = _encipher(hash_rows(columns, len(seen)) + ids, key).astype(np.uint16)
+            np.add.at(found, numbers[rows], marks)
+            found[numbers[rows]] = np.maximum(found[numbers[rows]], 1)
+            self._marked[aspect, key] = found
+        return found
+
+    def count_uncommon(self, aspect: Aspect) -> int:
+        """Of a column, the patients of whom it does not say what it says of most."""
+        column = self._view.records[aspect.columns[0]]
+        held = column.codes if isinstance(column, Coded) else column.numbers
+        return len(held) - int(np.unique(held, return_counts=True, equal_nan=True)[1].max(initial=0))
+
+    def _name(self, aspect: Aspect, key: bytes) -> Names | None:
+        """By the rows of the hospital's table; whoever policy leaves out is no patient of any answer."""
+        patients = self._patients
+        part = patients.parts.get(aspect.part)
+        if part is None:
+            return None
+        ids = self._ids
+        if not isinstance(part, Records):
+            return _encipher(part.hashes + ids, key)
+        seen = self._view.records
+        if not set(aspect.columns) <= set(seen.names):
+            return None
+        rows = self._view.patients
+        names = np.zeros(len(patients), dtype=np.uint64)
+        hashes = hash_rows({name: seen[name] for name in aspect.columns}, len(seen))
+        names[rows] = _encipher(hashes + ids[:, rows], key)
+        return names
+
+
+def join_marks(one: Marks, other: Marks) -> Marks | None:
+    """What both say of patients; None where they say different things of one."""
+    size = max(len(one), len(other))
+    joined, more = np.zeros(size, dtype=np.uint16), np.zeros(size, dtype=np.uint16)
+    joined[: len(one)], more[: len(other)] = one, other
+    if ((joined != more) & (joined != 0) & (more != 0)).any():
+        return None
+    return np.maximum(joined, more)
+
+
+def find_changed(now: States, then: States) -> NDArray[np.intp]:
+    """The numbers of patients of whom something else is said now; of those who were not there once, nothing is."""
+    both = min(len(now), len(then))
+    before, after = then[:both], now[:both]
+    return np.flatnonzero((before != after) & (before != 0) & (after != 0))
+
+
+def find_added(now: Names, then: Names) -> NDArray[np.intp]:
+    """The numbers of patients who are there now and were not then."""
+    before = np.zeros(len(now), dtype=np.uint64)
+    before[: len(then)] = then[: len(now)]
+    return np.flatnonzero((now != 0) & (before == 0))

@@ -1,0 +1,533 @@
+"""`CoxRegression`: hazard ratios with confidence intervals, stratified by hospital or with a common baseline.
+
+docs/methods.md, part 9. Stratified, coefficients and errors equal the pooled Cox regression with hospitals as strata to
+eight digits; with a common baseline, the pooled one with times cut to the public grid. Predicted risks take one
+baseline for all hospitals, on the grid.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import HouseError, ModelError, StudyError
+from concilium.models.explanation import Explanation
+from concilium.models.method import (
+    Attributes,
+    Bins,
+    PositiveClass,
+    QueryText,
+    ReleaseName,
+    Target,
+    documented,
+)
+from concilium.models.prediction import AnyPatients
+from concilium.parameters import Parameter, choice, name, number
+from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.counts import AskCounts, split_counts
+from concilium.protocol.grid import on_grid
+from concilium.protocol.questions import Conversation, Learned, Partners, Statistic
+from concilium.protocol.schema import (
+    AskSchema,
+    SchemaSeen,
+    find_cautions,
+    say_left_out,
+    set_against_rest,
+    state_values,
+)
+from concilium.records.columns import Value, label
+from concilium.statistics.columns import (
+    Declaration,
+    RegressionTerms,
+    find_dependent,
+    find_terms,
+    pack_triangle,
+    unpack_triangle,
+)
+from concilium.statistics.cox_sums import AskCox, AskCoxCells, CoxCells, CoxSums, read_cells, read_cox
+from concilium.statistics.distributions import chi_squared_tail
+from concilium.statistics.regression_fit import (
+    CONVERGED,
+    LEAST_STEP,
+    MOST_STEPS,
+    STILL_MOVING,
+    invert,
+    replace_columns,
+)
+from concilium.statistics.results import (
+    TermTest,
+)
+from concilium.statistics.term_model import (
+    NOT_PRIVATE,
+    Interactions,
+    Reference,
+    Splines,
+    TermBody,
+    TermModel,
+    estimate_all,
+    say_explained,
+    wald_tests,
+)
+
+Vector = NDArray[np.float64]
+CELLS = 100
+# Hospitals whose typical times differ by this factor hardly measure them in one unit.
+OTHER_UNIT = 4.0
+
+
+def read_grid(value: Any) -> list[float]:
+    """Times in rising order, the first at zero or later."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or not 1 <= len(value) <= 1000:
+        raise ValueError
+    plain = [one for one in value if isinstance(one, int | float) and not isinstance(one, bool)]
+    times = [float(one) for one in plain if -1e15 < one < 1e15]
+    rising = all(low < high for low, high in itertools.pairwise(times))
+    if len(times) != len(value) or not rising or not times[0] >= 0 or not times[-1] < 1e15:
+        raise ValueError
+    return times
+
+
+Time = Annotated[
+    str,
+    Parameter(
+        "an attribute's name",
+        name,
+        "the time to the event, or to the end of follow-up; the target says which of them it is",
+        "study",
+    ),
+]
+Grid = Annotated[
+    Sequence[float] | None,
+    Parameter(
+        "a list of times in rising order",
+        read_grid,
+        "public times at which curves and baselines are told; None: chosen on a public grid",
+    ),
+]
+Horizon = Annotated[
+    float | None,
+    Parameter(
+        "a time above 0",
+        number(lambda time: 0 < time < 1e15),
+        "predict the risk of the event by this time; None: by the last time of the grid",
+    ),
+]
+
+
+class CoxBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What a Cox regression's file holds. `hazard` is cumulative, of a patient of average columns, at each edge of the
+    grid."""
+
+    time: str
+    grid: list[float]
+    hazard: list[float]
+    horizon: float
+    patients: int
+    events: int
+    left_out: int
+    likelihood: float
+    null_likelihood: float
+    concordance: float | None = None
+    proportional: list[TermTest] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        columns = len(self.terms.columns)
+        if len(self.estimates) != columns or len(self.means) != columns or len(self.deviations) != columns:
+            raise ValueError("a Cox regression has an estimate for each column")
+        if len(self.classes) != 2 or len(self.grid) != len(self.hazard) or not self.grid:
+            raise ValueError("a Cox regression has two classes, and a hazard for each time of its grid")
+
+
+@dataclass
+class _Newton:
+    """The questions of one Cox regression."""
+
+    about: Mapping[str, Any]
+    grid: tuple[float, ...]
+    common: bool
+
+    def ask(self, terms: RegressionTerms, at: Vector, *, last: bool = False) -> Conversation[CoxSums]:
+        question = AskCox(
+            **self.about, attributes=terms.attributes, columns=terms.columns, at=tuple(at.tolist()), last=last
+        )
+        return read_cox(question, (yield question))
+
+    def ask_cells(
+        self, terms: RegressionTerms, at: Vector, *, moments: bool = False
+    ) -> Conversation[CoxCells]:
+        question = AskCoxCells(
+            **self.about,
+            attributes=terms.attributes,
+            columns=terms.columns,
+            at=tuple(at.tolist()),
+            grid=self.grid,
+            moments=moments,
+        )
+        return read_cells(question, (yield question))
+
+    def look(
+        self, terms: RegressionTerms, at: Vector
+    ) -> Conversation[tuple[float, Vector, NDArray[np.float64]]]:
+        """Partial likelihood, score and information."""
+        if self.common:
+            return (yield from self.ask_cells(terms, at, moments=True)).add_efron()
+        sums = yield from self.ask(terms, at)
+        return sums.likelihood, sums.score, sums.information
+
+    def climb(
+        self, terms: RegressionTerms
+    ) -> Conversation[tuple[Vector, NDArray[np.float64], float, float, tuple[str, ...]]]:
+        """Newton's steps: coefficients, information, likelihood there and at zero, and what runs away."""
+        at = np.zeros(len(terms.columns))
+        null, score, information = yield from self.look(terms, at)
+        likelihood, moved = null, at
+        for _ in range(MOST_STEPS):
+            step = invert(information) @ score
+            if float(step @ score) < CONVERGED:
+                at = at + step
+                likelihood, _, information = yield from self.look(terms, at)
+                return at, information, likelihood, null, _find_running(terms, step)
+            length = 1.0
+            while True:
+                there = yield from self.look(terms, at + length * step)
+                if there[0] >= likelihood - 1e-10 * abs(likelihood) or length < LEAST_STEP:
+                    break
+                length /= 2
+            at, moved = at + length * step, length * step
+            likelihood, score, information = there
+        return at, information, likelihood, null, _find_running(terms, moved)
+
+
+def _find_running(terms: RegressionTerms, step: Vector) -> tuple[str, ...]:
+    """The terms whose coefficients still move, though the likelihood hardly rises."""
+    return tuple(terms.names[place] for place in np.flatnonzero(np.abs(step) > STILL_MOVING).tolist())
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class CoxRegression(TermModel[CoxBody]):
+    """`CoxRegression(target="death", time="days", positive="yes").fit(house)`: hazard ratios."""
+
+    method: ClassVar[str] = "cox"
+    called: ClassVar[str] = "a CoxRegression"
+    description: ClassVar[str] = "hazard ratios with confidence intervals over all sites"
+    body_type: ClassVar[type[CoxBody]] = CoxBody
+    releases: ClassVar[tuple[str, ...]] = ("exact", "masked")
+    against_rest: ClassVar[bool] = True
+    decides: ClassVar[str] = "the event is predicted where its risk by the horizon is above one half"
+    differs_from_pooled: ClassVar[str] = (
+        "is stratified: it equals the Cox regression of the pooled table with hospitals as strata to eight digits"
+    )
+
+    target: Target
+    time: Time = "time"
+    positive: PositiveClass = None
+    query: QueryText = ""
+    release: ReleaseName = "masked"
+    _: KW_ONLY
+    attributes: Attributes = None
+    splines: Splines = field(default_factory=dict)
+    reference: Reference = field(default_factory=dict)
+    interactions: Interactions = ()
+    baseline: Annotated[
+        Literal["hospital", "common"],
+        Parameter(
+            "'hospital' or 'common'",
+            choice("hospital", "common"),
+            '"hospital": each has its own baseline hazard (strata); "common": one for all, with times cut to `grid`',
+        ),
+    ] = "hospital"
+    grid: Grid = None
+    at: Horizon = None
+    bins: Bins = field(default_factory=dict)
+
+    def check(self) -> None:
+        if self.time == self.target:
+            raise StudyError(f"{self.time!r} is the target, and cannot be the 'time' as well")
+        if self.time in (self.attributes or ()):
+            raise StudyError(f"{self.time!r} is the time, and cannot be among the 'attributes': take it out")
+
+    def plan(self) -> Plan:
+        kinds = [
+            ("tree.schema", "which attributes, values and classes there are"),
+            *([] if self.grid else [("counts", "how many patients have which times, for a grid: twice")]),
+            (AskCox.kind, "about eight times: partial likelihood, score and information"),
+            (AskCoxCells.kind, "events and relative risks on the grid, for the baseline"),
+        ]
+        return Plan("rho", tuple(PlannedQuestion(kind, None, note) for kind, note in kinds))
+
+    def may_cut(self, name: str, edges: Sequence[float]) -> bool:
+        """The time on the study's grid, or on the public one."""
+        if name == self.time:
+            return set(edges) <= set(self.grid or ()) or all(
+                edge.is_integer() or on_grid(edge) for edge in edges
+            )
+        return super().may_cut(name, edges)
+
+    def _find_foreign(self, question: Statistic) -> str | None:
+        if isinstance(question, AskCounts) and [one.name for one in question.named] == [self.time]:
+            return None if self.may_cut(self.time, question.named[0].edges) else "it cuts the time elsewhere"
+        return super()._find_foreign(question)
+
+    def converse(self, partners: Partners) -> Conversation[Learned[CoxBody]]:
+        bins = {one: list(e) for one, e in self.bins.items() if one not in (self.target, self.time)}
+        seen: dict[str, SchemaSeen] = yield AskSchema(
+            query=self.query,
+            target=self.target,
+            bins={one: list(edges) for one, edges in self.bins.items() if one != self.target},
+            attributes=None if self.attributes is None else list(self.attributes),
+            count_patients=self.way_out.by_site,
+        )
+        classes = name_event(self.target, self.positive, seen)
+        numbers, categories, left_out = find_terms(seen, bins, list(self.reference))
+        numbers = [one for one in numbers if one != self.time]
+        categories.pop(self.time, None)
+        left_out.pop(self.time, None)
+        self._refuse_lacking(numbers, categories, left_out)
+        about: dict[str, Any] = {"query": self.query, "target": self.target, "time": self.time}
+        grid = tuple(self.grid or (yield from find_grid(self.query, self.target, self.time)))
+        about |= {"positive": self.positive if self.positive is not None else classes[1]}
+        newton = _Newton(about, grid, self.baseline == "common")
+        terms = Declaration(self.splines, self.reference, self.interactions).make_terms(numbers, categories)
+        start = yield from newton.ask(terms, np.zeros(len(terms.columns)))
+        self._refuse_empty(start)
+        dependent = find_dependent(start.information)
+        kept = [place for place in range(len(terms.columns)) if place not in dependent]
+        if not kept:
+            raise HouseError("no term is left: every attribute is the same for all patients at risk")
+        without = [terms.names[place] for place in dependent]
+        terms = terms.take(kept)
+        means = start.columns[kept] / start.patients
+        spread = np.sqrt(np.maximum(start.squares[kept] / start.patients - means**2, 0))
+        spread = np.where(spread > 0, spread, 1.0)
+        scaled = replace_columns(
+            terms,
+            [
+                msgspec.structs.replace(column, center=float(mean), scale=float(one))
+                for column, mean, one in zip(terms.columns, means, spread, strict=True)
+            ],
+        )
+        at, information, likelihood, null, running = yield from newton.climb(scaled)
+        last = yield from newton.ask(scaled, at, last=True)
+        cells = yield from newton.ask_cells(scaled, at)
+        body = self._make_body(
+            terms, classes, (at, information, likelihood, null), last, cells, (means, spread), grid, running
+        )
+        warnings = [*self._warn(last, without, running), *([say_left_out(left_out)] if left_out else [])]
+        warnings += find_cautions(seen)
+        return Learned(body, {site: one.patients for site, one in seen.items()}, warnings)
+
+    def _refuse_empty(self, start: CoxSums) -> None:
+        if start.patients == 0:
+            raise HouseError(
+                f"no patient is left: everybody lacks {self.time!r} or a value of some attribute; name fewer "
+                "'attributes'"
+            )
+        if start.events == 0:
+            raise HouseError(
+                f"nobody has the event: all {start.patients} patients are censored, and there is nothing to compare"
+            )
+
+    def _warn(self, last: CoxSums, dependent: Sequence[str], running: Sequence[str]) -> list[str]:
+        warnings = []
+        if last.left_out:
+            warnings.append(
+                f"{last.left_out} patients with a missing value are left out; {last.patients} are in the regression"
+            )
+        if last.untimed:
+            warnings.append(f"{last.untimed} patients with a missing or negative {self.time} are left out")
+        if last.hospitals_with_events < last.hospitals:
+            warnings.append(
+                f"{last.hospitals - last.hospitals_with_events} of {last.hospitals} hospitals have no event: they say "
+                "nothing about hazard ratios"
+            )
+        if dependent:
+            warnings.append(
+                f"left out: {', '.join(dependent[:5])} (a combination of other terms, or the same for everybody)"
+            )
+        if running:
+            warnings.append(
+                f"{', '.join(running[:5])}: all events, or none, are on one side: the hazard ratio has no finite "
+                "value; join values, or leave the term out"
+            )
+        mean = last.clocks[0] / last.patients
+        between = math.sqrt(max(last.clocks[1] / last.patients - mean**2, 0.0))
+        if between > math.log(OTHER_UNIT) / 2:
+            warnings.append(
+                f"typical values of {self.time} differ between hospitals by a factor of about "
+                f"{math.exp(2 * between):.0f}: is it in days at one and in months at another?"
+            )
+        return [*warnings, *([] if self.way_out.by_site else [NOT_PRIVATE])]
+
+    def _make_body(
+        self,
+        terms: RegressionTerms,
+        classes: list[Value],
+        fitted: tuple[Vector, NDArray[np.float64], float, float],
+        last: CoxSums,
+        cells: CoxCells,
+        scales: tuple[Vector, Vector],
+        grid: tuple[float, ...],
+        running: tuple[str, ...],
+    ) -> CoxBody:
+        at, information, likelihood, null = fitted
+        means, spread = scales
+        inverse = invert(information)
+        back = np.diag(1 / spread)
+        covariance = back @ inverse @ back
+        assert last.clustered is not None
+        clustered = back @ inverse @ last.clustered @ inverse @ back
+        coefficients = back @ at
+        estimates = estimate_all(
+            terms.names,
+            coefficients,
+            (covariance, None, clustered if self.baseline == "hospital" else None),
+            None,
+            None,
+            running,
+        )
+        agreeing, tied, pairs = last.pairs
+        return CoxBody(
+            target=self.target,
+            query=self.query,
+            time=self.time,
+            classes=classes,
+            terms=terms,
+            estimates=estimates,
+            covariance=pack_triangle(covariance).tolist(),
+            means=means.tolist(),
+            deviations=spread.tolist(),
+            tests=wald_tests(terms, coefficients, covariance),
+            grid=list(grid),
+            # A cell ends where the next one begins: what happened before an edge is known there.
+            hazard=cells.cumulative_hazard()[:-1].tolist(),
+            horizon=float(self.at if self.at is not None else grid[-1]),
+            patients=last.patients,
+            events=last.events,
+            left_out=last.left_out + last.untimed,
+            likelihood=likelihood,
+            null_likelihood=null,
+            concordance=(agreeing + tied / 2) / pairs if pairs else None,
+            proportional=judge_proportional(terms, last, inverse),
+        )
+
+    @property
+    def _ratio(self) -> str:
+        return "hazard ratio"
+
+    @property
+    def concordance_(self) -> float | None:
+        """Of pairs of patients of one hospital, in how many the one with the earlier event has the higher risk."""
+        return self.body.concordance
+
+    def _hazard_at(self, time: float) -> float:
+        """The cumulative baseline hazard up to a time, linear within a cell."""
+        body = self.body
+        if time > body.grid[-1]:
+            raise ModelError(
+                f"the grid of this model ends at {body.grid[-1]:g}: there is no risk by {time:g}"
+            )
+        return float(np.interp(time, [0.0, *body.grid], [0.0, *body.hazard]))
+
+    def decide(self, patients: AnyPatients) -> Vector:
+        """The logarithm of each patient's hazard ratio to a patient of average columns."""
+        ratios: Vector = self._center(patients) @ self.coef_
+        return ratios
+
+    def predict_survival(self, patients: AnyPatients, time: float) -> Vector:
+        """The probability of no event by this time."""
+        return np.asarray(np.exp(-self._hazard_at(time) * np.exp(np.clip(self.decide(patients), -100, 100))))
+
+    def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
+        """Of no event, and of the event, by the horizon."""
+        alive = self.predict_survival(patients, min(self.body.horizon, self.body.grid[-1]))
+        return np.column_stack([alive, 1 - alive])
+
+    def _explain(self, patient: Mapping[str, Any]) -> Explanation:
+        body = self.body
+        row, centred, reasons, silent = self._say_terms(patient)
+        horizon = min(body.horizon, body.grid[-1])
+        hazard = self._hazard_at(horizon)
+        ends = [1 - math.exp(-hazard), float(self.predict_proba([row])[0, 1])]
+        notes = (f"The risk is that by {self.time} = {horizon:g}.", *silent)
+        covariance = unpack_triangle(body.covariance, len(centred))
+        # The log of the cumulative hazard of the mean patient has about the variance 1 / events, as that of a constant
+        # hazard has; it hardly depends on the hazard ratios, which are those against the mean patient.
+        variance = max(float(centred @ covariance @ centred), 0.0) + 1 / max(body.events, 1)
+        reach = 1.96 * math.sqrt(variance)
+        log_risk = float(centred @ self.coef_)
+        low, high = (
+            1 - math.exp(-hazard * math.exp(min(log_risk + side, 100.0))) for side in (-reach, reach)
+        )
+        return say_explained(body.target, body.classes, ends, reasons, notes, self._ratio, (low, high))
+
+    def _say_counts(self) -> list[str]:
+        body, lines = self.body, []
+        doubtful = [test.term for test in body.proportional if test.p < 0.05]
+        if doubtful:
+            lines.append(f"hazards may not be proportional (p < 0.05): {', '.join(doubtful)}")
+        if body.concordance is not None:
+            lines.append(f"concordance within hospitals {body.concordance:.3f}")
+        lines.append(f"{body.patients} patients, {body.events} events; {body.left_out} left out")
+        return lines
+
+
+def name_event(target: str, positive: Value | None, seen: Mapping[str, SchemaSeen]) -> list[Value]:
+    """No event and the event, in this order."""
+    found = state_values(value for one in seen.values() for value in one.classes)
+    if positive is None:
+        if len(found) != 2:
+            raise HouseError(
+                f"{target!r} has {len(found)} values; say which one is the event, positive = ..."
+            )
+        return list(found)
+    others = [value for value in found if label(value) != label(positive)]
+    if len(others) == len(found):
+        raise HouseError(f"no patient has {target} = {label(positive)}: nobody has the event")
+    return list(set_against_rest(positive, others or ["censored"]))
+
+
+def find_grid(query: str, target: str, time: str) -> Conversation[list[float]]:
+    """About a hundred times of two digits up to the last one, by two histograms: decades, and then their digits."""
+    decades = tuple(float(f"1e{power}") for power in range(-3, 10))
+    first = Attribute(time, decades)
+    counts = split_counts(
+        (first,), (yield AskCounts(query=query, target=target, attributes=(first,), totals=False))
+    )
+    cells = counts[time][1:, 0]
+    if not cells.any():
+        raise HouseError(f"nobody has a {time!r} that is a number, so that there is nothing to follow")
+    last = int(np.flatnonzero(cells)[-1])
+    top = decades[min(last, len(decades) - 1)]
+    steps = tuple(float(f"{top * part / CELLS:.3g}") for part in range(1, CELLS + 1))
+    second = Attribute(time, steps)
+    counts = split_counts(
+        (second,), (yield AskCounts(query=query, target=target, attributes=(second,), totals=False))
+    )
+    held = np.flatnonzero(counts[time][1:, 0])
+    used = steps[: min(int(held[-1]) + 1, len(steps))]
+    return list(used)
+
+
+def judge_proportional(terms: RegressionTerms, last: CoxSums, inverse: NDArray[np.float64]) -> list[TermTest]:
+    """Whether each coefficient changes with log(1 + time): scaled Schoenfeld residuals (Grambsch and Therneau 1994)."""
+    assert last.late is not None
+    total, squares = last.marks
+    mean = total / last.events
+    spread = squares - last.events * mean**2
+    if last.events < 2 or spread <= 0:
+        return []
+    moved = last.events * (inverse @ (last.late - mean * last.score))
+    statistics = moved**2 / (last.events * np.diagonal(inverse) * spread)
+    return [
+        TermTest(term, "proportional hazards", float(one), 1, chi_squared_tail(float(one), 1))
+        for term, one in zip(terms.names, statistics.tolist(), strict=True)
+    ]

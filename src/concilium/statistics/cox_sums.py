@@ -1,0 +1,402 @@
+"""What a hospital adds to a Cox regression: partial likelihood, score and information (Cox 1972; ties: Efron 1977).
+
+Stratified by hospital, the partial likelihood is a sum over hospitals: risk sets never cross them, so that the fit is
+that of the pooled table with hospitals as strata. A common baseline needs risk sets over all hospitals, and these a
+public grid of times: sums over those at risk and over events in each of its cells. Efron's correction needs nothing
+else, so that this fit is that of the pooled table with times cut to the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.compiling import compiled
+from concilium.errors import MessageError
+from concilium.protocol.attributes import CALL, READ_LABEL, Attribute, Workload, check_edges, estimate_columns
+from concilium.protocol.cohort import Cohort
+from concilium.records.columns import label
+from concilium.statistics.columns import (
+    Column,
+    Matrix,
+    build_at_site,
+    check_columns,
+    pack_triangle,
+    unpack_triangle,
+)
+from concilium.statistics.wide_sums import WideSum, hold_overflow, read_wide, refuse_floored, write_wide
+
+if TYPE_CHECKING:
+    from concilium.protocol.releases.release import Release
+
+Vector = NDArray[np.float64]
+FIRST = 9
+LARGEST_LOG = 100.0
+
+
+class _AskCox(WideSum, frozen=True, kw_only=True):
+    """What both questions of a Cox regression are about."""
+
+    attributes: tuple[Attribute, ...]
+    columns: tuple[Column, ...]
+    time: str
+    positive: str | int | float | bool
+    at: tuple[float, ...]
+
+    @property
+    def named(self) -> Sequence[Attribute]:
+        return self.attributes
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        return {"time": self.time, "positive": self.positive}
+
+    @property
+    def _triangle(self) -> int:
+        return len(self.columns) * (len(self.columns) + 1) // 2
+
+    def check(self, release: Release) -> None:
+        check_columns(self.attributes, self.columns)
+        if len(self.at) != len(self.columns) or not np.isfinite(self.at).all():
+            raise MessageError("a Cox regression has a finite coefficient for each column")
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        size, factors = len(self.columns), sum(len(column.factors) for column in self.columns)
+        per_patient = 40 * factors + 16 * size * size + 40 * size + 2000 + READ_LABEL
+        return estimate_columns(self.attributes, patients) + Workload(
+            per_patient * patients + CALL * (60 + factors),
+            (48 * (size + factors) + 256) * patients + 64 * self.numbers + 64 * size * size,
+        )
+
+    def _read(self, cohort: Cohort) -> _Survivors:
+        refuse_floored(cohort)
+        matrix, rows, left_out = build_at_site(self.attributes, self.columns, cohort)
+        times = cohort.view.measured(self.time)[rows]
+        column = cohort.view.coded(self.target)
+        name = label(self.positive)
+        is_event = np.array([False, *(label(value) == name for value in column.values)])
+        events = np.take(is_event, column.codes[rows])
+        fine = np.isfinite(times) & (times >= 0)
+        return _Survivors(matrix[fine], times[fine], events[fine], left_out, int((~fine).sum()))
+
+
+@dataclass(frozen=True)
+class _Survivors:
+    matrix: Matrix
+    times: Vector
+    events: NDArray[np.bool_]
+    left_out: int
+    untimed: int
+
+
+class AskCox(_AskCox, frozen=True, kw_only=True):
+    """Your partial likelihood, score and information at these coefficients, within your hospital.
+
+    `last`: and the score's outer product, what tests proportional hazards, and concordance.
+    """
+
+    kind: ClassVar[str] = "statistics.cox"
+
+    last: bool = False
+
+    @property
+    def count(self) -> int:
+        size = len(self.columns)
+        return FIRST + 3 * size + self._triangle + (self._triangle + size + 5 if self.last else 0)
+
+    @hold_overflow()
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
+        found = self._read(cohort)
+        at = np.array(self.at)
+        order = np.argsort(-found.times, kind="stable")
+        matrix = np.ascontiguousarray(found.matrix[order])
+        times, events = found.times[order], found.events[order]
+        eta = np.clip(matrix @ at, -LARGEST_LOG, LARGEST_LOG) if len(at) else np.zeros(len(times))
+        clock = np.log1p(times)
+        likelihood, score, information, late = add_efron(times, clock, events, matrix, eta)
+        told, mean = len(times), float(clock.mean()) if len(times) else 0.0
+        parts: list[Any] = [
+            [told, found.left_out, found.untimed, events.sum(), bool(events.any()), likelihood],
+            [bool(told), told * mean, told * mean**2],
+            matrix.sum(axis=0),
+            (matrix**2).sum(axis=0),
+            score,
+            pack_triangle(information),
+        ]
+        if self.last:
+            marks = clock[events]
+            agreeing, tied, pairs = count_pairs(times, events, eta)
+            parts += [pack_triangle(np.outer(score, score)), late, [marks.sum(), (marks**2).sum()]]
+            parts.append([agreeing, tied, pairs])
+        return write_wide(np.concatenate(parts))
+
+
+@compiled()
+def add_efron(
+    times: Vector, clock: Vector, events: NDArray[np.bool_], matrix: Matrix, eta: Vector
+) -> tuple[float, Vector, Matrix, Vector]:
+    """Partial likelihood, score, information, and the score weighted by `clock`; times fall."""
+    size = matrix.shape[1]
+    s1, s2 = np.zeros(size), np.zeros((size, size))
+    score, late, information = np.zeros(size), np.zeros(size), np.zeros((size, size))
+    s0 = likelihood = 0.0
+    start = 0
+    while start < len(times):
+        e0, e1, e2 = 0.0, np.zeros(size), np.zeros((size, size))
+        total = np.zeros(size)
+        deaths = 0
+        end = start
+        while end < len(times) and times[end] == times[start]:
+            risk = math.exp(eta[end])
+            s0 += risk
+            for j in range(size):
+                part = risk * matrix[end, j]
+                s1[j] += part
+                for k in range(j, size):
+                    s2[j, k] += part * matrix[end, k]
+            if events[end]:
+                deaths += 1
+                likelihood += eta[end]
+                e0 += risk
+                for j in range(size):
+                    total[j] += matrix[end, j]
+                    part = risk * matrix[end, j]
+                    e1[j] += part
+                    for k in range(j, size):
+                        e2[j, k] += part * matrix[end, k]
+            end += 1
+        if deaths:
+            one = share = two = cross = both = 0.0
+            for tie in range(deaths):
+                f = tie / deaths
+                left = 1.0 / (s0 - f * e0)
+                likelihood += math.log(left)
+                one += left
+                share += f * left
+                two += left * left
+                cross += f * left * left
+                both += f * f * left * left
+            for j in range(size):
+                moved = total[j] - (s1[j] * one - e1[j] * share)
+                score[j] += moved
+                late[j] += clock[start] * moved
+                for k in range(j, size):
+                    information[j, k] += s2[j, k] * one - e2[j, k] * share
+                    information[j, k] -= s1[j] * s1[k] * two + e1[j] * e1[k] * both
+                    information[j, k] += (s1[j] * e1[k] + e1[j] * s1[k]) * cross
+        start = end
+    return likelihood, score, information, late
+
+
+@compiled()
+def count_pairs(times: Vector, events: NDArray[np.bool_], eta: Vector) -> tuple[float, float, float]:
+    """Pairs of patients of whom one has the event before the other's time (or at it, where the other is censored): in
+    how many the earlier one has the higher risk, in how many both have the same, and how many there are; times fall."""
+    values = np.unique(eta)
+    ranks = np.searchsorted(values, eta)
+    tree, same = np.zeros(len(values) + 1), np.zeros(len(values))
+    agreeing = tied = pairs = later = 0.0
+    start = 0
+    while start < len(times):
+        end = start
+        while end < len(times) and times[end] == times[start]:
+            end += 1
+        for is_event in (False, True):
+            for place in range(start, end):
+                if events[place] != is_event:
+                    continue
+                if is_event:
+                    below, at = 0.0, ranks[place]
+                    while at > 0:
+                        below += tree[at]
+                        at -= at & -at
+                    agreeing += below
+                    tied += same[ranks[place]]
+                    pairs += later
+            for place in range(start, end):
+                if events[place] == is_event:
+                    same[ranks[place]] += 1
+                    later += 1
+                    at = ranks[place] + 1
+                    while at < len(tree):
+                        tree[at] += 1
+                        at += at & -at
+        start = end
+    return agreeing, tied, pairs
+
+
+@dataclass(frozen=True)
+class CoxSums:
+    """The sums over all hospitals."""
+
+    patients: int
+    left_out: int
+    untimed: int
+    events: int
+    hospitals_with_events: int
+    likelihood: float
+    hospitals: int
+    clocks: tuple[float, float]
+    columns: Vector
+    squares: Vector
+    score: Vector
+    information: Matrix
+    clustered: Matrix | None = None
+    late: Vector | None = None
+    marks: tuple[float, float] = (0.0, 0.0)
+    pairs: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+def read_cox(question: AskCox, total: NDArray[np.int64]) -> CoxSums:
+    """What the sites' numbers, added up, say."""
+    reals = read_wide(total)
+    size = len(question.columns)
+    triangle = size * (size + 1) // 2
+    ends = np.cumsum([FIRST, size, size, size, triangle, triangle, size, 2, 3])
+    first, columns, squares, score, packed, *last = np.split(reals, ends[: 9 if question.last else 5])[:9]
+    counts = [round(first[place]) for place in range(5)]
+    sums = CoxSums(
+        counts[0],
+        counts[1],
+        counts[2],
+        counts[3],
+        counts[4],
+        float(first[5]),
+        round(first[6]),
+        (float(first[7]), float(first[8])),
+        columns,
+        squares,
+        score,
+        unpack_triangle(packed, size),
+    )
+    if not question.last:
+        return sums
+    marks, pairs = last[2].tolist(), last[3].tolist()
+    return replace(
+        sums,
+        clustered=unpack_triangle(last[0], size),
+        late=last[1],
+        marks=(marks[0], marks[1]),
+        pairs=(pairs[0], pairs[1], pairs[2]),
+    )
+
+
+class AskCoxCells(_AskCox, frozen=True, kw_only=True):
+    """In each cell of this grid of times: your events, and sums of relative risks over events and over those who leave.
+
+    `moments`: and of the columns and their products, which a fit with a common baseline needs.
+    """
+
+    kind: ClassVar[str] = "statistics.cox-cells"
+
+    grid: tuple[float, ...]
+    moments: bool = False
+
+    @property
+    def cells(self) -> int:
+        """One before the first edge, one from each edge on."""
+        return len(self.grid) + 1
+
+    @property
+    def _width(self) -> int:
+        return 4 + (3 * len(self.columns) + 2 * self._triangle if self.moments else 0)
+
+    @property
+    def count(self) -> int:
+        return 3 + self.cells * self._width
+
+    def check(self, release: Release) -> None:
+        super().check(release)
+        check_edges(self.time, self.grid)
+
+    @hold_overflow()
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
+        found = self._read(cohort)
+        at, size = np.array(self.at), len(self.columns)
+        cell = np.searchsorted(np.asarray(self.grid), found.times, side="right")
+        eta = np.clip(found.matrix @ at, -LARGEST_LOG, LARGEST_LOG) if size else np.zeros(len(cell))
+        risk, event = np.exp(eta), found.events.astype(np.float64)
+
+        def add(weights: Vector) -> Vector:
+            return np.bincount(cell, weights=weights, minlength=self.cells).astype(np.float64)
+
+        table = [add(event), add(event * eta), add(event * risk), add(risk)]
+        if self.moments:
+            columns = list(found.matrix.T)
+            table += [add(event * column) for column in columns]
+            for weight in (event * risk, risk):
+                table += [add(weight * column) for column in columns]
+                table += [add(weight * columns[j] * columns[k]) for j in range(size) for k in range(j, size)]
+        counts = np.array([len(cell), found.left_out, found.untimed], dtype=np.float64)
+        return write_wide(np.concatenate([counts, np.array(table).T.ravel()]))
+
+
+@dataclass(frozen=True)
+class CoxCells:
+    """By cell: events, sums of predictors over events, and relative risks of events and of all at risk; with moments,
+    the same of columns and products."""
+
+    patients: int
+    left_out: int
+    untimed: int
+    events: Vector
+    predictors: Vector
+    risk_of_events: Vector
+    at_risk: Vector
+    columns: Matrix | None = None
+    first: tuple[Matrix, Matrix] | None = None
+    second: tuple[Matrix, Matrix] | None = None
+
+    def cumulative_hazard(self) -> Vector:
+        """Of a patient of relative risk 1, at the end of each cell (Breslow, with Efron's ties)."""
+        steps = np.zeros(len(self.events))
+        for cell, deaths in enumerate(np.rint(self.events).astype(int).tolist()):
+            shares = np.arange(deaths) / max(deaths, 1)
+            steps[cell] = (1 / (self.at_risk[cell] - shares * self.risk_of_events[cell])).sum()
+        return np.cumsum(steps)
+
+    def add_efron(self) -> tuple[float, Vector, Matrix]:
+        """Partial likelihood, score and information with risk sets over all hospitals."""
+        assert self.columns is not None
+        assert self.first is not None
+        assert self.second is not None
+        size = self.columns.shape[1]
+        likelihood, score = float(self.predictors.sum()), self.columns.sum(axis=0)
+        packed = np.zeros(size * (size + 1) // 2)
+        rows, across = np.triu_indices(size)
+        for cell in np.flatnonzero(self.events > 0.5):
+            deaths = round(self.events[cell])
+            f = np.arange(deaths) / deaths
+            left = 1 / (self.at_risk[cell] - f * self.risk_of_events[cell])
+            e1, s1 = (one[cell] for one in self.first)
+            e2, s2 = (one[cell] for one in self.second)
+            likelihood += float(np.log(left).sum())
+            score = score - (s1 * left.sum() - e1 * (f * left).sum())
+            packed += s2 * left.sum() - e2 * (f * left).sum()
+            two, cross, both = (left**2).sum(), (f * left**2).sum(), (f**2 * left**2).sum()
+            packed -= s1[rows] * s1[across] * two + e1[rows] * e1[across] * both
+            packed += (s1[rows] * e1[across] + e1[rows] * s1[across]) * cross
+        return likelihood, score, unpack_triangle(packed, size)
+
+
+def read_cells(question: AskCoxCells, total: NDArray[np.int64]) -> CoxCells:
+    """What the sites' numbers, added up, say; who leaves later is at risk in every cell before."""
+    reals = read_wide(total)
+    table = reals[3:].reshape(question.cells, -1)
+
+    def at_risk(leaving: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.cumsum(leaving[::-1], axis=0)[::-1]
+
+    patients, left_out, untimed = (round(one) for one in reals[:3])
+    cells = CoxCells(patients, left_out, untimed, table[:, 0], table[:, 1], table[:, 2], at_risk(table[:, 3]))
+    if not question.moments:
+        return cells
+    size = len(question.columns)
+    triangle = size * (size + 1) // 2
+    columns, e1, e2, s1, s2 = np.split(table[:, 4:], np.cumsum([size, size, triangle, size]), axis=1)
+    return replace(cells, columns=columns, first=(e1, at_risk(s1)), second=(e2, at_risk(s2)))

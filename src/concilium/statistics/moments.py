@@ -1,0 +1,224 @@
+"""What a hospital adds to a table of the population beside counts: sums of numbers and of their products.
+
+Exact and masked: by class, how many know each number, its sum and its sum of squares; products of all pairs for
+correlations; how many attributes patients lack; and of each number what tells hospitals apart: sums over hospitals of
+n m and n m^2 (the share of variance between them), and of w, w m and w m^2 with w = n / s^2 (Cochran's Q and I^2).
+
+Private: sums and sums of squares of each number, held between its public ends and scaled to 0..1. One patient adds at
+most 1 to two numbers per attribute: the squared sensitivity is twice the number of attributes. Every share is rounded
+to the grid by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MessageError
+from concilium.privacy.shares import widen_sensitivity
+from concilium.protocol.attributes import (
+    CALL,
+    LABELLING,
+    READ_LABEL,
+    Attribute,
+    Workload,
+    estimate_columns,
+    recode,
+)
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.questions import PLAIN, PRIVATE, Sensitivity
+from concilium.statistics.columns import LARGEST_END, pack_triangle, unpack_triangle
+from concilium.statistics.wide_sums import (
+    LARGEST,
+    WideSum,
+    hold_overflow,
+    read_wide,
+    refuse_floored,
+    write_wide,
+)
+
+if TYPE_CHECKING:
+    from concilium.protocol.releases.release import Release
+
+MOST_NUMBERS = 500
+PLACES = 12
+MOST_PATIENTS = 1 << 26
+Matrix = NDArray[np.float64]
+
+
+class AskMoments(WideSum, frozen=True, kw_only=True):
+    """Sums of your patients' numbers, by class. The first `numbers` attributes are numbers; with noise, their public
+    ends are their edges."""
+
+    kind: ClassVar[str] = "statistics.moments"
+    releases: ClassVar[frozenset[str]] = PLAIN | PRIVATE
+
+    attributes: tuple[Attribute, ...]
+    measured: int
+    classes: Attribute
+
+    @property
+    def named(self) -> Sequence[Attribute]:
+        return (*self.attributes, self.classes)
+
+    @property
+    def count(self) -> int:
+        p = self.measured
+        return 3 * p * self.classes.size + p * (p + 1) + 2 * p * p + len(self.attributes) + 1 + 6 * p
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return super().shape if self.noise is None else (2, self.measured, self.classes.size)
+
+    @property
+    def binary_places(self) -> int:
+        return super().binary_places if self.noise is None else PLACES
+
+    @property
+    def largest(self) -> int:
+        return LARGEST if self.noise is None else ((1 << PLACES) + 1) * MOST_PATIENTS
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity(widen_sensitivity(Fraction(2 * self.measured), 2 * self.measured, PLACES))
+
+    def check(self, release: Release) -> None:
+        if not 1 <= self.measured <= min(len(self.attributes), MOST_NUMBERS):
+            raise MessageError(f"moments are of 1 to {MOST_NUMBERS} numbers")
+        if self.classes.name != self.target or self.classes.edges:
+            raise MessageError("the classes must be values of the target, and nothing else")
+        numbers = self.attributes[: self.measured]
+        if any(one.values or one.of for one in numbers) or not all(
+            one.inner for one in self.attributes[self.measured :]
+        ):
+            raise MessageError("moments are of numbers, which name no values, beside others, which do")
+        if self.noise is not None and not all(
+            len(one.edges) > 1 and -LARGEST_END < one.edges[0] < one.edges[-1] < LARGEST_END
+            for one in numbers
+        ):
+            raise MessageError("every number of a private table has public ends")
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        p = self.measured
+        work = estimate_columns(self.named, patients, each_by_itself=self.noise is not None)
+        return work + Workload(
+            (12 * p * p + 60 * p + 20 * len(self.attributes) + READ_LABEL) * patients + CALL * (40 + 10 * p),
+            (64 * p + 128 + LABELLING) * patients + 64 * self.numbers,
+        )
+
+    @hold_overflow()
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
+        codes, cells = recode(self.classes, cohort.view)
+        place = np.take(cells, codes[cohort.rows])
+        told = place >= 0
+        rows, place = cohort.rows[told], place[told]
+        columns = [cohort.view.measured(one.name)[rows] for one in self.attributes[: self.measured]]
+        numbers = np.column_stack(columns)
+        numbers[~np.isfinite(numbers)] = np.nan
+        if self.noise is not None:
+            return self._add_shares(numbers, place)
+        refuse_floored(cohort)
+        return write_wide(self._add_up(cohort, rows, numbers, place))
+
+    def _add_shares(self, numbers: Matrix, place: NDArray[np.int32]) -> NDArray[np.integer]:
+        words = np.zeros((2, self.measured, self.classes.size), dtype=np.int64)
+        for index, one in enumerate(self.attributes[: self.measured]):
+            low, high = one.edges[0], one.edges[-1]
+            known = ~np.isnan(numbers[:, index])
+            share = (np.clip(numbers[known, index], low, high) - low) / (high - low)
+            for power in (1, 2):
+                steps = np.rint(share**power * (1 << PLACES)).astype(np.int64)
+                np.add.at(words[power - 1, index], place[known], steps)
+        return words
+
+    def _add_up(
+        self, cohort: Cohort, rows: NDArray[np.int32], numbers: Matrix, place: NDArray[np.int32]
+    ) -> NDArray[np.float64]:
+        known = ~np.isnan(numbers)
+        filled = np.where(known, numbers, 0.0)
+        is_class = (place[:, None] == np.arange(self.classes.size)).astype(np.float64)
+        by_class = [is_class.T @ one for one in (known.astype(np.float64), filled, filled**2)]
+        both = known.astype(np.float64)
+        missing = (~known).sum(axis=1)
+        for one in self.attributes[self.measured :]:
+            codes, cells = recode(one, cohort.view)
+            missing = missing + (np.take(cells, codes[rows]) < 0)
+        lacking = np.bincount(missing, minlength=len(self.attributes) + 1)
+        parts: list[Any] = [one.ravel() for one in by_class]
+        parts += [pack_triangle(both.T @ both), pack_triangle(filled.T @ filled)]
+        parts += [(filled.T @ both).ravel(), ((filled**2).T @ both).ravel()]
+        parts += [lacking, self._between(known, filled).ravel()]
+        return np.concatenate(parts)
+
+    @staticmethod
+    def _between(known: NDArray[np.bool_], filled: Matrix) -> Matrix:
+        """Of each number what tells hospitals apart."""
+        n = known.sum(axis=0).astype(np.float64)
+        mean = filled.sum(axis=0) / np.maximum(n, 1)
+        squares = np.where(known, (filled - mean) ** 2, 0.0).sum(axis=0)
+        variance = squares / np.maximum(n - 1, 1)
+        weight = np.where((n > 1) & (variance > 0), n / np.where(variance > 0, variance, 1.0), 0.0)
+        return np.array(
+            [n * mean, n * mean**2, weight > 0, weight, weight * mean, weight * mean**2], dtype=np.float64
+        )
+
+
+@dataclass(frozen=True)
+class SummedMoments:
+    """The sums over all hospitals: [class, number] how many know it, sums, squares; correlations of numbers; how many
+    patients lack 0, 1, 2, ... attributes; the share of each number's variance between hospitals, and I^2."""
+
+    known: Matrix
+    sums: Matrix
+    squares: Matrix
+    correlations: Matrix
+    lacking: list[int]
+    shares_between: list[float]
+    heterogeneity: list[float]
+
+
+def read_moments(question: AskMoments, total: NDArray[np.int64]) -> SummedMoments:
+    """What the sites' numbers, added up, say."""
+    reals, p, classes = read_wide(total), question.measured, question.classes.size
+    triangle = p * (p + 1) // 2
+    sizes = [p * classes] * 3 + [triangle, triangle, p * p, p * p, len(question.attributes) + 1, 6 * p]
+    known, sums, squares, n, products, beside, squares_beside, lacking, between = np.split(
+        reals, np.cumsum(sizes)[:-1]
+    )
+    by_class = [one.reshape(classes, p) for one in (known, sums, squares)]
+    everyone = [one.sum(axis=0) for one in by_class]
+    weighed, squared, hospitals, w, wm, wmm = between.reshape(6, p)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = everyone[2] - everyone[1] ** 2 / everyone[0]
+        shares = (squared - weighed**2 / everyone[0]) / spread
+        q = wmm - wm**2 / w
+        heterogeneity = np.maximum(0.0, (q - (hospitals - 1)) / q)
+    return SummedMoments(
+        by_class[0],
+        by_class[1],
+        by_class[2],
+        _correlate(
+            unpack_triangle(n, p),
+            unpack_triangle(products, p),
+            beside.reshape(p, p),
+            squares_beside.reshape(p, p),
+        ),
+        [round(one) for one in lacking.tolist()],
+        np.nan_to_num(np.clip(shares, 0, 1)).tolist(),
+        np.nan_to_num(heterogeneity).tolist(),
+    )
+
+
+def _correlate(n: Matrix, products: Matrix, sums: Matrix, squares: Matrix) -> Matrix:
+    """Pearson's correlation of patients who know both numbers; 0 where there are none."""
+    n = np.maximum(n, 1)
+    covariance = products / n - sums * sums.T / n**2
+    variance = np.maximum(squares / n - (sums / n) ** 2, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Matrix = covariance / np.sqrt(variance * variance.T)
+    return np.nan_to_num(found)

@@ -1,0 +1,525 @@
+"""`Regression`: coefficients with standard errors, intervals and tests, as on the pooled table.
+
+docs/methods.md, part 9. Exact and masked equal a pooled generalised linear model to eight digits; private has noise in
+its score, and intervals that include it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import HouseError, ModelError, StudyError
+from concilium.models.explanation import Explanation
+from concilium.models.method import (
+    Attributes,
+    Bins,
+    Delta,
+    Epsilon,
+    PositiveClass,
+    PrivateMethod,
+    QueryText,
+    ReleaseName,
+    Target,
+    Values,
+    documented,
+)
+from concilium.models.prediction import AnyPatients
+from concilium.parameters import Parameter, choice, flag
+from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners
+from concilium.protocol.schema import (
+    AskSchema,
+    SchemaSeen,
+    find_cautions,
+    say_left_out,
+    set_against_rest,
+    state_values,
+)
+from concilium.records.columns import Value, label
+from concilium.statistics.columns import (
+    LEAST_KNOTS,
+    MOST_KNOTS,
+    Declaration,
+    RegressionTerms,
+    find_terms,
+    pack_triangle,
+    state_terms,
+    unpack_triangle,
+)
+from concilium.statistics.distributions import (
+    chi_squared_tail,
+    normal_quantile,
+)
+from concilium.statistics.families import FAMILIES, OutcomeFamily, Vector
+from concilium.statistics.regression_fit import STEPS, Fit, PlainNewton, PrivateEnd, fit_privately
+from concilium.statistics.regression_sums import AskRegression
+from concilium.statistics.results import (
+    TermEstimate,
+    TermTest,
+    known,
+    say_number,
+)
+from concilium.statistics.term_model import (
+    LEVEL,
+    NOT_PRIVATE,
+    Interactions,
+    Reference,
+    Splines,
+    TermBody,
+    TermModel,
+    estimate_all,
+    say_explained,
+    wald_tests,
+)
+
+if TYPE_CHECKING:
+    pass
+
+INTERCEPT = "intercept"
+
+
+class RegressionBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What a regression's file holds; the intercept is the first estimate."""
+
+    family: str
+    patients: int | None = None
+    left_out: int | None = None
+    outcomes: float | None = None
+    likelihood: float | None = None
+    null_likelihood: float | None = None
+    dispersion: float | None = None
+    spread_of_intercepts: float | None = None
+    separated: list[str] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        columns = len(self.terms.columns)
+        if self.family not in FAMILIES or len(self.classes) != (2 if self.family == "binomial" else 0):
+            raise ValueError("a regression has a family, and two classes or none")
+        if (
+            len(self.estimates) != columns + 1
+            or len(self.means) != columns
+            or len(self.deviations) != columns
+        ):
+            raise ValueError("a regression has an intercept and an estimate for each column")
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
+    """`Regression(target="death", positive="yes", attributes=["age", "sex"]).fit(house)`: odds ratios, rate ratios or
+    differences with confidence intervals."""
+
+    method: ClassVar[str] = "regression"
+    called: ClassVar[str] = "a Regression"
+    description: ClassVar[str] = "a regression with confidence intervals over all sites"
+    body_type: ClassVar[type[RegressionBody]] = RegressionBody
+    against_rest: ClassVar[bool] = True
+    predicts_numbers: ClassVar[bool] = True
+    decides: ClassVar[str] = "the likelier class is predicted"
+    differs_from_pooled: ClassVar[str] = (
+        "equals the pooled regression to eight digits, not to the last bit; errors clustered by hospital need hospitals"
+    )
+
+    target: Target
+    positive: PositiveClass = None
+    family: Annotated[
+        Literal["binomial", "gaussian", "poisson"],
+        Parameter(
+            "'binomial', 'gaussian' or 'poisson'",
+            choice(*FAMILIES),
+            "of the outcome: yes or no (odds ratios), a number (differences), or a count (rate ratios); `bins` has "
+            "the range of a number or count",
+        ),
+    ] = "binomial"
+    query: QueryText = ""
+    release: ReleaseName = "masked"
+    _: KW_ONLY
+    attributes: Attributes = None
+    splines: Splines = field(default_factory=dict)
+    reference: Reference = field(default_factory=dict)
+    interactions: Interactions = ()
+    intercepts: Annotated[
+        Literal["common", "hospital"],
+        Parameter(
+            "'common' or 'hospital'",
+            choice("common", "hospital"),
+            '"hospital": every hospital has an intercept of its own, which it tells nobody (fixed effects)',
+        ),
+    ] = "common"
+    firth: Annotated[
+        bool,
+        Parameter(
+            "true or false",
+            flag,
+            "Firth's penalised likelihood, for rare outcomes and where a term separates them (binomial)",
+        ),
+    ] = False
+    tests: Annotated[
+        Literal["wald", "likelihood"],
+        Parameter(
+            "'wald' or 'likelihood'",
+            choice("wald", "likelihood"),
+            'of each attribute: by its covariance, or by a fit without it ("likelihood": some questions for each)',
+        ),
+    ] = "wald"
+    epsilon: Epsilon = None
+    delta: Delta = "1/1000000"
+    values: Values = field(default_factory=dict)
+    bins: Bins = field(default_factory=dict)
+
+    def check(self) -> None:
+        for attribute, knots in self.splines.items():
+            if not LEAST_KNOTS <= len(knots) <= MOST_KNOTS:
+                raise StudyError(
+                    f"the splines of {attribute!r} need {LEAST_KNOTS} to {MOST_KNOTS} knots; got {len(knots)}"
+                )
+        if self.firth and (self.family != "binomial" or self.intercepts != "common"):
+            raise StudyError("firth = true goes with family = 'binomial' and intercepts = 'common'")
+        if self.family != "binomial":
+            if self.positive is not None:
+                raise StudyError(
+                    f"family = {self.family!r} is about a number, and positive = {self.positive!r} about yes or no: "
+                    "leave one of them out"
+                )
+            self._check_range()
+        if self.way_out.bounded:
+            self._check_private()
+
+    def _check_range(self) -> None:
+        edges = self.bins.get(self.target, ())
+        if len(edges) < 2 or (self.family == "poisson" and edges[0] < 0):
+            raise StudyError(
+                f"family = {self.family!r} needs both ends of the range of {self.target!r} in 'bins', such as "
+                f"[0, 100]; got {list(edges)}"
+            )
+
+    def _check_private(self) -> None:
+        if self.epsilon is None:
+            raise StudyError("a private Regression needs an 'epsilon', such as 1.0")
+        if self.intercepts != "common" or self.firth or self.tests != "wald":
+            raise StudyError(
+                "a private Regression has one intercept for all, no Firth's correction and tests by its covariance"
+            )
+        numbers, categories = self._state()
+        lacking = [one for one in self.attributes or () if one not in numbers and one not in categories]
+        if lacking or not (numbers or categories):
+            raise StudyError(
+                f"a private Regression states 'values' or 'bins' for all it is about; {(lacking or ['nothing'])[0]!r} "
+                "has none"
+            )
+        short = [one for one in numbers if len(self.bins[one]) < 2]
+        if short:
+            raise StudyError(
+                f"a private Regression holds a number between the ends of its bins: give {short[0]!r} two at least"
+            )
+        if self.family == "binomial":
+            self._name_classes(state_values(self.values.get(self.target, ())))
+
+    def _state(self) -> tuple[list[str], dict[str, tuple[Value, ...]]]:
+        return state_terms(self.values, self.bins, self.target, self.attributes)
+
+    def _name_classes(self, found: Sequence[Value]) -> list[Value]:
+        """The two classes, the positive one second."""
+        if self.positive is None:
+            if len(found) != 2:
+                raise (StudyError if self.way_out.bounded else HouseError)(
+                    f"{self.target!r} has {len(found)} values; say which one is predicted, positive = ..."
+                )
+            return list(found)
+        others = [value for value in found if label(value) != label(self.positive)]
+        if len(others) == len(found) and not self.way_out.bounded:
+            raise HouseError(f"no patient has {self.target} = {label(self.positive)}")
+        return list(set_against_rest(self.positive, others))
+
+    def plan(self) -> Plan:
+        if self.way_out.bounded:
+            questions = [
+                PlannedQuestion(
+                    AskRegression.kind,
+                    self.rho * share,
+                    f"step {number} of {len(STEPS)}: score and information",
+                )
+                for number, share in enumerate(STEPS, start=1)
+            ]
+            return Plan("rho", tuple(questions))
+        often = "about eight times" + (", and for each attribute again" if self.tests == "likelihood" else "")
+        return Plan(
+            "rho",
+            (
+                PlannedQuestion("tree.schema", None, "which attributes, values and classes there are"),
+                PlannedQuestion(AskRegression.kind, None, f"{often}: likelihood, score and information"),
+            ),
+        )
+
+    @property
+    def _declaration(self) -> Declaration:
+        ends = dict(self.bins.items()) if self.way_out.bounded else None
+        return Declaration(self.splines, self.reference, self.interactions, ends)
+
+    def converse(self, partners: Partners) -> Conversation[Learned[RegressionBody]]:
+        return self._converse_privately(partners) if self.way_out.bounded else self._converse_plainly()
+
+    def _converse_plainly(self) -> Conversation[Learned[RegressionBody]]:
+        measured = self.family != "binomial"
+        seen: dict[str, SchemaSeen] = yield AskSchema(
+            query=self.query,
+            target=self.target,
+            bins={one: list(edges) for one, edges in self.bins.items() if one != self.target},
+            attributes=None if self.attributes is None else list(self.attributes),
+            count_patients=self.way_out.by_site,
+            measured=measured,
+        )
+        found = state_values(value for one in seen.values() for value in one.classes)
+        classes = [] if measured else self._name_classes(found)
+        bins = {one: edges for one, edges in self.bins.items() if one != self.target}
+        numbers, categories, left_out = find_terms(seen, bins, list(self.reference))
+        self._refuse_lacking(numbers, categories, left_out)
+        terms = self._declaration.make_terms(numbers, categories)
+        about = {
+            "query": self.query,
+            "target": self.target,
+            "positive": None if measured else self.positive if self.positive is not None else classes[1],
+        }
+
+        def start() -> PlainNewton:
+            return PlainNewton(about, self.family, self.intercepts == "hospital", self.firth)
+
+        fit = yield from start().fit(terms)
+        tests = wald_tests(fit.terms, fit.coefficients, fit.covariance)
+        if self.tests == "likelihood":
+            tests = []
+            for group, places in fit.terms.group().items():
+                kept = [place for place in range(len(fit.terms.columns)) if place not in places]
+                less = yield from start().fit(fit.terms.take(kept))
+                rise = 2 * (fit.likelihood - less.likelihood)
+                tests.append(
+                    TermTest(
+                        group, "likelihood ratio", rise, len(places), chi_squared_tail(rise, len(places))
+                    )
+                )
+        warnings = [*self._warn(fit), *([say_left_out(left_out)] if left_out else [])]
+        warnings += find_cautions(seen)
+        body = self._make_body(fit, classes, tests)
+        return Learned(body, {site: one.patients for site, one in seen.items()}, warnings)
+
+    def _warn(self, fit: Fit) -> list[str]:
+        warnings = []
+        if fit.left_out:
+            warnings.append(
+                f"{fit.left_out} patients with a missing value are left out; {fit.patients} are in the regression"
+            )
+        if fit.dependent:
+            warnings.append(
+                f"left out: {', '.join(fit.dependent[:5])} (a combination of other terms, or the same for everybody)"
+            )
+        if fit.separated:
+            warnings.append(
+                f"{', '.join(fit.separated[:5])}: separates the outcome, so that its coefficient has no finite value; "
+                "take firth = true, join values, or leave the term out"
+            )
+        events = min(fit.outcomes, fit.patients - fit.outcomes) if self.family == "binomial" else fit.patients
+        if events < 5 * len(fit.terms.columns):
+            warnings.append(
+                f"{events:.0f} {'patients of the rarer class' if self.family == 'binomial' else 'patients'} for "
+                f"{len(fit.terms.columns)} terms: estimates are unstable below ten for each"
+            )
+        return [*warnings, *([] if self.way_out.by_site else [NOT_PRIVATE])]
+
+    def _make_body(self, fit: Fit, classes: list[Value], tests: list[TermTest]) -> RegressionBody:
+        first = int(self.intercepts == "common")
+        estimates = estimate_all(
+            [INTERCEPT, *fit.terms.names][1 - first :],
+            fit.coefficients,
+            (fit.covariance, fit.robust, fit.clustered),
+            [*[math.nan] * first, *fit.inflation],
+            fit.freedom if self.family == "gaussian" else None,
+            fit.separated,
+        )
+        spread = None
+        if fit.intercepts is not None:
+            estimates.insert(0, TermEstimate(INTERCEPT, fit.intercepts[0]))
+            spread = fit.intercepts[1]
+        elif not first:
+            estimates.insert(0, TermEstimate(INTERCEPT, 0.0))
+        return RegressionBody(
+            target=self.target,
+            query=self.query,
+            family=self.family,
+            classes=classes,
+            terms=fit.terms,
+            estimates=estimates,
+            covariance=pack_triangle(fit.covariance).tolist(),
+            means=fit.means.tolist(),
+            deviations=fit.deviations.tolist(),
+            tests=tests,
+            patients=fit.patients,
+            left_out=fit.left_out,
+            outcomes=fit.outcomes,
+            likelihood=known(fit.likelihood),
+            null_likelihood=known(fit.null_likelihood),
+            dispersion=known(fit.dispersion),
+            spread_of_intercepts=spread,
+            separated=list(fit.separated),
+        )
+
+    def _converse_privately(self, partners: Partners) -> Conversation[Learned[RegressionBody]]:
+        binomial = self.family == "binomial"
+        classes = self._name_classes(state_values(self.values.get(self.target, ()))) if binomial else []
+        numbers, categories = self._state()
+        terms = self._declaration.make_terms(numbers, categories)
+        edges = (0.0, 1.0) if binomial else (self.bins[self.target][0], self.bins[self.target][-1])
+
+        def make(at: tuple[float, ...], noise: Gaussian, places: int) -> AskRegression:
+            return AskRegression(
+                query=self.query,
+                target=self.target,
+                attributes=terms.attributes,
+                columns=terms.columns,
+                family=self.family,
+                positive=(self.positive if self.positive is not None else classes[1]) if binomial else None,
+                at=at,
+                low=edges[0],
+                high=edges[1],
+                noise=noise,
+                places=places,
+            )
+
+        end = yield from fit_privately(make, len(terms.columns) + 1, self.family, self.rho, partners)
+        warnings = [self.say_price()]
+        if end.covariance is None:
+            warnings.append(
+                "noise is as large as what patients tell: there are no intervals; take fewer terms, more patients or a "
+                "larger epsilon"
+            )
+        else:
+            warnings.append(
+                f"noise is {end.noise_share:.0%} of the variance of the estimates; intervals include it"
+            )
+        warnings.append("numbers beyond the ends of their bins count as these ends")
+        return Learned(self._make_private_body(terms, end, classes), {}, warnings)
+
+    def _make_private_body(
+        self, terms: RegressionTerms, end: PrivateEnd, classes: list[Value]
+    ) -> RegressionBody:
+        """The fit in the units of the attributes: a number from -1 to 1 is half its range."""
+        size = len(end.coefficients)
+        back = np.eye(size)
+        for place, column in enumerate(terms.columns, start=1):
+            if len(column.factors) == 1 and column.factors[0].low is not None and not column.factors[0].basis:
+                low, high = column.factors[0].low, column.factors[0].high or 0.0
+                back[place, place] = 2 / (high - low)
+                back[0, place] = -(low + high) / (high - low)
+        # Splines and products stay in the units of scaled columns, and so do the main effects of their attributes.
+        if any(f.basis or len(c.factors) > 1 for c in terms.columns for f in c.factors):
+            back = np.eye(size)
+        else:
+            # The ends stay: who predicts holds numbers between them, as the fit did.
+            terms = msgspec.structs.replace(
+                terms,
+                columns=tuple(
+                    msgspec.structs.replace(c, center=float(back[0, place]), scale=float(back[place, place]))
+                    for place, c in enumerate(terms.columns, start=1)
+                ),
+            )
+        values = back @ end.coefficients
+        covariance = None if end.covariance is None else back @ end.covariance @ back.T
+        estimates = (
+            [TermEstimate(term, float(v)) for term, v in zip([INTERCEPT, *terms.names], values, strict=True)]
+            if covariance is None
+            else estimate_all([INTERCEPT, *terms.names], values, (covariance, None, None), None, None, ())
+        )
+        weight = max(float(end.information[0, 0]), 1e-9)
+        means = np.clip(end.information[0, 1:] / weight, -1, 1)
+        squares = np.clip(np.diagonal(end.information)[1:] / weight, 0, 1)
+        deviations = np.sqrt(np.maximum(squares - means**2, 0.0))
+        scale = np.diagonal(back)[1:]
+        return RegressionBody(
+            target=self.target,
+            query=self.query,
+            family=self.family,
+            classes=classes,
+            terms=terms,
+            estimates=estimates,
+            covariance=[] if covariance is None else pack_triangle(covariance).tolist(),
+            means=((means - back[0, 1:]) / scale).tolist(),
+            deviations=(deviations / scale).tolist(),
+            tests=[] if covariance is None else wald_tests(terms, values, covariance),
+        )
+
+    @property
+    def _family(self) -> OutcomeFamily:
+        return FAMILIES[self.body.family]
+
+    @property
+    def _ratio(self) -> str:
+        return self._family.ratio
+
+    @property
+    def intercept_(self) -> float:
+        return self.body.estimates[0].coefficient
+
+    @property
+    def covariance_(self) -> NDArray[np.float64]:
+        """The covariance of the estimates by the model, intercept first where it is one for all."""
+        packed = self.body.covariance
+        return unpack_triangle(packed, round((math.sqrt(8 * len(packed) + 1) - 1) / 2))
+
+    @property
+    def _base(self) -> float:
+        """The linear predictor of an average patient."""
+        return self.intercept_ + float(np.array(self.body.means) @ self.coef_)
+
+    def decide(self, patients: AnyPatients) -> Vector:
+        """The linear predictor."""
+        return self._base + self._center(patients) @ self.coef_
+
+    def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
+        if self.body.family != "binomial":
+            raise ModelError("this Regression predicts a number; use predict")
+        chance = self._family.mean(self.decide(patients))
+        return np.column_stack([1 - chance, chance])
+
+    def predict(self, patients: AnyPatients) -> NDArray[Any]:
+        """The likelier class of each patient, or the expected number."""
+        if self.body.family == "binomial":
+            return super().predict(patients)
+        return self._family.mean(self.decide(patients))
+
+    def _explain(self, patient: Mapping[str, Any]) -> Explanation:
+        body = self.body
+        _, centred, reasons, notes = self._say_terms(patient)
+        predictor = self._base + float(centred @ self.coef_)
+        ends = self._family.mean(np.array([self._base, predictor])).tolist()
+        interval = self._find_interval(centred, predictor)
+        noisy = self.card.release == "private"
+        return say_explained(body.target, body.classes, ends, reasons, notes, self._ratio, interval, noisy)
+
+    def _find_interval(self, centred: Vector, predictor: float) -> tuple[float, float]:
+        """Of the expected outcome of a patient with these columns: 0 to 1 where there is no covariance."""
+        covariance = self.covariance_
+        if not covariance.size:
+            return 0.0, 1.0
+        first = len(covariance) - len(centred)
+        at = np.concatenate([np.ones(first), centred + np.array(self.body.means) * first])
+        error = math.sqrt(max(float(at @ covariance @ at), 0.0))
+        reach = normal_quantile(LEVEL) * error
+        low, high = self._family.mean(np.array([predictor - reach, predictor + reach])).tolist()
+        return low, high
+
+    def _say_counts(self) -> list[str]:
+        body, lines = self.body, []
+        if body.patients is not None:
+            lines.append(f"{body.patients} patients; {body.left_out} with a missing value left out")
+        if body.spread_of_intercepts is not None:
+            lines.append(
+                f"hospitals' own intercepts: mean {say_number(body.estimates[0].coefficient)}, deviation "
+                f"{say_number(body.spread_of_intercepts)}"
+            )
+        return lines

@@ -1,0 +1,342 @@
+"""Newton's method over sums of all hospitals, and what follows from where it ends.
+
+Exact and masked: the first question, at zero, tells how many patients there are, means and the Gram matrix. Columns
+are then centred and scaled, so that no precision is lost, and columns that others already tell are left out. Each step
+is one question; a step that lowers the likelihood is halved. The last question adds the outer products of scores.
+
+Private: a fixed number of steps with noisy scores and information. The last step ends at b + H^-1 (g + e), with noise e
+of known variance s^2 in the score: its covariance is H^-1 (S + s^2 I) H^-1, where S is the covariance of the score. It
+counts what noise adds, so that intervals cover at their level (tests/statistics/test_private_regression.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import HouseError
+from concilium.protocol.questions import Conversation, Gaussian, Partners
+from concilium.statistics.columns import RegressionTerms, find_dependent, pack_triangle
+from concilium.statistics.families import Vector
+from concilium.statistics.regression_sums import (
+    MOST_PLACES,
+    AskRegression,
+    NoisySums,
+    RegressionSums,
+    read_noisy,
+    read_regression,
+)
+
+Matrix = NDArray[np.float64]
+
+MOST_STEPS = 25
+# Twice what the likelihood would still rise by: the step after this one changes nothing that a float shows.
+CONVERGED = 1e-9
+LEAST_STEP = 1 / 1024
+# A coefficient of a standardised column that moves by this when the likelihood hardly rises has no finite value.
+STILL_MOVING = 1e-2
+# Of the price of a private fit, what each step may cost: the last one decides.
+STEPS = (Fraction(1, 10), Fraction(3, 20), Fraction(1, 4), Fraction(1, 2))
+# Information whose smallest eigenvalue is below so many standard deviations of its noise tells nothing.
+LEAST_SIGNAL = 1.5
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Where a fit ended, in the units of the attributes: coefficients, intercept first where it is one for all, and
+    covariances by the model, robust to patients' variances, and clustered by hospital."""
+
+    terms: RegressionTerms
+    coefficients: Vector
+    covariance: Matrix
+    robust: Matrix
+    clustered: Matrix
+    patients: int
+    left_out: int
+    likelihood: float
+    null_likelihood: float
+    outcomes: float
+    dispersion: float
+    means: Vector
+    deviations: Vector
+    inflation: Vector
+    separated: tuple[str, ...]
+    dependent: tuple[str, ...]
+    intercepts: tuple[float, float] | None
+    freedom: int
+
+
+@dataclass
+class PlainNewton:
+    """The questions of one fit; `about` is what all of them say."""
+
+    about: Mapping[str, Any]
+    family: str
+    own_intercepts: bool
+    firth: bool
+
+    def ask(
+        self, terms: RegressionTerms, at: Vector, *, robust: bool = False, inverse: Matrix | None = None
+    ) -> Conversation[RegressionSums]:
+        """The sums at these coefficients."""
+        question = AskRegression(
+            **self.about,
+            attributes=terms.attributes,
+            columns=terms.columns,
+            family=self.family,
+            own_intercepts=self.own_intercepts,
+            at=tuple(at.tolist()),
+            robust=robust,
+            inverse=() if inverse is None else tuple(pack_triangle(inverse).tolist()),
+        )
+        return read_regression(question, (yield question))
+
+    @property
+    def first(self) -> int:
+        """How many coefficients come before those of columns."""
+        return int(not self.own_intercepts)
+
+    def fit(self, terms: RegressionTerms) -> Conversation[Fit]:
+        """Where the likelihood of these terms is greatest."""
+        size = len(terms.columns) + self.first
+        start = yield from self.ask(terms, np.zeros(size))
+        if start.patients == 0:
+            raise HouseError(
+                "no patient is left: everybody lacks a value of some attribute; name fewer 'attributes', or look at "
+                'what is missing (method = "describe")'
+            )
+        # At zero every patient has the same weight.
+        weight = {"binomial": 0.25}.get(self.family, 1.0)
+        gram = start.information / (weight if not self.own_intercepts else 1.0)
+        dependent = [place - self.first for place in find_dependent(gram) if place >= self.first]
+        kept = [place for place in range(len(terms.columns)) if place not in dependent]
+        if not kept and terms.columns:
+            raise HouseError("no term is left: every attribute is the same for everybody")
+        left_out = tuple(terms.names[place] for place in dependent)
+        terms, means = terms.take(kept), start.columns[kept] / start.patients
+        among = [*range(self.first), *(place + self.first for place in kept)]
+        gram = gram[np.ix_(among, among)]
+        scaled, spread = self._standardise(terms, means, gram, start.patients)
+        end, separated = yield from self._climb(scaled, start.likelihood)
+        final = yield from self.ask(scaled, end, robust=True)
+        return self._finish(terms, end, final, start, means, spread, left_out, separated)
+
+    def _standardise(
+        self, terms: RegressionTerms, means: Vector, gram: Matrix, patients: int
+    ) -> tuple[RegressionTerms, Vector]:
+        """The terms with columns of mean 0 and deviation 1 (within hospitals, where intercepts are their own)."""
+        inner = gram[self.first :, self.first :]
+        squares = np.diagonal(inner) / patients - (means**2 if self.first else 0.0)
+        spread = np.sqrt(np.maximum(squares, 0))
+        spread = np.where(spread > 0, spread, 1.0)
+        columns = tuple(
+            msgspec.structs.replace(column, center=float(mean), scale=float(one))
+            for column, mean, one in zip(terms.columns, means, spread, strict=True)
+        )
+        return replace_columns(terms, columns), spread
+
+    def _climb(self, terms: RegressionTerms, start: float) -> Conversation[tuple[Vector, tuple[str, ...]]]:
+        """Newton's steps, and the terms whose coefficients run away."""
+        at = np.zeros(len(terms.columns) + self.first)
+        here = yield from self.ask(terms, at)
+        moved = np.zeros_like(at)
+        for _ in range(MOST_STEPS):
+            inverse = invert(here.information)
+            score = here.score
+            if self.firth:
+                score = (yield from self.ask(terms, at, inverse=inverse)).score
+            step = inverse @ score
+            promised = float(step @ score)
+            length = 1.0
+            before = self._objective(here)
+            if promised < CONVERGED:
+                return at + step, self._find_running(terms, step)
+            while True:
+                there = yield from self.ask(terms, at + length * step)
+                if self._objective(there) >= before - 1e-10 * abs(before) or length < LEAST_STEP:
+                    break
+                length /= 2
+            at, here, moved = at + length * step, there, length * step
+        return at, self._find_running(terms, moved)
+
+    def _find_running(self, terms: RegressionTerms, step: Vector) -> tuple[str, ...]:
+        """The terms whose coefficients still move, though the likelihood hardly rises: they have no finite value."""
+        running = np.flatnonzero(np.abs(step[self.first :]) > STILL_MOVING)
+        return tuple(terms.names[place] for place in running.tolist())
+
+    def _objective(self, sums: RegressionSums) -> float:
+        if not self.firth:
+            return sums.likelihood
+        return sums.likelihood + 0.5 * float(np.linalg.slogdet(sums.information)[1])
+
+    def _finish(
+        self,
+        terms: RegressionTerms,
+        at: Vector,
+        final: RegressionSums,
+        start: RegressionSums,
+        means: Vector,
+        spread: Vector,
+        dependent: tuple[str, ...],
+        separated: tuple[str, ...],
+    ) -> Fit:
+        """The fit in the units of the attributes, with what sums of squares say of it."""
+        size = len(at)
+        inverse = invert(final.information)
+        freedom = final.patients - size - final.own_intercepts
+        dispersion, likelihood, null = 1.0, final.likelihood, self._null(start)
+        if self.family == "gaussian":
+            dispersion = -2 * final.likelihood / freedom if freedom > 0 else math.nan
+            likelihood, null = (_gaussian_likelihood(-2 * one, final.patients) for one in (likelihood, null))
+        assert final.robust is not None
+        assert final.clustered is not None
+        # Back to the units of attributes: columns less their means, in units of their deviations.
+        back = np.diag([*[1.0] * self.first, *(1 / spread)])
+        if self.first:
+            back[0, 1:] = -means / spread
+        covariance = back @ (dispersion * inverse) @ back.T
+        robust, clustered = (
+            back @ inverse @ meat @ inverse @ back.T for meat in (final.robust, final.clustered)
+        )
+        patients, total, squares = final.intercepts
+        mean = total / patients if patients else math.nan
+        shift = float((means / spread) @ at) if self.own_intercepts else 0.0
+        own = (mean - shift, math.sqrt(max(squares / patients - mean**2, 0.0))) if patients else None
+        return Fit(
+            terms,
+            back @ at,
+            covariance,
+            robust,
+            clustered,
+            final.patients,
+            final.left_out,
+            likelihood,
+            null,
+            final.outcomes,
+            dispersion,
+            means,
+            spread,
+            self._inflate(start, means, spread, terms, dependent),
+            separated,
+            dependent,
+            own,
+            freedom,
+        )
+
+    def _null(self, start: RegressionSums) -> float:
+        """The likelihood without any term; at zero, where intercepts are the hospitals' own, it is that."""
+        if self.own_intercepts:
+            return start.likelihood
+        n, y = start.patients, start.outcomes
+        if self.family == "gaussian":
+            return -0.5 * (start.squares - y**2 / n)
+        if self.family == "binomial":
+            return sum(part * math.log(part / n) for part in (y, n - y) if part > 0)
+        # At zero a count's likelihood is -1 for each patient, less its constant.
+        return (y * math.log(y / n) - y if y > 0 else 0.0) + start.likelihood + n
+
+    def _inflate(
+        self,
+        start: RegressionSums,
+        means: Vector,
+        spread: Vector,
+        terms: RegressionTerms,
+        dependent: Sequence[str],
+    ) -> Vector:
+        """Variance inflation factors: the diagonal of the inverse correlation matrix of the columns."""
+        if dependent or not len(means):
+            return np.full(len(terms.columns), math.nan)
+        inner = start.information[self.first :, self.first :].copy()
+        if self.first:
+            inner = inner / start.information[0, 0] - np.outer(means, means)
+        size = np.sqrt(np.maximum(np.diagonal(inner), 1e-300))
+        return np.diagonal(np.linalg.pinv(inner / np.outer(size, size), hermitian=True)).copy()
+
+
+def invert(matrix: Matrix) -> Matrix:
+    """The inverse of a symmetric matrix; of one that has none, the pseudoinverse."""
+    inverse: Matrix = np.linalg.pinv(matrix, hermitian=True).astype(np.float64)
+    return inverse
+
+
+def replace_columns(terms: RegressionTerms, columns: Sequence[Any]) -> RegressionTerms:
+    """The same terms with other columns."""
+    return msgspec.structs.replace(terms, columns=tuple(columns))
+
+
+def _gaussian_likelihood(squares: float, patients: int) -> float:
+    """The greatest likelihood with this sum of squared residuals."""
+    return -0.5 * patients * (math.log(2 * math.pi * squares / patients) + 1) if squares > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class PrivateEnd:
+    """Where a private fit ended, in scaled columns: covariance None where noise hides what patients tell."""
+
+    coefficients: Vector
+    covariance: Matrix | None
+    information: Matrix
+    noise_share: float
+
+
+def fit_privately(
+    make: Callable[[tuple[float, ...], Gaussian, int], AskRegression],
+    size: int,
+    family: str,
+    rho: Fraction,
+    partners: Partners,
+) -> Conversation[PrivateEnd]:
+    """Newton's steps with noise; each costs its share of rho."""
+    at = np.zeros(size)
+    end = PrivateEnd(at, None, np.eye(size), math.nan)
+    for share in STEPS:
+        places = _choose_places(make, at, rho * share, partners)
+        question = make(tuple(at.tolist()), Gaussian("1"), places)
+        assert question.sensitivity is not None
+        variance = partners.variance(rho * share, question.sensitivity.squared)
+        question = make(tuple(at.tolist()), Gaussian(str(variance)), places)
+        answer = yield question
+        sums = read_noisy(question, answer, float(variance) * float(partners.noise_factor))
+        end = _step(sums, at, family)
+        at = end.coefficients
+    return end
+
+
+def _choose_places(
+    make: Callable[[tuple[float, ...], Gaussian, int], AskRegression],
+    at: Vector,
+    rho: Fraction,
+    partners: Partners,
+) -> int:
+    """So many binary places that rounding is far below the noise."""
+    probe = make(tuple(at.tolist()), Gaussian("1"), 0)
+    deviation = math.sqrt(float(probe.bound) ** 2 / (2 * float(rho)))
+    return int(np.clip(math.ceil(10 - math.log2(max(deviation, 1e-6))), 0, MOST_PLACES))
+
+
+def _step(sums: NoisySums, at: Vector, family: str) -> PrivateEnd:
+    """One step; information that noise could have made is lifted to where it is not."""
+    values, vectors = np.linalg.eigh(sums.information)
+    # The largest eigenvalue of a symmetric matrix of such noise.
+    noise = sums.noise_of_information * math.sqrt(2 * len(at))
+    held = np.maximum(values, max(noise, 1e-9))
+    inverse = (vectors / held) @ vectors.T
+    step = inverse @ sums.score
+    # At most a few units of the predictor at a time: columns lie between -1 and 1.
+    step *= min(1.0, 4.0 / max(float(np.abs(step).max()), 1e-12))
+    dispersion = 1.0
+    if family == "gaussian":
+        dispersion = max(sums.squares, 0.0) / max(float(sums.information[0, 0]) - len(at), 1.0)
+    spread = dispersion * sums.information + sums.noise**2 * np.eye(len(at))
+    told = bool(values[0] > LEAST_SIGNAL * noise)
+    covariance = inverse @ spread @ inverse if told else None
+    of_noise = inverse @ inverse * sums.noise**2
+    share = float(np.trace(of_noise) / np.trace(covariance)) if covariance is not None else math.nan
+    return PrivateEnd(at + step, covariance, sums.information, share)

@@ -1,0 +1,371 @@
+"""What a hospital adds to a regression: likelihood, score and information at the house's coefficients.
+
+All of it are sums over patients, so that Newton's steps over the sums of all hospitals are those of the pooled table.
+
+With intercepts of the hospitals' own, each hospital finds its intercept itself at the coefficients asked about, and
+adds the *profile* likelihood: its score, and its information less what the intercept explains (the Schur complement).
+Coefficients and standard errors are then those of the pooled regression with one indicator per hospital, and no
+hospital tells its intercept; sums of intercepts, weighted by patients, tell their mean and spread. A hospital where
+everybody, or nobody, has the outcome has no finite intercept, and adds nothing, as in the pooled fit.
+
+Under `private` the claim is as for any noisy sum: each patient is protected, from everybody outside the hospital, at
+the price that the site works out from the question. A patient's row is at most sqrt(`squared_norm`) long, its residual
+and its weight lie within the family's reach, so that score and scaled information together move by at most
+`bound`; every share is rounded to the grid by itself and added up in whole numbers (`widen_sensitivity`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import MessageError
+from concilium.privacy.shares import widen_sensitivity
+from concilium.protocol.attributes import CALL, LABELLING, READ_LABEL, Attribute, Workload, estimate_columns
+from concilium.protocol.cohort import Cohort
+from concilium.protocol.questions import PLAIN, PRIVATE, Sensitivity
+from concilium.records.columns import label
+from concilium.statistics.columns import (
+    Column,
+    build_at_site,
+    check_columns,
+    pack_triangle,
+    squared_norm,
+    unpack_triangle,
+)
+from concilium.statistics.families import FAMILIES, OutcomeFamily, Vector
+from concilium.statistics.wide_sums import (
+    LARGEST,
+    WideSum,
+    hold_overflow,
+    read_wide,
+    refuse_floored,
+    write_wide,
+)
+
+if TYPE_CHECKING:
+    from concilium.protocol.releases.release import Release
+
+MOST_PLACES = 20
+MOST_PATIENTS = 1 << 26
+FIRST = 9  # numbers before the columns' sums
+LARGEST_REACH, LEAST_REACH = 1e6, 1e-9
+INTERCEPT_STEPS = 100
+
+
+class AskRegression(WideSum, frozen=True, kw_only=True):
+    """Your likelihood, score and information at these coefficients, intercept first unless it is your own.
+
+    `robust`: and the outer products of scores, by patient and of the whole hospital. `inverse`: of the information of
+    all hospitals, for Firth's correction of the score.
+    """
+
+    kind: ClassVar[str] = "statistics.regression"
+    releases: ClassVar[frozenset[str]] = PLAIN | PRIVATE
+
+    attributes: tuple[Attribute, ...]
+    columns: tuple[Column, ...]
+    family: str
+    at: tuple[float, ...]
+    positive: str | int | float | bool | None = None
+    own_intercepts: bool = False
+    robust: bool = False
+    inverse: tuple[float, ...] = ()
+    low: float = 0.0
+    high: float = 1.0
+    places: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many coefficients there are, with the intercept."""
+        return len(self.columns) + (not self.own_intercepts)
+
+    @property
+    def _triangle(self) -> int:
+        return self.size * (self.size + 1) // 2
+
+    @property
+    def count(self) -> int:
+        return FIRST + len(self.columns) + self.size + self._triangle * (3 if self.robust else 1)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self.noise is None:
+            return super().shape
+        return (self.size + self._triangle + (self.family == "gaussian"),)
+
+    @property
+    def binary_places(self) -> int:
+        return super().binary_places if self.noise is None else self.places
+
+    @property
+    def largest(self) -> int:
+        if self.noise is None:
+            return LARGEST
+        return math.ceil(float(self.bound) * (1 << self.places) + 1) * MOST_PATIENTS
+
+    @property
+    def named(self) -> Sequence[Attribute]:
+        return self.attributes
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        return {"family": self.family, "positive": self.positive}
+
+    @property
+    def shrinks(self) -> tuple[float, float]:
+        """What information and squared residual are multiplied by under noise: each weighs half of what the score
+        does."""
+        residual, weight = FAMILIES[self.family].reach(self.low, self.high)
+        return residual / (2 * weight * math.sqrt(squared_norm(self.columns))), math.sqrt(
+            squared_norm(self.columns)
+        ) / (2 * residual)
+
+    @property
+    def bound(self) -> Fraction:
+        """How far one patient can move the noisy answer (L2)."""
+        residual = Fraction(FAMILIES[self.family].reach(self.low, self.high)[0])
+        parts = Fraction(5, 4) + (Fraction(1, 4) if self.family == "gaussian" else 0)
+        squared = residual**2 * squared_norm(self.columns) * parts
+        # Of the factors above, floats: a trifle more for their rounding.
+        return Fraction(math.sqrt(squared) * (1 + 1e-9))
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity(widen_sensitivity(self.bound**2, self.numbers, self.places))
+
+    def check(self, release: Release) -> None:
+        check_columns(self.attributes, self.columns)
+        if self.family not in FAMILIES:
+            raise MessageError(f"a regression is of a family among {', '.join(FAMILIES)}")
+        if (self.family == "binomial") != (self.positive is not None):
+            raise MessageError("a binomial regression has a positive value, and no other has")
+        if len(self.at) != self.size or not np.isfinite(self.at).all():
+            raise MessageError("a regression has a finite coefficient for each column")
+        if self.inverse and (len(self.inverse) != self._triangle or self.own_intercepts or self.noise):
+            raise MessageError("Firth's correction needs the inverse information, and one intercept for all")
+        if not 0 <= self.places <= MOST_PLACES:
+            raise MessageError(f"a private regression has 0 to {MOST_PLACES} binary places")
+        if not (-LARGEST_REACH < self.low < self.high < LARGEST_REACH):
+            raise MessageError("the ends of an outcome must rise, and be no further than a million")
+        if self.high - self.low < LEAST_REACH:  # what is divided by it would overflow
+            raise MessageError("the ends of an outcome must be apart")
+        if self.family == "poisson" and self.low < 0:
+            raise MessageError("a count is never below zero")
+        if self.noise is not None:
+            if self.own_intercepts or self.robust:
+                raise MessageError("a private regression has one intercept for all, and model-based errors")
+            if any(
+                (f.cell is None and f.low is None) or column.center or column.scale != 1
+                for column in self.columns
+                for f in column.factors
+            ):
+                raise MessageError("every number of a private regression has public ends")
+
+    def estimate(self, patients: int, columns: int) -> Workload:
+        size, factors = self.size, sum(len(column.factors) for column in self.columns)
+        work = estimate_columns(self.attributes, patients, each_by_itself=self.noise is not None)
+        triangles = 12 if self.noise is not None else 4 * (3 if self.robust else 1)
+        per_patient = 40 * factors + triangles * size * size + 8 * size + 400 + READ_LABEL
+        steps = 60 * INTERCEPT_STEPS if self.own_intercepts else 0
+        return work + Workload(
+            (per_patient + steps) * patients + CALL * (40 + 2 * factors + 2 * size * size),
+            (24 * (len(self.columns) + factors) + 24 * size + 256 + LABELLING) * patients + 64 * self.numbers,
+        )
+
+    @hold_overflow()
+    def compute(self, cohort: Cohort) -> NDArray[np.integer]:
+        if self.noise is not None:
+            return self._compute_shares(cohort)
+        refuse_floored(cohort)
+        matrix, rows, left_out = build_at_site(self.attributes, self.columns, cohort)
+        y = self._find_outcome(cohort, rows)
+        known = FAMILIES[self.family].is_outcome(y)
+        if not known.all():
+            matrix, y = matrix[known], y[known]
+        site = _SiteFit(FAMILIES[self.family], matrix, y, self)
+        return write_wide(site.add_up(left_out + int((~known).sum())))
+
+    def _find_outcome(self, cohort: Cohort, rows: NDArray[np.int32]) -> Vector:
+        if self.positive is None:
+            return cohort.view.measured(self.target)[rows]
+        column = cohort.view.coded(self.target)
+        name = label(self.positive)
+        is_positive = np.array([0.0, *(float(label(value) == name) for value in column.values)])
+        return np.take(is_positive, column.codes[rows])
+
+    def _compute_shares(self, cohort: Cohort) -> NDArray[np.integer]:
+        """Score, information and squared residual of each patient, on the grid. No matrix product: it may round a
+        patient's numbers by how many others there are."""
+        family = FAMILIES[self.family]
+        matrix, rows, _ = build_at_site(self.attributes, self.columns, cohort)
+        y = self._find_outcome(cohort, rows)
+        known = family.is_outcome(y)
+        matrix, y = matrix[known], np.clip(y[known], self.low, self.high)
+        columns = [np.ones(len(y)), *matrix.T]
+        eta = np.zeros(len(y))
+        for value, column in zip(self.at, columns, strict=True):
+            eta += value * column
+        mean = np.clip(family.mean(eta), self.low, self.high)
+        residual = y - mean
+        weight = np.clip(family.weight(mean), 0, family.reach(self.low, self.high)[1])
+        steps, (shrink, shrink_squares) = 2.0**self.places, self.shrinks
+
+        def add(shares: Vector) -> int:
+            return int(np.rint(shares * steps).astype(np.int64).sum())
+
+        words = [add(residual * column) for column in columns]
+        for place, one in enumerate(columns):
+            scaled = weight * one * shrink
+            words += [
+                add(scaled * other * (1.0 if other is one else math.sqrt(2))) for other in columns[place:]
+            ]
+        if self.family == "gaussian":
+            words.append(add(residual**2 * shrink_squares))
+        return np.array(words, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _SiteFit:
+    """The patients of one hospital at the coefficients of a question."""
+
+    family: OutcomeFamily
+    matrix: NDArray[np.float64]
+    y: Vector
+    question: AskRegression
+
+    def add_up(self, left_out: int) -> Vector:
+        question, y = self.question, self.y
+        at = np.array(question.at)
+        own = question.own_intercepts
+        offset = self.matrix @ (at if own else at[1:])
+        intercept = self._find_intercept(offset) if own else float(at[0])
+        finite = math.isfinite(intercept)
+        if not finite:  # it adds nothing to score and information, and its likelihood is that of certainty
+            offset, intercept = np.zeros_like(offset), math.copysign(700.0, intercept)
+        eta = offset + intercept
+        mean = self.family.mean(eta)
+        design = self.matrix if own else np.column_stack([np.ones(len(y)), self.matrix])
+        if not finite:
+            design = np.zeros_like(design)
+        likelihood = self.family.log_likelihood(y, eta, mean) if finite else 0.0
+        residual, weight = y - mean, self.family.weight(mean)
+        if own:
+            # What is left of each column once the hospital's own intercept is taken out.
+            total = weight.sum()
+            design = design - (weight @ design / total if total else 0.0)
+        information = design.T @ (design * weight[:, None])
+        weighty = len(y) if finite and own else 0
+        parts: list[Any] = [
+            [len(y), left_out, likelihood, y.sum(), (y**2).sum()],
+            [bool(weighty), weighty],
+            [weighty * intercept, weighty * intercept**2] if weighty else [0.0, 0.0],
+            self.matrix.sum(axis=0),
+        ]
+        if question.inverse:
+            inverse = unpack_triangle(question.inverse, question.size)
+            leverage = weight * np.einsum("ij,ij->i", design @ inverse, design)
+            residual = residual + leverage * (0.5 - mean)
+        score = residual @ design
+        parts += [score, pack_triangle(information)]
+        if question.robust:
+            by_patient = design * residual[:, None]
+            parts += [pack_triangle(by_patient.T @ by_patient), pack_triangle(np.outer(score, score))]
+        return np.concatenate(parts)
+
+    def _find_intercept(self, offset: Vector) -> float:
+        """The intercept at which the hospital's residuals add up to zero; infinite where all outcomes are alike."""
+        y, total = self.y, float(self.y.sum())
+        if not len(y):
+            return -math.inf
+        if self.family.name == "gaussian":
+            return float((y - offset).mean())
+        if total == 0 or (self.family.name == "binomial" and total == len(y)):
+            return -math.inf if total == 0 else math.inf
+        if self.family.name == "poisson":
+            return math.log(total) - float(np.logaddexp.reduce(offset))
+        # Bracketed: Newton alone may run away where nearly all outcomes are alike.
+        share = math.log(total / (len(y) - total))
+        low, high = share - float(offset.max()), share - float(offset.min())
+        intercept = (low + high) / 2
+        for _ in range(INTERCEPT_STEPS):
+            mean = self.family.mean(offset + intercept)
+            excess = float(mean.sum()) - total
+            low, high = (low, intercept) if excess > 0 else (intercept, high)
+            curve = float(self.family.weight(mean).sum())
+            step = intercept - excess / curve if curve > 0 else low
+            step = step if low <= step <= high else (low + high) / 2
+            if abs(step - intercept) <= 1e-14 * max(1.0, abs(step)):
+                return step
+            intercept = step
+        return intercept
+
+
+@dataclass(frozen=True)
+class RegressionSums:
+    """The sums over all hospitals. `robust` and `clustered` are outer products of scores, where they were asked."""
+
+    patients: int
+    left_out: int
+    likelihood: float
+    outcomes: float
+    squares: float
+    own_intercepts: int
+    intercepts: tuple[float, float, float]
+    columns: Vector
+    score: Vector
+    information: NDArray[np.float64]
+    robust: NDArray[np.float64] | None = None
+    clustered: NDArray[np.float64] | None = None
+
+
+def read_regression(question: AskRegression, total: NDArray[np.int64]) -> RegressionSums:
+    """What the sites' numbers, added up, say."""
+    reals = read_wide(total)
+    size, triangle = question.size, question.size * (question.size + 1) // 2
+    ends = np.cumsum([FIRST, len(question.columns), size, *[triangle] * (3 if question.robust else 1)])
+    first, columns, score, *squares = np.split(reals, ends[:-1])
+    matrices = [unpack_triangle(packed, size) for packed in squares]
+    return RegressionSums(
+        round(first[0]),
+        round(first[1]),
+        float(first[2]),
+        float(first[3]),
+        float(first[4]),
+        round(first[5]),
+        (float(first[6]), float(first[7]), float(first[8])),
+        columns,
+        score,
+        *matrices,
+    )
+
+
+@dataclass(frozen=True)
+class NoisySums:
+    """The same of a private question: score, information, squared residuals, and the standard deviations of noise in
+    a score and in a number of the information."""
+
+    score: Vector
+    information: NDArray[np.float64]
+    squares: float
+    noise: float
+    noise_of_information: float
+
+
+def read_noisy(question: AskRegression, total: NDArray[np.int64], variance: float) -> NoisySums:
+    """`variance`: of the noise in a word, as it was really added."""
+    reals = np.ldexp(total.astype(np.float64), -question.places)
+    deviation = math.ldexp(math.sqrt(variance), -question.places)
+    size = question.size
+    shrink, shrink_squares = question.shrinks
+    packed = reals[size : size + size * (size + 1) // 2] / shrink
+    rows, across = np.triu_indices(size)
+    packed = np.where(rows == across, packed, packed / math.sqrt(2))
+    squares = float(reals[-1] / shrink_squares) if question.family == "gaussian" else 0.0
+    return NoisySums(reals[:size], unpack_triangle(packed, size), squares, deviation, deviation / shrink)

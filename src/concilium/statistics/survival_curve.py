@@ -1,0 +1,565 @@
+"""`SurvivalCurve`: Kaplan-Meier curves with intervals and numbers at risk, over all hospitals.
+
+docs/methods.md, part 9. All of it follows from counts of patients by time cell, kind of end and group. Each patient is
+in one cell: the squared sensitivity of the whole table is 1, whatever the number of cells and groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import HouseError, StudyError
+from concilium.models.explanation import Explanation, say_risk, say_risk_interval
+from concilium.models.method import (
+    Bins,
+    Delta,
+    Epsilon,
+    PositiveClass,
+    PrivateMethod,
+    QueryText,
+    ReleaseName,
+    Target,
+    Values,
+    documented,
+    read_value,
+)
+from concilium.models.pictures import COLOURS, SOFT, draw_frame, element_text
+from concilium.models.prediction import AnyPatients
+from concilium.parameters import Parameter, name
+from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.protocol.attributes import MOST_EDGES, Attribute, present, recode, say_edge
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
+from concilium.protocol.schema import AskSchema, SchemaSeen, set_against_rest, state_values
+from concilium.protocol.splits import Split
+from concilium.records.columns import Value, label
+from concilium.statistics.cox import Grid, Horizon, Time
+from concilium.statistics.results import TermTest, draw_html, draw_text, say_p
+from concilium.statistics.survival import (
+    SurvivalSteps,
+    compare_groups,
+    find_median,
+    find_restricted_mean,
+    make_curve,
+)
+
+MOST_GROUPS = 20
+MOST_LOOKS = 20
+EVERYONE = "all patients"
+FAINT = "#e6eaee"
+LEFT, TOP, WIDE, HIGH, LINE = 64, 16, 460, 260, 18
+
+
+def _read_causes(value: Any) -> list[Value]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError
+    return [read_value(one) for one in value]
+
+
+class SurvivalBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What the file of survival curves holds. The curve of all patients comes first, then one for each group, in the
+    order of the cells of `groups`. `times`: when what a cell tells is known."""
+
+    target: str
+    query: str
+    time: str
+    classes: list[str | int | float | bool]
+    competing: list[str | int | float | bool]
+    groups: Attribute | None = None
+    times: list[float]
+    curves: list[SurvivalSteps]
+    horizon: float
+    test: TermTest | None = None
+    exact: bool = True
+
+    def __post_init__(self) -> None:
+        cells = 0 if self.groups is None else self.groups.size
+        if len(self.curves) != 1 + cells or len(self.classes) != 2 or not self.times:
+            raise ValueError("survival curves are of all patients, and of each group")
+        if any(len(one.survival) != len(self.times) for one in self.curves):
+            raise ValueError("a survival curve has a value for each time")
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class SurvivalCurve(PrivateMethod[SurvivalBody]):
+    """`SurvivalCurve(target="death", time="days", by="ward").fit(house)`: curves with intervals and numbers at risk."""
+
+    method: ClassVar[str] = "survival-curve"
+    called: ClassVar[str] = "a SurvivalCurve"
+    description: ClassVar[str] = "survival curves with confidence intervals over all sites"
+    body_type: ClassVar[type[SurvivalBody]] = SurvivalBody
+    against_rest: ClassVar[bool] = True
+    decides: ClassVar[str] = "the event is predicted where its risk by the horizon is above one half"
+
+    target: Target
+    time: Time = "time"
+    positive: PositiveClass = None
+    query: QueryText = ""
+    release: ReleaseName = "masked"
+    _: KW_ONLY
+    by: Annotated[
+        str | None,
+        Parameter(
+            "an attribute's name", name, "a curve for each of its values, and a log-rank test between them"
+        ),
+    ] = None
+    competing: Annotated[
+        Sequence[Value],
+        Parameter(
+            "a list of values of the target",
+            _read_causes,
+            "ends that make the event impossible, such as death before relapse (Aalen-Johansen); all others censor",
+        ),
+    ] = ()
+    grid: Grid = None
+    at: Horizon = None
+    epsilon: Epsilon = None
+    delta: Delta = "1/1000000"
+    values: Values = field(default_factory=dict)
+    bins: Bins = field(default_factory=dict)
+
+    def check(self) -> None:
+        if self.time in (self.target, self.by) or self.by == self.target:
+            raise StudyError("the 'target', the 'time' and 'by' of a SurvivalCurve must be three columns")
+        if not self.way_out.bounded:
+            return
+        if self.epsilon is None:
+            raise StudyError("a private SurvivalCurve needs an 'epsilon', such as 1.0")
+        if not self._stated_grid:
+            raise StudyError(
+                f"a private SurvivalCurve needs the 'grid' of {self.time!r}, such as [30, 60, 90]"
+            )
+        if self.by is not None and self.by not in self.values and self.by not in self.bins:
+            raise StudyError(f"a private SurvivalCurve states 'values' or 'bins' for {self.by!r}")
+        self._name_ends(state_values(self.values.get(self.target, ())))
+
+    @property
+    def _stated_grid(self) -> list[float] | None:
+        """From zero on: what is before is no time."""
+        stated = self.grid or self.bins.get(self.time)
+        return None if not stated else sorted({0.0, *(one for one in stated if one >= 0)})
+
+    def _name_ends(self, found: Sequence[Value]) -> list[Value]:
+        """No event and the event."""
+        competing = {label(value) for value in self.competing}
+        if self.positive is None:
+            rest = [value for value in found if label(value) not in competing]
+            if len(rest) != 2:
+                raise (StudyError if self.way_out.bounded else HouseError)(
+                    f"{self.target!r} has {len(found)} values; say which one is the event, positive = ..."
+                )
+            return rest
+        others = [value for value in found if label(value) not in {*competing, label(self.positive)}]
+        if found and not self.way_out.bounded and label(self.positive) not in map(label, found):
+            raise HouseError(
+                f"no patient has {self.target} = {label(self.positive)}: nobody has the event, and every curve is flat"
+            )
+        return list(set_against_rest(self.positive, others or ["censored"]))
+
+    def plan(self) -> Plan:
+        note = "patients by time, kind of end and group"
+        if self.way_out.bounded:
+            return Plan("rho", (PlannedQuestion("counts", self.rho, note),))
+        schema = PlannedQuestion("tree.schema", None, "which ends and groups there are")
+        often = "" if self._stated_grid else f", a thousand times at once: at most {MOST_LOOKS} times"
+        return Plan("rho", (schema, PlannedQuestion("counts", None, note + often)))
+
+    @property
+    def _asked(self) -> list[str]:
+        return [] if self.by is None else [self.by]
+
+    def _is_agreed(self, parameter: str, asked: Any) -> bool:
+        if parameter == "attributes":
+            return bool(asked == self._asked)
+        if parameter == "bins":
+            return bool(asked == self._asked_bins)
+        return super()._is_agreed(parameter, asked)
+
+    @property
+    def _asked_bins(self) -> dict[str, list[float]]:
+        return {one: list(self.bins[one]) for one in self._asked if one in self.bins}
+
+    def may_cut(self, name: str, edges: Sequence[float]) -> bool:
+        if name != self.time:
+            return super().may_cut(name, edges)
+        stated = self._stated_grid
+        return all(edge.is_integer() for edge in edges) if stated is None else set(edges) <= set(stated)
+
+    def _find_foreign(self, question: Statistic) -> str | None:
+        for one in question.named:
+            if one.name not in (self.target, self.time, self.by):
+                return f"it asks about {one.name!r}, which the study does not"
+        return super()._find_foreign(question)
+
+    def converse(self, partners: Partners) -> Conversation[Learned[SurvivalBody]]:
+        if self.way_out.bounded:
+            return self._converse_privately(partners)
+        return self._converse_plainly()
+
+    def _converse_plainly(self) -> Conversation[Learned[SurvivalBody]]:
+        seen: dict[str, SchemaSeen] = yield AskSchema(
+            query=self.query,
+            target=self.target,
+            bins=self._asked_bins,
+            attributes=self._asked,
+            count_patients=self.way_out.by_site,
+        )
+        ends = self._name_ends(state_values(value for one in seen.values() for value in one.classes))
+        by = self._find_groups(seen)
+        tables, edges, lost = yield from self._count(ends, by)
+        if tables[:, :, :-1].sum() == 0:
+            raise HouseError("nobody has the event: all patients are censored, and every curve is flat")
+        warnings = []
+        if lost[0]:
+            warnings.append(f"{lost[0]} patients without a {self.time} are left out")
+        if lost[1]:
+            warnings.append(
+                f"{lost[1]} patients with a negative {self.time} are left out: mend it where it is wrong"
+            )
+        if any(one.floored for one in seen.values()):
+            warnings.append("hospitals leave small counts out: curves are of the others")
+        body = self._make_body(ends, by, tables, edges, 0.0)
+        return Learned(body, {site: one.patients for site, one in seen.items()}, warnings)
+
+    def _find_groups(self, seen: Mapping[str, SchemaSeen]) -> Attribute | None:
+        if self.by is None:
+            return None
+        if self.by in self.bins:
+            return Attribute(self.by, tuple(self.bins[self.by]))
+        listed = [one for schema in seen.values() for one in schema.attributes if one.name == self.by]
+        if len(listed) < len(seen):
+            raise HouseError(
+                f"{self.by!r} is a number somewhere, or not known: give it bins, or take another attribute for 'by'"
+            )
+        values = present(value for one in listed for value in one.values)
+        if not 1 <= len(values) <= MOST_GROUPS:
+            raise HouseError(
+                f"{self.by!r} has {len(values)} values: curves are drawn for 1 to {MOST_GROUPS} groups"
+            )
+        missing = any(None in one.values for one in listed)
+        return Attribute(self.by, (), values, missing=missing, other=False)
+
+    def _ask(self, ends: list[Value], by: Attribute | None, edges: Sequence[float], **more: Any) -> AskCounts:
+        event = self.positive if self.positive is not None else ends[1]
+        time = Attribute(self.time, tuple(edges))
+        tree = [] if by is None else [Split(0, 1, list(range(1, by.size + 1)))]
+        return AskCounts(
+            query=self.query,
+            target=self.target,
+            attributes=(time,) if by is None else (time, by),
+            classes=Attribute(self.target, (), (event, *self.competing), missing=False, other=True),
+            tree=tree,
+            nodes=[0] if by is None else list(range(1, by.size + 1)),
+            counted=[0],
+            totals=False,
+            **more,
+        )
+
+    def _count(
+        self, ends: list[Value], by: Attribute | None
+    ) -> Conversation[tuple[NDArray[np.float64], list[float], tuple[int, int]]]:
+        """Tables [group, cell, kind], the edges of their cells, and how many lack a time or have a negative one."""
+        stated = self._stated_grid
+        edges = stated or [float(day) for day in range(MOST_EDGES)]
+        counts = (yield self._ask(ends, by, edges)).astype(np.float64)
+        lost = round(counts[:, 0].sum()), round(counts[:, 1].sum())
+        table = counts[:, 2:]
+        looks = 1
+        while stated is None and table[:, -1].any() and looks < MOST_LOOKS:
+            start = edges[-1]
+            more = [start + day for day in range(MOST_EDGES)]
+            counts = (yield self._ask(ends, by, more)).astype(np.float64)
+            table = np.concatenate([table[:, :-1], counts[:, 2:]], axis=1)
+            edges = [*edges[:-1], *more]
+            looks += 1
+        return table, edges, lost
+
+    def _converse_privately(self, partners: Partners) -> Conversation[Learned[SurvivalBody]]:
+        ends = self._name_ends(state_values(self.values.get(self.target, ())))
+        by = None
+        if self.by in self.bins:
+            by = Attribute(str(self.by), tuple(self.bins[str(self.by)]))
+        elif self.by is not None:
+            by = Attribute(self.by, (), state_values(self.values[self.by]), missing=False)
+        edges = self._stated_grid
+        assert edges is not None
+        variance = partners.variance(self.rho, 1)
+        counts = yield self._ask(ends, by, edges, noise=Gaussian(str(variance)))
+        added = float(variance) * float(partners.noise_factor)
+        body = self._make_body(ends, by, counts.astype(np.float64)[:, 2:], edges, added)
+        return Learned(body, {}, [self.say_price(), "curves have noise, and their intervals include it"])
+
+    def _make_body(
+        self,
+        ends: list[Value],
+        by: Attribute | None,
+        tables: NDArray[np.float64],
+        edges: list[float],
+        variance: float,
+    ) -> SurvivalBody:
+        """The last cell, from the last edge on, is at risk until then and tells nothing."""
+        whole = self._stated_grid is None
+        if whole:
+            last = int(np.flatnonzero(tables.sum(axis=(0, 2)))[-1]) + 1
+            tables, times = tables[:, :last], edges[:last]
+        else:
+            times = edges[1:]
+        # Who is beyond the last edge is at risk to the end: a censored patient of one more cell.
+        shown = len(times)
+        everyone = tables.sum(axis=0)
+        listed = [(EVERYONE, everyone, variance * len(tables))]
+        listed += (
+            []
+            if by is None
+            else [(self._say_group(by, cell), tables[cell], variance) for cell in range(by.size)]
+        )
+        curves = [_cut(make_curve(said, table, noise), shown) for said, table, noise in listed]
+        test = None if variance or by is None else compare_groups(_with_rest(tables, shown))
+        return SurvivalBody(
+            target=self.target,
+            query=self.query,
+            time=self.time,
+            classes=ends,
+            competing=list(self.competing),
+            groups=by,
+            times=times,
+            curves=curves,
+            horizon=float(self.at if self.at is not None else times[-1]),
+            test=test,
+            exact=whole,
+        )
+
+    @staticmethod
+    def _say_group(by: Attribute, cell: int) -> str:
+        if by.missing and cell == 0:
+            return f"{by.name} missing"
+        if cell == by.other_cell:
+            return f"{by.name} other"
+        place = cell - by.first
+        if not by.edges:
+            return f"{by.name} = {label(by.values[place])}"
+        low = f"{say_edge(by.edges[place - 1])} <= " if place else ""
+        high = f" < {say_edge(by.edges[place])}" if place < len(by.edges) else ""
+        return f"{low}{by.name}{high}"
+
+    @property
+    def attributes_(self) -> list[str]:
+        return [] if self.body.groups is None else [self.body.groups.name]
+
+    def _find_curves(self, patients: AnyPatients) -> list[SurvivalSteps]:
+        """The curve of each patient's group; that of all patients where the group is not known."""
+        source = self.read(patients)
+        by = self.body.groups
+        if by is None:
+            return [self.body.curves[0]] * len(source)
+        codes, cells = recode(by, source)
+        return [self.body.curves[cell + 1] for cell in np.take(cells, codes).tolist()]
+
+    def _read_at(self, curve: SurvivalSteps, time: float) -> tuple[float, float | None, float | None]:
+        """The risk of the event by a time, with its interval."""
+        place = int(np.searchsorted(self.body.times, time, side="right")) - 1
+        if place < 0:
+            return 0.0, None, None
+        if self.body.competing:
+            risk, error = curve.incidence[place], curve.incidence_error[place]
+            return risk, max(risk - 1.96 * error, 0.0), min(risk + 1.96 * error, 1.0)
+        low, high = curve.low[place], curve.high[place]
+        return 1 - curve.survival[place], None if high is None else 1 - high, None if low is None else 1 - low
+
+    def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
+        """Of no event, and of the event, by the horizon: that of the patient's group."""
+        risk = np.array([self._read_at(one, self.body.horizon)[0] for one in self._find_curves(patients)])
+        risk = np.clip(risk, 0.0, 1.0)
+        return np.column_stack([1 - risk, risk])
+
+    def _explain(self, patient: Mapping[str, Any]) -> Explanation:
+        body = self.body
+        row = {one: patient.get(one) for one in self.attributes_} or {body.target: None}
+        curve = self._find_curves([row])[0]
+        risk, low, high = self._read_at(curve, body.horizon)
+        chances = (1 - risk, risk)
+        best = int(np.argmax(chances))
+        told = (0.0, 1.0) if low is None or high is None else (low, high)
+        noise = ", noise included" if self.card.release == "private" else ""
+        first = (
+            f"{body.target} = {label(body.classes[best])} ({label(body.classes[1])} by {body.time} {body.horizon:g}: "
+            f"{say_risk(risk)}; {say_risk_interval(told)}{noise}; {curve.group}, {curve.patients:.0f} patients)."
+        )
+        told = told if best else (1 - told[1], 1 - told[0])
+        base = self._read_at(body.curves[0], body.horizon)[0]
+        return Explanation(
+            body.target,
+            body.classes[best],
+            chances[best],
+            (),
+            (first,),
+            base if best else 1 - base,
+            patients=round(curve.patients),
+            chances=chances,
+            interval=told,
+        )
+
+    def importances(self) -> dict[str, float]:
+        return dict.fromkeys(self.attributes_, 100.0)
+
+    def survival_at(self, time: float) -> dict[str, tuple[float, float | None, float | None]]:
+        """Survival at a time with its interval, by group: all patients first."""
+        told = {one.group: self._read_at(one, time) for one in self.body.curves}
+        return {
+            group: (1 - risk, None if high is None else 1 - high, None if low is None else 1 - low)
+            for group, (risk, low, high) in told.items()
+        }
+
+    @property
+    def medians_(self) -> dict[str, tuple[float | None, float | None, float | None]]:
+        """The median time with its interval, by group; None where it is not reached."""
+        times = self.body.times
+        return {
+            one.group: (
+                find_median(times, one.survival),
+                find_median(times, one.low),
+                find_median(times, one.high),
+            )
+            for one in self.body.curves
+        }
+
+    @property
+    def restricted_means_(self) -> dict[str, float]:
+        """The mean time without the event up to the horizon, by group."""
+        return {
+            one.group: find_restricted_mean(self.body.times, one.survival, self.body.horizon)
+            for one in self.body.curves
+        }
+
+    def _rows(self) -> list[list[str]]:
+        body = self.body
+        what = "incidence" if body.competing else "survival"
+        head = [body.target, "patients", "events", f"{what} at {body.horizon:g}", "95 % CI", "median"]
+        rows = [head]
+        for one in body.curves:
+            risk, low, high = self._read_at(one, body.horizon)
+            if not body.competing:
+                risk, low, high = (
+                    1 - risk,
+                    None if high is None else 1 - high,
+                    None if low is None else 1 - low,
+                )
+            median = self.medians_[one.group][0]
+            rows.append(
+                [
+                    one.group,
+                    f"{one.patients:.0f}",
+                    f"{sum(one.events):.0f}",
+                    f"{risk:.1%}",
+                    "" if low is None or high is None else f"{low:.1%} to {high:.1%}",
+                    "not reached" if median is None else f"{median:g}",
+                ]
+            )
+        return rows
+
+    def to_html(self) -> str:
+        """The table as HTML."""
+        return draw_html(self._rows())
+
+    def _text(self) -> str:
+        body = self.body
+        lines = [draw_text(self._rows())]
+        if body.test is not None:
+            lines.append(
+                f"log-rank test: chi-squared {body.test.statistic:.2f} on {body.test.freedom}, p {say_p(body.test.p)}"
+            )
+        if not body.exact:
+            lines.append(f"times are cut to a grid of {len(body.times)}")
+        return "\n".join(lines)
+
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """Curves with intervals, and numbers at risk below."""
+        body = self.body
+        curves = body.curves if len(body.curves) == 1 else body.curves[1:]
+        return {"survival": draw_curves(curves[: len(COLOURS)], body.times, body.time)}
+
+    def _summary(self) -> str:
+        return f"{len(self.body.curves)} curve{'' if len(self.body.curves) == 1 else 's'}"
+
+
+def _with_rest(tables: NDArray[np.float64], shown: int) -> list[NDArray[np.float64]]:
+    """Each group's table, where events beyond the cells that are shown count as censored."""
+    settled = tables.copy()
+    settled[:, shown:, -1] += settled[:, shown:, :-1].sum(axis=2)
+    settled[:, shown:, :-1] = 0
+    return list(settled)
+
+
+def _cut(curve: SurvivalSteps, shown: int) -> SurvivalSteps:
+    """The curve up to the last cell that is told."""
+    lists = {
+        one: getattr(curve, one)[:shown]
+        for one in curve.__struct_fields__
+        if isinstance(getattr(curve, one), list)
+    }
+    return msgspec.structs.replace(curve, **lists)
+
+
+def draw_curves(curves: Sequence[SurvivalSteps], times: Sequence[float], axis: str) -> str:
+    """Steps of survival with bands, and below the patients at risk at each tick."""
+    last = max(times[-1], 1e-9)
+    step = 10 ** math.floor(math.log10(last / 4))
+    step *= next(one for one in (1, 2, 5, 10) if last / (one * step) <= 6)
+    ticks = [step * tick for tick in range(int(last / step) + 1)]
+    bottom = TOP + HIGH
+
+    def x(time: float) -> float:
+        return LEFT + WIDE * time / last
+
+    def y(share: float) -> float:
+        return TOP + HIGH * (1 - share)
+
+    parts = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        parts.append(
+            f'<line x1="{LEFT}" y1="{y(share):.1f}" x2="{LEFT + WIDE}" y2="{y(share):.1f}" stroke="{FAINT}"/>'
+        )
+        parts.append(
+            f'<text x="{LEFT - 8}" y="{y(share) + 4:.1f}" text-anchor="end" fill="{SOFT}">{share:.0%}</text>'
+        )
+    for tick in ticks:
+        parts.append(
+            f'<text x="{x(tick):.1f}" y="{bottom + 18}" text-anchor="middle" fill="{SOFT}">{tick:g}</text>'
+        )
+    parts.append(
+        f'<text x="{LEFT + WIDE / 2:g}" y="{bottom + 36}" text-anchor="middle">{element_text(axis)}</text>'
+    )
+    parts.append(f'<text x="0" y="{bottom + 56}" fill="{SOFT}">at risk</text>')
+    for number, (curve, colour) in enumerate(zip(curves, COLOURS, strict=False)):
+        path, high, low = [(x(0), y(1.0))], [(x(0), y(1.0))], [(x(0), y(1.0))]
+        for place, time in enumerate(times):
+            for points, value in (
+                (path, curve.survival[place]),
+                (high, curve.high[place]),
+                (low, curve.low[place]),
+            ):
+                level = points[-1][1] if value is None else y(value)
+                points += [(x(time), points[-1][1]), (x(time), level)]
+        band = " ".join(f"{a:.1f},{b:.1f}" for a, b in [*high, *reversed(low)])
+        line = " ".join(f"{a:.1f},{b:.1f}" for a, b in path)
+        parts.append(f'<polygon points="{band}" fill="{colour}" fill-opacity="0.15"/>')
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        below = bottom + 56 + LINE * (number + 1)
+        for tick in ticks:
+            place = int(np.searchsorted(times, tick, side="left"))
+            count = curve.at_risk[min(place, len(times) - 1)]
+            parts.append(
+                f'<text x="{x(tick):.1f}" y="{below}" text-anchor="middle" fill="{colour}">{max(count, 0):.0f}</text>'
+            )
+        parts.append(
+            f'<text x="{LEFT + WIDE + 24}" y="{below}" fill="{colour}">{element_text(curve.group)}</text>'
+        )
+    return draw_frame("Survival", parts, LEFT + WIDE + 200, bottom + 70 + LINE * (len(curves) + 1), 4)

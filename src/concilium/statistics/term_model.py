@@ -1,0 +1,369 @@
+"""What regressions share: their parameters, their columns, and what they say of terms and of a patient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import HouseError
+from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval
+from concilium.models.method import Attributes, Method, read_edges
+from concilium.models.prediction import AnyPatients
+from concilium.parameters import Parameter, name, names
+from concilium.protocol.schema import say_left_out
+from concilium.records.columns import Value, label
+from concilium.statistics.columns import LEAST_KNOTS, MOST_KNOTS, RegressionTerms, build
+from concilium.statistics.distributions import (
+    chi_squared_tail,
+    normal_quantile,
+    student_quantile,
+    student_two_sided,
+    two_sided,
+)
+from concilium.statistics.families import Vector
+from concilium.statistics.results import (
+    RegressionLine,
+    TermEstimate,
+    TermTest,
+    draw_forest,
+    draw_html,
+    draw_text,
+    known,
+    make_lines,
+    say_interval,
+    say_number,
+    say_p,
+    write_csv,
+)
+
+LEVEL = 0.975
+MOST_SHOWN = 10
+NOT_PRIVATE = (
+    "scores and information are exact: masks hide which hospital a sum comes from, not which patient"
+)
+
+
+def read_reference(value: Any) -> dict[str, Value]:
+    """A value for each of some attributes."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(
+        isinstance(one, str | int | float) for one in value.values()
+    ):
+        raise ValueError
+    return {name(key): one for key, one in value.items()}
+
+
+def read_pairs(value: Any) -> list[list[str]]:
+    """Pairs of names."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError
+    pairs = [names(one) for one in value]
+    if any(len(set(one)) != 2 or len(one) != 2 for one in pairs):
+        raise ValueError
+    return pairs
+
+
+Splines = Annotated[
+    Mapping[str, Sequence[float]],
+    Parameter(
+        "lists of numbers",
+        read_edges,
+        f'public knots of restricted cubic splines, {{"age": [40, 55, 70]}}: {LEAST_KNOTS} to {MOST_KNOTS} each',
+    ),
+]
+Reference = Annotated[
+    Mapping[str, Value],
+    Parameter(
+        "values by attribute",
+        read_reference,
+        "the value of a category that all others are compared with; without it the first in order. A whole number that "
+        "is named here is a category",
+    ),
+]
+Interactions = Annotated[
+    Sequence[Sequence[str]],
+    Parameter("a list of pairs of names", read_pairs, 'products of two attributes, [["age", "sex"]]'),
+]
+
+
+class TermBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What every regression's file holds. `means` are those of columns: what stands for a value that is missing."""
+
+    target: str
+    query: str
+    classes: list[str | int | float | bool]
+    terms: RegressionTerms
+    estimates: list[TermEstimate]
+    covariance: list[float]
+    means: list[float]
+    deviations: list[float]
+    tests: list[TermTest]
+
+
+B = TypeVar("B", bound=TermBody)
+
+
+class TermModel(Method[B]):
+    """A sum of terms, each with an estimate and its interval."""
+
+    attributes: Attributes
+    splines: Splines
+    reference: Reference
+    interactions: Interactions
+
+    def _refuse_lacking(
+        self, numbers: Iterable[str], categories: Iterable[str], left_out: Mapping[str, str]
+    ) -> None:
+        """HouseError where what the study names is not there to be asked about."""
+        usable = {*numbers, *categories}
+        wanted = [
+            *(self.attributes or ()),
+            *self.splines,
+            *self.reference,
+            *(n for p in self.interactions for n in p),
+        ]
+        for one in wanted:
+            if one not in usable:
+                why = left_out.get(one, "no hospital has it, or they withhold it")
+                raise HouseError(f"the study names {one!r}, which cannot be a term: {why}")
+        if not usable:
+            raise HouseError("no attribute is left for a regression: " + say_left_out(left_out))
+
+    @property
+    def _ratio(self) -> str:
+        """What exp(coefficient) is; empty where a coefficient is a difference."""
+        raise NotImplementedError
+
+    @property
+    def attributes_(self) -> list[str]:
+        terms = self.body.terms
+        return sorted({terms.attributes[i].name for column in terms.columns for i in column.attributes})
+
+    @property
+    def terms_(self) -> list[str]:
+        """The columns of the regression in words."""
+        return list(self.body.terms.names)
+
+    @property
+    def coef_(self) -> Vector:
+        """The coefficient of each term, in the order of `terms_`."""
+        return np.array([one.coefficient for one in self._estimates])
+
+    @property
+    def _estimates(self) -> list[TermEstimate]:
+        """Without the intercept, which stands first where there is one."""
+        return self.body.estimates[-len(self.body.terms.columns) :] if self.body.terms.columns else []
+
+    def _center(self, patients: AnyPatients) -> NDArray[np.float64]:
+        """How far the columns of patients are from their means: 0 where a value is missing, or none that the model
+        knows."""
+        source = self.read(patients)
+        terms = self.body.terms
+        matrix = build(terms.attributes, terms.columns, source, np.arange(len(source)))
+        return np.where(np.isnan(matrix), 0.0, matrix - np.array(self.body.means))
+
+    def _say_terms(
+        self, patient: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], Vector, list[Reason], tuple[str, ...]]:
+        """What the model reads of a patient, its columns less their means, what each attribute moves, the strongest
+        first, and what is not known."""
+        row = {one: patient.get(one) for one in self.attributes_} or {self.body.target: None}
+        centred = self._center([row])[0]
+        moved = centred * self.coef_
+        groups = self.body.terms.group()
+        reasons = [
+            Reason(tuple(group.split(" x ")), _say_value(group, row), moved=float(moved[places].sum()))
+            for group, places in groups.items()
+            if moved[places].any()
+        ]
+        reasons.sort(key=lambda one: (-abs(one.moved or 0.0), one.condition))
+        return row, centred, reasons, say_silent(groups, centred, row)
+
+    def table(self) -> list[RegressionLine]:
+        """Every term with its estimate, errors, interval and p-value."""
+        return make_lines(self._estimates, self._ratio)
+
+    def to_csv(self) -> str:
+        """The table with all its numbers."""
+        return write_csv(self.table())
+
+    def to_html(self) -> str:
+        """The table as HTML."""
+        return draw_html(self._rows())
+
+    def _rows(self) -> list[list[str]]:
+        head = [self.body.target, f"{self._ratio or 'difference'} (95 % CI)", "p"]
+        return [head, *([line.term, say_interval(line), say_p(line.p)] for line in self.table())]
+
+    def importances(self) -> dict[str, float]:
+        """How much each attribute moves the predictor, by the deviation of its columns, the largest 100."""
+        weights = np.abs(self.coef_ * np.array(self.body.deviations))
+        total = {
+            group: float(weights[places].sum())
+            for group, places in self.body.terms.group().items()
+            if " x " not in group
+        }
+        most = max(total.values(), default=0.0) or 1.0
+        ranked = sorted(total, key=lambda one: (-total[one], one))
+        return {one: 100 * total[one] / most for one in ranked}
+
+    def _text(self) -> str:
+        tests = [
+            f"{test.term}: {test.kind} test, chi-squared {say_number(test.statistic)} on {test.freedom}, "
+            f"p {say_p(test.p)}"
+            for test in self.body.tests
+            if test.freedom > 1 or test.kind != "Wald"
+        ]
+        return "\n".join([draw_text(self._rows()), *tests, *self._say_counts()])
+
+    def _say_counts(self) -> list[str]:
+        """Whom the estimates are from."""
+        raise NotImplementedError
+
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """A forest plot of all terms."""
+        return {"forest plot": draw_forest(self.table(), self._ratio)}
+
+    def _summary(self) -> str:
+        return f"{len(self.body.terms.columns)} terms"
+
+
+def estimate_all(
+    terms: Sequence[str],
+    values: Vector,
+    covariances: Sequence[NDArray[np.float64] | None],
+    inflation: Sequence[float] | None,
+    freedom: int | None,
+    separated: Sequence[str],
+) -> list[TermEstimate]:
+    """Estimates with errors, intervals and p-values by the first covariance; by Student's t with degrees of freedom."""
+    errors = [
+        None if one is None else np.sqrt(np.maximum(np.diagonal(one), 0)).tolist() for one in covariances
+    ]
+    quantile = normal_quantile(LEVEL) if freedom is None else student_quantile(LEVEL, freedom)
+    estimates = []
+    for place, (term, value) in enumerate(zip(terms, values.tolist(), strict=True)):
+        error, robust, clustered = (None if one is None else known(one[place]) for one in errors)
+        if term in separated or not error:
+            estimates.append(TermEstimate(term, value))
+            continue
+        z = value / error
+        estimates.append(
+            TermEstimate(
+                term,
+                value,
+                error,
+                robust,
+                clustered,
+                known(value - quantile * error),
+                known(value + quantile * error),
+                two_sided(z) if freedom is None else student_two_sided(z, freedom),
+                None if inflation is None else known(inflation[place]),
+            )
+        )
+    return estimates
+
+
+def wald_tests(
+    terms: RegressionTerms, coefficients: Vector, covariance: NDArray[np.float64]
+) -> list[TermTest]:
+    """A test of each attribute's columns together."""
+    first = len(coefficients) - len(terms.columns)
+    tests = []
+    for group, places in terms.group().items():
+        at = [place + first for place in places]
+        value, inner = coefficients[at], covariance[np.ix_(at, at)]
+        statistic = float(value @ np.linalg.pinv(inner, hermitian=True) @ value)
+        tests.append(TermTest(group, "Wald", statistic, len(at), chi_squared_tail(statistic, len(at))))
+    return tests
+
+
+def _say_value(group: str, row: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{one} = {label(row[one])}" if row.get(one) is not None else f"{one} missing"
+        for one in group.split(" x ")
+    )
+
+
+def _it(names: Sequence[str]) -> str:
+    return "it" if len(names) == 1 else "them"
+
+
+def say_silent(
+    groups: Mapping[str, Sequence[int]], centred: Vector, row: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Say which attributes are not known of a patient, or have a value that no patient of the model had: the mean
+    stands for either."""
+    single = {group: places for group, places in groups.items() if " x " not in group}
+    silent = sorted(one for one in single if row.get(one) is None)
+    unseen = [
+        f"{one} = {label(row[one])}"
+        for one, places in single.items()
+        if row.get(one) is not None and not centred[list(places)].any()
+    ]
+    stands = "the mean of all patients stands for"
+    said = [f"Not known: {', '.join(silent)}; {stands} {_it(silent)}."] if silent else []
+    if unseen:
+        said.append(f"No patient of the model had {', '.join(unseen)}; {stands} {_it(unseen)}.")
+    return tuple(said)
+
+
+def say_explained(
+    target: str,
+    classes: Sequence[Value],
+    ends: Sequence[float],
+    reasons: Sequence[Reason],
+    notes: tuple[str, ...],
+    ratio: str,
+    interval: tuple[float, float] | None = None,
+    noisy: bool = False,
+) -> Explanation:
+    """An explanation by what attributes move, from the mean patient's risk to this one's."""
+    base, end = ends
+    prediction: Value
+    chances: tuple[float, ...] = ()
+    if classes:
+        chances = (1 - end, end)
+        place = int(np.argmax(chances))
+        prediction, chance = classes[place], chances[place]
+        base = base if place else 1 - base
+        within = ""
+        if interval is not None:
+            within = f"; {say_risk_interval(interval)}{', noise included' if noisy else ''}"
+            interval = interval if place else (1 - interval[1], 1 - interval[0])
+        risk = f"{'' if place else f'{label(classes[1])}: '}{say_risk(end)}{within}"
+        begin = f"{target} = {label(prediction)} ({risk}; {say_risk(ends[0])} for an average patient)."
+    else:
+        prediction, chance = end, None
+        within = ""
+        if interval is not None:
+            within = f"95% interval of the mean {say_number(interval[0])} to {say_number(interval[1])}; "
+        begin = f"{target} = {say_number(end)} ({within}{say_number(base)} for an average patient)."
+    lines = [
+        f"{number}. {one.condition}: "
+        + (
+            f"multiplies the {ratio.removesuffix(' ratio')} by {math.exp(min(one.moved or 0.0, 700.0)):.2f}."
+            if ratio
+            else f"adds {one.moved or 0.0:+.3g}."
+        )
+        for number, one in enumerate(reasons[:MOST_SHOWN], start=1)
+    ]
+    if (rest := len(reasons) - MOST_SHOWN) > 0:
+        lines.append(f"{rest} more, {'which says' if rest == 1 else 'each of which says'} less.")
+    return Explanation(
+        target,
+        prediction,
+        chance,
+        tuple(reasons),
+        (begin, *lines, *notes),
+        base,
+        notes=notes,
+        chances=chances,
+        interval=interval,
+    )

@@ -1,0 +1,140 @@
+"""A model file and the hospitals of a study file: how good the model is there, and whether it has drifted since."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from concilium.errors import StudyError
+from concilium.evaluation.validation import ValidationFigures, validate
+from concilium.models.measuring import Evaluation
+from concilium.models.method import Method
+from concilium.models.model_file import load
+from concilium.models.validation import Validation
+from concilium.study.planning import refuse_unpayable
+from concilium.study.results import write_json, write_whole
+from concilium.study.sources import open_house, open_sites, read_tables
+
+if TYPE_CHECKING:
+    from concilium.protocol.held_out import Holdout
+    from concilium.protocol.subgroups import Subgroup
+    from concilium.study.study import Study
+
+
+def validate_at_hospitals(
+    model_file: Path, study: Study, since: str | None = None, by: Sequence[str] = ()
+) -> ValidatedStudy:
+    """Measure a model at the hospitals of a study file, released as that says; since a day of its [evaluate] date, and
+    in subgroups as well, of [evaluate] or others."""
+    model = load(model_file)
+    _check_model(model, study)
+    held = _find_holdout(study, since)
+    privacy = study.privacy
+    how = {"release": study.release, "positive": study.positive, "delta": privacy.delta}
+    if study.way_out.bounded:
+        how["epsilon"] = None if privacy.epsilon is None else str(privacy.epsilon)
+    asked = by or (() if study.evaluate is None else study.evaluate.subgroups or ())
+    subgroups = study.read_subgroups(asked)
+    proposal = Validation.of(model, since=held, subgroups=subgroups, **how)  # type: ignore[arg-type]
+    total = proposal.plan().total
+    refuse_unpayable(study, total)
+    sites = open_sites(study, read_tables(study))
+    try:
+        found = validate(
+            model,
+            open_house(study, sites.values()),
+            date="" if held is None else held.column,
+            since="" if held is None else held.since,
+            by=subgroups,
+            **how,  # type: ignore[arg-type]
+        )
+    finally:
+        for site in sites.values():
+            site.ledger.close()
+    return ValidatedStudy(study, model, found, held, float(total), subgroups)
+
+
+def _check_model(model: Any, study: Study) -> None:
+    """StudyError where the study is not about what the model predicts."""
+    if isinstance(model, Method) and model.target != study.target:
+        raise StudyError(
+            f"{study.path}: [study] target = {study.target!r}, and the model predicts {model.target!r}: take the "
+            "study of the same outcome"
+        )
+
+
+def _find_holdout(study: Study, since: str | None) -> Holdout | None:
+    from concilium.protocol.held_out import Holdout
+
+    evaluate = study.evaluate
+    date = None if evaluate is None else evaluate.date
+    day = since or (None if evaluate is None else evaluate.since)
+    if day is None:
+        return None
+    if date is None:
+        raise StudyError(
+            f"{study.path}: to measure since {day}, [evaluate] date names the column that says when"
+        )
+    return Holdout(column=date, since=day)
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidatedStudy:
+    """What came of it; `metrics` has all figures, `write` puts them in a folder."""
+
+    study: Study
+    model: Method[Any]
+    found: ValidationFigures
+    held: Holdout | None
+    rho: float
+    subgroups: tuple[Subgroup, ...] = ()
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        metrics = self.found.metrics
+        planned = Evaluation(self.held, subgroups=self.subgroups).planned.note
+        return {
+            "study": self.study.name,
+            "method": self.model.method,
+            "target": self.model.target,
+            "positive": self.found.positive,
+            "release": self.study.release,
+            "measured": planned,
+            "rho": self.rho or None,
+            **metrics,
+        }
+
+    def write(self, out: Path) -> None:
+        """evaluation.json, card.json and report.html in a folder."""
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StudyError(f"{out}: cannot be written to ({error.strerror})") from None
+        write_json(out / "evaluation.json", self.metrics)
+        write_json(out / "card.json", self.found.card.to_dict())
+        write_whole(out / "report.html", self.report().encode())
+
+    def report(self) -> str:
+        """The page report.html, as of a study that learned."""
+        from concilium.consult.report import render_report
+
+        metrics = self.metrics
+        overall = metrics["overall"]
+        page = {
+            **metrics,
+            **overall,
+            "decision": self.model.card.decision or "the likeliest class is called",
+            "evaluation": f"{metrics['measured']}, released as {metrics['release']}",
+            "folds": [],
+            "seconds": None,
+            "epsilon": self.study.privacy.epsilon if self.study.way_out.bounded else None,
+        }
+        return render_report(
+            metrics=page,
+            card={**self.found.card.to_dict(), "alarms": metrics["alarms"]},
+            drawing=self.model.text(),
+            query=self.study.query,
+            pictures=self.model.pictures(),
+        )

@@ -1,0 +1,94 @@
+"""Table 1 over hospitals is the table of the pooled patients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import concilium as cc
+from concilium.errors import StudyError
+from statistics_hospitals import SCHEMA, draw_patients, open_house
+
+PATIENTS = draw_patients()
+PATIENTS.loc[PATIENTS.index[::9], "age"] = np.nan
+PATIENTS.loc[PATIENTS.index[::7], "ward"] = None
+ATTRIBUTES = ["age", "pressure", "sex", "ward"]
+
+
+def fit(frame=PATIENTS, **more):
+    return cc.Describe("death", **{"attributes": ATTRIBUTES, **more}).fit(open_house(frame, SCHEMA))
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_it_is_the_table_of_the_pooled_patients(release):
+    table = fit(release=release).body.table
+    died = PATIENTS.death == "yes"
+    parts = [PATIENTS[~died], PATIENTS[died], PATIENTS]
+    assert table.patients == [len(part) for part in parts]
+    age = table.numbers[0]
+    np.testing.assert_allclose(age.mean, [part.age.mean() for part in parts], rtol=1e-10)
+    np.testing.assert_allclose(age.deviation, [part.age.std() for part in parts], rtol=1e-8)
+    assert age.missing == [int(part.age.isna().sum()) for part in parts]
+    for found, part in zip(age.quartiles, parts, strict=True):
+        np.testing.assert_allclose(found, part.age.quantile([0.25, 0.5, 0.75]), atol=0.3)
+    spread = np.sqrt((parts[0].age.var() + parts[1].age.var()) / 2)
+    assert age.difference == pytest.approx((parts[1].age.mean() - parts[0].age.mean()) / spread, rel=1e-8)
+    ward = table.categories[1]
+    counts = [[int((part.ward == value).sum()) for part in parts] for value in "abc"]
+    assert ward.counts == counts
+    test = stats.chi2_contingency(np.array(counts)[:, :2], correction=False)
+    assert (ward.chi_squared, ward.p) == pytest.approx((test.statistic, test.pvalue), rel=1e-8)
+
+
+def test_correlations_missing_values_and_hospitals():
+    body = fit().body
+    correlation = PATIENTS[["age", "pressure"]].corr().values
+    np.testing.assert_allclose(body.correlations, correlation, rtol=1e-8)
+    lacking = PATIENTS[ATTRIBUTES].isna().sum(axis=1).value_counts().to_dict()
+    assert {n: count for n, count in enumerate(body.lacking) if count} == lacking
+    by_hospital = PATIENTS.groupby("hospital").pressure
+    mean = PATIENTS.pressure.mean()
+    between = (by_hospital.size() * (by_hospital.mean() - mean) ** 2).sum()
+    share = between / ((PATIENTS.pressure - mean) ** 2).sum()
+    pressure = body.table.numbers[1]
+    assert pressure.between_hospitals == pytest.approx(share, rel=1e-6)
+    weight = by_hospital.size() / by_hospital.var()
+    pooled = (weight * by_hospital.mean()).sum() / weight.sum()
+    q = (weight * (by_hospital.mean() - pooled) ** 2).sum()
+    assert pressure.heterogeneity == pytest.approx(max(0.0, (q - 2) / q), abs=1e-6)
+
+
+def test_a_table_of_each_hospital_is_for_exact_studies():
+    model = fit(release="exact", by_hospital=True)
+    for name, part in PATIENTS.groupby("hospital"):
+        table = model.body.by_site[name]
+        assert table.patients[-1] == len(part)
+        assert table.numbers[1].mean[-1] == pytest.approx(part.pressure.mean(), rel=1e-10)
+    assert model.to_csv("north").splitlines()[0] == ",death = no,death = yes,all,difference,p"
+    with pytest.raises(StudyError, match="by_hospital = true goes with release = 'exact'"):
+        cc.Describe("death", by_hospital=True)
+
+
+def test_it_is_text_html_csv_and_a_frame():
+    model = fit()
+    assert "pressure, mean (sd)" in model.text()
+    assert "<td>sex = m</td>" in model.to_html()
+    assert list(model.frame().columns) == ["", "death = no", "death = yes", "all", "difference", "p"]
+
+
+def test_a_private_table_is_near_the_truth_within_its_errors():
+    stated = {
+        "bins": {"age": [20.0, 40.0, 60.0, 80.0, 100.0], "pressure": [50.0, 110.0, 150.0, 210.0]},
+        "values": {"sex": ["f", "m"], "death": ["no", "yes"]},
+    }
+    frame = draw_patients(4000, 3)
+    model = fit(frame, release="private", epsilon=1.0, attributes=["age", "pressure", "sex"], **stated)
+    assert any("every count has noise" in one for one in model.card.warnings)
+    body = model.body
+    age = body.table.numbers[0]
+    assert abs(age.mean[-1] - frame.age.clip(20, 100).mean()) < 4 * age.mean_error[-1]
+    assert age.mean_error[-1] > frame.age.std() / np.sqrt(4000)  # it has noise beside
+    assert abs(body.table.categories[0].counts[0][-1] - (frame.sex == "f").sum()) < 6 * body.noise
+    with pytest.raises(StudyError, match="states the classes of 'death'"):
+        cc.Describe("death", release="private", epsilon=1.0, bins=stated["bins"])

@@ -1,0 +1,182 @@
+"""A regression over hospitals is the pooled one of statsmodels, to eight digits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from scipy import optimize
+from statsmodels.stats.outliers_influence import variance_inflation_factor
+
+import concilium as cc
+from concilium.errors import HouseError, StudyError
+from statistics_hospitals import design, draw_patients, open_house
+
+PATIENTS = draw_patients()
+ATTRIBUTES = ["age", "pressure", "sex", "ward"]
+FAMILIES = {
+    "binomial": ("death", (PATIENTS.death == "yes").astype(float), sm.families.Binomial()),
+    "poisson": ("visits", PATIENTS.visits.astype(float), sm.families.Poisson()),
+    "gaussian": ("cost", PATIENTS.cost, sm.families.Gaussian()),
+}
+
+
+def fit(family, frame=PATIENTS, **more):
+    target = FAMILIES[family][0]
+    stated = {"positive": "yes"} if family == "binomial" else {"bins": {target: [0, 100]}}
+    given = {"attributes": ATTRIBUTES, "release": "masked", **stated, **more}
+    return cc.Regression(target, family=family, **given).fit(open_house(frame))
+
+
+def errors(model, kind, first=0):
+    return np.array([getattr(one, kind) for one in model.body.estimates[first:]])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_the_pooled_regression(family):
+    _, y, of = FAMILIES[family]
+    model, pooled = fit(family), sm.GLM(y, design(PATIENTS), family=of)
+    plain = pooled.fit(tol=1e-14, maxiter=100)
+    np.testing.assert_allclose([model.intercept_, *model.coef_], plain.params, rtol=1e-8)
+    np.testing.assert_allclose(errors(model, "error"), plain.bse, rtol=1e-8)
+    robust = pooled.fit(cov_type="HC0", tol=1e-14, maxiter=100)
+    np.testing.assert_allclose(errors(model, "robust"), robust.bse, rtol=1e-8)
+    groups = {"groups": PATIENTS.hospital.astype("category").cat.codes, "use_correction": False}
+    clustered = pooled.fit(cov_type="cluster", cov_kwds=groups, tol=1e-14, maxiter=100)
+    np.testing.assert_allclose(errors(model, "clustered"), clustered.bse, rtol=1e-8)
+    assert model.terms_ == list(design(PATIENTS))[1:]
+    ends = np.column_stack([errors(model, "low"), errors(model, "high")])
+    if family == "gaussian":  # by Student's t, as OLS does
+        plain = sm.OLS(y, design(PATIENTS)).fit()
+    np.testing.assert_allclose(ends, plain.conf_int(), rtol=1e-7)
+    np.testing.assert_allclose(errors(model, "p"), plain.pvalues, rtol=1e-6, atol=1e-12)
+    assert model.body.likelihood == pytest.approx(plain.llf, rel=1e-10)
+    inflation = [variance_inflation_factor(design(PATIENTS).values, place) for place in range(1, 6)]
+    np.testing.assert_allclose(errors(model, "inflation", 1), inflation, rtol=1e-8)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_intercepts_of_hospitals_are_indicators_in_the_pooled_regression(family):
+    _, y, of = FAMILIES[family]
+    model = fit(family, intercepts="hospital")
+    pooled = sm.GLM(y, design(PATIENTS, hospitals=True), family=of).fit(tol=1e-14, maxiter=100)
+    np.testing.assert_allclose(model.coef_, pooled.params[3:], rtol=1e-8)
+    np.testing.assert_allclose(errors(model, "error", 1), pooled.bse[3:], rtol=1e-7)
+    weights = PATIENTS.hospital.value_counts().sort_index() / len(PATIENTS)
+    assert model.intercept_ == pytest.approx(float(pooled.params[:3] @ weights.values), rel=1e-8)
+
+
+def test_a_hospital_without_events_adds_nothing_where_intercepts_are_its_own():
+    frame = PATIENTS.copy()
+    frame.loc[frame.hospital == "east", "death"] = "no"
+    model = fit("binomial", frame, intercepts="hospital")
+    rest = fit("binomial", frame[frame.hospital != "east"], intercepts="hospital", release="exact")
+    np.testing.assert_allclose(model.coef_, rest.coef_, rtol=1e-8)
+
+
+def test_splines_references_and_interactions_are_columns():
+    knots = [40.0, 55.0, 70.0]
+    model = fit(
+        "binomial",
+        attributes=["age", "sex"],
+        splines={"age": knots},
+        reference={"sex": "m"},
+        interactions=[["age", "sex"]],
+    )
+    x, (a, b, c) = PATIENTS.age, knots
+    bent = np.maximum(x - a, 0) ** 3
+    bent -= np.maximum(x - b, 0) ** 3 * (c - a) / (c - b)
+    bent += np.maximum(x - c, 0) ** 3 * (b - a) / (c - b)
+    bent /= (c - a) ** 2
+    woman = (PATIENTS.sex == "f").astype(float)
+    columns = np.column_stack([np.ones(len(x)), x, bent, woman, x * woman, bent * woman])
+    pooled = sm.GLM(FAMILIES["binomial"][1], columns, family=sm.families.Binomial()).fit(
+        tol=1e-14, maxiter=100
+    )
+    np.testing.assert_allclose([model.intercept_, *model.coef_], pooled.params, rtol=1e-6)
+    np.testing.assert_allclose(model.predict_proba(PATIENTS)[:, 1], pooled.fittedvalues, rtol=1e-8)
+    assert model.terms_ == ["age", "age'", "sex = f", "age x sex = f", "age' x sex = f"]
+
+
+def test_likelihood_ratio_tests_are_those_of_two_pooled_fits():
+    model = fit("binomial", tests="likelihood")
+    y, columns = FAMILIES["binomial"][1], design(PATIENTS)
+    binomial = sm.families.Binomial()
+    whole = sm.GLM(y, columns, family=binomial).fit(tol=1e-14)
+    less = sm.GLM(y, columns.drop(columns=["ward = b", "ward = c"]), family=binomial).fit(tol=1e-14)
+    test = next(one for one in model.body.tests if one.term == "ward")
+    assert test.statistic == pytest.approx(2 * (whole.llf - less.llf), rel=1e-8)
+    assert test.freedom == 2
+
+
+def separated_patients():
+    frame = draw_patients(120, seed=5)
+    frame["marker"] = np.where(frame.death == "yes", 1, 0) * (frame.age > frame.age.median())
+    return frame
+
+
+def test_separation_is_said_and_has_no_interval():
+    model = fit("binomial", separated_patients(), attributes=["age", "marker"])
+    assert model.body.separated == ["marker"]
+    assert model.body.estimates[2].error is None
+    assert any(
+        "marker: separates the outcome" in one and "firth = true" in one for one in model.card.warnings
+    )
+
+
+def test_firth_gives_a_finite_estimate():
+    frame = separated_patients()
+    model = fit("binomial", frame, attributes=["age", "marker"], firth=True)
+    x = np.column_stack([np.ones(len(frame)), (frame.age - 60) / 10, frame.marker])
+    y = (frame.death == "yes").values.astype(float)
+
+    def loss(b):
+        eta = x @ b
+        p = 1 / (1 + np.exp(-eta))
+        information = x.T @ (x * (p * (1 - p))[:, None])
+        return -(y @ eta - np.logaddexp(0, eta).sum() + 0.5 * np.linalg.slogdet(information)[1])
+
+    best = optimize.minimize(loss, np.zeros(3), method="BFGS", options={"gtol": 1e-9}).x
+    np.testing.assert_allclose([10 * model.coef_[0], model.coef_[1]], best[1:], rtol=1e-4)
+
+
+def test_collinear_terms_and_missing_values_are_said():
+    frame = PATIENTS.assign(twice=2 * PATIENTS.age + 1)
+    frame.loc[:9, "pressure"] = np.nan
+    model = fit("binomial", frame, attributes=["age", "pressure", "twice"])
+    assert model.terms_ == ["age", "pressure"]
+    assert any("twice (a combination of other terms" in one for one in model.card.warnings)
+    assert any(one.startswith("10 patients with a missing value are left out") for one in model.card.warnings)
+    assert model.body.patients == len(frame) - 10
+
+
+def test_bad_input_ends_in_a_sentence():
+    frame = PATIENTS.assign(empty=np.nan)
+    with pytest.raises(HouseError, match="'nowhere', which cannot be a term"):
+        fit("binomial", attributes=["nowhere"])
+    with pytest.raises(HouseError, match=r"'empty', which cannot be a term|no patient is left"):
+        fit("binomial", frame, attributes=["age", "empty"])
+    with pytest.raises(HouseError, match="no patient has death = maybe"):
+        fit("binomial", positive="maybe")
+    with pytest.raises(StudyError, match="needs both ends of the range of 'cost'"):
+        cc.Regression("cost", family="gaussian")
+    with pytest.raises(StudyError, match="3 to 10 knots"):
+        cc.Regression("death", splines={"age": [1, 2]})
+
+
+def test_one_hospital_with_one_patient_stays_away():
+    frame = PATIENTS.copy()
+    frame.loc[:0, "hospital"] = "tiny"
+    model = fit("binomial", frame, intercepts="hospital")
+    assert [(one.site, one.rule) for one in model.card.refusals] == [("tiny", "patients")]
+    assert model.body.patients == len(frame) - 1
+
+
+def test_tables_and_pictures():
+    model = fit("binomial")
+    assert (
+        model.to_csv().splitlines()[0].startswith("term,coefficient,error,robust,clustered,ratio,low,high,p")
+    )
+    assert "<td>sex = m</td>" in model.to_html()
+    assert model.pictures()["forest plot"].count("<rect") == 5
+    assert "odds ratio (95 % CI)" in model.text()

@@ -1,0 +1,149 @@
+"""Curves over hospitals are those of lifelines on the pooled patients; private ones cover at their level."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from lifelines import KaplanMeierFitter
+from lifelines.statistics import multivariate_logrank_test
+from lifelines.utils import restricted_mean_survival_time
+
+import concilium as cc
+from concilium.errors import HouseError, StudyError
+from concilium.statistics.survival import estimate, make_curve
+from statistics_hospitals import SCHEMA, draw_patients, open_house
+
+PATIENTS = draw_patients()
+pytestmark = pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
+
+
+def fit(frame=PATIENTS, schema=None, **more):
+    return cc.SurvivalCurve("event", "days", "yes", **more).fit(open_house(frame, schema))
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_curves_are_those_of_the_pooled_patients_at_every_event(release):
+    model = fit(by="ward", at=365.0, release=release)
+    groups = [(PATIENTS, 0), *((PATIENTS[PATIENTS.ward == w], p) for p, w in enumerate("abc", start=1))]
+    for part, place in groups:
+        curve = model.body.curves[place]
+        pooled = KaplanMeierFitter().fit(part.days, part.event == "yes")
+        at = [int(day) for day in pooled.survival_function_.index if day <= model.body.times[-1]]
+        np.testing.assert_allclose(
+            np.array(curve.survival)[at], pooled.survival_function_.values[: len(at), 0]
+        )
+        low, high = (
+            np.array([np.nan if v is None else v for v in one])[at] for one in (curve.low, curve.high)
+        )
+        ends = pooled.confidence_interval_.values[: len(at)]
+        told = ~np.isnan(low)
+        assert told.sum() > 50
+        np.testing.assert_allclose(low[told], ends[told, 0])
+        np.testing.assert_allclose(high[told], ends[told, 1])
+        assert model.medians_[curve.group][0] == pooled.median_survival_time_
+        mean = restricted_mean_survival_time(pooled, 365)
+        assert model.restricted_means_[curve.group] == pytest.approx(mean, rel=1e-9)
+    test = multivariate_logrank_test(PATIENTS.days, PATIENTS.ward, PATIENTS.event == "yes")
+    assert model.body.test.statistic == pytest.approx(test.test_statistic, rel=1e-8)
+    assert model.body.test.p == pytest.approx(test.p_value, rel=1e-6)
+
+
+def test_competing_events_take_patients_away():
+    frame = PATIENTS.copy()
+    frame["event"] = np.where(frame.event == "yes", np.where(frame.age > 60, "yes", "moved"), "no")
+    model = fit(frame, competing=["moved"], at=300.0)
+    days, ends = frame.days.values, frame.event.values
+    times = np.unique(days)
+    alive, incidence, by_day = 1.0, 0.0, {}
+    for day in times:  # Aalen and Johansen
+        at_risk, here = (days >= day).sum(), ends[days == day]
+        incidence += alive * (here == "yes").sum() / at_risk
+        alive *= 1 - (here != "no").sum() / at_risk
+        by_day[day] = incidence
+    last = max(day for day in times if day <= 300)
+    assert model.body.curves[0].incidence[300] == pytest.approx(by_day[last], rel=1e-10)
+    assert model.predict_proba(frame[:1])[0, 1] == pytest.approx(by_day[last], rel=1e-10)
+    assert "incidence at 300" in model.text()
+
+
+def test_a_grid_cuts_times_and_says_so():
+    model = fit(grid=[30.0, 90.0, 180.0, 365.0])
+    assert model.body.times == [30.0, 90.0, 180.0, 365.0]
+    share = np.mean(PATIENTS.days >= 30)
+    at_risk = len(PATIENTS)
+    events = ((PATIENTS.days < 30) & (PATIENTS.event == "yes")).sum()
+    assert model.body.curves[0].survival[0] == pytest.approx(1 - events / at_risk)
+    assert model.body.curves[0].at_risk[1] == pytest.approx(share * at_risk)
+    assert "times are cut to a grid of 4" in model.text()
+
+
+def test_pictures_have_numbers_at_risk():
+    picture = fit(by="ward").pictures()["survival"]
+    assert "at risk" in picture
+    assert picture.count("<polygon") == 3
+
+
+def test_bad_input_ends_in_a_sentence():
+    with pytest.raises(HouseError, match="nobody has the event"):
+        fit(PATIENTS.assign(event="no"))
+    with pytest.raises(HouseError, match="'age' is a number somewhere"):
+        fit(by="age")
+    with pytest.raises(StudyError, match="needs the 'grid' of 'days'"):
+        cc.SurvivalCurve("event", "days", "yes", release="private", epsilon=1.0)
+    frame = PATIENTS.copy()
+    frame.loc[frame.index[:4], "days"] = -1.0
+    frame.loc[frame.index[4:6], "days"] = np.nan
+    warnings = fit(frame).card.warnings
+    assert any(one.startswith("4 patients with a negative days") for one in warnings)
+    assert any(one.startswith("2 patients without a days") for one in warnings)
+
+
+def test_private_curves_fall_and_are_near_the_truth():
+    grid = [float(day) for day in range(50, 600, 50)]
+    stated = {"values": {"ward": ["a", "b", "c"], "event": ["no", "yes"]}, "grid": grid}
+    schema = {**SCHEMA, "event": "code", "days": "number"}
+    frame = draw_patients(3000, 4)
+    model = fit(frame, schema, release="private", epsilon=1.0, by="ward", **stated)
+    exact = fit(frame, by="ward", grid=grid)
+    for noisy, true in zip(model.body.curves[:4], exact.body.curves[:4], strict=True):
+        assert all(np.diff(noisy.survival) <= 0)
+        assert noisy.survival[3] == pytest.approx(true.survival[3], abs=0.1)
+    wide = [c.high[3] - c.low[3] for c in (model.body.curves[1], exact.body.curves[1])]
+    assert wide[0] > wide[1]
+
+
+def test_private_intervals_cover_at_their_level():
+    draw, noise, covered = np.random.default_rng(0), 12.0, []
+    edges = np.arange(0, 600, 50)
+    for _ in range(60):
+        event, censored = draw.exponential(300, 1500), draw.uniform(0, 900, 1500)
+        cell = np.searchsorted(edges, np.minimum(event, censored), side="right") - 1
+        table = np.zeros((len(edges), 2))
+        np.add.at(table, (cell, (event > censored).astype(int)), 1)
+        curve = make_curve("all", table + draw.normal(0, noise, table.shape), noise**2)
+        # What the grid makes of all patients, without sampling: events before those who are censored in a cell.
+        for place in (1, 4, 7):
+            if curve.low[place] is not None:
+                covered.append(curve.low[place] <= truth(edges, place) <= curve.high[place])
+    assert len(covered) > 150
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.05)
+
+
+def truth(edges, place):
+    """Survival on the grid of a great many patients: exponential at 300, censored uniformly up to 900."""
+    alive = 1.0
+    for start in edges[: place + 1]:
+        ends = np.linspace(start, start + 50, 2001)
+        middle = (ends[1:] + ends[:-1]) / 2
+        density = np.exp(-middle / 300) / 300 * (1 - middle / 900)
+        at_risk = math.exp(-start / 300) * (1 - start / 900)
+        alive *= 1 - density.mean() * 50 / at_risk
+    return alive
+
+
+def test_nobody_left_is_no_division_by_zero():
+    found = estimate(np.array([[2.0, 0.0], [0.0, 0.0]]))
+    assert found.survival.tolist() == [0.0, 0.0]
+    assert np.isfinite(found.incidence_error).all()

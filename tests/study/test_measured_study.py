@@ -1,0 +1,184 @@
+"""`[evaluate]` through the gate: what a private study shows was paid for, and a simulation says that it is one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import concilium as cc
+from concilium.cli.main import app
+from concilium.errors import StudyError
+from concilium.ledger.ledger import Ledger
+from concilium.privacy.accounting import rho_for_epsilon
+from small_study import HOSPITALS, SEVERAL, SPLIT, lay_out
+
+PRIVATE = '[privacy]\nrelease = "private"\nepsilon = 1\n[values]\nsex = ["f", "m"]\ndeath = [0, 1]\n'
+MASKED = '[privacy]\nrelease = "masked"\n'
+GATE = "[evaluate]\nholdout = 0.3\nsimulation = false\n"
+PAID = "[evaluate]\nholdout = 0.3\nepsilon = 2\n"
+
+
+def test_exact_shows_sites_masked_their_sum_and_both_are_of_the_same_patients(tmp_path: Path) -> None:
+    exact = cc.Study.read(lay_out(tmp_path, SEVERAL + GATE)).run(warn=lambda text: None)
+    masked = cc.Study.read(lay_out(tmp_path, SEVERAL + MASKED + GATE)).run(warn=lambda text: None)
+    assert set(exact.metrics["sites"]) == set(HOSPITALS)
+    assert masked.metrics["sites"] == {}
+    for key in ("patients", "auc", "sensitivity", "ppv", "intervals"):
+        assert masked.metrics[key] == exact.metrics[key]
+    assert exact.metrics["patients"] == sum(row["patients"] for row in exact.metrics["sites"].values())
+    assert "held back from learning by the site itself" in exact.metrics["evaluation"]
+    assert exact.metrics["risks"]["brier"] == pytest.approx(masked.metrics["risks"]["brier"])
+
+
+def test_a_private_study_pays_for_its_figures_and_shows_no_others(tmp_path: Path) -> None:
+    study = cc.Study.read(lay_out(tmp_path, SEVERAL + PRIVATE + PAID))
+    plan = study.plan()
+    assert plan.rows[-1][0] == "model.risks"
+    results = study.run(tmp_path / "out", warn=lambda text: None)
+    for name in HOSPITALS:
+        with Ledger.open_readonly(tmp_path / f"{name}.ledger") as book:
+            learned = plan.total - plan.questions.questions[-1].cost  # type: ignore[operator]
+            assert learned < book.spent() <= plan.total
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["sites"] == {}
+    assert metrics["epsilon"] == pytest.approx(2.284, abs=0.01)
+    assert "simulation" not in metrics
+    assert "noise with a standard deviation of 3.4" in metrics["evaluation"]
+    assert results.metrics["auc"] == metrics["auc"]
+
+
+def test_a_simulation_of_a_private_study_says_so_in_the_first_line_of_its_page(tmp_path: Path) -> None:
+    text = SPLIT + PRIVATE + "[evaluate]\nholdout = 0.3\nsimulation = true\n"
+    results = cc.Study.read(lay_out(tmp_path, text)).run(warn=lambda text: None)
+    page = results.report()
+    body = page[page.index("<header>") :]
+    assert body.index("A simulation: whoever ran this study holds all records.") < body.index("<h1>")
+    assert results.metrics["auc"] is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (PRIVATE + "[evaluate]\nholdout = 0.3\n", "measures with noise: give epsilon = 0.5"),
+        (PRIVATE + '[evaluate]\nleave_out = "site"\n', "measures with noise: give epsilon"),
+        ('[evaluate]\nleave_out = "band:2"\nsimulation = false\n', "leaves single hospitals out"),
+        (MASKED + '[evaluate]\nleave_out = "site"\nsimulation = false\n', "that hospital's whole answer"),
+        (PRIVATE + "[evaluate]\nholdout = 0.305\nepsilon = 1\n", "0.01 to 0.9, in hundredths"),
+        ("[evaluate]\nholdout = 0.3\nepsilon = 1\n", "epsilon is for measuring through the gate"),
+        (GATE + "epsilon = 1\n", 'epsilon is for release = "private"'),
+        ('[evaluate]\nsince = "2024-01-01"\n', "since goes with date"),
+        ('[evaluate]\nsince = "soon"\ndate = "day"\n', 'since must be a day such as "2025-01-31"'),
+        (
+            '[evaluate]\nholdout = 0.3\nsimulation = true\nsubgroups = ["age"]\n',
+            "subgroups is for measuring through the gate",
+        ),
+        (GATE + 'subgroups = ["sex"]\n', "nothing says into which groups 'sex' falls"),
+        (PRIVATE.replace("[0, 1]", "[0, 1, 2]") + PAID, "say which by \\[study\\] positive"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_anything_is_read(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    with pytest.raises(StudyError, match=words):
+        cc.Study.read(lay_out(tmp_path, SPLIT + text))
+
+
+def test_a_model_is_validated_at_the_hospitals_of_a_study(tmp_path: Path) -> None:
+    study = lay_out(tmp_path, SEVERAL)
+    CliRunner().invoke(app, ["run", str(study), "--out", str(tmp_path / "out")])
+    model = str(tmp_path / "out" / "model.json")
+    shown = CliRunner().invoke(app, ["evaluate", model, str(study), "--out", str(tmp_path / "ev")])
+    assert shown.exit_code == 0, shown.output
+    assert "AUC over 3 hospitals: mean" in shown.stdout
+    assert {path.name for path in (tmp_path / "ev").iterdir()} == {
+        "evaluation.json",
+        "card.json",
+        "report.html",
+    }
+    metrics = json.loads(CliRunner().invoke(app, ["evaluate", model, str(study), "--json"]).stdout)
+    assert set(metrics["sites"]) == set(HOSPITALS)
+    assert metrics["overall"]["patients"] == 180
+    assert any("had a part in the model" in note for note in metrics["notes"])
+    study.write_text(study.read_text().replace('target = "death"', 'target = "smoker"'))
+    refused = CliRunner().invoke(app, ["evaluate", model, str(study)])
+    assert (refused.exit_code, "the model predicts 'death'" in refused.stderr) == (2, True)
+    poor = study.read_text().replace('"smoker"', '"death"') + PRIVATE.replace("epsilon = 1", "epsilon = 30")
+    study.write_text(poor)
+    refused = CliRunner().invoke(app, ["evaluate", model, str(study)])
+    assert (refused.exit_code, "has no room for that (nothing was asked)" in refused.stderr) == (2, True)
+
+
+def test_subgroups_are_asked_for_planned_charged_and_shown(tmp_path: Path) -> None:
+    asked = PAID + 'subgroups = ["sex", "age=50"]\n'
+    study = cc.Study.read(lay_out(tmp_path, SEVERAL + PRIVATE + asked))
+    plan = study.plan()
+    assert plan.rows[-1][2].startswith("predicted risk x outcome, also by sex, age, of")
+    assert plan.total == cc.Study.read(lay_out(tmp_path, SEVERAL + PRIVATE + PAID)).plan().total
+    study = cc.Study.read(lay_out(tmp_path, SEVERAL + PRIVATE + asked))
+    results = study.run(tmp_path / "out", warn=lambda text: None)
+    assert "subgroups" in results.metrics
+    assert b'"subgroups":[{"name":"sex","values":["f","m"]},{"name":"age","cutoffs":[50.0]}]' in results.terms
+
+
+def test_subgroups_of_an_exact_study_add_up_and_stand_in_the_report(tmp_path: Path) -> None:
+    text = SEVERAL + '[values]\nsex = ["f", "m"]\n[evaluate]\nholdout = 0.4\nsubgroups = ["sex", "age"]\n'
+    study = lay_out(tmp_path, text)
+    shown = CliRunner().invoke(app, ["run", str(study), "--out", str(tmp_path / "out")])
+    assert shown.exit_code == 0, shown.output
+    assert "by sex" in shown.stdout
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert set(metrics["subgroups"]["age"]) == {"below 40", "40 to 60", "60 or more"}
+    for groups in metrics["subgroups"].values():
+        assert sum(row["patients"] for row in groups.values()) == metrics["patients"]
+        assert sum(row["events"] for row in groups.values()) == metrics["events"]
+    assert "<h3>In subgroups</h3>" in (tmp_path / "out" / "report.html").read_text()
+    model = str(tmp_path / "out" / "model.json")
+    command = ["evaluate", model, str(study), "--by", "age=30,70", "--json"]
+    later = json.loads(CliRunner().invoke(app, command).stdout)
+    assert set(later["subgroups"]["age"]) == {"below 30", "30 to 70", "70 or more"}
+    assert later["subgroups"]["age"]["30 to 70"]["intervals"]["auc"] is not None
+
+
+LEFT_OUT = '[evaluate]\nleave_out = "site"\n'
+
+
+def test_hospitals_left_out_are_measured_by_the_models_of_the_others(tmp_path: Path) -> None:
+    """As a simulation with all records at hand finds, but for bins of risk."""
+    by_gate = cc.Study.read(lay_out(tmp_path, SEVERAL + LEFT_OUT + "simulation = false\n"))
+    gate = by_gate.run(tmp_path / "gate", warn=lambda text: None).metrics
+    seen = cc.Study.read(lay_out(tmp_path, SPLIT + LEFT_OUT)).run(warn=lambda text: None).metrics
+    assert gate["patients"] == seen["patients"] == 180
+    for key in ("accuracy", "sensitivity", "specificity", "ppv", "events"):
+        assert gate[key] == pytest.approx(seen[key])
+        assert gate["sites"]["north"][key] == pytest.approx(seen["sites"]["north"][key])
+    assert gate["auc"] == pytest.approx(seen["auc"], abs=0.01)
+    assert gate["risks"]["brier"] == pytest.approx(seen["risks"]["brier"], abs=0.002)
+    assert "every site left out in turn" in gate["evaluation"]
+
+
+def test_private_folds_are_charged_each_and_measured_once_as_the_plan_says(tmp_path: Path) -> None:
+    text = SEVERAL + PRIVATE.replace("epsilon = 1", "epsilon = 2") + LEFT_OUT + "epsilon = 2\n"
+    study = lay_out(tmp_path, text)
+    with pytest.raises(StudyError, match="needs 4 hospitals or more"):
+        cc.Study.read(study)
+    rows = (tmp_path / "south.csv").read_text().splitlines()
+    (tmp_path / "south.csv").write_text("\n".join([rows[0], *rows[1::2]]) + "\n")
+    (tmp_path / "hill.csv").write_text("\n".join([rows[0], *rows[2::2]]) + "\n")
+    site = (
+        '[[site]]\nname = "hill"\nrecords = "hill.csv"\nledger = "hill.ledger"\none_row_per_patient = true\n'
+    )
+    study.write_text(text + site)
+    plan = cc.Study.read(study).plan()
+    learning, measuring = plan.questions.total - rho_for_epsilon(2, "1e-6"), rho_for_epsilon(2, "1e-6")
+    assert (plan.models, plan.total) == (4, 4 * learning + measuring)
+    metrics = cc.Study.read(study).run(tmp_path / "out", warn=lambda text: None).metrics
+    for name in (*HOSPITALS, "hill"):
+        with Ledger.open_readonly(tmp_path / f"{name}.ledger") as book:
+            kinds = [entry.study for entry in book.entries() if entry.cost]
+            assert len(set(kinds)) == 1 + 3 + 1  # all, without each other hospital, and the measuring
+            assert measuring < book.spent() <= plan.total
+    assert metrics["sites"] == {}
+    assert metrics["epsilon"] > 4
