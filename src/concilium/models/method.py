@@ -207,6 +207,7 @@ class Method(Proposal[B]):
     reads_courses     whether it learns from series or rules of patients and judges their courses, not rows
     differs_from_pooled  why an exact or masked model is not that of the pooled table; empty where it is
     decides           how it comes to a class, where that is not for a study's `threshold` to say
+    memory_share      predicting one patient takes at most this many bytes for each byte of the model's file
     """
 
     body_type: ClassVar[type[msgspec.Struct]]
@@ -217,6 +218,7 @@ class Method(Proposal[B]):
     reads_courses: ClassVar[bool] = False
     differs_from_pooled: ClassVar[str] = ""
     decides: ClassVar[str] = ""
+    memory_share: ClassVar[float] = 1.0
 
     target: str
 

@@ -122,12 +122,13 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
     def estimate(self, patients: int, columns: int) -> Workload:
         largest = max(map(len, (self.body, *self.bodies.values())))
         at_once = min(patients, _count_at_once(largest))
+        of_each = round(registry.load(METHODS[self.method]).memory_share * largest) + 64 * columns
         groups = estimate_columns(
             [one.attribute for one in self.by], patients, each_by_itself=self.noise is not None
         )
         return groups + Workload(
             (OF_EACH_BYTE * largest + OF_EACH_COLUMN * columns + COUNTING) * patients,
-            at_once * (largest + 64 * columns) + 32 * patients + (1 << 20),
+            at_once * of_each + 32 * patients + (1 << 20),
         )
 
     @property

@@ -97,6 +97,7 @@ class DecisionTree(TreeMethod[TreeBody]):
     called: ClassVar[str] = "a DecisionTree"
     description: ClassVar[str] = "a decision tree over all sites"
     body_type: ClassVar[type[TreeBody]] = TreeBody
+    memory_share: ClassVar[float] = 0.25  # a code of each attribute, and one node, whose text is longer
 
     _: KW_ONLY
     growth: GrowthName = "readable"
