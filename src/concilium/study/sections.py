@@ -227,6 +227,15 @@ def shares_entries(document: Mapping[str, Any]) -> bool:
     return isinstance(method, str) and method in SHARINGS
 
 
+HOMES: dict[str, type[msgspec.Struct]] = {
+    "study": About,
+    "privacy": Privacy,
+    "evaluate": Evaluate,
+    "house": HouseRules,
+}
+EXAMPLES = {"method": f', such as method = "tree" (available: {", ".join(METHODS)})'}
+
+
 def read_section(path: Path, name: str, document: Mapping[str, Any], kind: type[S]) -> S:
     """One section as its struct; without the section, its defaults."""
     return fill(path, f"[{name}]", document.get(name, {}), kind)
@@ -245,12 +254,26 @@ def fill(path: Path, title: str, value: object, kind: type[S]) -> S:
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for key in section:
         if key not in fields:
-            raise StudyError(f"{path}: {title} has no key {key!r}{nearest(key, fields)}")
+            hint = _find_home(key, section, kind) or nearest(key, fields)
+            raise StudyError(f"{path}: {title} has no key {key!r}{hint}")
     for key, field in fields.items():
         if field.required and key not in section:
-            raise StudyError(f"{path}: {title} needs the key {key!r}")
+            example = EXAMPLES.get(key, "") if kind is About else ""
+            raise StudyError(f"{path}: {title} needs the key {key!r}{example}")
     values = {key: _read_value(path, title, key, value, fields[key].type) for key, value in section.items()}
     return kind(**values)
+
+
+def _find_home(key: str, section: Mapping[str, Any], kind: type) -> str:
+    """Where a key stands that is not one of this section: in another section, or in that of the study's method."""
+    if kind not in HOMES.values():
+        return ""
+    homes = [name for name, other in HOMES.items() if key in other.__struct_fields__]
+    method = section.get("method")
+    if isinstance(method, str) and method in METHODS:
+        own = load(METHODS[method]).parameters().values()
+        homes += [method for one in own if one.name == key and not one.parameter.section]
+    return f"; it goes under [{homes[0]}]" if homes else ""
 
 
 def read_columns(path: Path, name: str, document: Mapping[str, Any], kind: Any) -> dict[str, Any]:
