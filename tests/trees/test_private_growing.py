@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.protocol.schema import state_schema
+from concilium.protocol.splits import STAYS
 from concilium.trees import private_growing
-from concilium.trees.growing import finish
+from concilium.trees.growing import TreeGrowth, finish
 from concilium.trees.private_growing import ExpectedCounts, TreeBudget, _take_largest, grow_privately
 
 VALUES = {"a": ["0", "1"], "b": ["x", "y", "z"], "c": ["k", "l"], "y": ["n", "p", "q"]}
@@ -64,7 +65,11 @@ def test_where_noise_vanishes_a_private_tree_predicts_what_the_exact_one_does(ro
     house = cc.House([cc.Site("s", cc.Records.from_rows(rows))])
     exact = cc.DecisionTree("y", growth="id3", max_depth=depth, group=group).fit(house)
     budget = TreeBudget(Fraction(10**12), depth)
-    asked, grown = drain(grow_privately(state_schema(VALUES, {}, "y"), counter(rows), budget, group))
+    asked, grown = drain(
+        grow_privately(
+            state_schema(VALUES, {}, "y"), counter(rows), budget, TreeGrowth(None, 1, groups=group)
+        )
+    )
     unlimited = cc.DecisionTree.of(finish(exact.target, exact.query, asked, grown), exact.card)
     everyone = [dict(zip("abc", v, strict=True)) for v in itertools.product(*(VALUES[n] for n in "abc"))]
     ours, theirs = unlimited.predict_proba(everyone), exact.predict_proba(everyone)
@@ -176,3 +181,37 @@ def test_a_leaf_of_noise_alone_keeps_the_shares_that_are_expected_of_it(depth):
     for node in nodes:
         assert node.counts.sum() > 0
         assert node.counts.min() >= 0
+
+
+def test_a_readable_tree_has_hardly_a_branch_of_noise_alone():
+    """Half of all values occur at no hospital. ID3 makes a leaf of each; a readable tree parts patients in two."""
+    wide = {name: [*own, *(f"{name}{place}" for place in own)] for name, own in VALUES.items() if name != "y"}
+    schema = state_schema({**wide, "y": VALUES["y"]}, {}, "y")
+    exact, draw = counter(make_rows(4000)), np.random.default_rng(1)
+
+    @at_once
+    def noisy(schema, splits, nodes, counted, variance):
+        table = drain(exact(schema, splits, nodes, counted, variance))
+        return table + np.rint(draw.normal(0, float(variance) ** 0.5, table.shape)).astype(np.int64)
+
+    def count_alone(schema, grown):
+        """Branches without a value that anybody has."""
+        alone = 0
+        for node in grown:
+            if node.attribute is not None:
+                attribute = schema.attributes[node.attribute]
+                real = {
+                    to for value, to in zip(attribute.values, node.children, strict=False) if len(value) < 2
+                }
+                alone += len({*node.children} - {*real, STAYS})
+        return alone
+
+    found = {"readable": 0, "id3": 0}
+    for _ in range(5):
+        for name, growth in (("readable", TreeGrowth(None, 20, halves=True)), ("id3", private_growing.ID3)):
+            asked, nodes = drain(grow_privately(schema, noisy, TreeBudget(Fraction(1, 20), 3), growth))
+            found[name] += count_alone(asked, nodes)
+            if name == "readable":
+                assert nodes[0].attribute is not None
+                assert all(len({*node.children} - {STAYS}) in (0, 2) for node in nodes)
+    assert found["readable"] * 10 < found["id3"], found

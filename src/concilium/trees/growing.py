@@ -42,6 +42,11 @@ class TreeGrowth:
     groups: bool = False
     most_values: int = MOST_INTEGER_VALUES
 
+    @property
+    def joins(self) -> bool:
+        """Whether a branch may hold several values of an attribute."""
+        return self.halves or self.groups
+
     def arrange(self, table: NDArray[np.int64], attributes: Sequence[Attribute]) -> Grouped:
         """The values of every attribute as branches of a node."""
         join = group_values if self.groups else halve if self.halves else join_small

@@ -102,7 +102,7 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
 
     stated = tree.stating(bins=bins).state_schema()
     positive = tree.find_positive(stated.classes.values)
-    schema, grown = yield from grow_privately(stated, count, budget, tree.group)
+    schema, grown = yield from grow_privately(stated, count, budget, tree.growing)
     warnings = [asked.say_price(), *said_first]
     if tree.epsilon_of_rho < TINY_EPSILON:
         warnings.append(ONE_LEVEL)
