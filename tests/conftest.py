@@ -1,10 +1,17 @@
 """Settings for the whole suite. Machines are shared and noisy, so no test fails for being slow."""
 
+import collections
+import functools
 import gc
+import hashlib
+import itertools
 import os
 import signal
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -53,3 +60,77 @@ def _patient_houses():
     from concilium.protocol.house import House
 
     House.__init__.__kwdefaults__["timeout"] = 600.0
+
+
+# Whole models are learned with noise here, so that a test may fail by luck, long after it was written. In CI noise
+# replays: one stream for each test or fixture, and in it one for each site, whichever thread asks first. Mechanisms and
+# their distributions are tested with the operating system's noise; `pytest --fresh-noise` uses it everywhere.
+OWN_NOISE = {"privacy", "statistical"}
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--fresh-noise", action="store_true", help="use the operating system's noise in all tests"
+    )
+
+
+class _Replay:
+    """A stream of bytes for each site, and one for what is drawn outside of sites."""
+
+    site = threading.local()
+
+    def __init__(self, seed: str) -> None:
+        self._seed = seed
+        self._turns: collections.defaultdict[str, itertools.count] = collections.defaultdict(itertools.count)
+
+    def __call__(self, count: int) -> bytes:
+        site = getattr(self.site, "name", "")
+        return hashlib.shake_256(f"{self._seed}:{site}:{next(self._turns[site])}".encode()).digest(count)
+
+    @classmethod
+    def name_sites(cls, ask: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(ask)
+        def ask_one(self, name, message):
+            before = getattr(cls.site, "name", "")
+            cls.site.name = name
+            try:
+                return ask(self, name, message)
+            finally:
+                cls.site.name = before
+
+        return ask_one
+
+
+@contextmanager
+def _replaying(config, path, seed):
+    from concilium.privacy import randomness
+
+    if config.getoption("--fresh-noise") or path is None or OWN_NOISE & {*path.parts}:
+        yield
+        return
+    before, randomness._source = randomness._source, _Replay(seed)
+    try:
+        yield
+    finally:
+        randomness._source = before
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    with _replaying(
+        request.config, request.path, f"{fixturedef.baseid} {fixturedef.argname} {request.param_index}"
+    ):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with _replaying(item.config, item.path, item.nodeid):
+        return (yield)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _site_streams():
+    from concilium.transports.embedded import Embedded
+
+    Embedded._ask_one = _Replay.name_sites(Embedded._ask_one)

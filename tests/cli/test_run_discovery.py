@@ -58,7 +58,7 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ward")
     text = STUDY
     for seed, name in enumerate(("north", "south", "west")):
-        make_ward(120, seed).to_csv(folder / f"{name}.csv", index=False)
+        make_ward(240, seed).to_csv(folder / f"{name}.csv", index=False)
         text += f'[[site]]\nname = "{name}"\nseries = "{name}.csv"\n'
     (folder / "study.toml").write_text(text)
     ran = CliRunner().invoke(app, ["run", str(folder / "study.toml"), "--out", str(folder / "results")])
@@ -72,7 +72,7 @@ def test_a_study_of_series_leaves_whole_results(results):
     assert metrics["discovery"]["coverage"] == pytest.approx(
         metrics["discovery"]["precision"] * metrics["discovery"]["rules"] / metrics["discovery"]["truth"]
     )
-    assert metrics["patients"] == 108
+    assert metrics["patients"] == 216
     assert metrics["epsilon"] == 6
     assert 0.5 < metrics["horizons"]["4h"]["value"] <= 1
     assert "alarms in a day of a patient" in metrics["evaluation"]
