@@ -20,6 +20,7 @@ from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.local_reports import ReportChannel
 from concilium.protocol.cohort import View
 from concilium.protocol.questions import Gaussian
+from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, write_table
 from concilium.temporal.discovery_search import LevelSearch, fill_parameters, make_rule
 from concilium.temporal.evaluation import count_points
 from concilium.temporal.limit_pairs import PairBins, is_vacuous
@@ -107,7 +108,7 @@ def test_shares_are_those_of_the_rules_with_their_numbers():
     assert rule.prevalence > 0.95
     assert rule.share == pytest.approx(truth, abs=0.05)
     assert rule.share_interval[0] <= truth <= rule.share_interval[1]
-    assert f"{rule.share:.2%}" in model.text()
+    assert f"{rule.share:.1%}" in model.text()
     assert f"{rule.prevalence:.2%}" not in model.text()
     assert "how many have these rules with these numbers" in str(model.plan())
     assert all(site.ledger.spent() <= model.rho for site in sites)
@@ -500,3 +501,32 @@ def test_what_only_the_ill_have_is_found_where_outcomes_are_told_apart():
     assert not found["prevalence"]
     assert "F[?] Temp >= ?" in found["discrimination"]
     assert model.rules_[0].odds > 1
+
+
+def test_the_text_parts_rules_that_tell_from_those_that_may_not():
+    rules = [
+        FoundRule(
+            text="F[0,5] HR >= 100", structure="F[?] HR >= ?", prevalence=0.5, interval=(0.4, 0.6), share=0.3
+        )
+        for _ in range(3)
+    ]
+    rules = [
+        msgspec.structs.replace(
+            rule, share_interval=(0.2, 0.4), odds=odds, odds_interval=interval, tells=tells
+        )
+        for rule, odds, interval, tells in zip(
+            rules, (3.0, 1.2, 0.9), ((2.0, 4.5), (0.5, 3.0), (0.4, 2.0)), (True, False, False), strict=True
+        )
+    ]
+    body = DiscoveryBody(
+        outcome="sepsis", query="", trust="secure-sum", prevalence="1/20", epsilon="4", delta="1e-6", protects="x",
+        patients=900, asked=[], step="1h", window="6h", carry="6h", rules=rules,
+    )  # fmt: skip
+    lines = write_table(body).splitlines()
+    assert lines[0].startswith("sepsis: 3 rules of forms that at least 5% of about 900 patients have")
+    assert [line.startswith("Noise and sampling leave open") for line in lines[1:5]] == [
+        False,
+        True,
+        False,
+        False,
+    ]

@@ -234,16 +234,19 @@ def _rank(rule: FoundRule) -> tuple[int, float]:
 
 
 def write_table(body: DiscoveryBody) -> str:
-    """The rules for terminals and logs, a line each; those that nearly everyone fulfils at the end, in one
-    paragraph."""
-    threshold = float(Fraction(body.prevalence))
+    """The rules for terminals and logs, a line each: those that tell something of the outcome, the others, and in one
+    paragraph those that nearly everyone fulfils."""
+    threshold = 100 * float(Fraction(body.prevalence))
+    rules = "1 rule" if len(body.rules) == 1 else f"{len(body.rules)} rules"
     lines = [
-        f"{body.outcome}: {len(body.rules)} rules of forms that at least {threshold:.2%} of about "
-        f"{body.patients:,.0f} patients have"
+        f"{body.outcome}: {rules} of forms that at least {threshold:g}% of about {body.patients:,.0f} patients have"
     ]
     listed = [rule for rule in body.rules if not says_little(rule)]
     width = max((len(rule.text) for rule in listed), default=0)
-    lines += [f"{rule.text.ljust(width)}  {_say_numbers(rule, body)}" for rule in listed]
+    for rule, before in zip(listed, [None, *listed], strict=False):
+        if rule.odds is not None and not rule.tells and (before is None or before.tells):
+            lines.append("Noise and sampling leave open whether these say anything of the outcome:")
+        lines.append(f"{rule.text.ljust(width)}  {_say_numbers(rule, body)}")
     folded = [rule.text for rule in body.rules if says_little(rule)]
     if folded:
         lines.append(
@@ -258,7 +261,7 @@ def write_table(body: DiscoveryBody) -> str:
 def _say_numbers(rule: FoundRule, body: DiscoveryBody) -> str:
     """How many patients, and what it says of the outcome."""
     shown, (low, high) = rule.shown
-    said = f"{shown:7.2%} ({low:.2%} to {high:.2%})"
+    said = f"{shown:6.1%} ({low:.1%} to {high:.1%})"
     if rule.share is None:
         return f"{said} have one of this form"
     said += " fulfil it" if body.window is not None else " have it"
@@ -442,7 +445,7 @@ def _find_reasons(body: DiscoveryBody, course: Series) -> list[Reason]:
 def _say_reasons(reasons: list[Reason]) -> list[str]:
     if not reasons:
         return ["No rule can be judged with what is known: this is the risk of an average patient."]
-    lines = []
+    lines = ["Against an average patient:"]
     for place, reason in enumerate(reasons[:MOST_SHOWN], start=1):
         share = reason.support or 0.0
         like = 1 - share if reason.condition.startswith("not: ") else share
