@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import MessageError
+from concilium.errors import MessageError, StudyError
 from concilium.protocol.attributes import Attribute, Source, present, recode, unite
 from concilium.protocol.cohort import Cohort, View
-from concilium.protocol.schema import SchemaSeen, find_numbers, state_values
+from concilium.protocol.schema import AskSchema, SchemaSeen, find_numbers, state_values
 from concilium.records.columns import Value, label
 
 if TYPE_CHECKING:
@@ -281,6 +281,18 @@ class Declaration:
         ]
 
 
+def ask_schema(study: Any, *, measured: bool = False) -> AskSchema:
+    """The question which attributes a study of a target, query, bins and attributes can be about."""
+    return AskSchema(
+        query=study.query,
+        target=study.target,
+        bins={one: list(edges) for one, edges in study.bins.items() if one != study.target},
+        attributes=None if study.attributes is None else list(study.attributes),
+        count_patients=study.way_out.by_site,
+        measured=measured,
+    )
+
+
 def find_terms(
     schemas: Mapping[str, SchemaSeen], bins: Mapping[str, Sequence[float]], as_categories: Sequence[str]
 ) -> tuple[list[str], dict[str, tuple[Value, ...]], dict[str, str]]:
@@ -308,19 +320,30 @@ def find_terms(
     return [name for name in dict.fromkeys(numbers) if name not in left_out], categories, left_out
 
 
-def state_terms(
-    values: Mapping[str, Sequence[Value]],
-    bins: Mapping[str, Sequence[float]],
-    target: str,
-    among: Sequence[str] | None,
-) -> tuple[list[str], dict[str, tuple[Value, ...]]]:
-    """The same of a private study, which states them all."""
-    wanted = {*values, *bins} if among is None else set(among)
-    numbers = [name for name in bins if name != target and name in wanted]
+def state_terms(study: Any) -> tuple[list[str], dict[str, tuple[Value, ...]]]:
+    """The numbers and categories of a private study, which states them all."""
+    among, target = study.attributes, study.target
+    wanted = {*study.values, *study.bins} if among is None else set(among)
+    numbers = [name for name in study.bins if name != target and name in wanted]
     categories = {
-        name: state_values(listed) for name, listed in values.items() if name != target and name in wanted
+        name: state_values(listed)
+        for name, listed in study.values.items()
+        if name != target and name in wanted
     }
     return numbers, categories
+
+
+def check_stated(study: Any, need: str) -> None:
+    """StudyError unless a private study states all it is about, and two bins of each number; `need` says why two."""
+    numbers, categories = state_terms(study)
+    private = f"a private {type(study).__name__}"
+    lacking = [one for one in study.attributes or () if one not in numbers and one not in categories]
+    if lacking or not (numbers or categories):
+        raise StudyError(
+            f"{private} states 'values' or 'bins' for all it is about; {(lacking or ['nothing'])[0]!r} has none"
+        )
+    if short := [one for one in numbers if len(study.bins[one]) < 2]:
+        raise StudyError(f"{private} {need.format(short[0])}")
 
 
 def pack_triangle(matrix: Matrix) -> NDArray[np.float64]:

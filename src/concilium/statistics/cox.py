@@ -36,10 +36,7 @@ from concilium.protocol.counts import AskCounts, split_counts
 from concilium.protocol.grid import on_grid
 from concilium.protocol.questions import Conversation, Learned, Partners, Statistic
 from concilium.protocol.schema import (
-    AskSchema,
     SchemaSeen,
-    find_cautions,
-    say_left_out,
     set_against_rest,
     state_values,
 )
@@ -47,6 +44,7 @@ from concilium.records.columns import Value, label
 from concilium.statistics.columns import (
     Declaration,
     RegressionTerms,
+    ask_schema,
     find_dependent,
     find_terms,
     pack_triangle,
@@ -54,19 +52,17 @@ from concilium.statistics.columns import (
 )
 from concilium.statistics.cox_sums import AskCox, AskCoxCells, CoxCells, CoxSums, read_cells, read_cox
 from concilium.statistics.distributions import chi_squared_tail
+from concilium.statistics.families import Vector
 from concilium.statistics.regression_fit import (
     CONVERGED,
     LEAST_STEP,
     MOST_STEPS,
-    STILL_MOVING,
+    find_running,
     invert,
-    replace_columns,
+    standardise,
 )
-from concilium.statistics.results import (
-    TermTest,
-)
+from concilium.statistics.results import TermTest
 from concilium.statistics.term_model import (
-    NOT_PRIVATE,
     Interactions,
     Reference,
     Splines,
@@ -77,7 +73,6 @@ from concilium.statistics.term_model import (
     wald_tests,
 )
 
-Vector = NDArray[np.float64]
 CELLS = 100
 # Hospitals whose typical times differ by this factor hardly measure them in one unit.
 OTHER_UNIT = 4.0
@@ -194,7 +189,7 @@ class _Newton:
             if float(step @ score) < CONVERGED:
                 at = at + step
                 likelihood, _, information = yield from self.look(terms, at)
-                return at, information, likelihood, null, _find_running(terms, step)
+                return at, information, likelihood, null, find_running(terms, step)
             length = 1.0
             while True:
                 there = yield from self.look(terms, at + length * step)
@@ -203,12 +198,7 @@ class _Newton:
                 length /= 2
             at, moved = at + length * step, length * step
             likelihood, score, information = there
-        return at, information, likelihood, null, _find_running(terms, moved)
-
-
-def _find_running(terms: RegressionTerms, step: Vector) -> tuple[str, ...]:
-    """The terms whose coefficients still move, though the likelihood hardly rises."""
-    return tuple(terms.names[place] for place in np.flatnonzero(np.abs(step) > STILL_MOVING).tolist())
+        return at, information, likelihood, null, find_running(terms, moved)
 
 
 @documented
@@ -279,13 +269,7 @@ class CoxRegression(TermModel[CoxBody]):
 
     def converse(self, partners: Partners) -> Conversation[Learned[CoxBody]]:
         bins = {one: list(e) for one, e in self.bins.items() if one not in (self.target, self.time)}
-        seen: dict[str, SchemaSeen] = yield AskSchema(
-            query=self.query,
-            target=self.target,
-            bins={one: list(edges) for one, edges in self.bins.items() if one != self.target},
-            attributes=None if self.attributes is None else list(self.attributes),
-            count_patients=self.way_out.by_site,
-        )
+        seen: dict[str, SchemaSeen] = yield ask_schema(self)
         classes = name_event(self.target, self.positive, seen)
         numbers, categories, left_out = find_terms(seen, bins, list(self.reference))
         numbers = [one for one in numbers if one != self.time]
@@ -306,24 +290,14 @@ class CoxRegression(TermModel[CoxBody]):
         without = [terms.names[place] for place in dependent]
         terms = terms.take(kept)
         means = start.columns[kept] / start.patients
-        spread = np.sqrt(np.maximum(start.squares[kept] / start.patients - means**2, 0))
-        spread = np.where(spread > 0, spread, 1.0)
-        scaled = replace_columns(
-            terms,
-            [
-                msgspec.structs.replace(column, center=float(mean), scale=float(one))
-                for column, mean, one in zip(terms.columns, means, spread, strict=True)
-            ],
-        )
+        scaled, spread = standardise(terms, means, start.squares[kept] / start.patients - means**2)
         at, information, likelihood, null, running = yield from newton.climb(scaled)
         last = yield from newton.ask(scaled, at, last=True)
         cells = yield from newton.ask_cells(scaled, at)
         body = self._make_body(
             terms, classes, (at, information, likelihood, null), last, cells, (means, spread), grid, running
         )
-        warnings = [*self._warn(last, without, running), *([say_left_out(left_out)] if left_out else [])]
-        warnings += find_cautions(seen)
-        return Learned(body, {site: one.patients for site, one in seen.items()}, warnings)
+        return self._finish(body, seen, left_out, self._warn(last, without, running))
 
     def _refuse_empty(self, start: CoxSums) -> None:
         if start.patients == 0:
@@ -365,7 +339,7 @@ class CoxRegression(TermModel[CoxBody]):
                 f"typical values of {self.time} differ between hospitals by a factor of about "
                 f"{math.exp(2 * between):.0f}: is it in days at one and in months at another?"
             )
-        return [*warnings, *([] if self.way_out.by_site else [NOT_PRIVATE])]
+        return warnings
 
     def _make_body(
         self,

@@ -43,7 +43,6 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.grid import all_on_grid
 from concilium.protocol.questions import Among, Conversation, Gaussian, Learned, Partners
 from concilium.protocol.schema import (
-    AskSchema,
     SchemaSeen,
     find_cautions,
     name_classes,
@@ -51,7 +50,7 @@ from concilium.protocol.schema import (
     state_values,
 )
 from concilium.records.columns import Value, label
-from concilium.statistics.columns import find_terms, state_terms
+from concilium.statistics.columns import ask_schema, check_stated, find_terms, state_terms
 from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.moments import AskMoments, SummedMoments, read_moments
 from concilium.statistics.results import draw_html, draw_text, known, say_number, say_p
@@ -163,19 +162,11 @@ class Describe(PrivateMethod[DescribeBody]):
             raise StudyError("a private Describe needs an 'epsilon', such as 1.0")
         if len(self.values.get(self.target, ())) < 1:
             raise StudyError(f"a private Describe states the classes of {self.target!r} in 'values'")
-        numbers, categories = state_terms(self.values, self.bins, self.target, self.attributes)
-        lacking = [one for one in self.attributes or () if one not in numbers and one not in categories]
-        if lacking or not (numbers or categories):
-            raise StudyError(
-                f"a private Describe states 'values' or 'bins' for all it is about; {(lacking or ['nothing'])[0]!r} "
-                "has none"
-            )
-        if short := [one for one in numbers if len(self.bins[one]) < 2]:
-            raise StudyError(f"a private Describe needs two bins at least of {short[0]!r}: its ends")
+        check_stated(self, "needs two bins at least of {!r}: its ends")
 
     def plan(self) -> Plan:
         if self.way_out.bounded:
-            numbers, _ = state_terms(self.values, self.bins, self.target, self.attributes)
+            numbers, _ = state_terms(self)
             share = SHARE_OF_SUMS if numbers else Fraction(0)
             counts = PlannedQuestion("counts", self.rho * (1 - share), "patients by value and class")
             sums = PlannedQuestion(AskMoments.kind, self.rho * share, "sums of numbers and squares, by class")
@@ -202,13 +193,7 @@ class Describe(PrivateMethod[DescribeBody]):
         return self._converse_privately(partners) if self.way_out.bounded else self._converse_plainly()
 
     def _converse_plainly(self) -> Conversation[Learned[DescribeBody]]:
-        seen: dict[str, SchemaSeen] = yield AskSchema(
-            query=self.query,
-            target=self.target,
-            bins={one: list(edges) for one, edges in self.bins.items() if one != self.target},
-            attributes=None if self.attributes is None else list(self.attributes),
-            count_patients=self.way_out.by_site,
-        )
+        seen: dict[str, SchemaSeen] = yield ask_schema(self)
         classes = name_classes(self.target, (value for one in seen.values() for value in one.classes))
         if not 1 <= classes.size <= MOST_CLASSES:
             raise HouseError(
@@ -266,7 +251,7 @@ class Describe(PrivateMethod[DescribeBody]):
         return Learned(body, {site: one.patients for site, one in seen.items()}, warnings)
 
     def _converse_privately(self, partners: Partners) -> Conversation[Learned[DescribeBody]]:
-        numbers, listed = state_terms(self.values, self.bins, self.target, self.attributes)
+        numbers, listed = state_terms(self)
         cut = tuple(Attribute(one, tuple(self.bins[one])) for one in numbers)
         asked = (*cut, *(Attribute(one, (), values, missing=False) for one, values in listed.items()))
         classes = name_classes(self.target, state_values(self.values[self.target]))

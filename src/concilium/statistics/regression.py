@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -35,10 +35,7 @@ from concilium.parameters import Parameter, choice, flag
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners
 from concilium.protocol.schema import (
-    AskSchema,
     SchemaSeen,
-    find_cautions,
-    say_left_out,
     set_against_rest,
     state_values,
 )
@@ -48,27 +45,20 @@ from concilium.statistics.columns import (
     MOST_KNOTS,
     Declaration,
     RegressionTerms,
+    ask_schema,
+    check_stated,
     find_terms,
     pack_triangle,
     state_terms,
     unpack_triangle,
 )
-from concilium.statistics.distributions import (
-    chi_squared_tail,
-    normal_quantile,
-)
+from concilium.statistics.distributions import chi_squared_tail, normal_quantile
 from concilium.statistics.families import FAMILIES, OutcomeFamily, Vector
 from concilium.statistics.regression_fit import STEPS, Fit, PlainNewton, PrivateEnd, fit_privately
 from concilium.statistics.regression_sums import AskRegression
-from concilium.statistics.results import (
-    TermEstimate,
-    TermTest,
-    known,
-    say_number,
-)
+from concilium.statistics.results import TermEstimate, TermTest, known, say_number
 from concilium.statistics.term_model import (
     LEVEL,
-    NOT_PRIVATE,
     Interactions,
     Reference,
     Splines,
@@ -78,9 +68,6 @@ from concilium.statistics.term_model import (
     say_explained,
     wald_tests,
 )
-
-if TYPE_CHECKING:
-    pass
 
 INTERCEPT = "intercept"
 
@@ -207,23 +194,9 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             raise StudyError(
                 "a private Regression has one intercept for all, no Firth's correction and tests by its covariance"
             )
-        numbers, categories = self._state()
-        lacking = [one for one in self.attributes or () if one not in numbers and one not in categories]
-        if lacking or not (numbers or categories):
-            raise StudyError(
-                f"a private Regression states 'values' or 'bins' for all it is about; {(lacking or ['nothing'])[0]!r} "
-                "has none"
-            )
-        short = [one for one in numbers if len(self.bins[one]) < 2]
-        if short:
-            raise StudyError(
-                f"a private Regression holds a number between the ends of its bins: give {short[0]!r} two at least"
-            )
+        check_stated(self, "holds a number between the ends of its bins: give {!r} two at least")
         if self.family == "binomial":
             self._name_classes(state_values(self.values.get(self.target, ())))
-
-    def _state(self) -> tuple[list[str], dict[str, tuple[Value, ...]]]:
-        return state_terms(self.values, self.bins, self.target, self.attributes)
 
     def _name_classes(self, found: Sequence[Value]) -> list[Value]:
         """The two classes, the positive one second."""
@@ -268,14 +241,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
 
     def _converse_plainly(self) -> Conversation[Learned[RegressionBody]]:
         measured = self.family != "binomial"
-        seen: dict[str, SchemaSeen] = yield AskSchema(
-            query=self.query,
-            target=self.target,
-            bins={one: list(edges) for one, edges in self.bins.items() if one != self.target},
-            attributes=None if self.attributes is None else list(self.attributes),
-            count_patients=self.way_out.by_site,
-            measured=measured,
-        )
+        seen: dict[str, SchemaSeen] = yield ask_schema(self, measured=measured)
         found = state_values(value for one in seen.values() for value in one.classes)
         classes = [] if measured else self._name_classes(found)
         bins = {one: edges for one, edges in self.bins.items() if one != self.target}
@@ -304,10 +270,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
                         group, "likelihood ratio", rise, len(places), chi_squared_tail(rise, len(places))
                     )
                 )
-        warnings = [*self._warn(fit), *([say_left_out(left_out)] if left_out else [])]
-        warnings += find_cautions(seen)
-        body = self._make_body(fit, classes, tests)
-        return Learned(body, {site: one.patients for site, one in seen.items()}, warnings)
+        return self._finish(self._make_body(fit, classes, tests), seen, left_out, self._warn(fit))
 
     def _warn(self, fit: Fit) -> list[str]:
         warnings = []
@@ -330,7 +293,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
                 f"{events:.0f} {'patients of the rarer class' if self.family == 'binomial' else 'patients'} for "
                 f"{len(fit.terms.columns)} terms: estimates are unstable below ten for each"
             )
-        return [*warnings, *([] if self.way_out.by_site else [NOT_PRIVATE])]
+        return warnings
 
     def _make_body(self, fit: Fit, classes: list[Value], tests: list[TermTest]) -> RegressionBody:
         first = int(self.intercepts == "common")
@@ -372,7 +335,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
     def _converse_privately(self, partners: Partners) -> Conversation[Learned[RegressionBody]]:
         binomial = self.family == "binomial"
         classes = self._name_classes(state_values(self.values.get(self.target, ()))) if binomial else []
-        numbers, categories = self._state()
+        numbers, categories = state_terms(self)
         terms = self._declaration.make_terms(numbers, categories)
         edges = (0.0, 1.0) if binomial else (self.bins[self.target][0], self.bins[self.target][-1])
 
@@ -498,7 +461,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
         predictor = self._base + float(centred @ self.coef_)
         ends = self._family.mean(np.array([self._base, predictor])).tolist()
         interval = self._find_interval(centred, predictor)
-        noisy = self.card.release == "private"
+        noisy = self.way_out.bounded
         return say_explained(body.target, body.classes, ends, reasons, notes, self._ratio, interval, noisy)
 
     def _find_interval(self, centred: Vector, predictor: float) -> tuple[float, float]:

@@ -123,24 +123,12 @@ class PlainNewton:
         terms, means = terms.take(kept), start.columns[kept] / start.patients
         among = [*range(self.first), *(place + self.first for place in kept)]
         gram = gram[np.ix_(among, among)]
-        scaled, spread = self._standardise(terms, means, gram, start.patients)
+        # Within hospitals, where intercepts are their own, columns are centred already.
+        squares = np.diagonal(gram)[self.first :] / start.patients
+        scaled, spread = standardise(terms, means, squares - (means**2 if self.first else 0.0))
         end, separated = yield from self._climb(scaled, start.likelihood)
         final = yield from self.ask(scaled, end, robust=True)
         return self._finish(terms, end, final, start, means, spread, left_out, separated)
-
-    def _standardise(
-        self, terms: RegressionTerms, means: Vector, gram: Matrix, patients: int
-    ) -> tuple[RegressionTerms, Vector]:
-        """The terms with columns of mean 0 and deviation 1 (within hospitals, where intercepts are their own)."""
-        inner = gram[self.first :, self.first :]
-        squares = np.diagonal(inner) / patients - (means**2 if self.first else 0.0)
-        spread = np.sqrt(np.maximum(squares, 0))
-        spread = np.where(spread > 0, spread, 1.0)
-        columns = tuple(
-            msgspec.structs.replace(column, center=float(mean), scale=float(one))
-            for column, mean, one in zip(terms.columns, means, spread, strict=True)
-        )
-        return replace_columns(terms, columns), spread
 
     def _climb(self, terms: RegressionTerms, start: float) -> Conversation[tuple[Vector, tuple[str, ...]]]:
         """Newton's steps, and the terms whose coefficients run away."""
@@ -157,19 +145,14 @@ class PlainNewton:
             length = 1.0
             before = self._objective(here)
             if promised < CONVERGED:
-                return at + step, self._find_running(terms, step)
+                return at + step, find_running(terms, step[self.first :])
             while True:
                 there = yield from self.ask(terms, at + length * step)
                 if self._objective(there) >= before - 1e-10 * abs(before) or length < LEAST_STEP:
                     break
                 length /= 2
             at, here, moved = at + length * step, there, length * step
-        return at, self._find_running(terms, moved)
-
-    def _find_running(self, terms: RegressionTerms, step: Vector) -> tuple[str, ...]:
-        """The terms whose coefficients still move, though the likelihood hardly rises: they have no finite value."""
-        running = np.flatnonzero(np.abs(step[self.first :]) > STILL_MOVING)
-        return tuple(terms.names[place] for place in running.tolist())
+        return at, find_running(terms, moved[self.first :])
 
     def _objective(self, sums: RegressionSums) -> float:
         if not self.firth:
@@ -266,9 +249,20 @@ def invert(matrix: Matrix) -> Matrix:
     return inverse
 
 
-def replace_columns(terms: RegressionTerms, columns: Sequence[Any]) -> RegressionTerms:
-    """The same terms with other columns."""
-    return msgspec.structs.replace(terms, columns=tuple(columns))
+def standardise(terms: RegressionTerms, means: Vector, variances: Vector) -> tuple[RegressionTerms, Vector]:
+    """The terms with columns of mean 0 and deviation 1, and the deviations; 1 for a column that does not vary."""
+    spread = np.sqrt(np.maximum(variances, 0))
+    spread = np.where(spread > 0, spread, 1.0)
+    columns = tuple(
+        msgspec.structs.replace(column, center=float(mean), scale=float(one))
+        for column, mean, one in zip(terms.columns, means, spread, strict=True)
+    )
+    return msgspec.structs.replace(terms, columns=columns), spread
+
+
+def find_running(terms: RegressionTerms, step: Vector) -> tuple[str, ...]:
+    """The terms whose coefficients still move, though the likelihood hardly rises: they have no finite value."""
+    return tuple(terms.names[place] for place in np.flatnonzero(np.abs(step) > STILL_MOVING).tolist())
 
 
 def _gaussian_likelihood(squares: float, patients: int) -> float:

@@ -388,7 +388,7 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
         chances = (1 - risk, risk)
         best = int(np.argmax(chances))
         told = (0.0, 1.0) if low is None or high is None else (low, high)
-        noise = ", noise included" if self.card.release == "private" else ""
+        noise = ", noise included" if self.way_out.bounded else ""
         first = (
             f"{body.target} = {label(body.classes[best])} ({label(body.classes[1])} by {body.time} {body.horizon:g}: "
             f"{say_risk(risk)}; {say_risk_interval(told)}{noise}; {curve.group}, {curve.patients:.0f} patients)."

@@ -15,7 +15,8 @@ from concilium.models.explanation import Explanation, Reason, say_risk, say_risk
 from concilium.models.method import Attributes, Method, read_edges
 from concilium.models.prediction import AnyPatients
 from concilium.parameters import Parameter, name, names
-from concilium.protocol.schema import say_left_out
+from concilium.protocol.questions import Learned
+from concilium.protocol.schema import SchemaSeen, find_cautions, say_left_out
 from concilium.records.columns import Value, label
 from concilium.statistics.columns import LEAST_KNOTS, MOST_KNOTS, RegressionTerms, build
 from concilium.statistics.distributions import (
@@ -134,6 +135,15 @@ class TermModel(Method[B]):
                 raise HouseError(f"the study names {one!r}, which cannot be a term: {why}")
         if not usable:
             raise HouseError("no attribute is left for a regression: " + say_left_out(left_out))
+
+    def _finish(
+        self, body: B, seen: Mapping[str, SchemaSeen], left_out: Mapping[str, str], warnings: Sequence[str]
+    ) -> Learned[B]:
+        """What an exact or masked regression learned, with all that its card has to warn of."""
+        said = [*warnings, *([] if self.way_out.by_site else [NOT_PRIVATE])]
+        said += [say_left_out(left_out)] if left_out else []
+        patients = {site: one.patients for site, one in seen.items()}
+        return Learned(body, patients, [*said, *find_cautions(seen)])
 
     @property
     def _ratio(self) -> str:
