@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from concilium.errors import KitError
+from concilium.errors import KitError, nearest
 from concilium.transports.flare.hardening import Role
 
 FILES: dict[Role, str] = {"site": "fed_client.json", "house": "fed_server.json", "person": "fed_admin.json"}
@@ -228,3 +229,17 @@ def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) ->
     except InvalidSignature:
         return False
     return True
+
+
+def read_toml(path: Path, sections: tuple[str, ...]) -> dict[str, Any]:
+    """A file of a kit that has no other sections than these."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KitError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise KitError(f"{path}: is not a TOML file: {error}") from None
+    for name in document:
+        if name not in sections:
+            raise KitError(f"{path}: there is no section [{name}]{nearest(name, sections)}")
+    return document

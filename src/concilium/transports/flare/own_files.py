@@ -13,7 +13,6 @@ import fcntl
 import os
 import re
 import shutil
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -23,7 +22,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from concilium.errors import HouseError, KitError, MaskError, StudyError, nearest
+from concilium.errors import HouseError, KitError, MaskError, StudyError
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, has_fingerprint, read_fingerprint
 from concilium.protocol.house import KnownSite
@@ -38,6 +37,7 @@ from concilium.study.results import WorkInProgress, write_whole
 from concilium.study.sections import CourseColumns, Kind, Stated, Text, read_columns, read_section
 from concilium.study.sources import read_as_stated
 from concilium.temporal.rule_sets import RuleSets
+from concilium.transports.flare.kit import read_toml
 
 FILE = "local/concilium.toml"
 SECTIONS = ("site", "schema", "series", "dictionary", "map")
@@ -79,7 +79,7 @@ class SiteFile:
     def read(cls, kit: Path) -> SiteFile:
         """The file of a kit; KitError says which key is wrong and how."""
         path = kit / FILE
-        document = _read_toml(path, SECTIONS)
+        document = read_toml(path, SECTIONS)
         try:
             holds = read_section(path, "site", document, _Holdings)
             columns = read_section(path, "series", document, _HeldColumns)
@@ -154,20 +154,6 @@ class SiteFile:
         return place if "://" in place else str(self.path.parent / place)
 
 
-def _read_toml(path: Path, sections: tuple[str, ...]) -> dict[str, Any]:
-    """A file of a kit that has no other sections than these."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise KitError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise KitError(f"{path}: is not a TOML file: {error}") from None
-    for name in document:
-        if name not in sections:
-            raise KitError(f"{path}: there is no section [{name}]{nearest(name, sections)}")
-    return document
-
-
 KEPT_DAYS = 7
 Fingerprint = Annotated[str, Meta(description="a fingerprint, such as ABCD-EFGH-...")]
 
@@ -191,7 +177,7 @@ class HouseFile:
     def read(cls, kit: Path) -> HouseFile:
         """The file of a kit; KitError says which key is wrong and how."""
         path = kit / FILE
-        document = _read_toml(path, ("house", "sites", "revoked"))
+        document = read_toml(path, ("house", "sites", "revoked"))
         try:
             section = read_section(path, "house", document, _HouseFolder)
             pins = _read_pins(path, "sites", document)

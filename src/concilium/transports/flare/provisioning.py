@@ -14,7 +14,6 @@ import json
 import re
 import shutil
 import sys
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +25,7 @@ from concilium.errors import KitError, StudyError, nearest
 from concilium.study.results import write_whole
 from concilium.study.sections import fill, read_section
 from concilium.transports.flare.hardening import harden
-from concilium.transports.flare.kit import read_json
+from concilium.transports.flare.kit import read_json, read_toml
 
 Name = Annotated[
     str,
@@ -79,17 +78,7 @@ class FlareProject(msgspec.Struct, frozen=True, kw_only=True):
     def read(cls, path: str | Path) -> FlareProject:
         """The project in a TOML file; KitError says which key is wrong and how."""
         path = Path(path)
-        try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise KitError(f"{path}: cannot be read ({error.strerror})") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise KitError(f"{path}: is not a TOML file: {error}") from None
-        for name in document:
-            if name not in ("project", "house", "site"):
-                raise KitError(
-                    f"{path}: there is no section [{name}]{nearest(name, ('project', 'house', 'site'))}"
-                )
+        document = read_toml(path, ("project", "house", "site"))
         tables = document.get("site", [])
         if not isinstance(tables, list) or not tables:
             raise KitError(f"{path}: name every hospital by a [[site]] of its own, with two brackets")
