@@ -44,17 +44,27 @@ CELLS = ((True, True), (True, False), (False, True), (False, False))
 Weights = tuple[Annotated[float, msgspec.Meta(ge=0, le=1)], ...]
 
 
-class _AboutWindows:
-    """What questions about the outcome have in common: rules of a task, judged on series in windows of these hours."""
+class _AboutOutcome:
+    """What questions about the outcome have in common: they are about a task, and read series."""
 
     __slots__ = ()
     task: RuleTask
-    rules: tuple[str, ...]
-    weights: Weights
 
     @property
     def reads(self) -> frozenset[str]:
         return frozenset({"series"})
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        return {"task": self.task}
+
+
+class _AboutWindows(_AboutOutcome):
+    """What questions about rules have in common that are judged on series, in windows of these hours."""
+
+    __slots__ = ()
+    rules: tuple[str, ...]
+    weights: Weights
 
     def estimate(self, patients: int, columns: int) -> Workload:
         assert self.task.learning is not None
@@ -103,7 +113,7 @@ def judge_rules(
     return votes, positive[there]
 
 
-class AskOutcomeHours(Summed, frozen=True, kw_only=True):
+class AskOutcomeHours(_AboutOutcome, Summed, frozen=True, kw_only=True):
     """How many clients have the outcome first at each of the public hours, and how many never and stay until then?
 
     Claim. Protected: each client, from the house and as many colluding hospitals as the manifest tolerates, at the rho
@@ -114,14 +124,6 @@ class AskOutcomeHours(Summed, frozen=True, kw_only=True):
     releases: ClassVar[frozenset[str]] = PRIVATE
 
     task: RuleTask
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({"series"})
-
-    @property
-    def fixed(self) -> Mapping[str, Any]:
-        return {"task": self.task}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -160,10 +162,6 @@ class AskRuleOutcomes(_AboutWindows, Summed, frozen=True, kw_only=True):
     task: RuleTask
     rules: tuple[str, ...]
     weights: Weights = ()
-
-    @property
-    def fixed(self) -> Mapping[str, Any]:
-        return {"task": self.task}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -205,10 +203,6 @@ class AskRuleGradient(_AboutWindows, Summed, frozen=True, kw_only=True):
     norm: Annotated[float, msgspec.Meta(gt=0, le=100)]
     places: Annotated[int, msgspec.Meta(ge=0, le=MOST_PLACES)]
     weights: Weights = ()
-
-    @property
-    def fixed(self) -> Mapping[str, Any]:
-        return {"task": self.task}
 
     @property
     def shape(self) -> tuple[int, ...]:
