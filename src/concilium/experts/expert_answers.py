@@ -99,7 +99,7 @@ def _find_step_deviation(experts: int, bound: int, epsilon: float) -> float:
     return math.sqrt(2) * bound / (experts * epsilon)
 
 
-def find_label_sensitivity(bound: int, steps: int) -> Fraction:
+def _find_label_sensitivity(bound: int, steps: int) -> Fraction:
     """The same where what experts say is centred and shrunk: of one expert who comes or goes."""
     return steps * (_find_sensitivity(bound) * SPREAD) ** 2
 
@@ -269,7 +269,7 @@ class AskExpertLabels(_AboutExperts, Summed, frozen=True, kw_only=True):
     def sensitivity(self) -> Sensitivity:
         bound, steps = self.task.bound, self.stays.steps
         if self.share is not None:
-            return Sensitivity(find_label_sensitivity(bound, steps))
+            return Sensitivity(_find_label_sensitivity(bound, steps))
         return Sensitivity(
             _find_squared_sensitivity(bound, steps), _find_sensitivity(bound) if steps == 1 else None
         )

@@ -132,7 +132,7 @@ NO_BETTER_THAN_CHANCE = (
 SAME_IN_PUBLIC = "the same in all public stays, or in none; give bins for it"
 
 
-def find_public_limits(name: str, values: Reals) -> tuple[float, ...]:
+def _find_public_limits(name: str, values: Reals) -> tuple[float, ...]:
     """Limits of a variable of public stays: those of its clinical range, or else quantiles of the stays, which are
     nobody's secret. None where it has one value, or none at all."""
     known = values[np.isfinite(values)].astype(np.float64)
@@ -210,7 +210,7 @@ class Experts(PrivateMethod[StudentBody]):
     def __post_init__(self) -> None:
         if not self.bins and isinstance(self.public, Series) and self.answers == "student":
             names = [name for name in self.public.names if name != self.target]
-            found = {name: find_public_limits(name, np.asarray(self.public[name])) for name in names}
+            found = {name: _find_public_limits(name, np.asarray(self.public[name])) for name in names}
             self.bins = {name: limits for name, limits in found.items() if limits}
             self._left_out = tuple(name for name, limits in found.items() if not limits)
         super().__post_init__()

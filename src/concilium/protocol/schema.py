@@ -282,12 +282,12 @@ def _find_identifying(schemas: Mapping[str, SchemaSeen]) -> dict[str, str]:
         for name in schema.identifying:
             sites.setdefault(name, []).append(site)
     return {
-        name: say_identifying("" if len(held) == len(schemas) else name_some(held))
+        name: _say_identifying("" if len(held) == len(schemas) else name_some(held))
         for name, held in sites.items()
     }
 
 
-def say_identifying(where: str = "") -> str:
+def _say_identifying(where: str = "") -> str:
     """Why a column that identifies patients is left out, there or everywhere, and what would bring it in."""
     place = f" at {where}" if where else ""
     return f"about one value for each patient{place}, which identifies them; a policy can allow it"

@@ -206,11 +206,6 @@ class Site:
         """What decides who is held out: the same also after a rotation of the identity, and never sent."""
         return self._division_key if isinstance(self._division_key, bytes) else self._division_key()
 
-    @property
-    def hidden_columns(self) -> Mapping[str, str]:
-        """The columns that exist for no question, each with the reason: for the hospital alone, never sent."""
-        return self._context.view.hidden
-
     def introduce(self, peers: Mapping[str, str], house: str) -> bool:
         """Know a house of this process, and take its word for who the peers are, for want of pinned ones.
 

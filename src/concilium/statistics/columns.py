@@ -40,7 +40,7 @@ LARGEST_CENTER = 2.0**60  # no sum over patients is beyond (wide_sums.py)
 LEAST_GAP = 1e-9  # between knots, of what they span
 
 
-class ColumnSource(Source, Protocol):
+class _ColumnSource(Source, Protocol):
     """Where the columns of patients are read: at a site, or to predict."""
 
     def measured(self, name: str) -> NDArray[np.float64]:
@@ -155,7 +155,7 @@ def squared_norm(columns: Sequence[Column]) -> int:
 def build(
     attributes: Sequence[Attribute],
     columns: Sequence[Column],
-    source: ColumnSource,
+    source: _ColumnSource,
     rows: NDArray[np.integer],
 ) -> Matrix:
     """A row for each patient, a column for each term (in column-major order); NaN where a value is missing."""

@@ -78,7 +78,7 @@ CELLS = 100
 OTHER_UNIT = 4.0
 
 
-def read_grid(value: Any) -> list[float]:
+def _read_grid(value: Any) -> list[float]:
     """Times in rising order, the first at zero or later."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not 1 <= len(value) <= 1000:
         raise ValueError
@@ -103,7 +103,7 @@ Grid = Annotated[
     Sequence[float] | None,
     Parameter(
         "a list of times in rising order",
-        read_grid,
+        _read_grid,
         "public times at which curves and baselines are told; None: chosen on a public grid",
     ),
 ]
@@ -270,14 +270,14 @@ class CoxRegression(TermModel[CoxBody]):
     def converse(self, partners: Partners) -> Conversation[Learned[CoxBody]]:
         bins = {one: list(e) for one, e in self.bins.items() if one not in (self.target, self.time)}
         seen: dict[str, SchemaSeen] = yield ask_schema(self)
-        classes = name_event(self.target, self.positive, seen)
+        classes = _name_event(self.target, self.positive, seen)
         numbers, categories, left_out = find_terms(seen, bins, list(self.reference))
         numbers = [one for one in numbers if one != self.time]
         categories.pop(self.time, None)
         left_out.pop(self.time, None)
         self._refuse_lacking(numbers, categories, left_out)
         about: dict[str, Any] = {"query": self.query, "target": self.target, "time": self.time}
-        grid = tuple(self.grid or (yield from find_grid(self.query, self.target, self.time)))
+        grid = tuple(self.grid or (yield from _find_grid(self.query, self.target, self.time)))
         about |= {"positive": self.positive if self.positive is not None else classes[1]}
         newton = _Newton(about, grid, self.baseline == "common")
         terms = Declaration(self.splines, self.reference, self.interactions).make_terms(numbers, categories)
@@ -390,7 +390,7 @@ class CoxRegression(TermModel[CoxBody]):
             likelihood=likelihood,
             null_likelihood=null,
             concordance=(agreeing + tied / 2) / pairs if pairs else None,
-            proportional=judge_proportional(terms, last, inverse),
+            proportional=_judge_proportional(terms, last, inverse),
         )
 
     @property
@@ -454,7 +454,7 @@ class CoxRegression(TermModel[CoxBody]):
         return lines
 
 
-def name_event(target: str, positive: Value | None, seen: Mapping[str, SchemaSeen]) -> list[Value]:
+def _name_event(target: str, positive: Value | None, seen: Mapping[str, SchemaSeen]) -> list[Value]:
     """No event and the event, in this order."""
     found = state_values(value for one in seen.values() for value in one.classes)
     if positive is None:
@@ -469,7 +469,7 @@ def name_event(target: str, positive: Value | None, seen: Mapping[str, SchemaSee
     return list(set_against_rest(positive, others or ["censored"]))
 
 
-def find_grid(query: str, target: str, time: str) -> Conversation[list[float]]:
+def _find_grid(query: str, target: str, time: str) -> Conversation[list[float]]:
     """About a hundred times of two digits up to the last one, by two histograms: decades, and then their digits."""
     decades = tuple(float(f"1e{power}") for power in range(-3, 10))
     first = Attribute(time, decades)
@@ -491,7 +491,9 @@ def find_grid(query: str, target: str, time: str) -> Conversation[list[float]]:
     return list(used)
 
 
-def judge_proportional(terms: RegressionTerms, last: CoxSums, inverse: NDArray[np.float64]) -> list[TermTest]:
+def _judge_proportional(
+    terms: RegressionTerms, last: CoxSums, inverse: NDArray[np.float64]
+) -> list[TermTest]:
     """Whether each coefficient changes with log(1 + time): scaled Schoenfeld residuals (Grambsch and Therneau 1994)."""
     assert last.late is not None
     total, squares = last.marks

@@ -130,7 +130,7 @@ class AskCox(_AskCox, frozen=True, kw_only=True):
         ]
         if self.last:
             marks = clock[events]
-            agreeing, tied, pairs = count_pairs(times, events, eta)
+            agreeing, tied, pairs = _count_pairs(times, events, eta)
             parts += [pack_triangle(np.outer(score, score)), late, [marks.sum(), (marks**2).sum()]]
             parts.append([agreeing, tied, pairs])
         return write_wide(np.concatenate(parts))
@@ -194,7 +194,7 @@ def add_efron(
 
 
 @compiled()
-def count_pairs(times: Vector, events: NDArray[np.bool_], eta: Vector) -> tuple[float, float, float]:
+def _count_pairs(times: Vector, events: NDArray[np.bool_], eta: Vector) -> tuple[float, float, float]:
     """Pairs of patients of whom one has the event before the other's time (or at it, where the other is censored): in
     how many the earlier one has the higher risk, in how many both have the same, and how many there are; times fall."""
     values = np.unique(eta)

@@ -202,7 +202,7 @@ class Describe(PrivateMethod[DescribeBody]):
         bins = {one: edges for one, edges in self.bins.items() if one != self.target}
         numbers, listed, left_out = find_terms(seen, bins, ())
         left_out = {one: why for one, why in left_out.items() if why != "the same for everybody"}
-        single = present_values(seen, {*numbers, *listed, *left_out})
+        single = _present_values(seen, {*numbers, *listed, *left_out})
 
         def ask(attributes: tuple[Attribute, ...]) -> tuple[AskCounts, float]:
             return AskCounts(query=self.query, target=self.target, attributes=attributes, totals=False), 0.0
@@ -270,7 +270,7 @@ class Describe(PrivateMethod[DescribeBody]):
                 math.sqrt(float(variance) * float(partners.noise_factor)), -summing.binary_places
             )
             rows = [
-                add_private_mean(row, cut[i], table.patients, sums[:, i], (noise, of_sums))
+                _add_private_mean(row, cut[i], table.patients, sums[:, i], (noise, of_sums))
                 for i, row in enumerate(table.numbers)
             ]
             table = msgspec.structs.replace(table, numbers=rows)
@@ -359,7 +359,7 @@ class Describe(PrivateMethod[DescribeBody]):
         return f"{len(self.attributes_)} attributes"
 
 
-def present_values(seen: Mapping[str, SchemaSeen], apart: set[str]) -> dict[str, tuple[Value, ...]]:
+def _present_values(seen: Mapping[str, SchemaSeen], apart: set[str]) -> dict[str, tuple[Value, ...]]:
     """The categories that every hospital has with a single value, which a table shows too."""
     shared = set.intersection(*({a.name for a in one.attributes} for one in seen.values())) - apart
     found: dict[str, tuple[Value, ...]] = {}
@@ -416,7 +416,7 @@ def _describe_number(
         mean=[None] * columns,
         deviation=[None] * columns,
         mean_error=[None] * columns,
-        quartiles=[find_quartiles(cells[:, place], attribute.edges) for place in range(columns)],
+        quartiles=[_find_quartiles(cells[:, place], attribute.edges) for place in range(columns)],
     )
     if moments is None:
         return row
@@ -443,7 +443,7 @@ def _standardise(mean: Matrix, variance: Matrix) -> float | None:
     return float((mean[1] - mean[0]) / math.sqrt(variance.mean()))
 
 
-def find_quartiles(cells: Matrix, edges: Sequence[float]) -> list[float] | None:
+def _find_quartiles(cells: Matrix, edges: Sequence[float]) -> list[float] | None:
     """Lower quartile, median and upper quartile, interpolated within cells between edges; None where one lies beyond
     the outer edges, or nobody is counted."""
     total = float(cells.sum())
@@ -496,7 +496,7 @@ def _standardise_shares(counts: Matrix) -> float | None:
     return math.sqrt(max(float(apart @ np.linalg.pinv((spread[0] + spread[1]) / 2) @ apart), 0.0))
 
 
-def add_private_mean(
+def _add_private_mean(
     row: NumberRow, attribute: Attribute, totals: Sequence[float], sums: Matrix, noises: tuple[float, float]
 ) -> NumberRow:
     """A number's row with means from noisy sums of scaled values; errors include the noise of sums and of counts."""

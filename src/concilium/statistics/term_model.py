@@ -49,7 +49,7 @@ NOT_PRIVATE = (
 )
 
 
-def read_reference(value: Any) -> dict[str, Value]:
+def _read_reference(value: Any) -> dict[str, Value]:
     """A value for each of some attributes."""
     if value is None:
         return {}
@@ -60,7 +60,7 @@ def read_reference(value: Any) -> dict[str, Value]:
     return {name(key): one for key, one in value.items()}
 
 
-def read_pairs(value: Any) -> list[list[str]]:
+def _read_pairs(value: Any) -> list[list[str]]:
     """Pairs of names."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ValueError
@@ -82,14 +82,14 @@ Reference = Annotated[
     Mapping[str, Value],
     Parameter(
         "values by attribute",
-        read_reference,
+        _read_reference,
         "the value of a category that all others are compared with; without it the first in order. A whole number that "
         "is named here is a category",
     ),
 ]
 Interactions = Annotated[
     Sequence[Sequence[str]],
-    Parameter("a list of pairs of names", read_pairs, 'products of two attributes, [["age", "sex"]]'),
+    Parameter("a list of pairs of names", _read_pairs, 'products of two attributes, [["age", "sex"]]'),
 ]
 
 
@@ -193,7 +193,7 @@ class TermModel(Method[B]):
             if moved[places].any()
         ]
         reasons.sort(key=lambda one: (-abs(one.moved or 0.0), one.condition))
-        return row, centred, reasons, say_silent(groups, centred, row)
+        return row, centred, reasons, _say_silent(groups, centred, row)
 
     def table(self) -> list[RegressionLine]:
         """Every term with its estimate, errors, interval and p-value."""
@@ -305,7 +305,7 @@ def _it(names: Sequence[str]) -> str:
     return "it" if len(names) == 1 else "them"
 
 
-def say_silent(
+def _say_silent(
     groups: Mapping[str, Sequence[int]], centred: Vector, row: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Say which attributes are not known of a patient, or have a value that no patient of the model had: the mean

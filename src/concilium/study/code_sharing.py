@@ -209,7 +209,7 @@ class SharingStudy:
         patients = _read_patients(self)
         plan = self._plan(policy, patients, read_balance(policy, self.ledger_path))
         if out is not None:
-            write_for_owner(_name_files(Path(out))["plan"], encode_json(plan.to_dict()))
+            _write_for_owner(_name_files(Path(out))["plan"], encode_json(plan.to_dict()))
         return plan
 
     def _plan(self, policy: Policy, patients: Patients, balance: Balance) -> SharingPlan:
@@ -350,10 +350,6 @@ class SharingStudy:
     @property
     def ledger_path(self) -> Path:
         return Path(f"{self.codes}.ledger" if self.ledger is None else self.ledger)
-
-    @property
-    def identity_path(self) -> Path:
-        return Path(f"{self.ledger_path}.identity")
 
 
 @dataclass(frozen=True)
@@ -653,7 +649,7 @@ def _write_owned(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def write_for_owner(path: Path, content: bytes) -> None:
+def _write_for_owner(path: Path, content: bytes) -> None:
     """The same, there in full or not at all."""
     part = path.with_name(f".part-{path.name}")
     try:

@@ -246,7 +246,7 @@ def _ask_for_the_ward(
     """What the model is worth at every hour of the stays that were held back: `horizons` (AUROC so long before onset,
     against hours at the same time since admission) and `alarms` (what finding so many patients takes)."""
     assert study.evaluate is not None
-    stays = score_stays(method, held_back.values(), study.evaluate.onset_after)
+    stays = _score_stays(method, held_back.values(), study.evaluate.onset_after)
     if stays is None:
         return {"horizons": {}, "bedside_alarms": None}
     alarms = count_alarms(stays, study.evaluate.sensitivity)
@@ -259,7 +259,7 @@ def _ask_for_the_ward(
     }
 
 
-def score_stays(
+def _score_stays(
     method: Experts | RuleDiscovery, held_back: Iterable[Patients], onset_after: str | None
 ) -> ScoredStays | None:
     """What a model says at every hour of these stays, and when the outcome begins: `onset_after` its target first

@@ -259,8 +259,8 @@ def tabulate(
         "target": study.target,
         **({"range": list(study.target_range)} if study.target_range else {"positive": positive}),
         **_describe_decision(study, model),
-        "evaluation": describe_evaluation(study, summary.get("noise", 0.0)),
-        **({"simulation": SIMULATED} if is_simulated(study) else {}),
+        "evaluation": _describe_evaluation(study, summary.get("noise", 0.0)),
+        **({"simulation": SIMULATED} if _is_simulated(study) else {}),
         **overall,
         "overall": overall,
         "sites": {site: {**row, "epsilon": epsilon} for site, row in summary["sites"].items() if single},
@@ -318,13 +318,13 @@ SIMULATED = (
 )
 
 
-def is_simulated(study: Study) -> bool:
+def _is_simulated(study: Study) -> bool:
     """Whether figures of a private study were measured beside the gate, by whoever holds all records."""
     measured = study.evaluate is not None and study.evaluate.file is None
     return measured and study.way_out.bounded and not study.measures_at_gate
 
 
-def describe_evaluation(study: Study, noise: float = 0.0) -> str:
+def _describe_evaluation(study: Study, noise: float = 0.0) -> str:
     """How the figures came about, in a sentence; `noise` is the standard deviation of each count's."""
     if study.evaluate is None:
         return "not evaluated: the study file has no [evaluate]"
@@ -346,7 +346,7 @@ def describe_several(studies: Sequence[Study]) -> str:
     """The same for several methods."""
     first = studies[0]
     if first.evaluate is None or len({one.release for one in studies}) == 1:
-        return describe_evaluation(first)
+        return _describe_evaluation(first)
     how = "by the site itself, counted and released as" if first.measures_at_gate else "and released as"
     return f"{_describe_held_back(first.evaluate)} {how} each line says"
 

@@ -220,7 +220,7 @@ def enter_effects(
 NEARLY_EVERYONE = 0.95
 
 
-def says_little(rule: FoundRule) -> bool:
+def _says_little(rule: FoundRule) -> bool:
     """Whether nearly everyone fulfils it, and it says nothing of the outcome."""
     return not rule.tells and rule.odds is not None and rule.shown[0] >= NEARLY_EVERYONE
 
@@ -230,7 +230,7 @@ def _rank(rule: FoundRule) -> tuple[int, float]:
     if rule.tells and rule.odds_interval is not None:
         low, high = rule.odds_interval
         return 0, -max(math.log(low), -math.log(high))
-    return (2 if says_little(rule) else 1), -rule.prevalence
+    return (2 if _says_little(rule) else 1), -rule.prevalence
 
 
 def write_table(body: DiscoveryBody) -> str:
@@ -241,13 +241,13 @@ def write_table(body: DiscoveryBody) -> str:
     lines = [
         f"{body.outcome}: {rules} of forms that at least {threshold:g}% of about {body.patients:,.0f} patients have"
     ]
-    listed = [rule for rule in body.rules if not says_little(rule)]
+    listed = [rule for rule in body.rules if not _says_little(rule)]
     width = max((len(rule.text) for rule in listed), default=0)
     for rule, before in zip(listed, [None, *listed], strict=False):
         if rule.odds is not None and not rule.tells and (before is None or before.tells):
             lines.append("Noise and sampling leave open whether these say anything of the outcome:")
         lines.append(f"{rule.text.ljust(width)}  {_say_numbers(rule, body)}")
-    folded = [rule.text for rule in body.rules if says_little(rule)]
+    folded = [rule.text for rule in body.rules if _says_little(rule)]
     if folded:
         lines.append(
             f"{len(folded)} more that nearly everyone fulfils, and that say nothing of {body.outcome}:"

@@ -80,7 +80,7 @@ D = TypeVar("D")
 
 
 @dataclass(frozen=True)
-class OutcomeFit:
+class _OutcomeFit:
     """The rules that are fitted, what each says by itself, and when controls are judged."""
 
     rules: tuple[str, ...]
@@ -262,7 +262,7 @@ def _weigh_outcomes(
     telling = choose_fitted(effects)
     fitted = None
     if telling:
-        model = OutcomeFit(
+        model = _OutcomeFit(
             tuple(texts[place] for place in telling), [effects[place] for place in telling], weights
         )
         fitted = yield from _fit_weights(study, partners, model, patients, budget["fit"])
@@ -272,7 +272,7 @@ def _weigh_outcomes(
 
 
 def _fit_weights(
-    study: RuleDiscovery, partners: Partners, model: OutcomeFit, patients: NDArray[np.float64], rho: Fraction
+    study: RuleDiscovery, partners: Partners, model: _OutcomeFit, patients: NDArray[np.float64], rho: Fraction
 ) -> Conversation[FittedWeights]:
     """A logistic model of the votes of these rules, by noisy gradients."""
     begun = begin_descent(model.effects, float(patients[0] / patients.sum()))

@@ -142,7 +142,7 @@ def _find_stretch(weights: Sequence[float], effects: Sequence[RuleEffect]) -> fl
 
 
 @dataclass(frozen=True)
-class DescentStart:
+class _DescentStart:
     """Where a descent over these rules begins, and what it takes for the spread of votes."""
 
     start: Floats
@@ -151,7 +151,7 @@ class DescentStart:
     norm: float
 
 
-def begin_descent(effects: Sequence[RuleEffect], prevalence: float) -> DescentStart:
+def begin_descent(effects: Sequence[RuleEffect], prevalence: float) -> _DescentStart:
     """Of the rules that tell something; the intercept comes first."""
     count = len(effects)
     # What a rule says by itself, shrunk by as much of it as is sampling and noise.
@@ -161,11 +161,11 @@ def begin_descent(effects: Sequence[RuleEffect], prevalence: float) -> DescentSt
     spread = np.maximum(shares * (1 - shares), 0.01)
     hessian = np.diag(prevalence * (1 - prevalence) * np.concatenate(([1.0], spread)))
     doubt = np.concatenate(([DOUBT_OF_INTERCEPT], np.full(count, DOUBT)))
-    return DescentStart(start, hessian, doubt, float(round(math.sqrt(1 + 1.2 * spread.sum()), 6)))
+    return _DescentStart(start, hessian, doubt, float(round(math.sqrt(1 + 1.2 * spread.sum()), 6)))
 
 
 def end_descent(
-    begun: DescentStart, w: Floats, effects: Sequence[RuleEffect], noise: float, rounds: int, patients: float
+    begun: _DescentStart, w: Floats, effects: Sequence[RuleEffect], noise: float, rounds: int, patients: float
 ) -> FittedWeights:
     """The weights that a descent ended with, and their errors. Risks that differ leave less to learn from each patient
     than at the mean risk: the Hessian is taken down by as much."""
