@@ -181,6 +181,8 @@ class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
             self.grid.check(is_date=self.date)
         if self.stated_edges:
             check_edges(self.name, self.stated_edges)
+        if self.numeric and not self.places:
+            return  # what follows is about values, of which it has none
         labels = {label(value) for value in self.values}
         if len(labels) != len(self.values) or self.inner > MOST_VALUES:
             raise MessageError(

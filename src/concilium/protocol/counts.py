@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -161,7 +162,7 @@ FEW_ROWS, FEW_NODES = 512, 1 << 12
 Counts = NDArray[np.int64]
 
 
-class AskCounts(Summed, frozen=True, kw_only=True):
+class AskCounts(Summed, frozen=True, kw_only=True, dict=True):
     """How many patients are in each of these `nodes` of a tree, by the cells of the `counted` attributes and by class?
 
     `counted`: these attributes only; the others are there for the tree to ask about. `part`: of those who are held out,
@@ -189,7 +190,8 @@ class AskCounts(Summed, frozen=True, kw_only=True):
     @property
     def is_bare(self) -> bool:
         """Whether it asks how many patients there are, of all of them, and nothing else."""
-        return self.numbers == 1 and not (self.query or self.target or self.tree or self.part or self.sample)
+        narrowed = self.query or self.target or self.tree or self.part or self.sample
+        return not narrowed and self.numbers == 1
 
     @property
     def counting(self) -> list[int]:
@@ -201,8 +203,9 @@ class AskCounts(Summed, frozen=True, kw_only=True):
         """How many classes there are; without classes there is one number for each cell."""
         return 1 if self.classes is None else self.classes.size
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
+        # Gate, meter and release each ask, and hundreds of attributes take a while. Nobody changes a question.
         cells = self.totals + sum(self.attributes[index].size for index in self.counting)
         return len(self.nodes), cells, self.columns
 

@@ -16,6 +16,7 @@ that an interrupted one resumes from the journal by beginning anew.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -376,8 +377,12 @@ def _cannot_be_united(kind: str) -> NoReturn:
 
 def open_question(envelope: Envelope) -> Question:
     """The question inside an envelope, checked; MessageError if its kind is unknown or its body malformed."""
-    read = _read_question if len(envelope.body) > MOST_REMEMBERED else read_again
-    return read(envelope.kind, envelope.release, envelope.body)
+    if len(envelope.body) > MOST_REMEMBERED:
+        return _read_question(envelope.kind, envelope.release, envelope.body)
+    # Sites ask at the same time: the first reads, the others wait and take the same object. No check is left out, since
+    # a question that fails one is never remembered.
+    with _reading:
+        return read_again(envelope.kind, envelope.release, envelope.body)
 
 
 def _read_question(kind: str, release: str, body: bytes) -> Question:
@@ -435,6 +440,7 @@ def _check_sum(question: Summed, release: Release) -> None:
 
 # All sites of a process are asked the same: a question, which nobody changes, is read once for all of them.
 read_again = lru_cache(maxsize=8)(_read_question)
+_reading = threading.RLock()
 
 
 def estimate(envelope: Envelope, question: Statistic, patients: int, columns: int) -> Workload:
