@@ -36,11 +36,11 @@ def test_pure_noise_has_no_terms_and_is_said_to_be_noise():
     assert max(sizes) <= 5
     assert sorted(sizes)[len(sizes) // 2] == 0
     model = models[sizes.index(0)]
-    sentence = "no term predicts y better than the base rate on held-out patients (10 folds)"
+    sentence = "no term predicts y clearly better than the base rate on held-out patients (10 folds)"
     assert sentence in model.text()
     assert any(sentence in warning for warning in model.card.warnings)
     why = model.explain({"x0": 1.0})
-    assert "No term predicts y better than the base rate: every patient gets this answer." in str(why)
+    assert "No term predicts y clearly better than the base rate: every patient gets this answer." in str(why)
     assert why.interval[0] < why.probability < why.interval[1]
 
 

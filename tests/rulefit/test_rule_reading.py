@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from xml.etree import ElementTree
 
 import msgspec
@@ -351,3 +352,29 @@ def test_coefficients_that_no_odds_can_express_do_not_break_the_table():
     assert all(row.rule in draw_table(huge) for row in make_table(huge))
     assert "> 1000" in draw_table(huge)
     assert rank_attributes(huge)
+
+
+def test_what_is_missing_clipped_or_not_entered_is_accounted_for():
+    """From where it starts, the odds ratios that are printed lead to the risk that is printed."""
+    draw = np.random.default_rng(4)
+    bmi = draw.normal(25.7, 5, 1500).round(1)
+    died = draw.random(1500) < 1 / (1 + np.exp(-(bmi - 28) / 3))
+    ward = np.where(draw.random(1500) < 0.2 + 0.6 * died, "icu", "medicine")
+    rows = [
+        {"bmi": None if place % 10 == 0 else one, "ward": where, "y": "yes" if ill else "no"}
+        for place, (one, where, ill) in enumerate(zip(bmi.tolist(), ward.tolist(), died, strict=True))
+    ]
+    model = cc.RuleFit("y", "yes", trees=40, release="exact").fit([cc.Records.from_rows(rows)])
+    line = model.body.terms.lines[0]
+    beyond = str(model.explain({"bmi": 60.0, "ward": "icu"}))
+    assert f"bmi = 60 (counts as {say_number(line.high)}): odds ratio" in beyond
+    assert "counts as" not in str(model.explain({"bmi": 25.0, "ward": "icu"}))
+    assert "Missing: bmi. A rule holds for a missing value only where it says so" in str(
+        model.explain({"bmi": None, "ward": "icu"})
+    )
+    partly = model.explain({"bmi": 33.0})
+    together = float(re.search(r"as its median\. Together: odds ratio (\S+)\.$", partly.notes[0])[1])
+    risk = partly.probability if partly.prediction == "yes" else 1 - partly.probability
+    odds = partly.base / (1 - partly.base) * together * np.exp(sum(one.moved for one in partly.reasons))
+    assert odds / (1 + odds) == pytest.approx(risk, abs=0.005)
+    assert "Together" not in str(model.explain({}))

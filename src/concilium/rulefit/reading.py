@@ -164,8 +164,8 @@ def say_selected(body: RuleBody) -> list[str]:
     found = body.validation
     if found is not None and found.penalty is None:
         return [
-            f"no term predicts {body.target} better than the base rate on held-out patients ({found.folds} folds): "
-            f"{_say_same_for_all(body)}"
+            f"no term predicts {body.target} clearly better than the base rate on held-out patients ({found.folds} "
+            f"folds): {_say_same_for_all(body)}"
         ]
     if not body.taken:
         less = (
@@ -229,14 +229,16 @@ def explain(
     moved = dict(zip(columns, (np.array(body.coefficients)[columns] * told).tolist(), strict=True))
     reasons = _list_reasons(body, {c: value for c, value in moved.items() if c not in undecided}, patient)
     start = ones * body.intercept
-    end = start + sum(moved.values()) + _lead_to_mean(body, undecided, ones)
+    stood_in = sum(moved[c] for c in undecided) + _lead_to_mean(body, undecided, ones)
+    end = start + sum(value for c, value in moved.items() if c not in undecided) + stood_in
     error = body.find_error(np.concatenate([[ones], told]))
     chosen = body.validation or PenaltyChoice(0, None, 0.0, 0.0, None)
     beyond = WITHIN_95 * math.sqrt(chosen.inflation * (error or 0.0) ** 2 + chosen.misfit + variance)
     reach = [] if error is None else [end - beyond, end + beyond]
     nothing = bool(columns) and len(undecided) == len(columns) and body.mean is not None
     start = end if nothing else start
-    notes = (*_say_undecided(body, undecided, patient), *_say_doubt(body))
+    left = _say_undecided(body, undecided, patient, None if nothing else stood_in)
+    notes = (*left, *_say_missing(body, patient), *_say_doubt(body))
     if body.outcome.binary:
         base, positive, *ends = probability(np.array([start, end, *reach])).tolist()
         if (nothing or not columns) and ends and body.mean is not None and body.patients:
@@ -326,25 +328,51 @@ def _list_reasons(
         entered = patient.get(name)
         if isinstance(entered, float):  # seven digits, as single precision has
             entered = float(f"{entered:.7g}")
-        known = "is missing" if entered is None else f"= {label(entered)}"
+        known = "is missing" if entered is None else f"= {label(entered)}{_say_clipped(body, name, entered)}"
         if value:
             reasons.append(Reason((name,), f"{name} {known}", moved=value * body.outcome.unit))
     return tuple(sorted(reasons, key=lambda reason: -abs(reason.moved or 0.0)))
 
 
+def _say_clipped(body: RuleBody, name: str, entered: Any) -> str:
+    """As what a linear term counts a number that lies beyond its bounds."""
+    if body.curves or isinstance(entered, bool) or not isinstance(entered, int | float):
+        return ""
+    for line in body.terms.lines:
+        if body.terms.attributes[line.attribute].name == name and not line.low <= entered <= line.high:
+            return f" (counts as {say_number(min(max(entered, line.low), line.high))})"
+    return ""
+
+
 def _say_undecided(
-    body: RuleBody, undecided: Mapping[int, float], patient: Mapping[str, Any]
+    body: RuleBody, undecided: Mapping[int, float], patient: Mapping[str, Any], moved: float | None
 ) -> tuple[str, ...]:
-    """What was not entered, and how the model goes on without it."""
+    """What was not entered, how the model goes on without it, and by how much that `moved` the predictor."""
     asked = dict.fromkeys(name for column in undecided for name in body.attributes_of(column))
     names = [name for name in asked if name not in patient]
     if not names:
         return ()
     if body.curves:
         return (f"Not entered, and counted as the mean: {', '.join(names)}.",)
+    together = ""
+    if moved is not None:
+        effect = say_effect(_read_effect(body, moved), binary=body.outcome.binary)
+        together = f" Together: {'odds ratio' if body.outcome.binary else 'adds'} {effect}."
     return (
         f"Not entered: {', '.join(names)}. A rule that needs {'it' if len(names) == 1 else 'one of them'} counts by "
-        "the share of patients for whom it holds, a number as its median.",
+        f"the share of patients for whom it holds, a number as its median.{together}",
+    )
+
+
+def _say_missing(body: RuleBody, patient: Mapping[str, Any]) -> tuple[str, ...]:
+    """What was entered as missing, and what that does to terms that ask for it."""
+    asked = dict.fromkeys(name for term in body.taken for name in body.attributes_of(term.column))
+    names = [name for name in asked if name in patient and patient[name] is None]
+    if not names or body.curves:
+        return ()
+    return (
+        f"Missing: {', '.join(names)}. A rule holds for a missing value only where it says so, and a number counts as "
+        "its median.",
     )
 
 
@@ -352,7 +380,7 @@ def _say_doubt(body: RuleBody) -> tuple[str, ...]:
     """What a prediction does not say by itself."""
     if body.validation is not None and body.validation.penalty is None:
         return (
-            f"No term predicts {body.target} better than the base rate: every patient gets this answer. "
+            f"No term predicts {body.target} clearly better than the base rate: every patient gets this answer. "
             "Single patients may be at a higher or lower risk.",
         )
     if body.curves:
