@@ -120,10 +120,10 @@ def measure_pooled(hospitals: Hospitals, model: Any, least: int) -> tuple[list[s
         LogisticRegression(max_iter=2000),
     ).fit(tables[0], [row[hospitals.target] for row in rest])
     other = own.predict_proba(tables[1])[:, list(own.classes_).index("yes")]
-    return tuple(_say_figures(len(held), int(outcome.sum()), outcome, one) for one in (risks, other))  # type: ignore[return-value]
+    return tuple(say_figures(len(held), int(outcome.sum()), outcome, one) for one in (risks, other))  # type: ignore[return-value]
 
 
-def _say_figures(patients: int, events: int, outcome: np.ndarray, risks: np.ndarray) -> list[str]:
+def say_figures(patients: int, events: int, outcome: np.ndarray, risks: np.ndarray) -> list[str]:
     at = np.log(np.clip(risks, 1e-3, 1 - 1e-3) / (1 - np.clip(risks, 1e-3, 1 - 1e-3)))[:, None]
     slope = LogisticRegression(C=1e12, max_iter=2000).fit(at, outcome).coef_[0, 0]
     area, brier = roc_auc_score(outcome, risks), brier_score_loss(outcome, risks)

@@ -136,3 +136,10 @@ def test_a_hospital_with_another_prevalence_is_an_alarm() -> None:
     assert said.startswith("c: the outcome occurs in 80% of 100 patients, elsewhere in 22%")
     metrics["sites"] = {"a": site(20, 100), "b": site(25, 100), "c": site(40, 100)}
     assert find_alarms(metrics) == []
+
+
+def test_an_interval_that_leaves_everything_open_is_not_called_chance() -> None:
+    for high, words in ((1.0, "cannot be told from chance"), (0.56, "no better than chance; do not use it")):
+        overall = {"auc": 0.53, "intervals": {"auc": [0.35, high]}}
+        metrics = {"patients": 80, "overall": overall, "sites": {}, "target": "death", "positive": 1}
+        assert [words in alarm for alarm in find_alarms(metrics)] == [True]

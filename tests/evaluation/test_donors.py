@@ -175,6 +175,10 @@ def test_without_a_donor_the_best_is_named() -> None:
     assert "more than 95% of its patients (the best, noisy, reaches 75.0%)" in ranked.rank().why_none()
     assert ranked.rank(0.7).others("tiny") == ["noisy"]
     assert "none has a model of its own" in Ranking(()).why_none()
+    both = OwnModels.of(make(), positive=1).fit(cc.House(open_sites())).rank(0.999)
+    best = max(both.candidates, key=lambda one: one.accuracy).site
+    assert f"the best, {best}," in both.why_none("another")
+    assert f"the best, {best}," not in both.why_none(best)  # no hospital borrows from itself
     assert Ranking((Candidate("large", 1.0, 5, 1.0),)).others("large") == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, matthews_corrcoef, roc_auc_score
@@ -126,6 +127,13 @@ def test_the_slope_covers_at_its_level_also_where_most_bins_are_empty(
         low, high = measure_table(table, table.counts)[1]["slope"]
         inside += low <= 1 <= high
     assert 0.9 <= inside / 200 <= 0.99, inside
+
+
+def test_intervals_say_what_was_drawn() -> None:
+    table = make_table([[90, 2], [80, 9], [60, 15], [30, 16], [20, 30], [5, 45]])
+    assert measure_table(table, table.counts)[1]["drawn"] == "patients"
+    noisy = msgspec.structs.replace(table, variance=4.0)
+    assert measure_table(noisy, noisy.counts)[1]["drawn"] == "patients and noise"
 
 
 def test_noise_alone_tells_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,10 @@ def test_a_model_is_validated_at_the_hospitals_of_a_study(tmp_path: Path) -> Non
     poor = study.read_text().replace('"smoker"', '"death"') + PRIVATE.replace("epsilon = 1", "epsilon = 30")
     study.write_text(poor)
     refused = CliRunner().invoke(app, ["evaluate", model, str(study)])
-    assert (refused.exit_code, "has no room for that (nothing was asked)" in refused.stderr) == (2, True)
+    assert (
+        refused.exit_code,
+        "has no room for that (rho 1 is left): take a smaller epsilon (nothing was asked)" in refused.stderr,
+    ) == (2, True)
 
 
 def test_subgroups_are_asked_for_planned_charged_and_shown(tmp_path: Path) -> None:
@@ -181,4 +185,33 @@ def test_private_folds_are_charged_each_and_measured_once_as_the_plan_says(tmp_p
             assert len(set(kinds)) == 1 + 3 + 1  # all, without each other hospital, and the measuring
             assert measuring < book.spent() <= plan.total
     assert metrics["sites"] == {}
+    assert metrics["epsilon"] > 4
+
+
+def test_an_evaluation_is_planned_as_it_is_charged_and_refused(tmp_path: Path) -> None:
+    study = lay_out(tmp_path, SEVERAL)
+    CliRunner().invoke(app, ["run", str(study), "--out", str(tmp_path / "out")])
+    model = str(tmp_path / "out" / "model.json")
+    study.write_text(SEVERAL + PRIVATE)
+    planned = CliRunner().invoke(app, ["evaluate", model, str(study), "--plan"])
+    assert planned.exit_code == 0, planned.output
+    assert "small: what the evaluation asks of every site" in planned.stdout
+    said = CliRunner().invoke(app, ["evaluate", model, str(study), "--plan", "--json"])
+    done = CliRunner().invoke(app, ["evaluate", model, str(study)])
+    assert done.exit_code == 0, done.output
+    with Ledger.open_readonly(tmp_path / "north.ledger") as book:
+        assert 0 < book.spent() <= Fraction(json.loads(said.stdout)["total"])
+    study.write_text(study.read_text().replace("epsilon = 1", "epsilon = 30"))
+    for options in ([], ["--plan"]):
+        refused = CliRunner().invoke(app, ["evaluate", model, str(study), *options])
+        assert refused.exit_code == 2, refused.output
+
+
+def test_a_private_run_says_what_learning_and_measuring_cost_together(tmp_path: Path) -> None:
+    study = lay_out(tmp_path, SEVERAL + PRIVATE + PAID.replace("epsilon = 2", "epsilon = 4"))
+    shown = CliRunner().invoke(app, ["run", str(study), "--out", str(tmp_path / "out")])
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert (
+        f"learning and measuring together cost every patient epsilon = {metrics['epsilon']:g}" in shown.stdout
+    )
     assert metrics["epsilon"] > 4

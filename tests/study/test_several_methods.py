@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from concilium.cli.main import app
 from concilium.errors import RunStopped, StudyError, StudyPending
 from concilium.privacy.randomness import zero_noise
 from concilium.study import several
-from concilium.study.several import _choose
+from concilium.study.several import _choose, _say_absent
 from small_study import HOSPITALS, SEVERAL, SPLIT, lay_out
 
 METHODS = '["tree", "naive-bayes"]'
@@ -119,11 +120,19 @@ def test_none_is_taken_that_tells_nothing_or_whose_risks_do_not_come_true(tmp_pa
     assert "none is better than chance" in chance.why
     wrong = _choose(study, make_results(a=(0.85, 0.02, 5, 0.3), b=(0.75, 0.02, 9), c=(0.53, 0.05, 2)))
     assert wrong.method == "b"
-    assert "not better than chance: c" in wrong.why
+    assert "cannot be told from chance: c" in wrong.why
     assert "passed over for a calibration slope outside 0.5 to 2: a" in wrong.why
     only = _choose(study, make_results(a=(0.85, 0.02, 5, 0.3)))
     assert only.method == "a"
     assert "adapt it before use" in only.why
+
+
+def test_a_method_measured_without_a_hospital_is_named() -> None:
+    def answer(*names: str) -> Any:
+        return SimpleNamespace(card=SimpleNamespace(sites=[SimpleNamespace(name=name) for name in names]))
+
+    assert _say_absent({"a": answer("x", "y"), "b": answer("x", "y")}) == ""
+    assert _say_absent({"a": answer("x", "y", "z"), "b": answer("x")}) == "; b without y and z"
 
 
 def test_the_price_is_the_sum_and_is_looked_at_before_anything_is_asked(tmp_path: Path) -> None:

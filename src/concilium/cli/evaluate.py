@@ -9,7 +9,7 @@ import typer
 
 from concilium.cli.output import Json, ModelFile, figure, say, say_json, say_table, warn
 from concilium.cli.results import COLUMNS, calibrated_row, tell_subgroups
-from concilium.cli.run import ALARMED, StudyFile
+from concilium.cli.run import ALARMED, StudyFile, tell_plan
 
 SITES_SHOWN = 30
 
@@ -29,6 +29,10 @@ def evaluate(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder for the results.")] = None,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Say what it would ask and cost, and whether it fits; measure nothing."),
+    ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="End with status 3 where the figures raise an alarm.")
     ] = False,
@@ -42,14 +46,22 @@ def evaluate(
 
     \b
     Example:
+      concilium evaluate results/model.json others.toml --plan
       concilium evaluate results/model.json others.toml
       concilium evaluate results/model.json study.toml --since 2025-01-01 --out later
       concilium evaluate results/model.json others.toml --by sex --by age=50,65,80
     """
     from concilium.study import Study
-    from concilium.study.validating import validate_at_hospitals
+    from concilium.study.validating import plan_validation, validate_at_hospitals
 
-    validated = validate_at_hospitals(model, Study.read(study), since, by or ())
+    definition = Study.read(study)
+    if plan:
+        planned = plan_validation(model, definition, since, by or ())
+        tell_plan(definition, planned, as_json, "the evaluation asks")
+        if not planned.fits:
+            raise typer.Exit(2)
+        return
+    validated = validate_at_hospitals(model, definition, since, by or ())
     metrics = validated.metrics
     if out is not None:
         validated.write(out)

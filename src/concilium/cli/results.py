@@ -74,6 +74,15 @@ def _tell_results(results: StudyResults) -> None:
         )
         if intervals := metrics["overall"].get("intervals"):
             _tell_intervals(metrics["overall"], intervals, columns)
+        if (
+            study.way_out.bounded
+            and study.find_evaluation() is not None
+            and metrics.get("epsilon") is not None
+        ):
+            say(
+                f"learning and measuring together cost every patient epsilon = {metrics['epsilon']:g} at delta = "
+                f"{study.privacy.delta}"
+            )
     elif not study.method_type.reads_courses:
         say(
             "not evaluated: [evaluate] with holdout = 0.3 in the study file measures the model on held-out patients"

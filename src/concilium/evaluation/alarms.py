@@ -29,6 +29,9 @@ from concilium.records.row_hashes import hash_rows
 from concilium.records.table import Records
 
 CHANCE = 0.5
+USEFUL = (
+    0.7  # an AUC that would be of use: where its interval reaches that far, the figures leave open what it is
+)
 STEEPEST, FLATTEST = 2.0, 0.5
 OTHER_ODDS = 5.0
 LEAST_PATIENTS = 10
@@ -81,6 +84,10 @@ def _judge_auc(row: Mapping[str, Any]) -> Iterator[str]:
     )
     if known is not None and known[1] < CHANCE:
         yield f"{about}: it ranks patients the wrong way round; is the outcome inverted at a hospital? Do not use it"
+    elif known is not None and known[1] >= USEFUL:
+        yield (
+            f"{about}: cannot be told from chance, because of too few patients or too much noise; do not rely on it"
+        )
     else:
         yield f"{about}: no better than chance; do not use it"
 

@@ -144,9 +144,10 @@ class Ranking:
         """All donors but the hospital itself, best first."""
         return [donor.site for donor in self.donors if donor.site != site]
 
-    def why_none(self) -> str:
-        """Why there is nobody to borrow from, in a sentence."""
-        best = max(self.candidates, key=lambda candidate: candidate.accuracy, default=None)
+    def why_none(self, site: str = "") -> str:
+        """Why there is nobody to borrow from (for a hospital: nobody else), in a sentence."""
+        others = [candidate for candidate in self.candidates if candidate.site != site]
+        best = max(others, key=lambda candidate: candidate.accuracy, default=None)
         reached = (
             "none has a model of its own"
             if best is None

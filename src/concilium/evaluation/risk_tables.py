@@ -154,7 +154,10 @@ def measure_table(
         )
         centre = {n: float(v[0]) for n, v in _Counts.of(table, base.tolist()).measure().items()}
     draws = _Counts(own.risks, redrawn[:, :, 0], redrawn[:, :, 1], own.called).measure()
-    intervals: dict[str, Any] = {"drawn": drawn, "times": TIMES}
+    intervals: dict[str, Any] = {
+        "drawn": f"{drawn} and noise" if table.variance else drawn,
+        "times": TIMES,
+    }
     for name, values in draws.items():
         intervals[name] = _take_basic(figures[name], values - centre[name], *ENDS.get(name, (0.0, 1.0)))
     if table.variance:

@@ -191,7 +191,9 @@ class _Loans:
             results.borrowers[name] = row
             donor = next((one for one in ranking.others(name) if self._lends(one, ranked, results)), None)
             if donor is None:
-                row["why"] = ranking.why_none() if not ranking.others(name) else "no donor lends its model"
+                row["why"] = (
+                    ranking.why_none(name) if not ranking.others(name) else "no donor lends its model"
+                )
                 continue
             row["donor"] = donor
             if ranked.blocks is None:

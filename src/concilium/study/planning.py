@@ -217,16 +217,6 @@ def _refuse_unfit(
             )
 
 
-def refuse_unpayable(study: Study, total: Fraction) -> None:
-    """StudyError where a hospital has no room for so much: then nothing is asked."""
-    for name, balance in _read_balances(study):
-        site = SiteBalance(name, balance, total, payable=balance.currency == "rho")
-        if not site.has_room:
-            raise StudyError(
-                f"{study.path}: this costs rho {shown(total)}, and {name} has no room for that (nothing was asked)"
-            )
-
-
 def _read_balances(study: Study) -> list[tuple[str, Balance]]:
     """What every hospital has left."""
     sites = [(one.name, one.policy, one.ledger) for one in study.hospitals]

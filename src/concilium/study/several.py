@@ -96,7 +96,7 @@ class SeveralResults:
         return {
             "study": self.study.name,
             "target": self.study.target,
-            "evaluation": describe_several(self.study.several),
+            "evaluation": describe_several(self.study.several) + _say_absent(self.results),
             "primary": _find_primary(self.study),
             "methods": {method: _tabulate_row(one) for method, one in self.results.items()},
             "pick": self.pick.method,
@@ -229,6 +229,18 @@ def publish_all(results: SeveralResults, work: Path, out: Path) -> dict[str, Pat
     return files
 
 
+def _say_absent(results: Mapping[str, StudyResults]) -> str:
+    """Which methods were measured without a hospital that took part in others."""
+    sites = {method: {site.name for site in one.card.sites} for method, one in results.items()}
+    everyone = set().union(*sites.values())
+    absent = [
+        f"{method} without {_say_names(sorted(everyone - own))}"
+        for method, own in sites.items()
+        if everyone - own
+    ]
+    return f"; {', '.join(absent)}" if absent else ""
+
+
 def _find_primary(study: Study) -> str:
     """The figure that methods are compared by."""
     return "rmse" if study.target_range is not None else "auc"
@@ -289,7 +301,7 @@ def _choose(study: Study, results: Mapping[str, StudyResults]) -> _Pick:
     }
     taken, why = _choose_readable(believed or telling, key)
     if left := [method for method in measured if method not in telling]:
-        why += f"; not better than chance: {_say_names(left)}"
+        why += f"; cannot be told from chance: {_say_names(left)}"
     if believed and (left := [method for method in telling if method not in believed]):
         why += f"; passed over for a calibration slope outside 0.5 to 2: {_say_names(left)}"
     elif not believed:

@@ -13,7 +13,7 @@ from concilium.models.measuring import Evaluation
 from concilium.models.method import Method
 from concilium.models.model_file import load
 from concilium.models.validation import Validation
-from concilium.study.planning import refuse_unpayable
+from concilium.study.planning import StudyPlan, plan_proposal, refuse_proposal
 from concilium.study.results import write_json, write_whole
 from concilium.study.sources import open_house, open_sites, read_tables
 
@@ -28,32 +28,54 @@ def validate_at_hospitals(
 ) -> ValidatedStudy:
     """Measure a model at the hospitals of a study file, released as that says; since a day of its [evaluate] date, and
     in subgroups as well, of [evaluate] or others."""
-    model = load(model_file)
-    _check_model(model, study)
-    held = _find_holdout(study, since)
-    privacy = study.privacy
-    how = {"release": study.release, "positive": study.positive, "delta": privacy.delta}
-    if study.way_out.bounded:
-        how["epsilon"] = None if privacy.epsilon is None else str(privacy.epsilon)
-    asked = by or (() if study.evaluate is None else study.evaluate.subgroups or ())
-    subgroups = study.read_subgroups(asked)
-    proposal = Validation.of(model, since=held, subgroups=subgroups, **how)  # type: ignore[arg-type]
-    total = proposal.plan().total
-    refuse_unpayable(study, total)
+    asked = _open_validation(model_file, study, since, by)
+    refuse_proposal(study, asked.proposal)
     sites = open_sites(study, read_tables(study))
     try:
         found = validate(
-            model,
+            asked.model,
             open_house(study, sites.values()),
-            date="" if held is None else held.column,
-            since="" if held is None else held.since,
-            by=subgroups,
-            **how,  # type: ignore[arg-type]
+            date="" if asked.held is None else asked.held.column,
+            since="" if asked.held is None else asked.held.since,
+            by=asked.subgroups,
+            **asked.how,
         )
     finally:
         for site in sites.values():
             site.ledger.close()
-    return ValidatedStudy(study, model, found, held, float(total), subgroups)
+    total = asked.proposal.plan().total
+    return ValidatedStudy(study, asked.model, found, asked.held, float(total), asked.subgroups)
+
+
+def plan_validation(
+    model_file: Path, study: Study, since: str | None = None, by: Sequence[str] = ()
+) -> StudyPlan:
+    """What that would ask of every hospital, what it costs, and whether it fits. Nothing is asked."""
+    return plan_proposal(study, _open_validation(model_file, study, since, by).proposal, ())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """What a model file and a study file ask together."""
+
+    model: Method[Any]
+    proposal: Validation
+    held: Holdout | None
+    subgroups: tuple[Subgroup, ...]
+    how: dict[str, Any]
+
+
+def _open_validation(model_file: Path, study: Study, since: str | None, by: Sequence[str]) -> _Asked:
+    model = load(model_file)
+    _check_model(model, study)
+    held = _find_holdout(study, since)
+    privacy = study.privacy
+    how: dict[str, Any] = {"release": study.release, "positive": study.positive, "delta": privacy.delta}
+    if study.way_out.bounded:
+        how["epsilon"] = None if privacy.epsilon is None else str(privacy.epsilon)
+    subgroups = study.read_subgroups(by or (() if study.evaluate is None else study.evaluate.subgroups or ()))
+    proposal = Validation.of(model, since=held, subgroups=subgroups, **how)
+    return _Asked(model, proposal, held, subgroups, how)
 
 
 def _check_model(model: Any, study: Study) -> None:

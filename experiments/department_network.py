@@ -1,0 +1,194 @@
+"""The tutorial's four departments as a network of processes: a house and four hospitals over mutual TLS, each with its
+own table, map, policy and ledger. What they measure of a model is shown beside scikit-learn on the same patients.
+
+python experiments/department_network.py
+
+Naive Bayes under each release. Every department holds out three in ten patients by its own key. `scikit-learn` applies
+sklearn.metrics to the model's predictions for these patients in one table. `its own model` is a logistic regression of
+scikit-learn, learned from the pooled training patients. Who is held out is worked out afterwards from the keys of all
+departments, which are on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import tempfile
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from concilium.models.model_file import load
+from concilium.protocol.held_out import Holdout
+from concilium.records.table import Records
+from concilium.transports.flare.own_files import SiteFile
+from gate_evaluation import say_figures
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tests"))
+from flare_network import FlareNetwork, run_command  # noqa: E402
+
+DEPARTMENTS = ("harbour", "hill", "lake", "valley")
+NUMBERS = ("age", "trestbps", "chol", "thalach", "oldpeak")
+TARGET, POSITIVE = "disease", "yes"
+AGREES = '[agree]\nreleases = ["exact", "masked", "private"]\nmethods = ["naive-bayes"]\n'
+STUDY = """
+[study]
+name = "{release}"
+method = "naive-bayes"
+target = "disease"
+positive = "yes"
+[privacy]
+release = "{release}"
+{learning}
+[dictionary]
+file = "heart.toml"
+[evaluate]
+holdout = 0.3
+{measuring}
+"""
+
+
+class Departments(FlareNetwork):  # type: ignore[misc]
+    """The network whose hospitals are the departments, with tables and maps as the tutorial has them."""
+
+    def set_records(self, site: str, courses: bool = False) -> None:
+        heart = self.folder / "heart"
+        (self.kits / site / "local" / "concilium.toml").write_text(
+            f'[site]\nrecords = "{heart}/{site}.csv"\none_row_per_patient = true\n'
+            f'policy = "policy.toml"\nledger = "../../{site}-state/{site}.ledger"\n'
+            f"{(heart / 'heart.toml').read_text()}\n{(heart / f'{site}.map.toml').read_text()}"
+        )
+
+
+def write_departments(folder: Path) -> None:
+    """Tables, dictionary and maps, from the command and the page of the tutorial."""
+    with contextlib.chdir(folder):
+        run_command("demo", "--departments", "heart")
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    for block in re.findall(r"```toml\n# file: (.*?)```", page, flags=re.DOTALL):
+        name, _, text = block.partition("\n")
+        (folder / "heart" / name).write_text(text, encoding="utf-8")
+    (folder / "heart.toml").write_text((folder / "heart" / "heart.toml").read_text())
+
+
+def part_patients(network: Departments, release: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """All departments' patients in one table: those learned from, and those held out."""
+    parts: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+    for name in DEPARTMENTS:
+        site = SiteFile.read(network.kits / name).open(name)
+        view = site._context.view
+        chosen = view.each_by_itself if release == "private" else view
+        held = Holdout(percent=30).find_held(chosen.select("", TARGET))
+        for part, mask in zip(parts, (~held, held), strict=True):
+            part.extend(list_rows(view.records.take(mask)))
+        site.ledger.close()
+    return parts
+
+
+def list_rows(table: Records) -> list[dict[str, Any]]:
+    columns = {name: table.values(name) for name in table.names}
+    return [{name: values[at] for name, values in columns.items()} for at in range(len(table))]
+
+
+def fit_pooled(rows: list[dict[str, Any]], codes: list[str]) -> Any:
+    count = len(NUMBERS)
+    model = make_pipeline(
+        make_column_transformer(
+            (make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), list(range(count))),
+            (OneHotEncoder(handle_unknown="ignore"), list(range(count, count + len(codes)))),
+        ),
+        LogisticRegression(max_iter=2000),
+    )
+    return model.fit(tabulate(rows, codes), [row[TARGET] for row in rows])
+
+
+def tabulate(rows: list[dict[str, Any]], codes: list[str]) -> np.ndarray:
+    numbers = [[np.nan if row[name] is None else float(row[name]) for name in NUMBERS] for row in rows]
+    return np.array(
+        [[*own, *(str(row[name]) for name in codes)] for own, row in zip(numbers, rows, strict=True)],
+        dtype=object,
+    )
+
+
+def say_measured(metrics: dict[str, Any]) -> list[str]:
+    overall, risks = metrics["overall"], metrics["risks"] or {}
+    if overall["auc"] is None:
+        return [f"{overall['patients']:,}", f"{overall['events']:,}", "too much noise", "", ""]
+    cells = [f"{overall['patients']:,}", f"{overall['events']:,}"]
+    for key, value, digits in (
+        ("auc", overall["auc"], 3),
+        ("slope", risks.get("slope"), 2),
+        ("brier", risks.get("brier"), 3),
+    ):
+        between = overall["intervals"].get(key)
+        interval = "" if between is None else f" ({between[0]:.{digits}f} to {between[1]:.{digits}f})"
+        cells.append("–" if value is None else f"{value:.{digits}f}{interval}")
+    return cells
+
+
+def show(network: Departments, results: dict[str, Path]) -> None:
+    print("| release | measured by | patients | events | AUC (95 %) | slope | Brier |")
+    print("|---|---|---|---|---|---|---|")
+    costs = ""
+    for release, out in results.items():
+        metrics = json.loads((out / "metrics.json").read_bytes())
+        model = load(out / "model.json")
+        rest, held = part_patients(network, release)
+        codes = [name for name in model.attributes_ if name not in NUMBERS]
+        outcome = np.array([row[TARGET] == POSITIVE for row in held])
+        risks = model.predict_proba(held)[:, [str(one) for one in model.classes_].index(POSITIVE)]
+        pooled = fit_pooled(rest, codes)
+        other = pooled.predict_proba(tabulate(held, codes))[:, list(pooled.classes_).index(POSITIVE)]
+        patients, events = len(held), int(outcome.sum())
+        for who, cells in (
+            ("hospitals", say_measured(metrics)),
+            ("scikit-learn", say_figures(patients, events, outcome, risks)),
+            ("its own model", say_figures(patients, events, outcome, other)),
+        ):
+            print(f"| {release} | {who} | {' | '.join(cells)} |")
+        if release == "private":
+            card = json.loads((out / "card.json").read_bytes())
+            own = [one for one in card["releases"] if one["site"] == "lake" and one["cost"]]
+            spent = [
+                float(
+                    sum(
+                        (Fraction(one["cost"]) for one in own if (one["kind"] == "model.risks") == measures),
+                        Fraction(0),
+                    )
+                )
+                for measures in (False, True)
+            ]
+            costs = f"rho at the lake: learning {spent[0]:.4f}, measuring {spent[1]:.4f} (epsilon 1 each)"
+    print(f"\n{costs}; {metrics['evaluation']}")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        write_departments(folder)
+        network = Departments(folder, policy=AGREES, sites=DEPARTMENTS)
+        sites = "".join(f'[[site]]\nname = "{name}"\n' for name in DEPARTMENTS)
+        results = {}
+        try:
+            network.start().wait_until_connected()
+            for release in ("exact", "masked", "private"):
+                price = "epsilon = 1" if release == "private" else ""
+                text = STUDY.format(release=release, learning=price, measuring=price)
+                _, results[release] = network.submit(network.write_study(release, text + sites))
+        finally:
+            network.stop()
+        show(network, results)
+
+
+if __name__ == "__main__":
+    main()
