@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -54,9 +55,8 @@ from concilium.statistics.cox_sums import AskCox, AskCoxCells, CoxCells, CoxSums
 from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.families import Vector
 from concilium.statistics.regression_fit import (
-    CONVERGED,
-    LEAST_STEP,
-    MOST_STEPS,
+    Point,
+    climb,
     find_running,
     invert,
     standardise,
@@ -168,9 +168,7 @@ class _Newton:
         )
         return read_cells(question, (yield question))
 
-    def look(
-        self, terms: RegressionTerms, at: Vector
-    ) -> Conversation[tuple[float, Vector, NDArray[np.float64]]]:
+    def look(self, terms: RegressionTerms, at: Vector) -> Conversation[Point]:
         """Partial likelihood, score and information."""
         if self.common:
             return (yield from self.ask_cells(terms, at, moments=True)).add_efron()
@@ -181,24 +179,9 @@ class _Newton:
         self, terms: RegressionTerms
     ) -> Conversation[tuple[Vector, NDArray[np.float64], float, float, tuple[str, ...]]]:
         """Newton's steps: coefficients, information, likelihood there and at zero, and what runs away."""
-        at = np.zeros(len(terms.columns))
-        null, score, information = yield from self.look(terms, at)
-        likelihood, moved = null, at
-        for _ in range(MOST_STEPS):
-            step = invert(information) @ score
-            if float(step @ score) < CONVERGED:
-                at = at + step
-                likelihood, _, information = yield from self.look(terms, at)
-                return at, information, likelihood, null, find_running(terms, step)
-            length = 1.0
-            while True:
-                there = yield from self.look(terms, at + length * step)
-                if there[0] >= likelihood - 1e-10 * abs(likelihood) or length < LEAST_STEP:
-                    break
-                length /= 2
-            at, moved = at + length * step, length * step
-            likelihood, score, information = there
-        return at, information, likelihood, null, find_running(terms, moved)
+        at, moved, null, last = yield from climb(partial(self.look, terms), np.zeros(len(terms.columns)))
+        likelihood, _, information = last or (yield from self.look(terms, at))
+        return at, information, likelihood, null[0], find_running(terms, moved)
 
 
 @documented

@@ -35,6 +35,8 @@ from concilium.statistics.regression_sums import (
 )
 
 Matrix = NDArray[np.float64]
+# What is climbed, its score and its information.
+Point = tuple[float, Vector, Matrix]
 
 MOST_STEPS = 25
 # Twice what the likelihood would still rise by: the step after this one changes nothing that a float shows.
@@ -126,32 +128,22 @@ class PlainNewton:
         # Within hospitals, where intercepts are their own, columns are centred already.
         squares = np.diagonal(gram)[self.first :] / start.patients
         scaled, spread = standardise(terms, means, squares - (means**2 if self.first else 0.0))
-        end, separated = yield from self._climb(scaled, start.likelihood)
+        end, separated = yield from self._climb(scaled)
         final = yield from self.ask(scaled, end, robust=True)
         return self._finish(terms, end, final, start, means, spread, left_out, separated)
 
-    def _climb(self, terms: RegressionTerms, start: float) -> Conversation[tuple[Vector, tuple[str, ...]]]:
+    def _climb(self, terms: RegressionTerms) -> Conversation[tuple[Vector, tuple[str, ...]]]:
         """Newton's steps, and the terms whose coefficients run away."""
-        at = np.zeros(len(terms.columns) + self.first)
-        here = yield from self.ask(terms, at)
-        moved = np.zeros_like(at)
-        for _ in range(MOST_STEPS):
-            inverse = invert(here.information)
-            score = here.score
-            if self.firth:
-                score = (yield from self.ask(terms, at, inverse=inverse)).score
-            step = inverse @ score
-            promised = float(step @ score)
-            length = 1.0
-            before = self._objective(here)
-            if promised < CONVERGED:
-                return at + step, find_running(terms, step[self.first :])
-            while True:
-                there = yield from self.ask(terms, at + length * step)
-                if self._objective(there) >= before - 1e-10 * abs(before) or length < LEAST_STEP:
-                    break
-                length /= 2
-            at, here, moved = at + length * step, there, length * step
+
+        def look(at: Vector) -> Conversation[Point]:
+            sums = yield from self.ask(terms, at)
+            return self._objective(sums), sums.score, sums.information
+
+        def correct(at: Vector, inverse: Matrix) -> Conversation[Vector]:
+            return (yield from self.ask(terms, at, inverse=inverse)).score
+
+        start = np.zeros(len(terms.columns) + self.first)
+        at, moved, _, _ = yield from climb(look, start, correct if self.firth else None)
         return at, find_running(terms, moved[self.first :])
 
     def _objective(self, sums: RegressionSums) -> float:
@@ -247,6 +239,36 @@ def invert(matrix: Matrix) -> Matrix:
     """The inverse of a symmetric matrix; of one that has none, the pseudoinverse."""
     inverse: Matrix = np.linalg.pinv(matrix, hermitian=True).astype(np.float64)
     return inverse
+
+
+def climb(
+    look: Callable[[Vector], Conversation[Point]],
+    at: Vector,
+    correct: Callable[[Vector, Matrix], Conversation[Vector]] | None = None,
+) -> Conversation[tuple[Vector, Vector, Point, Point | None]]:
+    """Newton's steps from here, halved where they lower the objective; `correct` asks for another score.
+
+    Returns where they end, how far the last one moved, the first point, and the last one; None where nobody looked
+    there, after the step that converged.
+    """
+    here = first = yield from look(at)
+    moved = np.zeros_like(at)
+    for _ in range(MOST_STEPS):
+        objective, score, information = here
+        inverse = invert(information)
+        if correct is not None:
+            score = yield from correct(at, inverse)
+        step = inverse @ score
+        if float(step @ score) < CONVERGED:
+            return at + step, step, first, None
+        length = 1.0
+        while True:
+            there = yield from look(at + length * step)
+            if there[0] >= objective - 1e-10 * abs(objective) or length < LEAST_STEP:
+                break
+            length /= 2
+        at, here, moved = at + length * step, there, length * step
+    return at, moved, first, here
 
 
 def standardise(terms: RegressionTerms, means: Vector, variances: Vector) -> tuple[RegressionTerms, Vector]:

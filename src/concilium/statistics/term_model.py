@@ -331,7 +331,7 @@ def say_explained(
     reasons: Sequence[Reason],
     notes: tuple[str, ...],
     ratio: str,
-    interval: tuple[float, float] | None = None,
+    interval: tuple[float, float],
     noisy: bool = False,
 ) -> Explanation:
     """An explanation by what attributes move, from the mean patient's risk to this one's."""
@@ -343,17 +343,13 @@ def say_explained(
         place = int(np.argmax(chances))
         prediction, chance = classes[place], chances[place]
         base = base if place else 1 - base
-        within = ""
-        if interval is not None:
-            within = f"; {say_risk_interval(interval)}{', noise included' if noisy else ''}"
-            interval = interval if place else (1 - interval[1], 1 - interval[0])
+        within = f"; {say_risk_interval(interval)}{', noise included' if noisy else ''}"
+        interval = interval if place else (1 - interval[1], 1 - interval[0])
         risk = f"{'' if place else f'{label(classes[1])}: '}{say_risk(end)}{within}"
         begin = f"{target} = {label(prediction)} ({risk}; {say_risk(ends[0])} for an average patient)."
     else:
         prediction, chance = end, None
-        within = ""
-        if interval is not None:
-            within = f"95% interval of the mean {say_number(interval[0])} to {say_number(interval[1])}; "
+        within = f"95% interval of the mean {say_number(interval[0])} to {say_number(interval[1])}; "
         begin = f"{target} = {say_number(end)} ({within}{say_number(base)} for an average patient)."
     lines = [
         f"{number}. {one.condition}: "
