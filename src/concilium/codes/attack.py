@@ -110,16 +110,23 @@ def _find_lifts(graph: DependenceGraph) -> NDArray[np.float32]:
 
 def guess_events(graph: DependenceGraph, channel: NDArray[np.float64], view: SharedView) -> NDArray[np.intp]:
     """The most likely state behind each event; a code in the clear is itself. `channel`: P(hidden output | state)."""
+    guesses = view.shown.copy()
+    for hidden, scores in _score_states(graph, channel, view):
+        guesses[hidden] = scores.argmax(axis=1)
+    return guesses
+
+
+def _score_states(
+    graph: DependenceGraph, channel: NDArray[np.float64], view: SharedView
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
+    """Events that are hidden, of some patients at a time, and the log-likelihood of each state behind them."""
     with np.errstate(divide="ignore"):
         likelihoods = np.log(channel).T.astype(np.float32)
-    guesses = view.shown.copy()
     owners = view.owners
     for events, patients in _take_patients(view, owners):
         beliefs, rows = _find_beliefs(graph, view, events, patients, owners)
         unknown = np.flatnonzero(view.hidden[events] >= 0)
-        scores = beliefs[rows[unknown]] + likelihoods[view.hidden[events][unknown]]
-        guesses[events[unknown]] = scores.argmax(axis=1)
-    return guesses
+        yield events[unknown], beliefs[rows[unknown]] + likelihoods[view.hidden[events][unknown]]
 
 
 def _take_patients(
@@ -167,19 +174,13 @@ def suspect_patients(
     graph: DependenceGraph, channel: NDArray[np.float64], view: SharedView, targets: NDArray[np.intp]
 ) -> NDArray[np.float64]:
     """For each patient (rows) the probability of having each target (columns) and, last, any of them."""
-    with np.errstate(divide="ignore"):
-        likelihoods = np.log(channel).T.astype(np.float32)
-    none = np.zeros((len(view.offsets) - 1, len(targets) + 1))
-    owners = view.owners
-    for events, patients in _take_patients(view, owners):
-        beliefs, rows = _find_beliefs(graph, view, events, patients, owners)
-        unknown = np.flatnonzero(view.hidden[events] >= 0)
-        scores = beliefs[rows[unknown]] + likelihoods[view.hidden[events][unknown]]
+    none, owners = np.zeros((len(view.offsets) - 1, len(targets) + 1)), view.owners
+    for hidden, scores in _score_states(graph, channel, view):
         scores -= scores.max(axis=1, keepdims=True)
         weights = np.exp(scores)
         each = (weights[:, targets] / weights.sum(axis=1, keepdims=True)).astype(np.float64)
         each = np.column_stack([each, each.sum(axis=1)])
-        np.add.at(none, owners[events[unknown]], np.log1p(-np.clip(each, 0.0, 1 - 1e-12)))
+        np.add.at(none, owners[hidden], np.log1p(-np.clip(each, 0.0, 1 - 1e-12)))
     seen: NDArray[np.float64] = -np.expm1(none)
     return seen
 
