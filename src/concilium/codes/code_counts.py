@@ -71,16 +71,13 @@ class AskCodeCounts(Summed, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "codes.counts"
     releases: ClassVar[frozenset[str]] = NOISED
+    reads_part: ClassVar[str] = "codes"
 
     taxonomy: str
     digits: Annotated[int, Meta(ge=3, le=3)]
     pairs_with: Annotated[tuple[str, ...], Meta(max_length=MOST_TARGETS)]
     most_codes: Many
     most_pairs: Many
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({"codes"})
 
     @property
     def fixed(self) -> Mapping[str, Any]:

@@ -172,12 +172,9 @@ class AskSharedCodes(Randomised[CodesReply], frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "codes.shared"
     reply: ClassVar[type[CodesReply]] = CodesReply
+    reads_part: ClassVar[str] = "codes"
 
     design: CodeDesign
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({"codes"})
 
     @property
     def fixed(self) -> Mapping[str, Any]:

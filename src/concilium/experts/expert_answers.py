@@ -168,13 +168,10 @@ class _AboutExperts:
     """What questions to experts about public stays have in common."""
 
     __slots__ = ()
+    reads_part: ClassVar[str] = "series"
     task: ExpertTask
     experts: int
     stays: PublicStays
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({"series"})
 
     @property
     def patience(self) -> float:
@@ -214,12 +211,9 @@ class AskExpertCounts(Summed, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "experts.counts"
     releases: ClassVar[frozenset[str]] = PRIVATE
+    reads_part: ClassVar[str] = "series"
 
     task: ExpertTask
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({"series"})
 
     @property
     def fixed(self) -> Mapping[str, Any]:

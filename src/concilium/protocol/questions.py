@@ -50,7 +50,6 @@ MOST_REMEMBERED = 1 << 16  # bytes of a question
 
 EXACT = frozenset({"exact"})
 PLAIN = frozenset({"exact", "masked"})
-MASKED = frozenset({"masked"})
 UNDER_MASKS = frozenset({"masked", "private"})
 PRIVATE = frozenset({"private"})
 LOCAL = frozenset({"local"})
@@ -105,6 +104,7 @@ class Statistic(Question, frozen=True, kw_only=True):
     """A question about patients: a query selects them, and `target` must be known for each."""
 
     measures: ClassVar[bool] = False  # a model, on the patients whom the study holds out
+    reads_part: ClassVar[str] = "table"
 
     query: str
     target: str
@@ -112,7 +112,7 @@ class Statistic(Question, frozen=True, kw_only=True):
     @property
     def reads(self) -> frozenset[str]:
         """The parts of a hospital's patients that it is about (records/patients.py)."""
-        return frozenset({"table"})
+        return frozenset({self.reads_part})
 
     @property
     def division(self) -> Part | None:

@@ -48,11 +48,8 @@ class _AboutOutcome:
     """What questions about the outcome have in common: they are about a task, and read series."""
 
     __slots__ = ()
+    reads_part: ClassVar[str] = "series"
     task: RuleTask
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({"series"})
 
     @property
     def fixed(self) -> Mapping[str, Any]:
