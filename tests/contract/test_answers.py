@@ -414,6 +414,28 @@ def test_a_value_that_no_patient_had_is_named():
     assert "No patient of the model had ward = nowhere; the mean of all patients stands for it." in said
 
 
+def test_a_regression_of_complete_cases_says_how_many_they_are():
+    """Those who lack a value may have another risk, of which the regression knows nothing."""
+    rows = [{**row, "pressure": None if place % 2 else row["pressure"]} for place, row in enumerate(EVERYONE)]
+    complete = sum(None not in row.values() for row in rows)
+    model = cc.Regression("y", positive="yes", release="exact").fit(
+        [cc.Records.from_rows(rows, schema=SCHEMA)]
+    )
+    said = f"Learned from {complete} of {len(rows)} patients: the others lack a value, and may differ."
+    assert said in str(model.explain(PATIENT))
+    rows = [row for row in EVERYONE if None not in row.values()]
+    model = cc.Regression("y", positive="yes", release="exact").fit(
+        [cc.Records.from_rows(rows, schema=SCHEMA)]
+    )
+    assert "Learned from" not in str(model.explain(PATIENT))
+
+
+def test_a_survival_curve_says_whose_it_is():
+    assert str(fitted("survival-curve", "exact")[0].explain(PATIENT)).endswith(
+        f"; all {len(EVERYONE)} patients)."
+    )
+
+
 def test_a_regression_says_how_many_reasons_it_does_not_list():
     draw = np.random.default_rng(3)
     seen = draw.normal(size=(300, 12))

@@ -389,9 +389,11 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
         best = int(np.argmax(chances))
         told = (0.0, 1.0) if low is None or high is None else (low, high)
         noise = ", noise included" if self.way_out.bounded else ""
+        count = f"{curve.patients:.0f} patients"
+        whose = f"all {count}" if curve.group == EVERYONE else f"{curve.group}, {count}"
         first = (
             f"{body.target} = {label(body.classes[best])} ({label(body.classes[1])} by {body.time} {body.horizon:g}: "
-            f"{say_risk(risk)}; {say_risk_interval(told)}{noise}; {curve.group}, {curve.patients:.0f} patients)."
+            f"{say_risk(risk)}; {say_risk_interval(told)}{noise}; {whose})."
         )
         told = told if best else (1 - told[1], 1 - told[0])
         base = self._read_at(body.curves[0], body.horizon)[0]

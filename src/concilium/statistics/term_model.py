@@ -48,6 +48,8 @@ NOT_PRIVATE = (
     "scores and information are exact: masks hide which hospital a sum comes from, not which patient"
 )
 
+MANY_LOST = 0.1
+
 
 def _read_reference(value: Any) -> dict[str, Value]:
     """A value for each of some attributes."""
@@ -193,7 +195,14 @@ class TermModel(Method[B]):
             if moved[places].any()
         ]
         reasons.sort(key=lambda one: (-abs(one.moved or 0.0), one.condition))
-        return row, centred, reasons, _say_silent(groups, centred, row)
+        return row, centred, reasons, (*_say_silent(groups, centred, row), *self._say_incomplete())
+
+    def _say_incomplete(self) -> tuple[str, ...]:
+        """Of how many patients the model knows nothing, because they lack a value; nothing where they are few."""
+        used, lost = getattr(self.body, "patients", None), getattr(self.body, "left_out", None)
+        if not used or not lost or lost < MANY_LOST * (used + lost) or self.way_out.bounded:
+            return ()
+        return (f"Learned from {used} of {used + lost} patients: the others lack a value, and may differ.",)
 
     def table(self) -> list[RegressionLine]:
         """Every term with its estimate, errors, interval and p-value."""
