@@ -30,6 +30,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from concilium.models.model_file import load
 from concilium.protocol.held_out import Holdout
 from concilium.records.table import Records
+from concilium.study import Study
 from concilium.transports.flare.own_files import SiteFile
 from gate_evaluation import say_figures
 
@@ -158,17 +159,13 @@ def show(network: Departments, results: dict[str, Path]) -> None:
             print(f"| {release} | {who} | {' | '.join(cells)} |")
         if release == "private":
             card = json.loads((out / "card.json").read_bytes())
-            own = [one for one in card["releases"] if one["site"] == "lake" and one["cost"]]
-            spent = [
-                float(
-                    sum(
-                        (Fraction(one["cost"]) for one in own if (one["kind"] == "model.risks") == measures),
-                        Fraction(0),
-                    )
-                )
-                for measures in (False, True)
-            ]
-            costs = f"rho at the lake: learning {spent[0]:.4f}, measuring {spent[1]:.4f} (epsilon 1 each)"
+            spent = sum(Fraction(one["cost"]) for one in card["releases"] if one["site"] == "lake")
+            plan = Study.read(network.folder / "private.toml", elsewhere=True).plan()
+            prices = {one.kind: float(one.cost or 0) for one in plan.questions.questions}
+            costs = (
+                f"rho: learning {prices['counts']:.4f}, measuring {prices['model.risks']:.4f} (epsilon 1 each) at "
+                f"most; charged {float(spent):.4f} in all"
+            )
     print(f"\n{costs}; {metrics['evaluation']}")
 
 
