@@ -351,3 +351,18 @@ def test_a_hospital_states_its_encounters_in_its_own_file(tmp_path: Path) -> Non
     assert "2 patients" in repr(site)
     view = site._context.view
     assert [view.read_alone(most).select("", "sex").rows.tolist() for most in (1, 2)] == [[1, 2], [0, 1, 2]]
+
+
+def test_since_a_day_measures_encounters_of_that_day_or_later() -> None:
+    """Who has one is held out of learning with all encounters, and earlier ones would hide drift."""
+    rows = [
+        {"id": f"p{place % 40}", "day": f"202{3 + place // 40}-05-01", "death": "yes" if place % 3 else "no"}
+        for place in range(100)
+    ]
+    records = cc.Records.from_rows(rows, schema={"id": "code", "day": "code", "death": "code"})
+    site = cc.Site("a", cc.Patients(table=records, by="id", encounters=True))
+    cohort = site._context.view.select("", "death")
+    holdout = Holdout(column="day", since="2025-01-01")
+    assert holdout.find_held(cohort).sum() == 60  # twenty patients with three encounters each
+    assert list(holdout.choose(cohort, 1, held=True).rows) == list(range(80, 100))
+    assert len(holdout.choose(cohort, 1, held=False).rows) == 40

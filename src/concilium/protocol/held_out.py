@@ -143,14 +143,24 @@ class Holdout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         if self.percent:
             tickets = _recall_holdout_tickets(cohort.view)
             return _draw(tickets, cohort.rows, self.percent, self.percent + APART_FROM_PARTS)
-        column = cohort.view.coded(self.column)  # DoesNotFit where it is not there
-        days = np.array([np.nan, *map(read_day, column.values)])[column.codes[cohort.rows]]
-        held: NDArray[np.bool_] = days >= read_day(self.since)
+        held = self._find_later(cohort)
         owners = cohort.view.owners
         if owners is not None:  # who has one encounter since is held out with all others
             whose = owners.codes[cohort.rows]
             held = np.isin(whose, whose[held])
         return held
+
+    def find_measured(self, cohort: Cohort, held: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The rows of those held out on which a model is measured: by time, their encounters since that day alone."""
+        if self.percent or cohort.view.owners is None:
+            return held
+        return held & self._find_later(cohort)
+
+    def _find_later(self, cohort: Cohort) -> NDArray[np.bool_]:
+        column = cohort.view.coded(self.column)  # DoesNotFit where it is not there
+        days = np.array([np.nan, *map(read_day, column.values)])[column.codes[cohort.rows]]
+        later: NDArray[np.bool_] = days >= read_day(self.since)
+        return later
 
 
 def _choose(cohort: Cohort, part: Part | Holdout, least: int, *, held: bool) -> Cohort:
@@ -163,7 +173,10 @@ def _choose(cohort: Cohort, part: Part | Holdout, least: int, *, held: bool) -> 
         chosen = part.find_held(cohort)
         if min(cohort.count_patients(chosen), cohort.count_patients(~chosen)) < least:
             chosen[:] = False
-        rows = cohort.rows[chosen == held]
+        side = chosen == held
+        if held and isinstance(part, Holdout):
+            side = part.find_measured(cohort, side)
+        rows = cohort.rows[side]
         for oldest in list(islice(parts, max(0, len(parts) - REMEMBERED_PARTS + 1))):
             parts.pop(oldest, None)
         parts[key] = rows, Population(cohort.view.patients[rows])
