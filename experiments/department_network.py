@@ -2,6 +2,7 @@
 own table, map, policy and ledger. What they measure of a model is shown beside scikit-learn on the same patients.
 
 python experiments/department_network.py
+python experiments/department_network.py --coverage    how often private intervals hold scikit-learn's figure, of 200 draws
 
 Naive Bayes under each release. Every department holds out three in ten patients by its own key. `scikit-learn` applies
 sklearn.metrics to the model's predictions for these patients in one table. `its own model` is a logistic regression of
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 import tempfile
+import warnings
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,13 +27,19 @@ import numpy as np
 from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+import concilium as cc
+from concilium.evaluation.risk_tables import measure_table
+from concilium.models.measuring import Evaluation, learn_and_measure
 from concilium.models.model_file import load
+from concilium.privacy.accounting import rho_for_epsilon
 from concilium.protocol.held_out import Holdout
 from concilium.records.table import Records
 from concilium.study import Study
+from concilium.study.sources import read_tables
 from concilium.transports.flare.own_files import SiteFile
 from gate_evaluation import say_figures
 
@@ -169,7 +178,52 @@ def show(network: Departments, results: dict[str, Path]) -> None:
     print(f"\n{costs}; {metrics['evaluation']}")
 
 
+def count_covered(folder: Path, draws: int = 200) -> str:
+    """The private release in one process, each time with new keys and noise."""
+    sites = "".join(
+        f'[[site]]\nname = "{name}"\nrecords = "{name}.csv"\nmap = "{name}.map.toml"\none_row_per_patient = true\n'
+        for name in DEPARTMENTS
+    )
+    price = "epsilon = 1"
+    path = folder / "heart" / "coverage.toml"
+    path.write_text(STUDY.format(release="private", learning=price, measuring=price) + sites)
+    study = Study.read(path)
+    tables: dict[str, Any] = {name: getattr(one, "table", one) for name, one in read_tables(study).items()}
+    holdout, rho = Holdout(percent=30), rho_for_epsilon(1, "1e-6")
+    inside: dict[str, list[bool]] = {"auc": [], "slope": []}
+    for _ in range(draws):
+        departments = [
+            cc.Site(name, cc.Patients(table=one, one_row_per_patient=True), division_key=os.urandom(32))
+            for name, one in tables.items()
+        ]
+        model = study.open_method()
+        table = learn_and_measure(model, cc.House(departments), Evaluation(holdout, rho, POSITIVE))
+        intervals = measure_table(table, table.counts)[1]
+        held = [
+            row
+            for site, one in zip(departments, tables.values(), strict=True)
+            for row in list_rows(
+                one.take(holdout.find_held(site._context.view.each_by_itself.select("", TARGET)))
+            )
+        ]
+        outcome = np.array([row[TARGET] == POSITIVE for row in held])
+        risks = model.predict_proba(held)[:, [str(one) for one in model.classes_].index(POSITIVE)]
+        odds = np.log(risks / (1 - risks))[:, None]
+        slope = LogisticRegression(C=1e12, max_iter=2000).fit(odds, outcome).coef_[0, 0]
+        for name, value in (("auc", roc_auc_score(outcome, risks)), ("slope", slope)):
+            if (between := intervals.get(name)) is not None:
+                inside[name].append(bool(between[0] <= value <= between[1]))
+    shares = ", ".join(f"{name} {sum(found)} of {len(found)}" for name, found in inside.items())
+    return f"95 % intervals that hold scikit-learn's figure, over {draws} draws: {shares}"
+
+
 def main() -> None:
+    if "--coverage" in sys.argv[1:]:
+        with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            write_departments(Path(place))
+            print(count_covered(Path(place)))
+        return
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_departments(folder)
