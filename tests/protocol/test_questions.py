@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
 import msgspec
 import pytest
 
 import concilium as cc
 from concilium.errors import MessageError
+from concilium.protocol import questions
 from concilium.protocol.messages import VERSION, Envelope, encode
 from concilium.protocol.questions import (
     MOST_REMEMBERED,
@@ -17,6 +22,7 @@ from concilium.protocol.questions import (
     Statistic,
     Step,
     Summed,
+    _read_question,
     open_question,
 )
 from concilium.protocol.schema import AskSchema
@@ -99,6 +105,23 @@ def test_the_same_bytes_are_read_once():
     assert first == asked
     other = msgspec.structs.replace(asked, target="z")
     assert open_question(envelope(encode(other))) == other
+
+
+def test_sites_that_ask_at_the_same_time_read_a_question_once(monkeypatch):
+    """Each site has a thread of its own. What the first has read and checked, the others take."""
+    reads = []
+
+    def read_slowly(*envelope):
+        reads.append(envelope)
+        time.sleep(0.05)
+        return _read_question(*envelope)
+
+    monkeypatch.setattr(questions, "read_again", lru_cache(read_slowly))
+    one = envelope(encode(AskSchema(query="", target="together")))
+    with ThreadPoolExecutor(3) as sites:
+        first, *others = sites.map(open_question, [one] * 3)
+    assert len(reads) == 1
+    assert all(other is first for other in others)
 
 
 def test_a_question_is_checked_for_each_release():

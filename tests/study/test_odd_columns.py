@@ -49,7 +49,7 @@ def written(change, site: str = "a") -> dict[str, pd.DataFrame]:
 CASES = {
     "infinities": (
         infinite,
-        "left out: crp (infinite or beyond 1e9 for some; let a map call that missing, or give bins for it)",
+        "left out: crp (infinite or beyond 1e9 for some; let a map call that missing, or give bins)",
     ),
     "numbers with their unit": (
         lambda: written(lambda place, each: f"{each:.1f} mg"),
@@ -237,7 +237,7 @@ def test_a_private_fit_names_text_and_the_line_that_brings_it_in(method) -> None
     how = {"release": "private", "epsilon": "4"}
     model = method("died", **how).fit(tables)
     said = (
-        "left out: ward (text or missing, as far as noise lets tell; state its values, which `concilium dictionary` "
+        "left out: ward (text or missing, as far as noise lets tell; state values, which `concilium dictionary` "
         "drafts)"
     )
     assert said in model.card.warnings

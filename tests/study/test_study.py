@@ -141,6 +141,11 @@ def test_the_digest_changes_with_the_file(tmp_path: Path) -> None:
 WRONG_KEYS = [
     ('target = "death"', 'targt = "death"', "[study] has no key 'targt'; did you mean 'target'?"),
     ('target = "death"', 'release = "masked"', "[study] has no key 'release'; it goes under [privacy]"),
+    (
+        'target = "death"',
+        'dictionary = "heart.toml"',
+        "[study] has no key 'dictionary'; write [dictionary] and file = \"...\" below it",
+    ),
     ('target = "death"', "max_depth = 3", "[study] has no key 'max_depth'; it goes under [tree]"),
     ("[study]", "[studdy]", "there is no section [studdy]; did you mean 'study'?"),
     ('target = "death"', "", "[study] needs the key 'target'"),

@@ -193,7 +193,7 @@ def test_what_a_private_study_does_not_say_is_looked_for(fixed_noise):
     assert tree.attributes_ == ["a"]
     assert tree.classes_ == ["n", "p"]
     said = (
-        "left out: b (text or missing, as far as noise lets tell; state its values, which `concilium dictionary` "
+        "left out: b (text or missing, as far as noise lets tell; state values, which `concilium dictionary` "
         "drafts); mrn (its name says that it identifies patients)"
     )
     assert said in tree.card.warnings

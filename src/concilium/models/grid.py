@@ -189,9 +189,9 @@ def _say_alike(cells: NDArray[np.int64], edges: tuple[float, ...]) -> str:
     return "the same for nearly everybody"
 
 
-TEXT = "text or missing, as far as noise lets tell; state its values, which `concilium dictionary` drafts"
-HIDDEN = "noise hides its numbers; state its bins, which `concilium dictionary` drafts, or raise epsilon"
-BEYOND = f"infinite or beyond 1e{HIGHEST} for some; let a map call that missing, or give bins for it"
+TEXT = "text or missing, as far as noise lets tell; state values, which `concilium dictionary` drafts"
+HIDDEN = "noise hides the numbers; state bins, which `concilium dictionary` drafts, or raise epsilon"
+BEYOND = f"infinite or beyond 1e{HIGHEST} for some; let a map call that missing, or give bins"
 
 
 def _find_fault(histogram: NDArray[np.int64], variance: float, *, beyond: bool) -> str | None:

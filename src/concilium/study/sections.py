@@ -268,6 +268,8 @@ def _find_home(key: str, section: Mapping[str, Any], kind: type) -> str:
     """Where a key stands that is not one of this section: in another section, or in that of the study's method."""
     if kind not in HOMES.values():
         return ""
+    if key == "dictionary":
+        return '; write [dictionary] and file = "..." below it'
     homes = [name for name, other in HOMES.items() if key in other.__struct_fields__]
     method = section.get("method")
     if isinstance(method, str) and method in METHODS:
