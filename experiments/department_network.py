@@ -2,7 +2,7 @@
 own table, map, policy and ledger. What they measure of a model is shown beside scikit-learn on the same patients.
 
 python experiments/department_network.py
-python experiments/department_network.py --coverage    how often private intervals hold scikit-learn's figure, of 200 draws
+python experiments/department_network.py --coverage    how often private intervals hold that figure, of 200
 
 Naive Bayes under each release. Every department holds out three in ten patients by its own key. `scikit-learn` applies
 sklearn.metrics to the model's predictions for these patients in one table. `its own model` is a logistic regression of

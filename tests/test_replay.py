@@ -15,9 +15,11 @@ VALUES = {"a": ["0", "1"], "y": ["n", "p"]}
 
 def test_a_private_study_replays_from_one_seed(monkeypatch):
     def learn(seed):
-        monkeypatch.setattr(randomness, "_source", _Replay(seed))
         sites = [cc.Site(name, state(ROWS), policy=UNLIMITED) for name in ("north", "south", "west")]
-        tree = cc.DecisionTree("y", release="private", values=VALUES, epsilon=1).fit(cc.House(sites))
+        tree = cc.DecisionTree("y", release="private", values=VALUES, epsilon=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(randomness, "_source", _Replay(seed))
+            tree.fit(cc.House(sites))
         return tree.predict_proba([{"a": "0"}, {"a": "1"}])
 
     first = learn("one")

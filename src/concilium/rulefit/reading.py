@@ -23,6 +23,7 @@ from concilium.models.threshold import choose_one, probability, say_decided
 from concilium.records.columns import label
 from concilium.rulefit.body import PenaltyChoice, RuleBody, say_number
 from concilium.rulefit.shapes import list_shapes, read_odds, say_shapes
+from concilium.rulefit.terms import Line
 
 WITHIN_95 = 1.959964
 MOST_SHOWN = 10
@@ -366,14 +367,17 @@ def _say_undecided(
 
 def _say_missing(body: RuleBody, patient: Mapping[str, Any]) -> tuple[str, ...]:
     """What was entered as missing, and what that does to terms that ask for it."""
-    asked = dict.fromkeys(name for term in body.taken for name in body.attributes_of(term.column))
+    asked: dict[str, set[bool]] = {}
+    for term in body.taken:
+        for name in body.attributes_of(term.column):
+            asked.setdefault(name, set()).add(isinstance(body.terms.in_order[term.column], Line))
     names = [name for name in asked if name in patient and patient[name] is None]
     if not names or body.curves:
         return ()
-    return (
-        f"Missing: {', '.join(names)}. A rule holds for a missing value only where it says so, and a number counts as "
-        "its median.",
-    )
+    lines = [name for name in names if True in asked[name]]
+    medians = f" As a number, {', '.join(lines)} {'counts' if len(lines) == 1 else 'count'} as the median."
+    said = f"Missing: {', '.join(names)}. A rule holds for a missing value only where it says so."
+    return (said + medians if lines else said,)
 
 
 def _say_doubt(body: RuleBody) -> tuple[str, ...]:
