@@ -451,14 +451,6 @@ def test_a_regression_says_how_many_reasons_it_does_not_list():
     assert "2 more, each of which says less." in str(said)
 
 
-def test_a_mean_patient_of_a_cox_model_has_an_interval():
-    """Hazard ratios say nothing of a patient who is as the mean, and the baseline is not known exactly either."""
-    model = fitted("cox", "exact")[0]
-    low, high = model.explain({}).interval
-    hazards = -np.log1p(-np.array([low, high]))
-    assert np.log(hazards[1] / hazards[0]) == pytest.approx(2 * 1.96 / model.body.events**0.5, rel=1e-3)
-
-
 def test_the_interval_of_counts_is_wilsons():
     for positive, patients in ((0, 10), (3, 10), (10, 10), (37, 500)):
         z, share = 1.959964, positive / patients

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from lifelines import CoxPHFitter
 from lifelines.statistics import proportional_hazard_test
@@ -56,6 +57,42 @@ def test_a_common_baseline_is_the_pooled_regression_on_the_grid():
     assert model.predict_survival(PATIENTS[:1], 0.0)[0] == pytest.approx(1.0)
     with pytest.raises(ModelError, match="the grid of this model ends at 599"):
         model.predict_survival(PATIENTS[:1], 700.0)
+
+
+def draw_hazards(seed, patients=300, censored_by=240.0):
+    """Patients with a constant hazard; censored at random, and all at day 200."""
+    chance = np.random.default_rng(seed)
+    dose, old = chance.normal(size=patients).round(3), chance.integers(0, 2, patients)
+    event = chance.exponential(1 / (0.004 * np.exp(0.7 * dose + 0.5 * old)))
+    end = np.minimum(chance.uniform(0, censored_by, patients), 200.0)
+    return pd.DataFrame(
+        {"dose": dose, "old": old, "t": np.minimum(event, end), "y": np.where(event <= end, "yes", "no")}
+    )
+
+
+ASKED = [{"dose": 0.0, "old": 0}, {"dose": 1.0, "old": 1}, {"dose": -1.0, "old": 1}, {"dose": 1.5, "old": 0}]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"grid": [20.0, 50.0, 100.0, 150.0]}, {"baseline": "common"}],
+    ids=["found", "stated", "common"],
+)
+def test_risks_and_their_intervals_hold_the_truth_where_many_are_censored(more):
+    """Of the mean patient too: a baseline is not known exactly. Sixty tables; half of the patients are censored."""
+    truth = 1 - np.exp(-0.4 * np.exp([0.7 * one["dose"] + 0.5 * one["old"] for one in ASKED]))
+    held, risks = [], []
+    for seed in range(60):
+        frame = draw_hazards(seed)
+        model = cc.CoxRegression("y", "t", "yes", at=100.0, release="exact", **more).fit(
+            [frame[0::2], frame[1::2]]
+        )
+        risks.append(model.predict_proba(ASKED)[:, 1])
+        for patient, risk, true in zip(ASKED, risks[-1], truth, strict=True):
+            low, high = model.explain(patient).interval
+            held.append(low <= (true if risk > 0.5 else 1 - true) <= high)
+    assert 0.9 <= np.mean(held) <= 0.99
+    np.testing.assert_allclose(np.mean(risks, axis=0), truth, atol=0.025)
 
 
 def test_concordance_counts_pairs_within_hospitals():

@@ -119,7 +119,8 @@ Horizon = Annotated[
 
 class CoxBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What a Cox regression's file holds. `hazard` is cumulative, of a patient of average columns, at each edge of the
-    grid."""
+    grid. Of its logarithm at the horizon, `baseline_variance` is the variance at these coefficients, and
+    `baseline_means` is how far it falls as each coefficient rises: the mean columns of those at risk."""
 
     time: str
     grid: list[float]
@@ -132,6 +133,8 @@ class CoxBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=True, o
     null_likelihood: float
     concordance: float | None = None
     proportional: list[TermTest] = msgspec.field(default_factory=list)
+    baseline_variance: float | None = None
+    baseline_means: list[float] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
         columns = len(self.terms.columns)
@@ -139,6 +142,8 @@ class CoxBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=True, o
             raise ValueError("a Cox regression has an estimate for each column")
         if len(self.classes) != 2 or len(self.grid) != len(self.hazard) or not self.grid:
             raise ValueError("a Cox regression has two classes, and a hazard for each time of its grid")
+        if len(self.baseline_means) not in (0, columns):
+            raise ValueError("a Cox regression has a mean of those at risk for each column, or none")
 
 
 @dataclass
@@ -352,6 +357,10 @@ class CoxRegression(TermModel[CoxBody]):
             running,
         )
         agreeing, tied, pairs = last.pairs
+        # A cell ends where the next one begins: what happened before an edge is known there.
+        hazard, *certainty = (one[:-1] for one in cells.cumulative_hazard())
+        horizon = float(self.at if self.at is not None else grid[-1])
+        cell = min(int(np.searchsorted(grid, horizon)), len(grid) - 1)
         return CoxBody(
             target=self.target,
             query=self.query,
@@ -364,9 +373,10 @@ class CoxRegression(TermModel[CoxBody]):
             deviations=spread.tolist(),
             tests=wald_tests(terms, coefficients, covariance),
             grid=list(grid),
-            # A cell ends where the next one begins: what happened before an edge is known there.
-            hazard=cells.cumulative_hazard()[:-1].tolist(),
-            horizon=float(self.at if self.at is not None else grid[-1]),
+            hazard=hazard.tolist(),
+            horizon=horizon,
+            baseline_variance=float(certainty[0][cell] / hazard[cell] ** 2) if hazard[cell] else None,
+            baseline_means=(certainty[1][cell] / hazard[cell] * spread).tolist() if hazard[cell] else [],
             patients=last.patients,
             events=last.events,
             left_out=last.left_out + last.untimed,
@@ -416,9 +426,11 @@ class CoxRegression(TermModel[CoxBody]):
         ends = [1 - math.exp(-hazard), float(self.predict_proba([row])[0, 1])]
         notes = (f"The risk is that by {self.time} = {horizon:g}.", *silent)
         covariance = unpack_triangle(body.covariance, len(centred))
-        # The log of the cumulative hazard of the mean patient has about the variance 1 / events, as that of a constant
-        # hazard has; it hardly depends on the hazard ratios, which are those against the mean patient.
-        variance = max(float(centred @ covariance @ centred), 0.0) + 1 / max(body.events, 1)
+        # Files of before say nothing about the baseline: the log of a constant hazard has the variance 1 / events.
+        from_mean = centred - np.array(body.baseline_means or np.zeros(len(centred)))
+        variance = max(float(from_mean @ covariance @ from_mean), 0.0) + (
+            1 / max(body.events, 1) if body.baseline_variance is None else body.baseline_variance
+        )
         reach = 1.96 * math.sqrt(variance)
         log_risk = float(centred @ self.coef_)
         low, high = (
