@@ -147,6 +147,11 @@ WRONG_KEYS = [
         "[study] has no key 'dictionary'; write [dictionary] and file = \"...\" below it",
     ),
     ('target = "death"', "max_depth = 3", "[study] has no key 'max_depth'; it goes under [tree]"),
+    (
+        'by = "facility"',
+        'by = "facility"\n[tree]\nquery = "age > 5"',
+        "[tree] has no key 'query'; it goes under [study]",
+    ),
     ("[study]", "[studdy]", "there is no section [studdy]; did you mean 'study'?"),
     ('target = "death"', "", "[study] needs the key 'target'"),
     ('target = "death"', "target = 5", "[study] target must be text; got 5"),
@@ -204,6 +209,10 @@ WRONG_SECTIONS = [
     ('[evaluate]\nleave_out = "band:1"', '[evaluate] leave_out = "band:1" would leave nobody to learn from'),
     ("evaluate = 5", "[sites] has no key 'evaluate'"),
     ('[site]\nname = "north"', "write [[site]] with two brackets, once for every hospital"),
+    (
+        '[[site]]\nname = "north"\nfile = "north.csv"',
+        "[[site]] number 1 has no key 'file'; a hospital's table is records = \"north.csv\"",
+    ),
     ('[[site]]\nname = "north"', "[[site]] number 1 needs the key 'records'"),
 ]
 

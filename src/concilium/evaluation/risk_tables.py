@@ -5,7 +5,8 @@ placement values (DeLong et al., Biometrics 44, 1988), its interval from that on
 Brier score, and slope and intercept of a logistic regression of the outcome on the log odds of the risk (Cox 1958).
 The decision curve is net benefit (Vickers and Elkin 2006). All other intervals are those of a parametric bootstrap: a
 count of m patients is drawn anew as a Poisson number of mean m, and where cells are noisy, noise of the same variance
-is added to each: so intervals include it. From ten hospitals on, whole hospitals are drawn instead, where their tables
+is added to each: so intervals include it. Of a model of survival, only patients whose outcome by the horizon is known
+count for the width of intervals. From ten hospitals on, whole hospitals are drawn instead, where their tables
 are known. An interval is the estimate less the quantiles of what draws are off by (the basic bootstrap), which also
 takes out the bias that noise brings. The slope of noisy counts is fitted as it is (`_fit_noisy_slope`): what noise puts
 into empty bins far out would flatten it.
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from concilium.evaluation.metrics import GROUPS, Floats
@@ -51,7 +53,7 @@ class _Counts:
     called: int
 
     @classmethod
-    def of(cls, table: RiskTable, counts: Sequence[Sequence[int]]) -> _Counts:
+    def of(cls, table: RiskTable, counts: Sequence[Sequence[float]]) -> _Counts:
         cells = np.array(counts, dtype=np.float64)
         return cls(np.array(table.risks), cells[None, :, 0], cells[None, :, 1], table.called)
 
@@ -106,6 +108,7 @@ def summarise_table(table: RiskTable) -> dict[str, Any]:
         "risks": _judge_risks(table, table.counts),
         "noise": table.variance**0.5,
         **({"subgroups": _describe_groups(table)} if table.groups else {}),
+        **({"follow_up": msgspec.to_builtins(table.follow_up)} if table.follow_up else {}),
     }
 
 
@@ -120,20 +123,20 @@ def _describe_groups(table: RiskTable) -> dict[str, dict[str, Any]]:
 
 
 def _describe(
-    table: RiskTable, counts: Sequence[Sequence[int]], sites: Sequence[Sequence[Sequence[int]]]
+    table: RiskTable, counts: Sequence[Sequence[float]], sites: Sequence[Sequence[Sequence[float]]]
 ) -> tuple[dict[str, Any], dict[str, float | None]]:
     """Patients, events, figures and intervals of one table; and how well risks come true."""
     found, intervals = measure_table(table, counts, sites)
     cells = np.array(counts)
     calibration = {name: found.pop(name) for name in FIGURES_OF_RISKS}
-    patients, events = (int(max(0, count)) for count in (cells.sum(), cells[:, 1].sum()))
+    patients, events = (round(max(0.0, float(count))) for count in (cells.sum(), cells[:, 1].sum()))
     prevalence = min(1.0, events / patients) if patients else 0.0
     row = {"patients": patients, "events": events, "prevalence": prevalence, **found}
     return {**row, "intervals": intervals}, calibration
 
 
 def measure_table(
-    table: RiskTable, counts: Sequence[Sequence[int]], sites: Sequence[Sequence[Sequence[int]]] = ()
+    table: RiskTable, counts: Sequence[Sequence[float]], sites: Sequence[Sequence[Sequence[float]]] = ()
 ) -> tuple[dict[str, float | None], dict[str, Any]]:
     """Every figure of these counts, None where they cannot tell, and the intervals."""
     own = _Counts.of(table, counts)
@@ -149,7 +152,7 @@ def measure_table(
         centre = figures
     else:
         base = np.stack([_project(own.others)[0], _project(own.events)[0]], axis=1)
-        redrawn = chance.poisson(base, (TIMES, *base.shape)) + chance.normal(
+        redrawn = chance.poisson(table.known * base, (TIMES, *base.shape)) / table.known + chance.normal(
             0, table.variance**0.5, (TIMES, *base.shape)
         )
         centre = {n: float(v[0]) for n, v in _Counts.of(table, base.tolist()).measure().items()}
@@ -163,7 +166,7 @@ def measure_table(
     if table.variance:
         figures["slope"], intervals["slope"] = _fit_noisy_slope(table, own)
     if drawn == "patients" and not table.variance:
-        intervals["auc"] = _find_auc_interval(own.others[0], own.events[0])
+        intervals["auc"] = _find_auc_interval(table.known * own.others[0], table.known * own.events[0])
     return {
         name: None if np.isnan(value) else _hold(name, value) for name, value in figures.items()
     }, intervals
@@ -285,7 +288,7 @@ def _fit_noisy_slope(table: RiskTable, counts: _Counts) -> tuple[float, list[flo
     ):
         return unknown
     noise = table.variance * ((1 - likely) ** 2 + likely**2)
-    meat = design.T @ (design * (np.maximum(weight, 0) + noise)[:, None])
+    meat = design.T @ (design * (np.maximum(weight, 0) / table.known + noise)[:, None])
     bread = np.linalg.inv(information)
     grouped = 1.0
     if table.risks[1:] != table.edges:
@@ -303,7 +306,7 @@ def _log_odds(risks: Floats) -> Floats:
     return odds
 
 
-def _judge_risks(table: RiskTable, counts: Sequence[Sequence[int]]) -> dict[str, Any] | None:
+def _judge_risks(table: RiskTable, counts: Sequence[Sequence[float]]) -> dict[str, Any] | None:
     """ROC, calibration in about ten groups, and the decision curve, as `summary` has them; None where noise, or one
     class, leaves nothing to tell."""
     own = _Counts.of(table, counts)
@@ -375,7 +378,7 @@ def compare_sites(table: RiskTable) -> dict[str, Any]:
     """
     areas, slopes = [], []
     for counts in table.sites.values():
-        own = _Counts.of(table, counts)
+        own = _Counts.of(table, (table.known * np.array(counts)).tolist())
         area, variance = (
             float(_find_auc(own.others, own.events)[0]),
             find_auc_variance(own.others[0], own.events[0]),
@@ -439,7 +442,7 @@ def _find_t(degrees: int) -> float:
     return float(z + sum(term / degrees**power for power, term in enumerate(terms, start=1)))
 
 
-def _gain(table: RiskTable, counts: Sequence[Sequence[int]]) -> Mapping[str, float] | None:
+def _gain(table: RiskTable, counts: Sequence[Sequence[float]]) -> Mapping[str, float] | None:
     """The Brier score as it is and, with an intercept of the hospital's own, as it would be at best."""
     own = _Counts.of(table, counts)
     if not _tells(own, 0.0):

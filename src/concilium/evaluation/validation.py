@@ -46,7 +46,7 @@ class ValidationFigures:
             "sites": found["sites"],
             "risks": found["risks"],
             "noise": found["noise"],
-            **({"subgroups": found["subgroups"]} if "subgroups" in found else {}),
+            **{name: found[name] for name in ("subgroups", "follow_up") if name in found},
             "heterogeneity": compare_sites(self.table) if self.table.sites else None,
             **({} if drift is None else {"drift": drift}),
             "alarms": [*self._find_alarms(found), *([] if drift is None else drift["alarms"])],
@@ -68,6 +68,8 @@ class ValidationFigures:
     def list_notes(self, found: Mapping[str, Any]) -> list[str]:
         """What could not be told, and why, site by site."""
         notes = [f"{one.site}: {one.reason}" for one in self.card.refusals]
+        if self.table.follow_up is not None:
+            notes.append(self.table.follow_up.say())
         known = sorted({one.name for one in self.card.sites} & {one.name for one in self.model.card.sites})
         if known:
             notes.append(

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
+from concilium.models.follow_up import FollowUp, describe_follow_up, share_censored
 from concilium.models.method import Method
 from concilium.models.risk_counts import AskRiskCounts, make_bare_card
 from concilium.privacy.accounting import PlannedQuestion, rho_for_epsilon
@@ -43,8 +44,8 @@ class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     attribute: str
     group: str
-    counts: list[list[int]]
-    sites: list[list[list[int]]] = []
+    counts: list[list[float]]
+    sites: list[list[list[float]]] = []
 
 
 class RiskTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -52,17 +53,24 @@ class RiskTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     `edges` are between the bins, and `risks` stands for each; `called` is the first bin that is predicted positive, at
     `threshold`. `variance` is that of the noise of each cell, 0 where there is none. `sites` are the same counts by
-    hospital, where the release shows them. `groups` are those of subgroups, where the study measures these too.
+    hospital, where the release shows them. `groups` are those of subgroups, where the study measures these too. Of a
+    model of survival, counts have parts of patients who were censored before the horizon (`follow_up`).
     """
 
     edges: list[float]
     risks: list[float]
-    counts: list[list[int]]
+    counts: list[list[float]]
     threshold: float
     called: int
     variance: float = 0.0
-    sites: dict[str, list[list[int]]] = {}
+    sites: dict[str, list[list[float]]] = {}
     groups: list[GroupTable] = []
+    follow_up: FollowUp | None = None
+
+    @property
+    def known(self) -> float:
+        """For how many patients each one counts: one of whom the outcome is not known says nothing new."""
+        return 1.0 if self.follow_up is None else max(1 - self.follow_up.censored, 0.01)
 
 
 @dataclass(frozen=True)
@@ -154,6 +162,7 @@ def ask_table(
         if evaluation.rho is None
         else Gaussian(variance=str(partners.variance(evaluation.rho, 1 + len(evaluation.subgroups)))),
         by=evaluation.subgroups,
+        times=() if model.followed is None else model.followed.cut(noisy=evaluation.rho is not None),
     )
     by_site: Mapping[str, Any] = {}
     variance = 0.0
@@ -163,21 +172,29 @@ def ask_table(
     else:
         counts = yield question
         variance = float(question.variance * partners.noise_factor) if evaluation.rho is not None else 0.0
-    whole, *groups = counts.reshape(-1, question.bins, 2).tolist()
-    sites = {site: table.reshape(-1, question.bins, 2).tolist() for site, table in by_site.items()}
+    tables = counts.reshape(-1, question.bins, question.ends)
+    sites = {site: table.reshape(tables.shape) for site, table in by_site.items()}
+    follow_up = None
+    if model.followed is not None:
+        ends = tables[0].astype(np.float64)
+        follow_up = describe_follow_up(model.followed, ends, noisy=variance > 0)
+        tables = share_censored(tables.astype(np.float64), ends)
+        sites = {site: share_censored(table.astype(np.float64), ends) for site, table in sites.items()}
+        variance *= question.ends  # of an outcome at most: it has a part of every end
     names = [(one.name, group) for one in evaluation.subgroups for group in one.groups]
     return RiskTable(
         edges=edges,
         risks=risks,
-        counts=whole,
+        counts=tables[0].tolist(),
         threshold=threshold,
         called=called,
         variance=variance,
-        sites={site: tables[0] for site, tables in sites.items()},
+        sites={site: table[0].tolist() for site, table in sites.items()},
         groups=[
-            GroupTable(*name, group, [tables[place] for tables in sites.values()])
-            for place, (name, group) in enumerate(zip(names, groups, strict=True), start=1)
+            GroupTable(*name, tables[place].tolist(), [table[place].tolist() for table in sites.values()])
+            for place, name in enumerate(names, start=1)
         ],
+        follow_up=follow_up,
     )
 
 
@@ -230,4 +247,6 @@ def count_risks(risks: NDArray[np.float64], outcomes: NDArray[np.float64]) -> Ri
     edges, middles = lay_grid(0.5, noisy=False)
     cells = 2 * np.searchsorted(edges, risks, side="right") + outcomes.astype(np.int64)
     counts = np.bincount(cells, minlength=2 * len(middles)).reshape(-1, 2)
-    return RiskTable(edges=edges, risks=middles, counts=counts.tolist(), threshold=0.5, called=0)
+    return RiskTable(
+        edges=edges, risks=middles, counts=counts.astype(np.float64).tolist(), threshold=0.5, called=0
+    )

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import LedgerError, MessageError, ModelError, RecordsError, StudyError
 from concilium.models.explanation import Explanation, annotate
+from concilium.models.follow_up import Followed
 from concilium.models.model_file import save, write
 from concilium.models.population import decline, find_outside, say_missing_sites, say_query, warn_outside
 from concilium.models.prediction import AnyPatients, KnownOutcomes, NewPatients, as_plain, read_patient
@@ -216,6 +217,7 @@ class Method(Proposal[B]):
     compares: ClassVar[bool] = True
     predicts_numbers: ClassVar[bool] = False
     reads_courses: ClassVar[bool] = False
+    follows_time: ClassVar[bool] = False
     differs_from_pooled: ClassVar[str] = ""
     decides: ClassVar[str] = ""
     memory_share: ClassVar[float] = 1.0
@@ -401,6 +403,11 @@ class Method(Proposal[B]):
         """Whether its chances are meant to come true; not those of courses, which are weighed as if the outcome were as
         frequent as not."""
         return not self.reads_courses
+
+    @property
+    def followed(self) -> Followed | None:
+        """Up to which horizon it tells risks, of a model of survival (`follows_time`)."""
+        return None
 
     def soft_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         """The same, but nothing is held to be certain because a few patients were all alike: what a hospital adapts

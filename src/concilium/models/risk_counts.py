@@ -2,9 +2,9 @@
 
 The model travels in the question as the body of its file (models/model_file.py): JSON that is checked by its method's
 types, and no code. A site predicts for the patients whom the study holds out (protocol/held_out.py), or for all where
-nobody learns, and answers one table [bin, outcome]; below it, where the study measures subgroups too, one for every
-group of each attribute. Bins are public. From a table follow AUC, calibration, Brier score, decision curve and the
-figures at the threshold (evaluation/risk_tables.py).
+nobody learns, and answers one table [bin, outcome], of a model of survival [bin, end of follow-up] (follow_up.py).
+Below it, where the study measures subgroups too, stands one for every group of each attribute. Bins are public. From a
+table follow AUC, calibration, Brier score, decision curve and the figures at the threshold (evaluation/risk_tables.py).
 
 Sensitivity: a patient is in one bin, has one outcome and is in one group of each attribute, so that one more or less
 moves one cell by 1 for all together, and one for each attribute: with k attributes the squared norm is 1 + k, and
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from concilium import registry as registry
 from concilium.errors import ConciliumError, DoesNotFit, MessageError, nearest
+from concilium.models.follow_up import Followed, place_ends
 from concilium.protocol.attributes import Attribute, Workload, estimate_columns, recode
 from concilium.protocol.card import Card
 from concilium.protocol.cohort import Cohort
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 22
 _opening = threading.Lock()
 MOST_EDGES = 512
+MOST_CELLS = 100
 # Predicted at a time: of a large model fewer, so that what it takes stays in bounds.
 MOST_ROWS, LEAST_ROWS, AT_ONCE = 1 << 18, 1 << 12, 1 << 30
 # For each patient: of each byte of a model, of each column that is read, and to count.
@@ -60,7 +62,8 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
     `edges` are risks above 0, up to 1: a patient is in bin i if so many edges are at or below the risk. `body` is what
     the model's file holds, `dictionary` what it says of the attributes. The tables of the groups of each attribute of
     `by` stand below that of all patients. Where hospitals are left out in turn, each predicts by the model of the
-    others: `bodies` has it by the hospital's name, and `body` is empty.
+    others: `bodies` has it by the hospital's name, and `body` is empty. A model of survival is measured by ends of
+    follow-up in cells of time, which end at `times`: at the horizon, the last (follow_up.py).
     """
 
     kind: ClassVar[str] = MEASURED
@@ -74,6 +77,7 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
     dictionary: dict[str, DictionaryEntry] = msgspec.field(default_factory=dict)
     by: tuple[Subgroup, ...] = ()
     bodies: dict[str, bytes] = msgspec.field(default_factory=dict)
+    times: tuple[float, ...] = ()
 
     @property
     def bins(self) -> int:
@@ -82,7 +86,12 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.bins * (1 + sum(one.attribute.size for one in self.by)), 2
+        return self.bins * (1 + sum(one.attribute.size for one in self.by)), self.ends
+
+    @property
+    def ends(self) -> int:
+        """How many outcomes there are, or ends of follow-up."""
+        return 2 * len(self.times) + 1 if self.times else 2
 
     @property
     def sensitivity(self) -> Sensitivity:
@@ -100,7 +109,8 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
 
     @property
     def fixed(self) -> Mapping[str, Any]:
-        return {"positive": self.positive}
+        followed = self.models[0].followed
+        return {"positive": self.positive, **({} if followed is None else {"time": followed.time})}
 
     def check(self, release: Release) -> None:
         if self.size > MOST_BYTES:
@@ -118,6 +128,16 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
             raise MessageError(f"there is no method {self.method[:60]!r}{nearest(self.method[:60], METHODS)}")
         if any(label(self.positive) not in map(label, one.classes_) for one in self.models):
             raise MessageError("the positive value is none of the model's classes")
+        self._check_times()
+
+    def _check_times(self) -> None:
+        horizons = {None if one.followed is None else one.followed.horizon for one in self.models}
+        if horizons != ({self.times[-1]} if self.times else {None}):
+            raise MessageError("a model of survival is measured at its horizon, and no other has one")
+        if len(self.times) > MOST_CELLS or any(not low < high for low, high in pairwise((0.0, *self.times))):
+            raise MessageError(
+                f"follow-up is counted in at most {MOST_CELLS} cells of time, which rise from zero"
+            )
 
     def estimate(self, patients: int, columns: int) -> Workload:
         largest = max(map(len, (self.body, *self.bodies.values())))
@@ -152,8 +172,9 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
         body = self.bodies[cohort.view.site] if self.bodies else self.body
         model = self._open(body)
         place = [label(value) for value in model.classes_].index(label(self.positive))
-        outcome = _find_outcome(cohort, self.target, label(self.positive))
-        if self.noise is None and not outcome.any():
+        happened = _find_outcome(cohort, self.target, {label(self.positive)})
+        outcome = self._place_ends(model.followed, happened, cohort) if model.followed else happened
+        if self.noise is None and not happened.any():
             _refuse_other_codes(cohort, self.target, model)
         names = [name for name in model.attributes_ if name in cohort.view.records]
         columns = Records({name: cohort.view.records[name] for name in names}) if names else None
@@ -164,12 +185,19 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
             rows = cohort.rows[start : start + step]
             patients = _complete(columns, rows, model.attributes_, self.target)
             bins = model.bin_risks(patients, place, edges)
-            cells = 2 * bins + outcome[start : start + step]
+            known = outcome[start : start + step] >= 0
+            cells = (self.ends * bins + outcome[start : start + step])[known]
             counts += np.bincount(cells, minlength=self.numbers)
             for first, group in groups:
-                tables = first + group[start : start + step]
-                counts += np.bincount(2 * self.bins * tables + cells, minlength=self.numbers)
+                tables = first + group[start : start + step][known]
+                counts += np.bincount(self.ends * self.bins * tables + cells, minlength=self.numbers)
         return counts.reshape(self.shape)
+
+    def _place_ends(self, followed: Followed, events: NDArray[np.int64], cohort: Cohort) -> NDArray[np.int64]:
+        codes, cells = recode(Attribute(followed.time, (0.0, *self.times)), cohort.view)
+        competing = _find_outcome(cohort, self.target, {*followed.competing})
+        # Cells of the attribute: missing, below zero, and from zero on those of follow-up.
+        return place_ends(cells[codes[cohort.rows]] - 2, len(self.times), events, competing)
 
     def _place_groups(self, cohort: Cohort) -> Iterator[tuple[int, NDArray[np.int32]]]:
         """Of each attribute the place of its first table, and the group of each patient."""
@@ -184,7 +212,7 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
         group could be had from the others. Where that of all patients is left out, nothing is told."""
         if not cohort.floored:
             return
-        tables = words.reshape(-1, self.bins, 2)
+        tables = words.reshape(-1, self.bins, self.ends)
         small = tables.sum(axis=(1, 2)) < cohort.branch_floor
         hidden = cohort.guard.withholds(tables) | (small & tables.any(axis=(1, 2)))
         first = 1
@@ -263,10 +291,10 @@ def _refuse_other_codes(cohort: Cohort, target: str, model: Method[Any]) -> None
         )
 
 
-def _find_outcome(cohort: Cohort, target: str, positive: str) -> NDArray[np.int64]:
-    """1 for each patient of the cohort whose target has the value, else 0."""
+def _find_outcome(cohort: Cohort, target: str, wanted: set[str]) -> NDArray[np.int64]:
+    """1 for each patient of the cohort whose target has such a value, else 0."""
     column = cohort.view.coded(target)
-    is_positive = np.array([0, *(int(label(value) == positive) for value in column.values)], dtype=np.int64)
+    is_positive = np.array([0, *(int(label(value) in wanted) for value in column.values)], dtype=np.int64)
     return np.take(is_positive, column.codes[cohort.rows])
 
 

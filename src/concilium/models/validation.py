@@ -30,7 +30,7 @@ from concilium.models.method import (
     documented,
 )
 from concilium.models.risk_counts import AskRiskCounts
-from concilium.parameters import Parameter, choice
+from concilium.parameters import Parameter, choice, text
 from concilium.privacy.accounting import Plan, PlannedQuestion, rho_for_epsilon
 from concilium.protocol.held_out import Holdout
 from concilium.protocol.proposal import Proposal
@@ -66,6 +66,10 @@ class Validation(Proposal[RiskTable]):
         str, Parameter("a SHA-256 in hex", _read_digest, "the hash of what the model's file holds of it")
     ]
     attributes: Attributes = None
+    time: Annotated[
+        str,
+        Parameter("an attribute's name, or ''", text, "the time of a model of survival; '': there is none"),
+    ] = ""
     query: QueryText = ""
     release: ReleaseName = "exact"
     epsilon: Epsilon = None
@@ -99,6 +103,7 @@ class Validation(Proposal[RiskTable]):
             learned_by=model.method,
             digest=_hash_all(model, left_out),
             attributes=model.attributes_ or None,
+            time="" if model.followed is None else model.followed.time,
             query=getattr(model, "query", ""),
             release=release,
             epsilon=epsilon,
@@ -125,7 +130,7 @@ class Validation(Proposal[RiskTable]):
 
     @property
     def required_columns(self) -> frozenset[str]:
-        return frozenset(self.attributes or ())
+        return frozenset([*(self.attributes or ()), *([self.time] if self.time else [])])
 
     def plan(self) -> Plan:
         about = say_subgroups(self._subgroups) or ","
@@ -157,7 +162,7 @@ class Validation(Proposal[RiskTable]):
         table = yield from ask_table(
             model, evaluation, self.query, dictionary, partners, self.way_out, self._left_out
         )
-        patients = {site: sum(map(sum, counts)) for site, counts in table.sites.items()}
+        patients = {site: round(sum(map(sum, counts))) for site, counts in table.sites.items()}
         return Learned(table, patients)
 
 

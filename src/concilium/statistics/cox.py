@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, ModelError, StudyError
 from concilium.models.explanation import Explanation
+from concilium.models.follow_up import Followed
 from concilium.models.method import (
     Attributes,
     Bins,
@@ -200,6 +201,7 @@ class CoxRegression(TermModel[CoxBody]):
     body_type: ClassVar[type[CoxBody]] = CoxBody
     releases: ClassVar[tuple[str, ...]] = ("exact", "masked")
     against_rest: ClassVar[bool] = True
+    follows_time: ClassVar[bool] = True
     decides: ClassVar[str] = "the event is predicted where its risk by the horizon is above one half"
     differs_from_pooled: ClassVar[str] = (
         "is stratified: it equals the Cox regression of the pooled table with hospitals as strata to eight digits"
@@ -404,6 +406,10 @@ class CoxRegression(TermModel[CoxBody]):
             )
         return float(np.interp(time, [0.0, *body.grid], [0.0, *body.hazard]))
 
+    @property
+    def followed(self) -> Followed:
+        return Followed(self.body.time, min(self.body.horizon, self.body.grid[-1]))
+
     def decide(self, patients: AnyPatients) -> Vector:
         """The logarithm of each patient's hazard ratio to a patient of average columns."""
         ratios: Vector = self._center(patients) @ self.coef_
@@ -415,13 +421,13 @@ class CoxRegression(TermModel[CoxBody]):
 
     def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         """Of no event, and of the event, by the horizon."""
-        alive = self.predict_survival(patients, min(self.body.horizon, self.body.grid[-1]))
+        alive = self.predict_survival(patients, self.followed.horizon)
         return np.column_stack([alive, 1 - alive])
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         body = self.body
         row, centred, reasons, silent = self._say_terms(patient)
-        horizon = min(body.horizon, body.grid[-1])
+        horizon = self.followed.horizon
         hazard = self._hazard_at(horizon)
         ends = [1 - math.exp(-hazard), float(self.predict_proba([row])[0, 1])]
         notes = (f"The risk is that by {self.time} = {horizon:g}.", *silent)

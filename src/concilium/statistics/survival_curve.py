@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError
 from concilium.models.explanation import Explanation, say_risk, say_risk_interval
+from concilium.models.follow_up import Followed
 from concilium.models.method import (
     Bins,
     Delta,
@@ -97,6 +98,7 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
     description: ClassVar[str] = "survival curves with confidence intervals over all sites"
     body_type: ClassVar[type[SurvivalBody]] = SurvivalBody
     against_rest: ClassVar[bool] = True
+    follows_time: ClassVar[bool] = True
     decides: ClassVar[str] = "the event is predicted where its risk by the horizon is above one half"
 
     target: Target
@@ -353,6 +355,17 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
     @property
     def attributes_(self) -> list[str]:
         return [] if self.body.groups is None else [self.body.groups.name]
+
+    @property
+    def followed(self) -> Followed:
+        """What a cell tells is known when it ends; of one day, on that day."""
+        body = self.body
+        last = body.times[max(int(np.searchsorted(body.times, body.horizon, side="right")) - 1, 0)]
+        return Followed(
+            body.time,
+            float(np.nextafter(last, np.inf)) if body.exact else last,
+            tuple(map(label, body.competing)),
+        )
 
     def _find_curves(self, patients: AnyPatients) -> list[SurvivalSteps]:
         """The curve of each patient's group; that of all patients where the group is not known."""

@@ -252,7 +252,8 @@ class _Loans:
 
 def count_wrong(table: RiskTable) -> int:
     """How many patients a table says are wrongly called, at the threshold."""
-    return sum(counts[0] if place >= table.called else counts[1] for place, counts in enumerate(table.counts))
+    cells = enumerate(table.counts)
+    return round(sum(counts[0] if place >= table.called else counts[1] for place, counts in cells))
 
 
 def _open_ranking(study: Study) -> OwnModels:

@@ -25,6 +25,7 @@ from concilium.errors import CannotResume, ConciliumError, RunStopped, StudyErro
 from concilium.evaluation.alarms import find_alarms
 from concilium.evaluation.drift import describe_performance
 from concilium.evaluation.metrics import FIGURES, NUMBER_FIGURES
+from concilium.models.follow_up import FollowUp
 from concilium.models.threshold import Decided
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
 from concilium.protocol.journal import Journal
@@ -259,14 +260,14 @@ def tabulate(
         "target": study.target,
         **({"range": list(study.target_range)} if study.target_range else {"positive": positive}),
         **_describe_decision(study, model),
-        "evaluation": _describe_evaluation(study, summary.get("noise", 0.0)),
+        "evaluation": _describe_evaluation(study, summary.get("noise", 0.0)) + _say_follow_up(summary),
         **({"simulation": SIMULATED} if _is_simulated(study) else {}),
         **overall,
         "overall": overall,
         "sites": {site: {**row, "epsilon": epsilon} for site, row in summary["sites"].items() if single},
         "folds": [fold if single else {key: fold[key] for key in TAKEN} for fold in summary["folds"]],
         "risks": summary.get("risks"),
-        **({"subgroups": summary["subgroups"]} if "subgroups" in summary else {}),
+        **{name: summary[name] for name in ("subgroups", "follow_up") if name in summary},
     }
 
 
@@ -310,6 +311,12 @@ def _total_epsilon(study: Study) -> float:
     if models == 1 and plan.total == method.plan().total:
         return float(Fraction(method.get_params()["epsilon"]))
     return float(say_epsilon(epsilon_from_rho(price_study(study, plan), study.privacy.delta), digits=7))
+
+
+def _say_follow_up(summary: Mapping[str, Any]) -> str:
+    """Whose outcome by the horizon is not known, of a model of survival."""
+    told = summary.get("follow_up")
+    return "" if told is None else f"; {msgspec.convert(told, FollowUp).say()}"
 
 
 SIMULATED = (

@@ -233,6 +233,7 @@ HOMES: dict[str, type[msgspec.Struct]] = {
     "evaluate": Evaluate,
     "house": HouseRules,
 }
+MEANT_RECORDS = {"file", "files", "data", "path", "csv", "source", "dataset"}
 EXAMPLES = {"method": f', such as method = "tree" (available: {", ".join(METHODS)})'}
 
 
@@ -266,6 +267,8 @@ def fill(path: Path, title: str, value: object, kind: type[S]) -> S:
 
 def _find_home(key: str, section: Mapping[str, Any], kind: type) -> str:
     """Where a key stands that is not one of this section: in another section, or in that of the study's method."""
+    if kind is Hospital and key.lower() in MEANT_RECORDS:
+        return '; a hospital\'s table is records = "north.csv"'
     if kind not in HOMES.values():
         return ""
     if key == "dictionary":
@@ -385,7 +388,9 @@ def read_parameters(
     for key, value in section.items():
         name = method.aliases.get(key, key)
         if name not in own:
-            raise StudyError(f"{path}: {title} has no key {key!r}{nearest(key, own)}")
+            home = method.parameters()[name].parameter.section if name in method.parameters() else ""
+            hint = f"; it goes under [{home}]" if home else nearest(key, own)
+            raise StudyError(f"{path}: {title} has no key {key!r}{hint}")
         if name in given:
             raise StudyError(f"{path}: {title} states {name} twice, once as {key}: leave one of them out")
         try:

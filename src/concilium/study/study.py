@@ -383,6 +383,11 @@ class Study(About, frozen=True, kw_only=True):
                 f"{self.path}: [evaluate] {found[0]} is for measuring through the gate: classes predicted from tables, "
                 "with holdout or since, and without simulation = true"
             )
+        if self.method_type.follows_time:
+            raise StudyError(
+                f"{self.path}: [evaluate] of {self.method!r} counts who was censored, at hospitals: write holdout = "
+                "0.3, or measure the model at another hospital by `concilium evaluate`"
+            )
         keepers = [hospital.name for hospital in self.hospitals if hospital.ledger]
         if keepers and self.way_out.bounded and evaluate.file is None:
             raise StudyError(
@@ -399,6 +404,11 @@ class Study(About, frozen=True, kw_only=True):
 
     def _check_measuring(self, evaluate: Evaluate) -> None:
         """What measuring through the gate needs."""
+        if self.method_type.follows_time and evaluate.simulation:
+            raise StudyError(
+                f"{self.path}: [evaluate] simulation does not go with {self.method!r}: hospitals count who was "
+                "censored; take the line out"
+            )
         if evaluate.leave_out is not None:
             self._check_leaving_out(evaluate)
         if evaluate.simulation and self.elsewhere:
@@ -432,6 +442,11 @@ class Study(About, frozen=True, kw_only=True):
                 f'{self.path}: [evaluate] through the gate leaves single hospitals out, leave_out = "site", and '
                 "compares no ways of learning: bands go by numbers of patients, and the others by all records"
             )
+        if self.method_type.follows_time and self.parameters.get("at") is None:
+            raise StudyError(
+                f"{self.path}: [evaluate] leave_out of {self.method!r} needs one horizon for all folds: write "
+                f"at = 365, say, under [{self.method}]"
+            )
         if not self.hospitals and self.split is None:
             raise StudyError(
                 f"{self.path}: [evaluate] leave_out needs the hospitals' names: list each as a [[site]] with its name"
@@ -458,6 +473,8 @@ class Study(About, frozen=True, kw_only=True):
         if evaluate.holdout is None and evaluate.since is None and evaluate.leave_out is None:
             return False
         if self.elsewhere or evaluate.simulation is False or evaluate.since is not None:
+            return True
+        if self.method_type.follows_time:  # who was censored counts by how others fared
             return True
         if any(hospital.encounters for hospital in self.hospitals):  # whom only the site knows again
             return True
@@ -633,7 +650,7 @@ def _check_together(several: Sequence[Study]) -> None:
         apart = [one.variant for one in several if not one.measures_at_gate]
         raise StudyError(
             f"{path}: [evaluate] would measure {', '.join(apart)} beside the gate and the others through it, on other "
-            "patients: give epsilon (or simulation = true) for all of them"
+            "patients: write simulation = false, or give epsilon, for all of them"
         )
 
 
