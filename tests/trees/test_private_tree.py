@@ -128,6 +128,13 @@ def test_a_ledger_in_pure_epsilon_refuses_gaussian_noise():
         study(cc.House(sites))
 
 
+def test_a_study_that_states_codes_alone_says_that_numbers_are_not_asked_about():
+    said = "only attributes that the study states are asked about: a, b. For numbers, state bins"
+    for options, expected in (({}, True), ({"attributes": ["a", "b"]}, False)):
+        house = cc.House([cc.Site(name, state(rows(100)), policy=UNLIMITED) for name in "abc"])
+        assert any(said in warning for warning in study(house, **options).card.warnings) == expected
+
+
 def test_values_the_study_does_not_name_count_as_other(fixed_noise):
     from concilium.privacy.randomness import zero_noise
 

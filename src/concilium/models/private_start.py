@@ -108,6 +108,13 @@ def start(method: M, partners: Partners) -> Conversation[tuple[M, list[str]]]:
         completed = completed.stating(bins={**bins, **_get(method, "bins")})
         if left_out:
             warnings.append(say_left_out(left_out))
+    elif not {*_get(method, "bins")} - {method.target} and getattr(method, "attributes", None) is None:
+        stated = sorted({*_get(method, "values")} - {method.target})
+        more = f" and {len(stated) - 3} more" if len(stated) > 3 else ""
+        warnings.append(
+            f"only attributes that the study states are asked about: {', '.join(stated[:3])}{more}. For numbers, state "
+            "bins of them, or no attribute at all"
+        )
     return completed, warnings
 
 
