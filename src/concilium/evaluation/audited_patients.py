@@ -113,6 +113,7 @@ def _join_series(series: Sequence[Series], ids: Sequence[int]) -> Series:
         step=first.step,
         ids=ids,
         stated=all(one.stated for one in series),
+        static=first.static,
     )
 
 

@@ -62,6 +62,8 @@ class Series:
     `stated` is true if somebody stated which variables there are: the program, the columns of a wide table, or
     `variables` of `Series.read`. In a long table that states none, the rows decide, so one patient could bring a
     variable in or take it out. Private questions are answered only where the variables are stated.
+
+    `static` names the columns that do not change within a stay, such as age: rules over time are never about them.
     """
 
     part: ClassVar[str] = "series"
@@ -73,6 +75,7 @@ class Series:
         step: str = "1h",
         lengths: ArrayLike | None = None,
         ids: Sequence[Value] | None = None,
+        static: Sequence[str] = (),
     ) -> None:
         grids = {name: np.asarray(values, dtype=np.float32) for name, values in variables.items()}
         if not grids:
@@ -92,7 +95,8 @@ class Series:
         names = range(1, shape[1] + 1) if ids is None else ids
         if len(names) != shape[1]:
             raise RecordsError(f"there are {shape[1]} patients and {len(names)} ids")
-        self._set(values, stays, step, names, shape[0], (), True)
+        self._set(values, stays, step, names, shape[0], (), True, static)
+        self.check(self.static)
 
     def _set(
         self,
@@ -103,6 +107,7 @@ class Series:
         points: int,
         notes: Iterable[str],
         stated: bool,
+        static: Iterable[str] = (),
     ) -> None:
         self.stays: Mapping[str, Grid] = dict(stays)
         self.lengths = lengths
@@ -112,6 +117,7 @@ class Series:
         self.points = points
         self.notes = tuple(notes)
         self.stated = stated
+        self.static = tuple(dict.fromkeys(static))
         self.starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
     @classmethod
@@ -125,11 +131,14 @@ class Series:
         points: int | None = None,
         notes: Iterable[str] = (),
         stated: bool = True,
+        static: Iterable[str] = (),
     ) -> Series:
         """The series of stays that lie one after the other: a vector of `sum(lengths)` values for each variable."""
         series = object.__new__(cls)
         longest = int(lengths.max(initial=1)) if points is None else points
-        series._set(stays, lengths, step, ids, longest, notes, stated)
+        series._set(
+            stays, lengths, step, ids, longest, notes, stated, (one for one in static if one in stays)
+        )
         return series
 
     @classmethod
@@ -144,6 +153,7 @@ class Series:
         variable: str | None = None,
         value: str | None = None,
         variables: Sequence[str] | None = None,
+        static: Sequence[str] = (),
         leave_out: Sequence[str] = (),
         time_unit: str | None = None,
         origin: str | Mapping[Any, Any] | None = None,
@@ -159,7 +169,9 @@ class Series:
         A long table has a row for each measurement, in the columns `patient`, `time`, `variable` and `value`; a wide
         one has a column for each variable beside `patient` and `time`. Columns that are not named are recognised by
         their usual names. `variables` states which variables there are: in a long table one that no row names is
-        missing throughout, and others are not read. `leave_out` names columns of a wide table that are no variables.
+        missing throughout, and others are not read. `static` names columns that do not change within a stay, such as
+        age, beside the variables; of several values the latest counts. `leave_out` names columns of a wide table that
+        are no variables.
 
         Times are numbers in `time_unit` (seconds, minutes, hours, days; without it as the column's name says, else
         hours) or dates. Time 0 is `origin`: "first" (the patient's first row; so for dates unless stated), a column
@@ -176,6 +188,7 @@ class Series:
         from concilium.records.series_description import warn_of_oddities
         from concilium.records.series_reading import read_series
         from concilium.records.series_times import FIRST
+        from concilium.records.static_columns import warn_of_static
 
         choice = ColumnChoice(
             patient=patient,
@@ -183,6 +196,7 @@ class Series:
             variable=variable,
             value=value,
             variables=None if variables is None else tuple(variables),
+            static=(static,) if isinstance(static, str) else tuple(dict.fromkeys(static)),
             leave_out=(leave_out,) if isinstance(leave_out, str) else tuple(leave_out),
             origin=origin if isinstance(origin, str) and origin != FIRST else None,
         )
@@ -201,6 +215,7 @@ class Series:
             gigabytes=gigabytes,
         )
         warn_of_oddities(series)
+        warn_of_static(series)
         return series
 
     def with_stays(self, stays: Mapping[str, Grid]) -> Series:
@@ -213,6 +228,7 @@ class Series:
             points=self.points,
             notes=self.notes,
             stated=self.stated,
+            static=self.static,
         )
 
     def state(self, names: Iterable[str]) -> Series:
@@ -302,7 +318,13 @@ class Series:
         stays = {name: values[cells] for name, values in self.stays.items()}
         ids = [self.ids[row] for row in numbers.tolist()]
         return Series.from_stays(
-            stays, lengths, step=self.step, ids=ids, points=self.points, stated=self.stated
+            stays,
+            lengths,
+            step=self.step,
+            ids=ids,
+            points=self.points,
+            stated=self.stated,
+            static=self.static,
         )
 
     def choose(self, names: Iterable[str]) -> Series:
@@ -412,7 +434,14 @@ class Series:
         stays = {name: values[cells] for name, values in self.stays.items()}
         ids = self.ids if rows is None else [self.ids[row] for row in owners.tolist()]
         return Series.from_stays(
-            stays, lengths, step=self.step, ids=ids, points=steps, notes=self.notes, stated=self.stated
+            stays,
+            lengths,
+            step=self.step,
+            ids=ids,
+            points=steps,
+            notes=self.notes,
+            stated=self.stated,
+            static=self.static,
         )
 
     def describe(self) -> SeriesDescription:

@@ -51,6 +51,7 @@ class Roles:
     value: str | None
     measured: tuple[str, ...]
     origin: str | None
+    static: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class ColumnChoice:
     variable: str | None = None
     value: str | None = None
     variables: tuple[str, ...] | None = None
+    static: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()
     origin: str | None = None
 
@@ -92,6 +94,7 @@ class ColumnChoice:
             _check_there("origin", self.origin, names, source)
         for name in self.leave_out:
             _check_there("leave_out", name, names, source)
+        self._check_static(source)
         variable, value = self._find_long(names, source)
         taken = {
             "patient": patient,
@@ -112,15 +115,33 @@ class ColumnChoice:
         if variable is None:
             rest = tuple(name for name in names if name not in role_of and name not in self.leave_out)
             measured = rest if self.variables is None else self.variables
+            for name in self.static:
+                _check_there("static", name, names, source)
             for name in measured:
                 _check_there("variables", name, names, source)
+            measured = tuple(dict.fromkeys((*measured, *self.static)))
+            for name in measured:
                 if name in role_of:
                     raise RecordsError(f"{source}: column {name!r} is the {role_of[name]}, not a variable")
             if not measured:
                 raise RecordsError(
                     f"{source}: there is no column of measurements beside {patient!r} and {time!r}"
                 )
-        return Roles(patient, time, variable, value, measured, self.origin)
+        return Roles(patient, time, variable, value, measured, self.origin, self.static)
+
+    def _check_static(self, source: str) -> None:
+        for name in self.static:
+            other = "variables" if name in (self.variables or ()) else "leave_out"
+            if name in (self.variables or ()) or name in self.leave_out:
+                raise RecordsError(
+                    f"{source}: {name!r} is under static and under {other}; name it once: a static column is read, and "
+                    "is no variable of rules over time"
+                )
+
+    @property
+    def stated(self) -> tuple[str, ...] | None:
+        """All that is to be read of a long table, if that is stated."""
+        return None if self.variables is None else (*self.variables, *self.static)
 
     def _find_long(self, names: Sequence[str], source: str) -> tuple[str | None, str | None]:
         """The columns of variable and value, or None for both where the table is a wide one."""

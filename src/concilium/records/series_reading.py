@@ -126,7 +126,7 @@ def read_series(
     np.maximum.at(lengths, patient_of[rows], cells[rows].astype(np.int32) + 1)
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
     size = int(lengths.sum(dtype=np.int64))
-    names = _name_variables(measurements, choice.variables)
+    names = _name_variables(measurements, choice)
     _check_memory(measurements.name, len(ids), size, len(names), gigabytes)
     markers = _read_markers(missing, names, measurements.name)
     flat = np.full(len(cells), -1, dtype=np.int64)
@@ -141,7 +141,9 @@ def read_series(
     if texts:
         notes.append(f"text and no numbers, so that it counts as missing: {', '.join(map(repr, texts))}")
     stated = measurements.roles.variable is None or choice.variables is not None
-    return Series.from_stays(stays, lengths, step=step, ids=ids, notes=notes, stated=stated)
+    return Series.from_stays(
+        stays, lengths, step=step, ids=ids, notes=notes, stated=stated, static=choice.static
+    )
 
 
 def _read(source: Any, table: str | None, choice: ColumnChoice) -> Measurements:
@@ -212,27 +214,26 @@ def _keep_inside(
         return rows[(here >= 0) & (here < longest)], notes
 
 
-def _name_variables(measurements: Measurements, variables: Sequence[str] | None) -> list[str]:
-    """The variables that are stated, whether a row names them or not; without a statement, those in the rows."""
+def _name_variables(measurements: Measurements, choice: ColumnChoice) -> list[str]:
+    """The variables that are stated, whether a row names them or not; without a statement, those in the rows. Static
+    columns are always there."""
     roles = measurements.roles
     if roles.variable is None:
         return list(roles.measured)
     column = measurements.columns[roles.variable]
     assert isinstance(column, Coded)
     present = [label(column.values[code - 1]) for code in np.unique(column.codes).tolist() if code]
-    if variables is not None:
-        for name in variables:
-            if name not in present:  # for the hospital's own eyes: it may be a slip
-                hint = nearest(name, present)
-                warnings.warn(
-                    f"{measurements.name}: no row names {name!r}, so it is missing{hint}",
-                    OddValues,
-                    stacklevel=4,
-                )
-        return list(dict.fromkeys(variables))
-    if not present:
+    for name in choice.stated or choice.static:
+        if name not in present:  # for the hospital's own eyes: it may be a slip
+            hint = nearest(name, present)
+            warnings.warn(
+                f"{measurements.name}: no row names {name!r}, so it is missing{hint}",
+                OddValues,
+                stacklevel=4,
+            )
+    if choice.stated is None and not present:
         raise RecordsError(f"{measurements.name}: column {roles.variable!r} names no variable")
-    return present
+    return list(dict.fromkeys(choice.stated or (*present, *choice.static)))
 
 
 def _check_memory(source: str, patients: int, size: int, variables: int, gigabytes: float) -> None:
@@ -288,7 +289,7 @@ def _find_texts(
     texts = []
     for name in measurements.roles.measured:
         column = measurements.columns[name]
-        if isinstance(column, Coded):
+        if isinstance(column, Coded) and name not in choice.static:
             used = [code for code in np.unique(column.codes[rows]).tolist() if code]
             read = [_read_measurement(column.values[code - 1], markers(name)) for code in used]
             if read and all(number is None for number in read):
@@ -375,7 +376,10 @@ def _refuse_values(
         distinct = [repr(column.values[code - 1]) for code in dict.fromkeys(column.codes[rows].tolist())]
     shown = ", ".join(distinct[:SHOWN]) + (", ..." if len(distinct) > SHOWN else "")
     advice = (
-        "list what stands for a missing value in missing=..."
+        "a static column holds numbers, such as 0 and 1 for two sexes; list what stands for a missing value in "
+        "missing=..."
+        if variable in measurements.roles.static
+        else "list what stands for a missing value in missing=..."
         if measurements.roles.variable is not None
         else "list what stands for a missing value in missing=..., or leave the column out with leave_out=..."
     )

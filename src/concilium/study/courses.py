@@ -30,12 +30,13 @@ from concilium.records.patients import Patients
 from concilium.records.series import Series
 from concilium.records.series_columns import find_column
 from concilium.records.series_times import count_steps, read_step
+from concilium.records.static_columns import find_constant
 from concilium.records.table import Records
 from concilium.study.evaluating import hold_back
 from concilium.study.results import StudyResults, WorkInProgress, find_terms, raise_alarms, tabulate
 from concilium.study.sources import open_house, open_sites, read_table
 from concilium.temporal.rule_discovery import RuleDiscovery
-from concilium.temporal.rule_questions import LEARNING, learn_rules
+from concilium.temporal.rule_questions import CONSTANT, LEARNING, learn_rules
 from concilium.temporal.rule_sets import RuleSets
 
 if TYPE_CHECKING:
@@ -102,13 +103,27 @@ def _read_population(study: Study, source: Hospital | SplitTable) -> Patients:
         if method.target not in series and source.records is not None:
             series = _add_outcome(study, source, series, method.target)
         if method.way_out.bounded and not series.stated:
-            series = series.state([*method.task.names, method.target])
+            series = series.state([*_list_variables(method), method.target])
         parts["series"] = series
     if source.records is None:
         return Patients(**parts)
     by = columns.patient or "patient"
     table: Records = read_table(study, study.locate(source.records), source, {by: "code", **study.reading})
     return Patients(table=table, by=by, **parts)
+
+
+def _list_variables(method: RuleDiscovery | Experts) -> list[str]:
+    """All that a method reads of series, but for its outcome."""
+    static = method.task.static_names if isinstance(method, RuleDiscovery) else ()
+    return [*method.task.names, *static]
+
+
+def _find_constant(method: RuleDiscovery | Experts, populations: Populations) -> Iterator[str]:
+    """For whoever runs a simulation: variables of rules that have one value in each stay of a hospital."""
+    for place, patients in populations.items():
+        if isinstance(method, RuleDiscovery) and isinstance(patients.series, Series):
+            for name in find_constant(patients.series, method.task.names):
+                yield f"{place}: {CONSTANT % (name, name)}"
 
 
 def _add_outcome(study: Study, source: Hospital | SplitTable, series: Series, outcome: str) -> Series:
@@ -144,6 +159,7 @@ def read_series(
         variable=columns.variable,
         value=columns.value,
         variables=variables,
+        static=columns.static or (),
         leave_out=[*columns.leave_out, *([columns.by] if columns.by is not None else [])],
         missing=columns.missing,
     )
@@ -172,6 +188,8 @@ def conduct_courses(study: Study, work: WorkInProgress, on_round: Tell, warn: Te
         for name, patients in populations.items():
             if warning := warn_of_delta(study.privacy.delta, len(patients)):
                 warn(f"{name}: {warning}")
+    for constant in _find_constant(method, populations):
+        warn(constant)
     work.bind(study, populations.values())
     learn, held_back = hold_back(study, populations)
     sites = open_sites(study, learn, spare=work.folder)

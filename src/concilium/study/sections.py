@@ -122,6 +122,7 @@ class CourseColumns(msgspec.Struct, frozen=True, kw_only=True):
     variables: Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of variables")] | None = (
         None
     )
+    static: Annotated[tuple[Text, ...], Meta(description="a list of columns")] | None = None
     rule: Text = "rule"
     by: Text | None = None
     leave_out: Annotated[tuple[Text, ...], Meta(description="a list of columns")] = ()
@@ -131,8 +132,8 @@ class CourseColumns(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What it states of the method: its step, and the length of its windows."""
-        stated = {"step": self.step, "window": self.windows}
+        """What it states of the method: its step, the length of its windows, and which columns are static."""
+        stated = {"step": self.step, "window": self.windows, "static": self.static}
         return {name: value for name, value in stated.items() if value is not None}
 
 

@@ -677,7 +677,17 @@ def _settle_target(path: Path, about: About, method: type[Method[Any]]) -> About
 def _join_parameters(
     path: Path, method: str, columns: CourseColumns, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The method's parameters with the step and the windows of [series]; StudyError where both sections state them."""
+    """The method's parameters with what [series] states of them; StudyError where both sections state one."""
+    if columns.static is not None and "static" not in load(METHODS[method]).parameters():
+        raise StudyError(
+            f"{path}: [series] static is for temporal rules, and [{method}] has none: leave it out"
+        )
+    for name in columns.static or ():
+        if name in (columns.variables or ()):
+            raise StudyError(
+                f"{path}: [series] {name!r} is under static and under variables: keep one. A static column is read, "
+                "and is no variable of rules over time"
+            )
     for name in columns.parameters:
         if name in parameters:
             key = "windows" if name == "window" else name
@@ -751,7 +761,8 @@ def _check_elsewhere(study: Study) -> None:
         given = [name for name in hospital.__struct_fields__ if name != "name" and getattr(hospital, name)]
         if given:
             problem = f"[[site]] number {place} has {given[0]!r}, which stands in the file of the hospital's own kit"
-    if study.columns != CourseColumns() and not isinstance(study.parameters.get("public"), str):
+    of_files = msgspec.structs.replace(study.columns, step=None, windows=None, static=None)
+    if of_files != CourseColumns() and not isinstance(study.parameters.get("public"), str):
         problem = "[series] names columns of files, which each hospital does in the file of its own kit"
     if study.house.identity is not None:
         problem = "[house] identity is not for this file: the house has its own"

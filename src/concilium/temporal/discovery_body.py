@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -24,6 +24,7 @@ from concilium.models.intervals import Interval, log_odds_interval
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
 from concilium.models.prediction import AnySeries, lay_out_courses
 from concilium.models.threshold import Decided, choose_one
+from concilium.records.dictionary import DictionaryEntry
 from concilium.records.series import Series
 from concilium.records.series_times import count_steps
 from concilium.temporal.discovery_search import DiscoveredRule, ParameterEstimate
@@ -32,8 +33,9 @@ from concilium.temporal.formula import Formula
 from concilium.temporal.learning import cast_votes
 from concilium.temporal.outcome_fit import FittedWeights, RuleEffect
 from concilium.temporal.parsing import parse, say_formula, say_time
-from concilium.temporal.rule_questions import is_within_window
+from concilium.temporal.rule_questions import carry_values, is_within_window
 from concilium.temporal.rule_task import RuleTask
+from concilium.temporal.static_conditions import hold_latest, list_conditions, say_condition
 
 WIDE = 100
 
@@ -100,7 +102,8 @@ class DiscoveryBody(
     `asked` are the questions with what they cost. A patient is judged by the last `window` of a stay, with values
     carried forward for `carry`, or from its beginning on where there is no window. Without an `intercept` there is no
     prediction; `intercept_error` is its standard error, where the file says it. `hours` are the weights by which
-    patients without the outcome were judged at a matched time.
+    patients without the outcome were judged at a matched time. `beside` are conditions on static columns, such as
+    `Age >= 65`: they are in the model as rules are, and are none of the rules.
     """
 
     outcome: str
@@ -116,6 +119,7 @@ class DiscoveryBody(
     window: str | None
     carry: str
     rules: list[FoundRule]
+    beside: list[FoundRule] = msgspec.field(default_factory=list)
     intercept: float | None = None
     intercept_error: float | None = None
     base: float | None = None
@@ -125,7 +129,9 @@ class DiscoveryBody(
     def __post_init__(self) -> None:
         if self.decided is not None:
             self.decided.check(self.classes)
-        for rule in self.rules:
+        if any(len(condition.formula.variables) != 1 for condition in self.beside):
+            raise ValueError("a condition beside the rules is about one static column")
+        for rule in (*self.rules, *self.beside):
             _read_formula(rule.text)
             if not 0 <= rule.prevalence <= 1 or not 0 <= rule.shown[0] <= 1:
                 raise ValueError(f"{rule.text}: a rule has a share of the patients, between 0 and 1")
@@ -141,6 +147,16 @@ class DiscoveryBody(
     def classes(self) -> list[int]:
         """Without the outcome, and with it."""
         return [0, 1]
+
+    @property
+    def variables(self) -> list[str]:
+        """What the rules are about."""
+        return sorted({name for rule in self.rules for name in rule.formula.variables})
+
+    @property
+    def static(self) -> list[str]:
+        """The static columns of the conditions beside the rules."""
+        return sorted({name for condition in self.beside for name in condition.formula.variables})
 
 
 @lru_cache(maxsize=1 << 12)
@@ -177,11 +193,21 @@ def is_complete(rule: FoundRule) -> bool:
 @dataclass(frozen=True)
 class OutcomeModel:
     """What was learned of the outcome: the fit, if any rule says something, the hours of controls, how frequent it
-    is."""
+    is, and the conditions beside the rules; `unknown` are static columns of which hardly any patient has a value."""
 
     fitted: FittedWeights | None
     hours: tuple[float, ...]
     prevalence: float
+    beside: tuple[FoundRule, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def open_conditions(task: RuleTask) -> list[FoundRule]:
+    """The conditions of a study on static columns, of which nothing is known yet."""
+    return [
+        FoundRule(text=text, structure=text, prevalence=0.0, interval=(0.0, 0.0))
+        for text in list_conditions(task.static)
+    ]
 
 
 def find_judged(rules: Sequence[FoundRule], task: RuleTask) -> list[FoundRule]:
@@ -191,17 +217,16 @@ def find_judged(rules: Sequence[FoundRule], task: RuleTask) -> list[FoundRule]:
 
 
 def enter_effects(
-    rules: Sequence[FoundRule],
     judged: Sequence[FoundRule],
     effects: Sequence[RuleEffect],
     telling: Sequence[int],
     fitted: FittedWeights | None,
 ) -> list[FoundRule]:
-    """The rules with what was learned of them, those first that say most of the outcome."""
+    """The rules that were judged, with what was learned of them."""
     weights = dict(zip(telling, fitted.weights, strict=True)) if fitted is not None else {}
     errors = dict(zip(telling, fitted.errors[1:], strict=True)) if fitted is not None else {}
-    known = {
-        rule.text: msgspec.structs.replace(
+    return [
+        msgspec.structs.replace(
             rule,
             share=round(effect.share, 6),
             share_interval=effect.share_interval,
@@ -212,8 +237,13 @@ def enter_effects(
             error=round(errors[place], 6) if place in errors else None,
         )
         for place, (rule, effect) in enumerate(zip(judged, effects, strict=True))
-    }
-    every = {rule.text: known.get(rule.text, rule) for rule in rules}
+    ]
+
+
+def rank_rules(rules: Sequence[FoundRule], known: Iterable[FoundRule]) -> list[FoundRule]:
+    """The rules with what is known of them, those first that say most of the outcome."""
+    by_text = {rule.text: rule for rule in known}
+    every = {rule.text: by_text.get(rule.text, rule) for rule in rules}
     return sorted(every.values(), key=_rank)
 
 
@@ -233,9 +263,9 @@ def _rank(rule: FoundRule) -> tuple[int, float]:
     return (2 if _says_little(rule) else 1), -rule.prevalence
 
 
-def write_table(body: DiscoveryBody) -> str:
-    """The rules for terminals and logs, a line each: those that tell something of the outcome, the others, and in one
-    paragraph those that nearly everyone fulfils."""
+def write_table(body: DiscoveryBody, dictionary: Mapping[str, DictionaryEntry] | None = None) -> str:
+    """The rules for terminals and logs, a line each: those that tell something of the outcome, the others, in one
+    paragraph those that nearly everyone fulfils, and apart from them the conditions on static columns."""
     threshold = 100 * float(Fraction(body.prevalence))
     rules = "1 rule" if len(body.rules) == 1 else f"{len(body.rules)} rules"
     lines = [
@@ -255,6 +285,14 @@ def write_table(body: DiscoveryBody) -> str:
         # No rule is broken over two lines.
         unbroken = textwrap.wrap("; ".join(text.replace(" ", "\0") for text in folded), WIDE)
         lines += [line.replace("\0", " ") for line in unbroken]
+    if body.beside:
+        lines.append("Beside the rules, of columns that do not change within a stay:")
+        said = [say_condition(one.formula, dictionary or {}) for one in body.beside]
+        width = max(map(len, said))
+        lines += [
+            f"{text.ljust(width)}  {_say_numbers(one, body)}{'' if one.tells else '; noise leaves it open'}"
+            for text, one in zip(said, body.beside, strict=True)
+        ]
     return "\n".join([*lines, *textwrap.wrap(body.protects, WIDE)])
 
 
@@ -308,13 +346,15 @@ def read_courses(
     patients: AnySeries,
     rules: Sequence[Formula],
     names: Sequence[str],
+    static: Sequence[str],
     step: str,
     window: str | None,
     carry: str,
 ) -> Series:
     """The courses of these variables: the last window of each stay with values carried forward as
     where the rules were learned, or all of it; ModelError where there is none. A stay that is shorter than a window
-    is its end: what came before is unknown."""
+    is its end: what came before is unknown. Static columns have their latest value throughout."""
+    variables, names = names, [*names, *static]
     series = patients if isinstance(patients, Series) else lay_out_courses(patients, names, step)
     if not any(name in series for name in names):
         raise ModelError(
@@ -322,7 +362,8 @@ def read_courses(
         )
     series = series.state(names)
     if len(series) and window is not None:
-        series = _align_to_end(series.carry_forward(carry), count_steps(window, step, "window"))
+        carried = carry_values(series, variables, static, carry)
+        series = hold_latest(_align_to_end(carried, count_steps(window, step, "window")), static)
     return Series.from_stays(
         series.stays,
         series.lengths,
@@ -365,9 +406,9 @@ def find_similarity(body: DiscoveryBody, courses: Series) -> NDArray[np.float64]
 
 
 def _move_courses(body: DiscoveryBody, courses: Series) -> tuple[list[FoundRule], NDArray[np.float64]]:
-    """The rules of the model, and what each adds to the log odds of each patient, [patient, rule], against a patient of
-    whom it is unknown: NaN where it is."""
-    rules = [rule for rule in body.rules if rule.weight is not None]
+    """The rules of the model, and the conditions beside them, and what each adds to the log odds of each patient,
+    [patient, rule], against a patient of whom it is unknown: NaN where it is."""
+    rules = [rule for rule in (*body.rules, *body.beside) if rule.weight is not None]
     centres = np.array([rule.share or 0.0 for rule in rules])
     weights = np.array([rule.weight or 0.0 for rule in rules])
     return rules, (_judge_courses(rules, courses) - centres) * weights
@@ -394,16 +435,22 @@ def _find_interval(body: DiscoveryBody, course: Series) -> Interval | None:
     return log_odds_interval(odds, odds, body.intercept_error**2 + float(off @ off))
 
 
-def explain_courses(body: DiscoveryBody, course: Series, carried: Sequence[str] = ()) -> Explanation:
+def explain_courses(
+    body: DiscoveryBody,
+    course: Series,
+    carried: Sequence[str] = (),
+    dictionary: Mapping[str, DictionaryEntry] | None = None,
+) -> Explanation:
     """The explanation of one patient; `carried` says which values are old."""
     assert body.intercept is not None
     rules, moved = _move_courses(body, course)
     risk = float(score_courses(body, course)[0])
-    reasons = _find_reasons(body, course)
+    reasons = _find_reasons(body, course, dictionary or {})
     notes = list(carried)
     unknown = int(np.isnan(moved[0]).sum())
     if 0 < unknown < len(rules):
-        notes.append(f"{unknown} of {len(rules)} rules cannot be judged with what is known.")
+        judged = "rules and conditions" if any(map(body.beside.__contains__, rules)) else "rules"
+        notes.append(f"{unknown} of {len(rules)} {judged} cannot be judged with what is known.")
     interval = _find_interval(body, course)
     notes.append(NO_INTERVAL if interval is None else ABOUT_RULES if unknown < len(rules) else WITH_NOISE)
     within = "" if interval is None else f" {say_risk_interval(interval)};"
@@ -428,13 +475,19 @@ def explain_courses(body: DiscoveryBody, course: Series, carried: Sequence[str] 
     )
 
 
-def _find_reasons(body: DiscoveryBody, course: Series) -> list[Reason]:
+def _find_reasons(
+    body: DiscoveryBody, course: Series, dictionary: Mapping[str, DictionaryEntry]
+) -> list[Reason]:
     """What each rule of the model says of the patient, where it can be judged, the weightiest first."""
     rules, moved = _move_courses(body, course)
     reasons = []
     for rule, holds, adds in zip(rules, _judge_courses(rules, course)[0], moved[0].tolist(), strict=True):
         if not math.isnan(adds):
-            said = say_formula(rule.formula, body.step, body.steps)
+            said = (
+                say_condition(rule.formula, dictionary)
+                if rule in body.beside
+                else say_formula(rule.formula, body.step, body.steps)
+            )
             condition = said if holds else f"not: {said}"
             reasons.append(
                 Reason(tuple(sorted(rule.formula.variables)), condition, moved=adds, support=rule.share)

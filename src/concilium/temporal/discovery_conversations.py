@@ -25,6 +25,8 @@ from concilium.temporal.discovery_body import (
     enter_effects,
     find_judged,
     is_complete,
+    open_conditions,
+    rank_rules,
     write_rules,
 )
 from concilium.temporal.discovery_search import (
@@ -73,7 +75,8 @@ GRADIENTS = 20
 PLACES = 16
 LARGEST = 1e3
 MOST_REPORTED = 20
-"""Rules on which clients report how they stand to the outcome: the more there are, the noisier are the reports."""
+"""Rules on which clients report how they stand to the outcome: the more there are, the noisier are the reports. Up to
+half of them are conditions on static columns."""
 
 Q = TypeVar("Q")
 D = TypeVar("D")
@@ -237,11 +240,13 @@ def _weigh_outcomes(
 ) -> Conversation[Weighed]:
     """The rules with what each says of the outcome, and the model that they make together.
 
-    Only rules without holes that fit into a window are judged: noise may put together what no patient's rule is.
+    Only rules without holes that fit into a window are judged: noise may put together what no patient's rule is. The
+    conditions on static columns are judged with them.
     """
     judged = find_judged(rules, study.task)
     if not judged:
         return rules, None
+    judged += open_conditions(study.task)
     budget = study.split_budget()
     hours = yield AskOutcomeHours(
         query=study.query, target="", task=study.task, noise=_make_noise(partners, budget["hours"], 1)
@@ -266,9 +271,38 @@ def _weigh_outcomes(
             tuple(texts[place] for place in telling), [effects[place] for place in telling], weights
         )
         fitted = yield from _fit_weights(study, partners, model, patients, budget["fit"])
-    return enter_effects(rules, judged, effects, telling, fitted), OutcomeModel(
-        fitted, weights, float(patients[0] / patients.sum())
+    known = enter_effects(judged, effects, telling, fitted)
+    return _part_conditions(
+        study,
+        rules,
+        known,
+        counts,
+        deviation,
+        OutcomeModel(fitted, weights, float(patients[0] / patients.sum())),
     )
+
+
+def _part_conditions(
+    study: RuleDiscovery,
+    rules: Sequence[FoundRule],
+    known: Sequence[FoundRule],
+    counts: NDArray[Any],
+    deviation: float,
+    model: OutcomeModel,
+) -> Weighed:
+    """The rules, ranked, and the model with the conditions beside them, but for those that noise alone could be."""
+    static = set(study.task.static_names)
+    beside: list[FoundRule] = []
+    unknown: list[str] = []
+    for one, row in zip(known, counts, strict=True):
+        if one.formula.variables <= static:
+            if one.weight is None and float(row.sum()) <= 3 * 2 * deviation:  # of four cells
+                unknown += one.formula.variables
+            elif one.share is not None and one.share_interval is not None:
+                beside.append(msgspec.structs.replace(one, prevalence=one.share, interval=one.share_interval))
+    kept = {name for one in beside for name in one.formula.variables}
+    lacking = tuple(name for name in dict.fromkeys(unknown) if name not in kept)
+    return rank_rules(rules, known), replace(model, beside=tuple(beside), unknown=lacking)
 
 
 def _fit_weights(
@@ -337,9 +371,11 @@ def converse_by_reports(study: RuleDiscovery) -> Conversation[Learned[DiscoveryB
 
 def _weigh_reports(study: RuleDiscovery, rules: list[FoundRule]) -> Conversation[Weighed]:
     """The rules with what each says of the outcome, by the reports of the last group."""
-    judged = find_judged(rules, study.task)[:MOST_REPORTED]
+    judged = find_judged(rules, study.task)
     if not judged:
         return rules, None
+    conditions = open_conditions(study.task)[: MOST_REPORTED // 2]
+    judged = judged[: MOST_REPORTED - len(conditions)] + conditions
     question = AskOutcomeReports(
         query="",
         target="",
@@ -369,7 +405,10 @@ def _weigh_reports(study: RuleDiscovery, rules: list[FoundRule]) -> Conversation
             tuple(fitted.weights[place] for place in telling),
             (fitted.errors[0], *(fitted.errors[1 + place] for place in telling)),
         )
-    return enter_effects(rules, judged, effects, telling, fitted), OutcomeModel(fitted, EVENLY, prevalence)
+    known = enter_effects(judged, effects, telling, fitted)
+    return _part_conditions(
+        study, rules, known, counts, max(spread), OutcomeModel(fitted, EVENLY, prevalence)
+    )
 
 
 def converse_along_paths(study: RuleDiscovery) -> Conversation[Learned[DiscoveryBody]]:

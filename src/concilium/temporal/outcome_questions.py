@@ -28,6 +28,7 @@ from concilium.temporal.local_search import find_groups
 from concilium.temporal.outcome_windows import EVENLY, HOUR_BINS, count_hours, find_judged_windows
 from concilium.temporal.rule_questions import check_rule, prepare, read_rule
 from concilium.temporal.rule_task import MOST_PARENTS, RuleTask
+from concilium.temporal.static_conditions import hold_latest
 
 if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
@@ -65,7 +66,7 @@ class _AboutWindows(_AboutOutcome):
 
     def estimate(self, patients: int, columns: int) -> Workload:
         assert self.task.learning is not None
-        steps, names = self.task.learning.steps, len(self.task.variables)
+        steps, names = self.task.learning.steps, len(self.task.variables) + len(self.task.static)
         each = JUDGE * len(self.rules) * steps + FIND_WINDOW
         held = 12 * names * steps + 8 * len(self.rules) + (WINDOW_BYTES if self.weights else 128)
         return Workload(each * patients + CALL * max(len(self.rules), 1), held * patients)
@@ -104,7 +105,9 @@ def judge_rules(
     there = np.flatnonzero(ends)
     votes = np.zeros((len(there), len(rules)), dtype=np.int8)
     if len(there):
-        windows = series.choose(task.names).cut(ends[there], task.learning.steps, there)
+        names = [*task.names, *task.static_names]
+        windows = series.choose(names).cut(ends[there], task.learning.steps, there)
+        windows = hold_latest(windows, task.static_names)
         truths = satisfied_all(list(rules), windows, absent=True)
         votes[:] = np.where(np.ma.getmaskarray(truths), -1, truths.data).T
     return votes, positive[there]
@@ -150,7 +153,8 @@ class AskRuleOutcomes(_AboutWindows, Summed, frozen=True, kw_only=True):
 
     Claim. Protected: each client, from the house and as many colluding hospitals as the manifest tolerates, at the
     rho that is charged. A client has one window, and adds 1 to at most one of the four counts of each rule: the
-    squared L2 sensitivity is the number of rules. docs/methods.md, section 6.12.
+    squared L2 sensitivity is the number of rules. A condition on a static column is a rule here, and counts as one.
+    docs/methods.md, section 6.12.
     """
 
     kind: ClassVar[str] = "rules.outcomes"

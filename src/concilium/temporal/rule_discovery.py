@@ -38,7 +38,17 @@ from concilium.models.method import (
 )
 from concilium.models.prediction import AnySeries, KnownOutcomes, lay_out_courses
 from concilium.models.threshold import TALLIED, CallingRule, DecisionRule, decide
-from concilium.parameters import MOST_COUNTED, Parameter, choice, name, number, share, whole_number
+from concilium.parameters import (
+    MOST_COUNTED,
+    Parameter,
+    choice,
+    lists_by_column,
+    name,
+    names,
+    number,
+    share,
+    whole_number,
+)
 from concilium.privacy.accounting import (
     Plan,
     PlannedQuestion,
@@ -50,10 +60,12 @@ from concilium.privacy.accounting import (
 from concilium.protocol.questions import Conversation, Learned, Partners
 from concilium.protocol.schema import LEFT_OUT
 from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
+from concilium.records.columns import Value
 from concilium.records.patients import Patients
 from concilium.records.query import Query
 from concilium.records.series import Series
 from concilium.records.series_times import count_steps
+from concilium.records.static_columns import find_static
 from concilium.temporal.discovery_body import (
     DiscoveryBody,
     FoundRule,
@@ -79,7 +91,7 @@ from concilium.temporal.outcome_windows import find_judged_windows
 from concilium.temporal.parsing import say_formula
 from concilium.temporal.path_search import UNIT, PathSearch
 from concilium.temporal.rule_grammar import VARIABLES
-from concilium.temporal.rule_questions import PARAMETER_SHARE, prepare
+from concilium.temporal.rule_questions import PARAMETER_SHARE, carry_values, prepare
 from concilium.temporal.rule_task import (
     MOST_HORIZON,
     MOST_LIMITS,
@@ -88,6 +100,7 @@ from concilium.temporal.rule_task import (
     RuleTask,
     open_grammar,
 )
+from concilium.temporal.static_conditions import StaticColumn
 from concilium.temporal.trajectories import draw_patient
 
 MOST_TEMPLATES_ASKED = 1_000_000
@@ -135,6 +148,24 @@ Limits = Annotated[
         read_edges,
         "the variables that rules may be about, each with its public limits; without it: clinical ranges of fifty",
         "bins",
+    ),
+]
+StaticValues = Annotated[
+    Mapping[str, Sequence[Value]],
+    Parameter(
+        "lists of values by column",
+        lists_by_column,
+        "of static columns that are codes: each value but the first is a condition beside the rules",
+        "values",
+    ),
+]
+Static = Annotated[
+    Sequence[str] | None,
+    Parameter(
+        "a list of columns",
+        names,
+        "columns that do not change within a stay: conditions beside the rules, never variables of them; None: those "
+        "of a public list of names, such as Age and Gender",
     ),
 ]
 Clients = Annotated[
@@ -214,7 +245,9 @@ def _plan_questions(study: RuleDiscovery) -> Iterator[PlannedQuestion]:
         yield PlannedQuestion("rules.reports", rho_from_pure(study.exact_epsilon), report)
         if study.window is not None:
             yield PlannedQuestion(
-                "rules.outcome-reports", None, "how rules stand to the outcome, by the last group"
+                "rules.outcome-reports",
+                None,
+                f"how rules stand to the outcome{_say_beside(study)}, by the last group",
             )
     elif study.trust == "rule":
         yield PlannedQuestion("counts", None, "how many patients there are")
@@ -225,6 +258,11 @@ def _plan_questions(study: RuleDiscovery) -> Iterator[PlannedQuestion]:
         )
     else:
         yield from _plan_sums(study)
+
+
+def _say_beside(study: RuleDiscovery) -> str:
+    static = study.task.static_names
+    return f", and conditions on {', '.join(static)}" if static else ""
 
 
 def _plan_sums(study: RuleDiscovery) -> Iterator[PlannedQuestion]:
@@ -241,7 +279,9 @@ def _plan_sums(study: RuleDiscovery) -> Iterator[PlannedQuestion]:
         yield PlannedQuestion("rules.counts", budget["rules"], "how many have these rules with these numbers")
         return
     yield PlannedQuestion("rules.hours", budget["hours"], "hours since admission at which the outcome begins")
-    yield PlannedQuestion("rules.outcomes", budget["outcomes"], "how many fulfil each rule, by outcome")
+    yield PlannedQuestion(
+        "rules.outcomes", budget["outcomes"], f"how many fulfil each rule{_say_beside(study)}, by outcome"
+    )
     fit = PlannedQuestion("rules.gradient", budget["fit"] / GRADIENTS, "weights of the rules together")
     yield from [fit] * GRADIENTS
 
@@ -274,6 +314,23 @@ def _say_windows(study: RuleDiscovery) -> str:
         f"what rules say of {study.outcome} is judged in one window of {study.window} for each patient: "
         f"with the outcome, where it begins; without it, {when}"
     )
+
+
+def _say_static(study: RuleDiscovery, unknown: Sequence[str]) -> list[str]:
+    """For the card: which columns are static, by whom, and of which nobody has a value."""
+    static = study.task.static_names
+    if not static:
+        return []
+    by = (
+        "the study states so"
+        if study.static is not None
+        else "their names are in a public list; state static = [...] to change that"
+    )
+    where = "in no rule" if study.trust == "rule" else "in conditions beside the rules, and in no rule"
+    said = [f"columns that do not change within a stay, {where}: {', '.join(static)} ({by})"]
+    if unknown:
+        said.append(f"hardly any patient has a value, as far as noise lets tell: {', '.join(unknown)}")
+    return said
 
 
 def find_why_silent(body: DiscoveryBody) -> str | None:
@@ -326,9 +383,11 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
     delta: Delta = "1e-6"
     trust: Trust = "secure-sum"
     bins: Limits = field(default_factory=dict)
+    values: StaticValues = field(default_factory=dict)
     window: WindowLength = None
     step: Step = "1h"
     carry: Carry = "24h"
+    static: Static = None
     tau: Percentile = 0.5
     search: Search = "prevalence"
     limits: MostLimits = 3
@@ -378,8 +437,20 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
             raise self.wrong("window", f"at least one step of {self.step} long", self.window)
         if self.search == "discrimination" and (self.window is None or self.trust != "secure-sum"):
             raise StudyError("search = 'discrimination' needs a window, and trust = 'secure-sum'")
+        self._check_static()
         if self.outcome in self.task.names:
             raise StudyError(f"rules are not about the outcome {self.outcome!r} itself: take it out of bins")
+
+    def _check_static(self) -> None:
+        if self.static and self.window is None:
+            raise StudyError("static columns are those of series: give a window, or leave static out")
+        if self.outcome in self.task.static_names:
+            raise StudyError(f"the outcome {self.outcome!r} is no static column: take it out of static")
+        if not self.task.names:
+            raise StudyError(
+                f"there is no variable that changes over time: {', '.join(self.task.static_names)} do not. Give bins "
+                "of other variables, or say with static = [...] which columns do not change"
+            )
 
     def check_before_proposing(self) -> None:
         if self.clients is not None:
@@ -400,16 +471,49 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
     @cached_property
     def task(self) -> RuleTask:
         """What every question repeats of the study."""
+        static = self._find_static()
         known = {
-            name: place_limits(CLINICAL_RANGES[name]) for name in CLINICAL_RANGES if name != self.outcome
+            name: place_limits(CLINICAL_RANGES[name])
+            for name in CLINICAL_RANGES
+            if name != self.outcome and (self.window is None or find_static(name) is None)
         }
-        edges = self.bins or known
+        apart = {column.name for column in static}
+        edges = {name: own for name, own in (self.bins or known).items() if name not in apart}
         learning = None
         if self.window is not None:
             learning = LearningTask(self.outcome, self.step, self.window, self.carry, self.most_rules)
         listed = [PublicLimits(name, tuple(map(float, own))) for name, own in sorted(edges.items())]
         by_outcome = self.search == "discrimination"
-        return RuleTask(tuple(listed), self.horizon, self.limits, learning, by_outcome)
+        return RuleTask(tuple(listed), self.horizon, self.limits, learning, by_outcome, static)
+
+    def _find_static(self) -> tuple[StaticColumn, ...]:
+        """The static columns: those that are stated, or those of the study that a public list names."""
+        if self.window is None:
+            return ()
+        stated = self.static
+        if stated is None:
+            named = dict.fromkeys([*(self.bins or CLINICAL_RANGES), *self.values])
+            stated = [name for name in named if find_static(name) is not None and name != self.outcome]
+        return tuple(self._cut_static(name) for name in sorted(set(stated)))
+
+    def _cut_static(self, name: str) -> StaticColumn:
+        """A static column with its public cutoffs or values: as the study states them, or of a public list."""
+        if values := self.values.get(name):
+            if any(isinstance(value, str) for value in values):
+                raise StudyError(
+                    f"static column {name!r} has the values {list(values)}: series hold numbers, so that its values "
+                    "are numbers, such as 0 and 1"
+                )
+            return StaticColumn(name, values=tuple(map(float, values)))
+        if edges := self.bins.get(name):
+            return StaticColumn(name, edges=tuple(map(float, edges)))
+        if (public := find_static(name)) is not None:
+            return StaticColumn(name, public.edges, public.values)
+        if name in CLINICAL_RANGES:
+            return StaticColumn(name, edges=place_limits(CLINICAL_RANGES[name]))
+        raise StudyError(
+            f"static column {name!r} has no public cutoffs: state them under bins, or its values under values"
+        )
 
     def split_budget(self) -> dict[str, Fraction]:
         """rho for each part of a search by sums; together all of it, exactly."""
@@ -515,6 +619,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
             window=self.window,
             carry=self.carry,
             rules=rules,
+            beside=[] if model is None else list(model.beside),
             intercept=None if fitted is None else round(fitted.intercept, 6),
             intercept_error=None if fitted is None else round(fitted.errors[0], 6),
             base=None if model is None else round(model.prevalence, 6),
@@ -525,8 +630,9 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         silent = find_why_silent(body)
         not_predicting = [f"this model predicts nothing: {silent}"] if silent and rules else []
         unknown = [] if self.bins else [NO_CLINICAL_RANGE]
+        static = _say_static(self, () if model is None else model.unknown)
         return Learned(
-            body, {}, [body.protects, *unknown, *warnings, *said_of_windows, *not_predicting], said
+            body, {}, [body.protects, *unknown, *static, *warnings, *said_of_windows, *not_predicting], said
         )
 
     @property
@@ -536,8 +642,13 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         return list(self.body.rules)
 
     @property
+    def beside_(self) -> list[FoundRule]:
+        """The conditions on static columns, such as `Age >= 65`, with share, odds ratio and weight as of rules."""
+        return list(self.body.beside)
+
+    @property
     def attributes_(self) -> list[str]:
-        return sorted({name for rule in self.body.rules for name in rule.formula.variables})
+        return sorted({*self.body.variables, *self.body.static})
 
     def find_why_silent(self) -> str | None:
         return find_why_silent(self.body)
@@ -584,8 +695,12 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         if patients.series is None:
             raise ModelError("this model is about series of patients, and there are none")
         # What the rules are about: a model file does not tell the limits of the study, which are not needed here.
-        variables = tuple(PublicLimits(name, ()) for name in self.attributes_) or self.task.variables
-        return prepare(patients.series, RuleTask(variables, self.task.horizon, self.task.limits, learning))
+        variables = tuple(PublicLimits(name, ()) for name in self.body.variables) or self.task.variables
+        static = tuple(StaticColumn(name) for name in self.body.static)
+        return prepare(
+            patients.series,
+            RuleTask(variables, self.task.horizon, self.task.limits, learning, static=static),
+        )
 
     def predict_steps(self, series: Series) -> NDArray[np.float64]:
         """The predicted risk at every step of these stays, by what was known until then; stays one after the other."""
@@ -593,7 +708,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         ends = np.arange(len(owners)) - series.starts[:-1][owners] + 1
         steps = self.body.steps or 1
         # What was carried forward counts as where the rules were learned.
-        carried = series.state(self.attributes_).carry_forward(self.body.carry)
+        carried = carry_values(series, self.body.variables, self.body.static, self.body.carry)
         risks: NDArray[np.float64] = self.predict_proba(carried.cut(ends, steps, owners))[:, 1]
         return risks
 
@@ -621,7 +736,8 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         self._check_predicts()
         body, course = self.body, self._read([patient])
         measured = lay_out_courses([patient], self.attributes_, body.step)
-        return explain_courses(body, course, say_carried(measured, self.attributes_, body.carry))
+        carried = say_carried(measured, body.variables, body.carry)
+        return explain_courses(body, course, carried, self.card.dictionary)
 
     def draw_patient(self, patient: Mapping[str, Any], most: int = 5) -> str:
         """One patient's measurements over time as SVG, with the windows of the rules that weigh most for it, shaded
@@ -635,12 +751,12 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
 
     def _read(self, patients: AnySeries) -> Series:
         body = self.body
-        names = self.attributes_ or list(self.task.names)
+        names = body.variables or list(self.task.names)
         rules = [rule.formula for rule in body.rules if is_complete(rule)]
-        return read_courses(patients, rules, names, body.step, body.window, body.carry)
+        return read_courses(patients, rules, names, body.static, body.step, body.window, body.carry)
 
     def _text(self) -> str:
-        return write_table(self.body)
+        return write_table(self.body, self.card.dictionary)
 
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """How many patients have each rule, as SVG; none where no rule was found."""

@@ -28,6 +28,7 @@ from concilium.records.columns import Value
 from concilium.records.patients import PatientPart
 from concilium.records.series import Series, find_windows
 from concilium.records.series_times import read_step
+from concilium.records.static_columns import find_constant
 from concilium.temporal.evaluation import count_points
 from concilium.temporal.formula import Formula
 from concilium.temporal.local_search import find_groups
@@ -44,6 +45,7 @@ from concilium.temporal.rule_task import (
     open_part,
     read_template,
 )
+from concilium.temporal.static_conditions import list_conditions
 from concilium.temporal.template_index import TemplateIndex
 
 if TYPE_CHECKING:
@@ -74,7 +76,8 @@ def _open_index(cohort: Cohort, task: RuleTask) -> TemplateIndex:
 
 
 def prepare(part: PatientPart, task: RuleTask) -> Series:
-    """The series as they are learned from and judged: the study's variables and its outcome, values carried forward.
+    """The series as they are learned from and judged: the study's variables, its static columns and its outcome, values
+    carried forward.
 
     An outcome that is neither 0 nor 1 is missing: no patient's odd value decides whether there is an answer.
     """
@@ -86,14 +89,25 @@ def prepare(part: PatientPart, task: RuleTask) -> Series:
             f"the series of this hospital have a step of {part.step}, and the study's is {learning.step}: read "
             f'them with step="{learning.step}"'
         )
+    if stated := sorted({*part.static} & {*task.names}):
+        raise DoesNotFit(
+            f"this hospital states that {stated[0]!r} is static, and the study's rules are about it as a variable: "
+            f"state static = [{stated[0]!r}] in the study, or take it out at the hospital"
+        )
     if learning.outcome not in part or not any(name in part for name in task.names):
         raise DoesNotFit(
             f"this hospital's series have no {learning.outcome!r}, or none of the variables that the study is about"
         )
     truth = part.stays[learning.outcome]
-    carried = part.state(task.names).carry_forward(learning.carry)
+    carried = carry_values(part, task.names, task.static_names, learning.carry)
     outcome = np.where((truth == 0) | (truth == 1), truth, np.float32(np.nan))
     return carried.with_stays({**carried.stays, learning.outcome: outcome})
+
+
+def carry_values(series: Series, names: Sequence[str], static: Sequence[str], carry: str) -> Series:
+    """These variables, their values carried forward for so long, and these static columns, without an end."""
+    spans: dict[str, str | None] = {**dict.fromkeys(names, carry), **dict.fromkeys(static)}
+    return series.state(spans).carry_forward(spans)
 
 
 def learn_rules(part: PatientPart, task: RuleTask) -> RuleSets:
@@ -105,7 +119,8 @@ def learn_rules(part: PatientPart, task: RuleTask) -> RuleSets:
     def make() -> RuleSets:
         assert task.learning is not None
         outcome, window = task.learning.outcome, task.learning.window
-        series, learner = prepare(part, task), open_learner(task)
+        series, learner = prepare(part, task).choose([*task.names, outcome]), open_learner(task)
+        _warn_of_static(part, task)
         alike = Series.from_stays(
             series.stays, series.lengths, step=series.step, ids=[ANYBODY] * len(series), points=series.points
         )
@@ -145,6 +160,21 @@ def _warn_of_foreign(index: TemplateIndex, task: RuleTask) -> None:
             ", ".join(task.names[:10]),
             task.limits,
         )
+
+
+def _warn_of_static(part: PatientPart, task: RuleTask) -> None:
+    """For the hospital's own log: variables that never change, and static columns that it lacks."""
+    assert isinstance(part, Series)
+    for name in find_constant(part, task.names):
+        log.warning(CONSTANT, name, name)
+    for name in task.static_names:
+        if name not in part or np.isnan(part.stays[name]).all():
+            log.warning(
+                "static column %r has no value here: its conditions are unknown of these patients", name
+            )
+
+
+CONSTANT = "%r has one value in each stay, so that a rule over time says nothing of it: state static = [%r]"
 
 
 Most = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
@@ -408,8 +438,10 @@ MOST_CHARACTERS = 1_000
 def check_rule(rule: Formula, task: RuleTask) -> None:
     """MessageError unless a rule is about the study's variables, within a window."""
     assert task.learning is not None
-    if not rule.variables <= set(task.names):
-        raise MessageError("a rule that is judged is about variables of its study")
+    if not rule.variables <= set(task.names) and str(rule.canonical()) not in list_conditions(task.static):
+        raise MessageError(
+            "a rule that is judged is about variables of its study, or one of its static conditions"
+        )
     if not is_within_window(rule, task):
         raise MessageError(f"a rule that is judged looks at {task.learning.steps} points in time at most")
 

@@ -23,6 +23,7 @@ from concilium.temporal.learning import RuleLearner
 from concilium.temporal.parsing import parse
 from concilium.temporal.rule_grammar import LEVELS, STRUCTURE, Bins, RuleGrammar, find_level
 from concilium.temporal.search_space import SearchSpace
+from concilium.temporal.static_conditions import StaticColumn
 from concilium.temporal.template_index import TemplateIndex, work_out_once
 from concilium.temporal.windows import Window
 
@@ -55,13 +56,14 @@ class PublicLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RuleTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`variables` are in order of names; a rule has at most so many `limits`, and
     intervals within a `horizon` of so many steps. `learning` where hospitals hold series, and not rules; `by_outcome`
-    where templates are counted with and without the outcome."""
+    where templates are counted with and without the outcome. `static` columns are in conditions beside the rules."""
 
     variables: tuple[PublicLimits, ...]
     horizon: int
     limits: int
     learning: LearningTask | None = None
     by_outcome: bool = False
+    static: tuple[StaticColumn, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,6 +74,11 @@ class RuleTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def edges(self) -> dict[str, tuple[float, ...]]:
         """The limits of each variable."""
         return {variable.name: variable.edges for variable in self.variables}
+
+    @property
+    def static_names(self) -> tuple[str, ...]:
+        """The columns of conditions beside the rules."""
+        return tuple(column.name for column in self.static)
 
     def check(self) -> None:
         """MessageError where it is of unbearable size."""
@@ -86,12 +93,32 @@ class RuleTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             1 <= learning.steps <= MOST_STEPS and 1 <= learning.rules <= MOST_RULES
         ):
             raise MessageError(f"windows have 1 to {MOST_STEPS} steps, and a patient 1 to {MOST_RULES} rules")
+        self._check_static()
         if self.by_outcome and learning is None:
             raise MessageError("templates are counted by outcome where hospitals hold series")
         if not 1 <= self.limits <= MOST_LIMITS or not 0 <= self.horizon <= MOST_HORIZON:
             raise MessageError(
                 f"rules have 1 to {MOST_LIMITS} limits, and intervals of at most {MOST_HORIZON} steps"
             )
+
+    def _check_static(self) -> None:
+        names = set(self.static_names)
+        if not self.static:
+            return
+        if self.learning is None or names & {*self.names, self.learning.outcome}:
+            raise MessageError("static columns stand beside the variables of series, and are none of them")
+        if len(names) < len(self.static) or len(names) > MOST_VARIABLES:
+            raise MessageError(f"a discovery has at most {MOST_VARIABLES} different static columns")
+        for column in self.static:
+            few = len(column.edges) + len(column.values) <= MOST_EDGES
+            try:
+                fits = few and bool(column.conditions)
+            except FormulaError:  # without a name, or with no number
+                fits = False
+            if not fits:
+                raise MessageError(
+                    f"a static column has public cutoffs or values, {MOST_EDGES} at most; {column.name!r} has not"
+                )
 
 
 @lru_cache(maxsize=8)

@@ -30,9 +30,9 @@ from concilium.protocol.site import Site
 from concilium.protocol.terms import today
 from concilium.records.dictionary import Dictionary, find_dictionary
 from concilium.records.patients import Patients
-from concilium.records.series import Series
 from concilium.records.table import Records
 from concilium.records.table_map import TableMap
+from concilium.study.courses import read_series
 from concilium.study.results import WorkInProgress, write_whole
 from concilium.study.sections import CourseColumns, Kind, Stated, Text, read_columns, read_section
 from concilium.study.sources import read_as_stated
@@ -118,16 +118,8 @@ class SiteFile:
                 self._locate(holds.rules), patient=columns.patient or "patient", rule=columns.rule
             )
         if holds.series is not None:
-            parts["series"] = Series.read(
-                self._locate(holds.series),
-                step=columns.step,
-                patient=columns.patient,
-                time=columns.time,
-                time_unit=columns.time_unit,
-                origin=columns.origin,
-                variable=columns.variable,
-                value=columns.value,
-                variables=columns.variables,
+            parts["series"] = read_series(
+                self._locate(holds.series), columns.step, columns, columns.variables
             )
         if holds.records is None:
             return Patients(**parts)
