@@ -55,3 +55,29 @@ def test_a_mistake_in_the_map_names_the_file(tmp_path):
         KitError, match=r"concilium\.toml: \[map\] has no key 'mising'; did you mean 'missing'\?"
     ):
         SiteFile.read(write(tmp_path, FILE.replace("missing =", "mising =")))
+
+
+SERIES = """
+[site]
+series = "stays.csv"
+policy = "policy.toml"
+ledger = "north.ledger"
+
+[series]
+missing = [-1, "NA"]
+leave_out = ["note"]
+"""
+
+
+def test_a_hospital_says_what_stands_for_missing_and_which_columns_are_none_of_a_series(tmp_path):
+    kit = write(tmp_path, SERIES)
+    rows = ["patient,hour,HR,note", "p1,0,80,calm", "p1,1,-1,", "p1,2,NA,asleep", "p2,0,90,"]
+    (kit / "local" / "stays.csv").write_text("\n".join(rows))
+    series = SiteFile.read(kit)._read().series
+    assert list(series.stays) == ["HR"]
+    assert [None if value != value else value for value in series.stays["HR"].tolist()] == [
+        80,
+        None,
+        None,
+        90,
+    ]

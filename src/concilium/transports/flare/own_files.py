@@ -32,7 +32,6 @@ from concilium.records.dictionary import Dictionary, find_dictionary
 from concilium.records.patients import Patients
 from concilium.records.table import Records
 from concilium.records.table_map import TableMap
-from concilium.study.courses import read_series
 from concilium.study.results import WorkInProgress, write_whole
 from concilium.study.sections import CourseColumns, Kind, Stated, Text, read_columns, read_section
 from concilium.study.sources import read_as_stated
@@ -118,6 +117,9 @@ class SiteFile:
                 self._locate(holds.rules), patient=columns.patient or "patient", rule=columns.rule
             )
         if holds.series is not None:
+            # Here, for it loads what hospitals with tables alone do without.
+            from concilium.study.courses import read_series
+
             parts["series"] = read_series(
                 self._locate(holds.series), columns.step, columns, columns.variables
             )
