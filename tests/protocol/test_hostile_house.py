@@ -236,7 +236,7 @@ def test_whole_numbers_that_number_the_patients_are_not_released():
     told = decode(seen.body, SchemaSeen)
     # Nothing of them is told but that they are left out, which the schema says by name.
     assert set(told.identifying) == numbering
-    assert not numbering & (told.names | set(told.medians) | set(told.odd))
+    assert not numbering & (told.names | set(told.quartiles) | set(told.odd))
     assert "age" in told.names
     for question in (
         AskSchema(query="", target="hiv", bins={"mrn": [100_013.0, 100_014.0]}),
@@ -246,7 +246,7 @@ def test_whole_numbers_that_number_the_patients_are_not_released():
         reply = ask(site, "tree.schema", question)
         if isinstance(reply, Answer):
             told = decode(reply.body, SchemaSeen)
-            assert not numbering & (told.names | set(told.medians) | set(told.odd))
+            assert not numbering & (told.names | set(told.quartiles) | set(told.odd))
     cut = AskSchema(query="", target="hiv", bins={"age": [40.0]})
     seen = ask(site, "tree.schema", cut, study="another")  # which a study asks once
     assert isinstance(seen, Answer)

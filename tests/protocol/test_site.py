@@ -27,7 +27,7 @@ def test_an_answer_carries_its_charge_and_the_ledgers_head():
     head = site.ledger.head()
     assert (reply.ledger.count, reply.ledger.hash) == (head.count, head.hash)
     (entry,) = [entry for entry in site.ledger.entries() if entry.question == "question-1"]
-    assert (entry.mode, entry.cost, entry.kind, entry.numbers) == ("exact", None, "tree.schema", 10)
+    assert (entry.mode, entry.cost, entry.kind, entry.numbers) == ("exact", None, "tree.schema", 12)
 
 
 def test_the_same_question_gets_the_stored_answer_free():
@@ -94,7 +94,7 @@ def test_the_cap_on_numbers_counts_what_was_released_before():
     )
     assert isinstance(again, Refusal)
     assert again.rule == "numbers"
-    assert "38 are released already and the cap is 0.7 per patient, 42 in all" in again.reason
+    assert "40 are released already and the cap is 0.7 per patient, 42 in all" in again.reason
 
 
 PATIENTS = [
@@ -128,7 +128,7 @@ def test_no_record_no_identifier_and_nothing_withheld_is_in_the_bytes():
     said, tree = whole_conversation(cc.Policy(withhold=("religion",)))
     assert b"sex" in said
     # That these columns identify patients, and are left out, is said by name, once; nothing else of them is.
-    left_out = b"\xabidentifying\x92\xa3mrn\xa4name\xa7medians"
+    left_out = b"\xabidentifying\x92\xa3mrn\xa4name\xa9quartiles"
     assert said.count(left_out) == 1
     said = said.replace(left_out, b"")
     for row in PATIENTS:

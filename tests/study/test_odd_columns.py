@@ -101,17 +101,64 @@ def test_a_fit_goes_on_and_says_so(method: str, name: str) -> None:
         assert said.split()[2] not in METHODS[method]("masked").fit(tables()).attributes_
 
 
+def in_two_units(factor: float, start: float = 0.0, spread: float = 0.3) -> dict[str, pd.DataFrame]:
+    draw = np.random.default_rng(3)
+    return with_column(
+        lambda place, n: (
+            (37 * draw.lognormal(0, spread, n)).round(2) * (factor if place == 1 else 1)
+            + start * (place == 1)
+        ).round(2)
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("factor", "start", "spread"),
+    [(10, 0, 0.3), (18.02, 0, 0.3), (38.67, 0, 0.3), (88.4, 0, 0.3), (2.54, 0, 0.1), (1.8, 32, 0.01)],
+)
+def test_a_column_in_two_units_is_left_out(method, factor, start, spread) -> None:
+    model = METHODS[method]("exact").fit(in_two_units(factor, start, spread))
+    about = [line for line in model.text().splitlines() if line.startswith("left out: k (about ")]
+    assert len(about) == 1
+    assert "times as large at b as at" in about[0]
+    assert "state its unit in a dictionary and in the hospital's map, or give bins" in about[0]
+    assert "k" not in model.attributes_
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_under_masks_two_units_show_in_the_sum(method: str) -> None:
     """Which hospital has the other unit, the house may not know; that there are two groups of values it sees."""
-    draw = np.random.default_rng(3)
-    tables = with_column(lambda place, n: draw.lognormal(0, 0.3, n).round(2) * (88.4 if place == 1 else 1))
+    model = METHODS[method]("masked").fit(in_two_units(88.4))
+    about = [line for line in model.text().splitlines() if line.startswith("left out: k (two groups")]
+    assert len(about) == 1
+    assert "about 88.4 times apart, as in two units" in about[0]
+    assert "k" not in model.attributes_
+    other = METHODS[method]("masked").fit(in_two_units(250))
     said = "units: k: two groups of values far apart: are they in two units? A hospital's map converts them"
-    model = METHODS[method]("masked").fit(tables)
-    assert said in model.card.warnings
-    assert said in model.text().splitlines()
-    about = [line for line in METHODS[method]("exact").fit(tables).card.warnings if line.startswith("units")]
-    assert about == ["units: k is much larger in b than in a: is it another unit there? A map converts it"]
+    assert said in other.text().splitlines()
+
+
+def test_bins_keep_a_column_in_two_units() -> None:
+    tree = cc.DecisionTree("died", bins={"k": [50, 100, 3000]}).fit(in_two_units(88.4))
+    assert not [line for line in tree.card.warnings if " k" in line]
+
+
+@pytest.mark.parametrize("method", ["tree", "naive Bayes"])
+def test_a_private_fit_leaves_out_what_noise_lets_tell(method: str) -> None:
+    draw = np.random.default_rng(4)
+    n = 2000
+    tables = {}
+    for place, name in enumerate("abc"):
+        frame = pd.DataFrame({"age": draw.normal(60, 15, n).round(), "same": 7.5, "none": np.nan})
+        frame["k"] = (draw.lognormal(1, 0.3, n) * (18.02 if place == 1 else 1)).round(2)
+        frame["died"] = (draw.random(n) < frame.age / 120).astype(int)
+        tables[name] = frame
+    kind = cc.DecisionTree if method == "tree" else cc.NaiveBayes
+    model = kind("died", release="private", epsilon=5).fit(tables)
+    (said,) = [line for line in model.text().splitlines() if line.startswith("left out: ")]
+    assert "k (two groups of values about 18.02 times apart, as in two units" in said
+    assert "same (the same for nearly everybody, as far as noise lets tell" in said
+    assert "none (text or missing, as far as noise lets tell" in said
 
 
 def test_natural_numbers_are_in_one_group() -> None:

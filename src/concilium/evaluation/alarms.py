@@ -23,10 +23,10 @@ from concilium.models.intervals import share_interval
 from concilium.models.prediction import NO_ENTRIES, Entries
 from concilium.records.columns import Coded, label
 from concilium.records.dictionary import DictionaryEntry, say_value
-from concilium.records.drafting import OTHER_SIZE, find_size
 from concilium.records.query import read_as_numbers
 from concilium.records.row_hashes import hash_rows
 from concilium.records.table import Records
+from concilium.records.unit_factors import OTHER_SIZE, find_quartiles, has_size
 
 CHANCE = 0.5
 USEFUL = (
@@ -162,8 +162,8 @@ def _find_other_sizes(column: str, tables: Mapping[str, Records]) -> Iterator[st
         if column in table:
             numbers = read_as_numbers(table[column])
             known = numbers[np.isfinite(numbers)]
-            if known.size >= LEAST_PATIENTS and (size := find_size(known)) is not None:
-                medians[name] = size
+            if known.size >= LEAST_PATIENTS and has_size(quartiles := find_quartiles(known)):
+                medians[name] = quartiles[1]
     for name, median in medians.items():
         # Of three or more the middle one is right, if most are; of two either may be the odd one.
         beside = [other for site, other in medians.items() if len(medians) > 2 or site != name]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from concilium.records.clinical_ranges import find_range
-from concilium.records.columns import Value, label
+from concilium.records.columns import Value, label, say_plain
 from concilium.records.dictionary import DictionaryEntry, describe_entry
 
 
@@ -141,11 +141,11 @@ def _find_implausible(
         entry = dictionary.get(name)
         if entry is not None and entry.values:
             if not entry.lists(entry.read(label(value))):
-                yield f"{name} = {label(value)} is no value of it: {describe_entry(entry)}. Check it."
+                yield f"{name} = {say_plain(value)} is no value of it: {describe_entry(entry)}. Check it."
         elif isinstance(value, int | float) and not isinstance(value, bool):
             low, high, words = _find_ends(name, entry)
             if not low <= value <= high:
-                yield f"{name} = {label(value)} is hardly plausible: {words}. Check it."
+                yield f"{name} = {say_plain(value)} is hardly plausible: {words}. Check it."
 
 
 def _find_ends(name: str, entry: DictionaryEntry | None) -> tuple[float, float, str]:

@@ -33,7 +33,9 @@ from concilium.protocol.grid import (
     on_grid,
 )
 from concilium.protocol.questions import Conversation
+from concilium.protocol.schema import CONVERT
 from concilium.records.clinical_ranges import find_range, place_limits
+from concilium.records.unit_factors import Quartiles, find_factor
 
 CUTOFFS = 20
 # Decades that are looked at again, and the step of the third digit where so many are.
@@ -41,6 +43,8 @@ STEPS = {1: 1, 2: 2, 5: 5, 10: 10}
 MOST_AGAIN = max(STEPS)
 # A cell of noisy counts holds patients if it has more than so many standard deviations of the noise.
 DEVIATIONS, SURELY = 2.5, 5.0
+# The widest cell, as a part of its greater end, in which values are taken to be the same.
+NARROW_CELL = 0.1
 # Two groups of numbers are of two units, perhaps, where a factor lies between them and hardly any patient, each is some
 # part of all patients, and has some values.
 APART, MOST_BETWEEN, SMALLEST_GROUP, LEAST_GROUP, LEAST_VALUES = 3.0, 0.05, 0.05, 20, 5
@@ -64,7 +68,7 @@ def ask_cutoffs(
 ) -> Conversation[tuple[dict[str, tuple[float, ...]], dict[str, str]]]:
     """Cutoffs of these numbers at even quantiles, and those that have none, and why.
 
-    `grouped` receives the numbers whose patients lie in two groups far apart, where counts are exact.
+    `grouped` receives the numbers whose patients lie in two groups far apart, and by no factor of units.
     """
     again, without = yield from find_edges(numbers, ask, dates=dates, cutoffs=cutoffs)
     if not again:
@@ -73,13 +77,21 @@ def ask_cutoffs(
     fine = split_counts(again, (yield question))
     chosen: dict[str, tuple[float, ...]] = {}
     for attribute in again:
-        if grouped is not None and not variance and lies_apart(fine[attribute.name][:, 0], attribute.edges):
-            grouped.append(attribute.name)
+        groups = find_groups(fine[attribute.name][:, 0], attribute.edges, variance)
+        if groups is not None:
+            if why := say_two_units(attribute.name, groups):
+                without[attribute.name] = why
+                continue
+            if grouped is not None:
+                grouped.append(attribute.name)
+        if variance and (why := _find_lone_cell(fine[attribute.name][1:, 0], attribute.edges, variance)):
+            without[attribute.name] = why
+            continue
         edges = _choose(fine[attribute.name][:, 0], attribute.edges, cutoffs, variance)
         if edges:
             chosen[attribute.name] = edges
         else:
-            without[attribute.name] = _say_alike(fine[attribute.name][1:, 0], attribute.edges)
+            without[attribute.name] = say_alike(fine[attribute.name][1:, 0], attribute.edges)
     return chosen, without
 
 
@@ -149,26 +161,55 @@ def _cut_by_name(name: str, cells: NDArray[np.float64], closer: Grid) -> tuple[f
     return tuple(sorted({*digits, *filter(on_grid, place_limits(clinical))}))
 
 
-def lies_apart(histogram: NDArray[np.int64], edges: tuple[float, ...]) -> bool:
-    """Whether positive numbers lie in two groups, with hardly anybody between them, as those of two units do.
+def find_groups(
+    histogram: NDArray[np.int64], edges: tuple[float, ...], variance: float = 0.0
+) -> tuple[Quartiles, Quartiles] | None:
+    """The quartiles of two groups of positive numbers with hardly anybody between them, as those of two units are.
 
-    By the sum over hospitals alone. Each group has several values: doses of 1 and 10 are none.
+    By the sum over hospitals alone. Each group has several values: doses of 1 and 10 are none. With noise each group
+    stands out of the noise of all cells, and hardly anybody between them of that of the cells there.
     """
     first, after = _find_apart(edges)
     if not len(after):
-        return False
+        return None
     # By the end of each cell, and then of the cell that lies apart: how many patients are below.
     cells = histogram[first + 1 : -1].copy()
     cells[0] = 0
     patients = np.cumsum(cells)
     here, there = patients[: len(after)], patients[after]
     smaller = np.minimum(here, patients[-1] - there)
-    fits = smaller >= max(LEAST_GROUP, SMALLEST_GROUP * patients[-1])
+    fits = smaller >= max(
+        LEAST_GROUP, SMALLEST_GROUP * patients[-1], SURELY * math.sqrt(variance * len(cells))
+    )
     fits &= there - here <= MOST_BETWEEN * smaller
+    if variance:
+        fits &= np.sqrt(variance * (after - np.arange(len(after)))) <= 2 * MOST_BETWEEN * smaller
+    else:
+        held = np.cumsum(cells > 0)
+        fits &= np.minimum(held[: len(after)], held[-1] - held[after]) >= LEAST_VALUES
     if not fits.any():
-        return False
-    held = np.cumsum(cells > 0)
-    return bool(np.any(np.minimum(held[: len(after)], held[-1] - held[after])[fits] >= LEAST_VALUES))
+        return None
+    place = int(np.argmax(np.where(fits, smaller, -1)))
+    above = int(after[place]) + 1
+    lower = np.array([0.0, *edges[first:-1]])
+    groups = _find_quartiles(cells[: place + 1], lower), _find_quartiles(cells[above:], lower[above:])
+    # With noise nobody can count the values of a group; a code has the same one for most patients.
+    return None if variance and any(low == high for low, _, high in groups) else groups
+
+
+def _find_quartiles(cells: NDArray[np.int64], lower: NDArray[np.float64]) -> Quartiles:
+    """The lower ends of the cells in which the quartiles lie."""
+    rising = _rise(np.cumsum(cells).astype(np.float64))
+    places = np.searchsorted(rising, rising[-1] * np.array([0.25, 0.5, 0.75]))
+    first, median, third = lower[places].tolist()
+    return first, median, third
+
+
+def say_two_units(name: str, groups: tuple[Quartiles, Quartiles]) -> str | None:
+    """Why a number is left out whose groups differ by a factor of units; None where they do not."""
+    if groups[0][0] <= 0 or (factor := find_factor(name, *groups)) is None:
+        return None
+    return f"{TWO_UNITS} about {factor:g} times apart, as in two units; {CONVERT}"
 
 
 @lru_cache(maxsize=1024)
@@ -181,7 +222,7 @@ def _find_apart(edges: tuple[float, ...]) -> tuple[int, NDArray[np.intp]]:
     return first, after[after < len(ends)]
 
 
-def _say_alike(cells: NDArray[np.int64], edges: tuple[float, ...]) -> str:
+def say_alike(cells: NDArray[np.int64], edges: tuple[float, ...]) -> str:
     """Why nearly everybody is in one cell: the same value, or values that the grid does not tell apart."""
     place = int(np.argmax(cells))
     if 0 in edges[max(place - 1, 0) : place + 1]:
@@ -189,9 +230,23 @@ def _say_alike(cells: NDArray[np.int64], edges: tuple[float, ...]) -> str:
     return "the same for nearly everybody"
 
 
+TWO_UNITS = "two groups of values"
+ALIKE = "the same for nearly everybody, as far as noise lets tell; bins would bring it in"
 TEXT = "text or missing, as far as noise lets tell; state values, which `concilium dictionary` drafts"
 HIDDEN = "noise hides the numbers; state bins, which `concilium dictionary` drafts, or raise epsilon"
 BEYOND = f"infinite or beyond 1e{HIGHEST} for some; let a map call that missing, or give bins"
+
+
+def _find_lone_cell(cells: NDArray[np.int64], edges: tuple[float, ...], variance: float) -> str | None:
+    """Why a number has no cutoffs if its patients are in one narrow cell, and noise hides whoever is in the others."""
+    place = int(np.argmax(cells))
+    if not 0 < place < len(edges):
+        return None
+    low, high = edges[place - 1 : place + 1]
+    narrow = 0 in (low, high) or high - low <= NARROW_CELL * max(abs(low), abs(high))
+    deviation = math.sqrt(variance * len(cells))
+    hidden = cells.sum() - cells[place] <= DEVIATIONS * deviation
+    return ALIKE if narrow and hidden and cells[place] > SURELY * deviation else None
 
 
 def _find_fault(histogram: NDArray[np.int64], variance: float, *, beyond: bool) -> str | None:

@@ -15,12 +15,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from concilium.errors import HouseError
-from concilium.models.grid import BEYOND, CUTOFFS, HIDDEN, SURELY, TEXT, ask_cutoffs
+from concilium.models.grid import ALIKE, BEYOND, CUTOFFS, HIDDEN, SURELY, TEXT, TWO_UNITS, ask_cutoffs
 from concilium.privacy.accounting import PlannedQuestion
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts, split_counts
 from concilium.protocol.questions import Conversation, Gaussian, Partners
-from concilium.protocol.schema import AskColumns, say_lacking, say_left_out
+from concilium.protocol.schema import AskColumns, say_groups, say_lacking, say_left_out
 from concilium.records.columns import Value, label
 from concilium.records.identifiers import names_patients
 
@@ -104,10 +104,8 @@ def start(method: M, partners: Partners) -> Conversation[tuple[M, list[str]]]:
         classes = yield from _find_classes(method, partners)
         completed = completed.stating(values={**_get(method, "values"), method.target: classes})
     if not states_attributes(method):
-        bins, left_out = yield from _find_cutoffs(method, partners)
+        bins, warnings = yield from _find_cutoffs(method, partners)
         completed = completed.stating(bins={**bins, **_get(method, "bins")})
-        if left_out:
-            warnings.append(say_left_out(left_out))
     elif not {*_get(method, "bins")} - {method.target} and getattr(method, "attributes", None) is None:
         stated = sorted({*_get(method, "values")} - {method.target})
         more = f" and {len(stated) - 3} more" if len(stated) > 3 else ""
@@ -162,7 +160,8 @@ def find_unusable(names: Iterable[str], columns: Mapping[str, Collection[str]]) 
 
 def _find_cutoffs(
     method: PrivateMethod[Any], partners: Partners
-) -> Conversation[tuple[dict[str, list[float]], dict[str, str]]]:
+) -> Conversation[tuple[dict[str, list[float]], list[str]]]:
+    """Cutoffs of numbers, and what to say of the columns that have none or lie in two groups."""
     replies = yield AskColumns(query=method.query, target=method.target)
     columns = {site: set(reply.names) for site, reply in replies.items()}
     wanted = getattr(method, "attributes", None)
@@ -184,8 +183,9 @@ def _find_cutoffs(
         return question, float(variance) * float(partners.noise_factor)
 
     cutoffs = getattr(method, "cutoffs", None)
+    grouped: list[str] = []
     chosen, without = yield from ask_cutoffs(
-        numbers, ask, cutoffs=cutoffs if isinstance(cutoffs, int) else CUTOFFS
+        numbers, ask, cutoffs=cutoffs if isinstance(cutoffs, int) else CUTOFFS, grouped=grouped
     )
     asked = stated if wanted is None else stated & set(wanted)
     if not chosen and not asked - {method.target}:
@@ -193,5 +193,11 @@ def _find_cutoffs(
             "noise hides which columns hold numbers, or none does: state them, as `concilium dictionary` drafts, or "
             f"raise epsilon; up to {float(share_of_start(method)):.0%} of the price is spent"
         )
-    without = {name: why if why in (BEYOND, TEXT) else HIDDEN for name, why in without.items()}
-    return {name: list(edges) for name, edges in chosen.items()}, {**left_out, **without}
+    without = {
+        name: why if why in (ALIKE, BEYOND, TEXT) or why.startswith(TWO_UNITS) else HIDDEN
+        for name, why in without.items()
+    }
+    warnings = say_groups(grouped) + (
+        [say_left_out(left_out)] if (left_out := {**left_out, **without}) else []
+    )
+    return {name: list(edges) for name, edges in chosen.items()}, warnings

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from concilium.compiling import compiled
 from concilium.protocol.grid import Grid, list_edges
-from concilium.records.drafting import has_size
+from concilium.records.unit_factors import Quartiles
 
 Codes = NDArray[np.unsignedinteger]
 
@@ -73,9 +73,9 @@ class GridCodes:
         _look_up(table, self.codes, merged)
         return merged
 
-    def find_size(self, rows: NDArray[np.int32] | None, *, least: int) -> float | None:
-        """The edge below the median of these rows, or of all; None of fewer than so many, and where quartiles lie so
-        far apart (`has_size`) that another unit would not show."""
+    def find_quartiles(self, rows: NDArray[np.int32] | None, *, least: int) -> Quartiles | None:
+        """The edges below the quartiles of these rows, or of all; None of fewer than so many, and unless all three are
+        positive: another unit would not show."""
         first, reached = self._accumulate(rows)
         known = int(reached[-1] - reached[0])
         if known < least:
@@ -84,8 +84,8 @@ class GridCodes:
         places = np.searchsorted(reached, ranks) + first - 3
         if places[0] < 0:  # below the grid
             return None
-        low, median, high = list_edges(is_date=self.is_date)[places].tolist()
-        return float(median) if has_size(low, high) else None
+        first_quartile, median, third_quartile = list_edges(is_date=self.is_date)[places].tolist()
+        return (first_quartile, median, third_quartile) if first_quartile > 0 else None
 
     def _accumulate(self, rows: NDArray[np.int32] | None) -> tuple[int, NDArray[np.int64]]:
         if rows is None:

@@ -46,6 +46,7 @@ from concilium.records.patients import Owners, PatientPart
 from concilium.records.query import Query, read_as_asked, read_as_labels, read_as_numbers
 from concilium.records.series import Series
 from concilium.records.table import Records
+from concilium.records.unit_factors import Quartiles
 
 NAME = re.compile(r"[a-z]+-[0-9a-f]{64}")
 
@@ -175,11 +176,11 @@ class Cohort:
         """Whether the cohort is the whole table, so that columns need no indexing."""
         return len(self.rows) == len(self.view.records)
 
-    def find_size(self, name: str) -> float | None:
-        """The median of a number, as the edge of the public grid below it; None of fewer than FEW_KNOWN, where it is
-        beyond the grid, and where the unit would not show in it."""
+    def find_quartiles(self, name: str) -> Quartiles | None:
+        """The quartiles of a number, each as the edge of the public grid below it; None of fewer than FEW_KNOWN, where
+        they are beyond the grid, and where one is not positive."""
         placed = self.view.place_on_grid(name, is_date=False)
-        return placed.find_size(None if self.everyone else self.rows, least=FEW_KNOWN)
+        return placed.find_quartiles(None if self.everyone else self.rows, least=FEW_KNOWN)
 
     @property
     def digest(self) -> bytes:

@@ -32,6 +32,7 @@ class Proposal(Parametrised, ABC, Generic[B]):
     description    what comes of it
     handed_on      the part of patients whose entries leave; empty where none do
     reads_columns  whether it asks about columns of a table, which a committee then reads
+    instead        what to say of a release that it has not
     pure_releases  the releases under which it may cost pure epsilon alone (`pure_price`)
     answers_at_random  whether even what has no price is drawn at random, so that nothing comes out twice the same
     """
@@ -41,6 +42,7 @@ class Proposal(Parametrised, ABC, Generic[B]):
     releases: ClassVar[tuple[str, ...]]
     handed_on: ClassVar[str] = ""
     reads_columns: ClassVar[bool] = True
+    instead: ClassVar[str] = ""
     pure_releases: ClassVar[tuple[str, ...]] = ()
     answers_at_random: ClassVar[bool] = False
 
@@ -54,7 +56,8 @@ class Proposal(Parametrised, ABC, Generic[B]):
         self.read_parameters()
         if self.release not in self.releases:
             *others, last = map(repr, self.releases)
-            raise self.wrong("release", " or ".join(filter(None, [", ".join(others), last])), self.release)
+            fault = self.wrong("release", " or ".join(filter(None, [", ".join(others), last])), self.release)
+            raise StudyError(f"{fault}{self.instead}")
         target = self.must_know
         if target and target in (getattr(self, "attributes", None) or ()):
             raise StudyError(

@@ -40,8 +40,9 @@ from concilium.protocol.cohort import (
 from concilium.protocol.grid import are_days
 from concilium.protocol.questions import PLAIN, PRIVATE, Gathered, Reply
 from concilium.records.columns import Coded, Column, Numbers, Value, label
-from concilium.records.drafting import compare_sizes
+from concilium.records.drafting import MEASURED
 from concilium.records.grammar import canonical, measure
+from concilium.records.unit_factors import Quartiles, compare_sizes, find_other_unit
 
 if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
@@ -51,6 +52,7 @@ MISSING_EVERYWHERE, SAME_EVERYWHERE = "missing for everybody", "the same for eve
 MOST_CATEGORIES = 1000
 LEFT_OUT, UNITS = "left out: ", "units: "
 TWO_GROUPS = "two groups of values far apart: are they in two units? A hospital's map converts them"
+CONVERT = "state its unit in a dictionary and in the hospital's map, or give bins to keep it as it is"
 NOTHING: Mapping[str, str] = MappingProxyType({})
 # As many values as a column is taken to have when the memory to list them is estimated.
 MOST_LISTED = 1 << 16
@@ -62,8 +64,8 @@ class SchemaSeen(Reply, frozen=True):
     `unbinned` names numeric attributes for which the study gives no bins, `dates` those of them that are dates, `odd`
     those with text among the numbers, which counts as missing. `floored` says that the site leaves small counts out, so
     that the tree will not be exact. Where it says how many patients it has, it also says which columns it leaves out
-    since they identify patients (`identifying`), and the median of each number without bins, on the public grid
-    (`medians`): the counts that follow would show either.
+    since they identify patients (`identifying`), and the quartiles of each number without bins, on the public grid
+    (`quartiles`): the counts that follow would show either.
     """
 
     attributes: list[AttributeSeen]
@@ -74,13 +76,13 @@ class SchemaSeen(Reply, frozen=True):
     dates: tuple[str, ...] = ()
     odd: tuple[str, ...] = ()
     identifying: tuple[str, ...] = ()
-    medians: dict[str, float] = msgspec.field(default_factory=dict)
+    quartiles: dict[str, Quartiles] = msgspec.field(default_factory=dict)
 
     @property
     def numbers(self) -> int:
         """Each value that is told to occur is one thing told about the patients, and so is their number."""
         values = len(self.classes) + sum(len(attribute.values) for attribute in self.attributes)
-        return values + (self.patients is not None) + len(self.medians)
+        return values + (self.patients is not None) + 3 * len(self.quartiles)
 
     @property
     def names(self) -> set[str]:
@@ -131,7 +133,10 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
         for name in {*self.bins, *([self.target] if self.measured else [])} & set(records.names):
             if holds_measurements(records[name]):
                 raise DoesNotFit(say_text(name))
-        seen, unbinned, dates = [], [], []
+        seen: list[AttributeSeen] = []
+        unbinned: list[str] = []
+        dates: list[str] = []
+        measured: list[str] = []
         for name in sorted(wanted):
             if name == self.target:
                 continue
@@ -140,9 +145,10 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
                 seen.append(AttributeSeen(name, [], True))
             elif (listed := _as_listed(records[name])) is None:
                 unbinned.append(name)
-                if holds_dates(records[name]):
-                    dates.append(name)
+                (dates if holds_dates(records[name]) else measured).append(name)
             else:
+                if listed.numeric and len(listed.values) > MEASURED:
+                    measured.append(name)
                 seen.append(AttributeSeen(name, _list_values(listed, cohort), listed.numeric))
         return SchemaSeen(
             seen,
@@ -152,19 +158,19 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
             cohort.floored,
             tuple(dates),
             odd=tuple(name for name in unbinned if holds_measurements(records[name])),
-            **self._tell_more(cohort, [name for name in unbinned if name not in dates]),
+            **self._tell_more(cohort, measured),
         )
 
     def _tell_more(self, cohort: Cohort, numbers: Sequence[str]) -> dict[str, Any]:
-        """The columns that identify patients, and beside the number of patients the medians of numbers."""
+        """The columns that identify patients, and beside the number of patients the quartiles of numbers."""
         identifying = cohort.view.identifying
         if self.attributes is not None:
             identifying &= set(self.attributes)
         if not self.count_patients:
             return {"identifying": tuple(sorted(identifying))}
-        told = {name: cohort.find_size(name) for name in numbers} if not cohort.floored else {}
-        medians = {name: median for name, median in told.items() if median is not None}
-        return {"identifying": tuple(sorted(identifying)), "medians": medians}
+        told = {name: cohort.find_quartiles(name) for name in numbers} if not cohort.floored else {}
+        quartiles = {name: one for name, one in told.items() if one is not None}
+        return {"identifying": tuple(sorted(identifying)), "quartiles": quartiles}
 
     def find_known(self, reply: SchemaSeen) -> Mapping[str, Sequence[Value | None]]:
         known: dict[str, Sequence[Value | None]] = dict.fromkeys(reply.unbinned, ())
@@ -250,6 +256,7 @@ def find_numbers(
         for site, schema in schemas.items()
     }
     left_out |= _find_identifying(schemas)
+    quartiles = _list_quartiles(schemas)
     for name in sorted({name for schema in schemas.values() for name in schema.names} - {*stated, *left_out}):
         measured = [site for site, schema in schemas.items() if name in schema.unbinned]
         lacking = [site for site, schema in schemas.items() if name not in schema.names]
@@ -267,7 +274,11 @@ def find_numbers(
                 where = next(site for site in schemas if listed[site][name].numeric)
                 left_out[name] = _say_text(where, words[0])
         elif measured or (all(one.numeric for one in others) and len(_list_labels(others)) > most_values):
-            numbers.append(name)
+            other = find_other_unit(name, quartiles.get(name, {}))
+            if other is None:
+                numbers.append(name)
+            else:
+                left_out[name] = f"{other}; {CONVERT}"
     return numbers, left_out
 
 
@@ -414,21 +425,36 @@ def find_cautions(schemas: Mapping[str, SchemaSeen], grouped: Collection[str] = 
 
 
 def _suspect_units(schemas: Mapping[str, SchemaSeen], grouped: Collection[str]) -> list[str]:
-    """A caution for each number that is much larger at one site than at another, or in two groups. It tells no
-    number.
+    """A caution for each number that is much larger at one site than at another, or in two groups, and by no factor of
+    units. It tells no number.
 
     Such a number stays: hospitals may well have other patients, and a tree is that of the pooled patients.
     """
-    by_name: dict[str, dict[str, float]] = {}
-    for site, schema in schemas.items():
-        for name, median in schema.medians.items():
-            by_name.setdefault(name, {})[site] = median
-    notes = {name: compare_sizes(by_name.get(name, {})) for name in sorted({*by_name, *grouped})}
+    by_name = _list_quartiles(schemas)
+    notes = {
+        name: compare_sizes(by_name.get(name, {}))
+        for name in sorted({*by_name, *grouped})
+        if find_other_unit(name, by_name.get(name, {})) is None
+    }
     apart = [name for name, note in notes.items() if name in grouped and not note]
     return [
         *(f"{UNITS}{name} is {note}" for name, note in notes.items() if note),
-        *([f"{UNITS}{name_some(apart)}: {TWO_GROUPS}"] if apart else []),
+        *say_groups(apart),
     ]
+
+
+def say_groups(names: Sequence[str]) -> list[str]:
+    """A caution about numbers that lie in two groups far apart."""
+    return [f"{UNITS}{name_some(names)}: {TWO_GROUPS}"] if names else []
+
+
+def _list_quartiles(schemas: Mapping[str, SchemaSeen]) -> dict[str, dict[str, Quartiles]]:
+    """The quartiles that sites told of each number."""
+    by_name: dict[str, dict[str, Quartiles]] = {}
+    for site, schema in schemas.items():
+        for name, quartiles in schema.quartiles.items():
+            by_name.setdefault(name, {})[site] = quartiles
+    return by_name
 
 
 def _say_odd(schemas: Mapping[str, SchemaSeen]) -> list[str]:

@@ -35,6 +35,13 @@ def label(value: Value | None) -> str:
     return str(value)
 
 
+def say_plain(value: Value | None) -> str:
+    """The value as people read it: four digits of a number with decimals, anything else by its label."""
+    if not isinstance(value, float) or not math.isfinite(value) or value.is_integer():
+        return label(value)
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def narrowest(values: int) -> np.dtype[np.unsignedinteger]:
     """The smallest type of code that can tell this many values, and missing, apart."""
     return CODES[0] if values < 2**8 else CODES[1] if values < 2**16 else CODES[2]

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from concilium.errors import StudyError, nearest
-from concilium.records.columns import Value, label
+from concilium.records.columns import Value, label, say_plain
 from concilium.records.grammar import canonical, read_number, read_text
 
 # What no committee could read is agreed to by none (protocol/terms.py bounds the terms as a whole).
@@ -98,7 +98,7 @@ class DictionaryEntry(
 
     def say(self, value: Value) -> str:
         """What a value means; the value itself where the dictionary does not say."""
-        return self.values.get(label(value)) or label(value)
+        return self.values.get(label(value)) or say_plain(value)
 
     def lists(self, value: Value) -> bool:
         """Whether a value is one of those listed, or none are."""
@@ -127,7 +127,7 @@ class DictionaryEntry(
 
 def say_value(value: Value, entry: DictionaryEntry | None) -> str:
     """What a value means by its entry, if it has one; otherwise the value itself."""
-    return label(value) if entry is None else entry.say(value)
+    return say_plain(value) if entry is None else entry.say(value)
 
 
 @dataclass(frozen=True)

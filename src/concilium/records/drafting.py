@@ -26,12 +26,12 @@ from concilium.records.grammar import measure, read_day
 from concilium.records.identifiers import NEARLY_ALL, names_patients, numbers_patients
 from concilium.records.table import Records
 from concilium.records.table_map import has_decimal_comma
+from concilium.records.unit_factors import compare_sizes, find_other_unit, find_quartiles
 
 LEAST_PATIENTS = 10
 MOST_DRAFTED = 50
 MOST_ODD = 3  # texts among numbers that may stand for missing
 MEASURED = 12  # whole numbers with more different values than this are taken for measured ones
-OTHER_SIZE = 5.0  # medians that differ by this factor are hardly of one unit
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class DictionaryDraft:
         lines = [
             f"# A draft from {named}. Complete it: labels, units, plausible ranges, what values mean.",
             "# It is meant to be public. Look whether it says anything that is not.",
+            "# A private study also needs one_row_per_patient = true under [sites]: true if no patient has two rows.",
         ]
         for name, entry in self.dictionary.entries.items():
             lines += ["", *([f"# {name}: {self.notes[name]}"] if name in self.notes else [])]
@@ -248,7 +249,10 @@ def _draft_number(name: str, columns: Mapping[str, Column]) -> tuple[DictionaryE
     sizes = {source: _measure(column) for source, column in columns.items()}
     lows, highs = zip(*(np.quantile(known, [0.02, 0.98]).tolist() for known in sizes.values()), strict=True)
     low, high = min(lows), max(highs)
-    note = compare_sizes({source: size for source, known in sizes.items() if (size := find_size(known))})
+    quartiles = {source: find_quartiles(known) for source, known in sizes.items()}
+    if (other := find_other_unit(name, quartiles)) is not None:
+        raise _NoEntry(f"{other}; maps convert it, once an entry states its unit")
+    note = compare_sizes(quartiles)
     clinical = find_range(name) if len(name) > 2 else None
     if clinical is not None and clinical.lowest <= low and high <= clinical.highest:
         return (
@@ -269,27 +273,6 @@ def _draft_number(name: str, columns: Mapping[str, Column]) -> tuple[DictionaryE
     middle = float(np.median(np.concatenate(list(sizes.values()))))
     note = note or f"the range is rounded from {tables}: what is plausible?"
     return DictionaryEntry(type="number", range=_round_range(low, middle, high)), note
-
-
-def has_size(first: float, third: float) -> bool:
-    """Whether numbers with these quartiles show their unit: all but a few are positive, and of like size."""
-    return first > 0 and third <= OTHER_SIZE * first
-
-
-def find_size(known: NDArray[np.float64]) -> float | None:
-    """The median of numbers that show their unit."""
-    first, median, third = np.quantile(known, [0.25, 0.5, 0.75]).tolist()
-    return float(median) if has_size(first, third) else None
-
-
-def compare_sizes(medians: Mapping[str, float]) -> str:
-    """A note where a table's numbers are much larger than another's, as in another unit. No number is told."""
-    if not medians:
-        return ""
-    least, most = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
-    if medians[most] < OTHER_SIZE * medians[least]:
-        return ""
-    return f"much larger in {most} than in {least}: is it another unit there? A map converts it"
 
 
 def _round_range(low: float, middle: float, high: float) -> tuple[float, float]:

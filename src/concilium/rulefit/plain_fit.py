@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError, name_some
-from concilium.models.grid import CUTOFFS, find_edges, lies_apart
+from concilium.models.grid import CUTOFFS, find_edges, find_groups, say_alike, say_two_units
 from concilium.models.method import as_written
 from concilium.models.threshold import PERCENT_LEFT_OUT, Tally, decide, probability, warn_of_all_flagged
 from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure, say_epsilon
@@ -296,11 +296,18 @@ class PlainFit:
                 continue
             with_cutoffs = cut(attribute, histograms[attribute.name], most, on_grid=attribute.name in on_grid)
             if with_cutoffs is None:
-                without[attribute.name] = "all patients are in one of its bins"
+                without[attribute.name] = (
+                    say_alike(histograms[attribute.name][1:], attribute.edges)
+                    if attribute.name in on_grid
+                    else "all patients are in one of its bins"
+                )
                 continue
             if attribute.name in on_grid and attribute not in charged:
-                apart = lies_apart(histograms[attribute.name], attribute.edges)
-                grouped += [attribute.name] if apart else []
+                groups = find_groups(histograms[attribute.name], attribute.edges)
+                if groups is not None and (why := say_two_units(attribute.name, groups)):
+                    without[attribute.name] = why
+                    continue
+                grouped += [attribute.name] if groups is not None else []
             line = measure(len(kept), attribute.edges, histograms[attribute.name])
             lines += [] if line is None else [line]
             kept.append(with_cutoffs)

@@ -20,7 +20,7 @@ from concilium.models.explanation import Explanation, Reason, say_risk, say_risk
 from concilium.models.intervals import share_interval
 from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 from concilium.models.threshold import choose_one, probability, say_decided
-from concilium.records.columns import label
+from concilium.records.columns import label, say_plain
 from concilium.rulefit.body import PenaltyChoice, RuleBody, say_number
 from concilium.rulefit.shapes import list_shapes, read_odds, say_shapes
 from concilium.rulefit.terms import Line
@@ -327,9 +327,9 @@ def _list_reasons(
             totals[names[0]] = totals.get(names[0], 0.0) + value
     for name, value in totals.items():
         entered = patient.get(name)
-        if isinstance(entered, float):  # seven digits, as single precision has
-            entered = float(f"{entered:.7g}")
-        known = "is missing" if entered is None else f"= {label(entered)}{_say_clipped(body, name, entered)}"
+        known = (
+            "is missing" if entered is None else f"= {say_plain(entered)}{_say_clipped(body, name, entered)}"
+        )
         if value:
             reasons.append(Reason((name,), f"{name} {known}", moved=value * body.outcome.unit))
     return tuple(sorted(reasons, key=lambda reason: -abs(reason.moved or 0.0)))

@@ -26,7 +26,7 @@ from concilium.protocol.splits import Split
 from concilium.protocol.sums import write_sum
 from concilium.trees.body import TreeBody
 from concilium.trees.growing import GrowingNode, finish, grow
-from concilium.trees.pruning import count_resting, decide_tree, prune_with, tally_held_out
+from concilium.trees.pruning import count_resting, decide_tree, prune_with, tally_held_out, warn_of_one_class
 from concilium.trees.schemas import (
     PLAN_CUTOFFS,
     PLAN_SCHEMA,
@@ -128,7 +128,7 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
         warnings.append(_say_reduced(tree, left_out, len(schema.attributes), saved, partners.bytes))
     body = finish(tree.target, tree.query, schema, grown)
     body, said = decide_tree(body, tree.threshold, positive, tally if tally and tally.tells else None)
-    warnings += warn_of_specificity(body.decided)
+    warnings += [*warn_of_specificity(body.decided), *warn_of_one_class(body)]
     return Learned(body, {site: own.patients for site, own in seen.items()}, warnings, said)
 
 

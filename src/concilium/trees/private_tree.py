@@ -23,7 +23,7 @@ from concilium.trees.body import TreeBody
 from concilium.trees.growing import finish
 from concilium.trees.plain_tree import HELD_OUT_COUNTS
 from concilium.trees.private_growing import SCREENED, grow_privately
-from concilium.trees.pruning import decide_tree, prune_with, tally_held_out
+from concilium.trees.pruning import decide_tree, prune_with, tally_held_out, warn_of_one_class
 from concilium.trees.schemas import choose_edges
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 # Below this epsilon the one-level model predicts better than a private tree (docs/methods.md, section 1.10).
 TINY_EPSILON = Fraction(3, 10)
+NOISE_HIDES = (
+    "; noise hides what a split would tell: raise epsilon, state bins and values, or try naive-bayes"
+)
 ONE_LEVEL = (
     "below an epsilon of 0.3 noise leaves little of a tree: method naive-bayes usually predicts better"
 )
@@ -120,4 +123,5 @@ def converse(tree: DecisionTree, partners: Partners) -> Conversation[Learned[Tre
     body = finish(tree.target, tree.query, schema, grown)
     tally = tally_held_out(body, positive, held, HELD_OUT)
     body, said = decide_tree(body, tree.threshold, positive, tally)
-    return Learned(body, {}, [*warnings, *warn_of_specificity(body.decided)], said)
+    warnings += [*warn_of_specificity(body.decided), *warn_of_one_class(body, NOISE_HIDES)]
+    return Learned(body, {}, warnings, said)

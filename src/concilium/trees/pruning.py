@@ -29,6 +29,7 @@ from concilium.models.threshold import LEARNED_FROM, LEFT_OUT_FIRST, ErrorCosts,
 from concilium.protocol.counts import Counts
 from concilium.protocol.questions import MOST_NUMBERS, Conversation
 from concilium.protocol.splits import STAYS, Split, distinct
+from concilium.records.columns import label
 from concilium.trees.body import TreeBody, TreeNode, class_shares
 from concilium.trees.growing import GrowingNode
 
@@ -154,6 +155,19 @@ def decide_tree(
     first = tally is not None and tally.who == LEFT_OUT_FIRST
     decided, said = decide(decision, body.classes[positive], prevalence, tally or own, own if first else None)
     return msgspec.structs.replace(body, decided=decided), said
+
+
+def warn_of_one_class(body: TreeBody, remedy: str = "") -> list[str]:
+    """A warning where every leaf predicts the same class: nobody is flagged, or everybody. `remedy`: what else to try
+    where the tree is a single leaf."""
+    called = {body.call(leaf.counts) for leaf in body.leaves}
+    if len(body.classes) < 2 or len(called) > 1:
+        return []
+    same = f"{body.target} = {label(body.classes[called.pop()])}"
+    if len(body.leaves) == 1:
+        return [f"the tree is a single leaf: everybody is predicted {same}, at the same risk{remedy}"]
+    moved = "" if body.decided else '; threshold = "prevalence" flags whose risk is above the average'
+    return [f"everybody is predicted {same}: only the risks of its leaves tell patients apart{moved}"]
 
 
 def tally_leaves(leaves: Sequence[TreeNode], positive: int) -> Tally:

@@ -125,6 +125,7 @@ class VotingTrees(Method[VotingBody]):
     description: ClassVar[str] = "decision trees over all sites for a rare class, each with one vote"
     body_type: ClassVar[type[VotingBody]] = VotingBody
     releases: ClassVar[tuple[str, ...]] = ("exact", "masked")
+    instead: ClassVar[str] = "; naive-bayes, rulefit and tree can be private"
     against_rest: ClassVar[bool] = True
     compares: ClassVar[bool] = False
     differs_from_pooled: ClassVar[str] = (
