@@ -460,4 +460,4 @@ def test_without_the_extra_the_command_says_how_to_install_it(monkeypatch):
 
     monkeypatch.setattr(flare.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'concilium\[flare\]'"):
-        flare._require_flare()
+        flare.require_flare()

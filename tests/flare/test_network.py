@@ -217,6 +217,57 @@ def test_hospitals_left_out_in_turn_are_measured_at_home_by_the_models_of_the_ot
     assert metrics["auc"] == pytest.approx(seen["auc"], abs=0.01)
 
 
+def test_a_model_that_exists_is_measured_by_the_hospitals_of_a_network(network):
+    """As in one process, and at the price that the plan says; what does not fit is refused before anybody is asked."""
+    sites = [cc.Site(name, cc.Records.read(path)) for name, path in network.records.items()]
+    model = cc.DecisionTree("death", positive=1, max_depth=3).fit(sites)
+    file = network.folder / "made-elsewhere.json"
+    model.save(file)
+    kit = ("--kit", network.kits / PERSON)
+    exact = network.write_study("outside", describe("outside", more=MEASURED))
+    out = network.folder / "outside-results"
+    done = network.run("evaluate", file, exact, *kit, "--by", "sex", "--out", out)
+    assert done.returncode == 0, (done.stdout, done.stderr, network.log("house")[-1500:])
+    found, alone = json.loads((out / "evaluation.json").read_text()), model.evaluate(sites).metrics
+    for key in ("overall", "sites", "risks", "heterogeneity"):
+        assert found[key] == json.loads(json.dumps(alone[key]))
+    assert sum(row["patients"] for row in found["subgroups"]["sex"].values()) == count_patients(network)
+    assert (out / "report.html").exists()
+    assert (out / "card.json").exists()
+
+    paid = network.write_study(
+        "outside-paid",
+        describe("paid", release="private", privacy="epsilon = 1", more=MEASURED + "epsilon = 1\n"),
+    )
+    plan = network.run("evaluate", file, paid, *kit, "--plan", "--json")
+    total = Fraction(json.loads(plan.stdout)["total"])
+    before = spend(network)
+    out = network.folder / "outside-paid-results"
+    assert network.run("evaluate", file, paid, *kit, "--out", out).returncode == 0
+    charged = {site: amount - before[site] for site, amount in spend(network).items()}
+    assert all(0 < one <= total for one in charged.values())
+    assert json.loads((out / "evaluation.json").read_text())["sites"] == {}
+
+    lacking = network.records["north"].read_text().replace("bsa", "burnt", 1)
+    kept = network.records["north"].read_text()
+    network.records["north"].write_text(lacking)
+    try:
+        refused = network.run("evaluate", file, exact, *kit, "--out", network.folder / "lacking")
+    finally:
+        network.records["north"].write_text(kept)
+    assert refused.returncode == 2
+    assert "north: there is no column 'bsa'" in refused.stderr
+    assert not (network.folder / "lacking").exists()
+
+
+def spend(network):
+    spent = {}
+    for site in SITES:
+        with cc.Ledger.open_readonly(network.ledger(site)) as book:
+            spent[site] = book.spent()
+    return spent
+
+
 HOUSE = """[house]
 timeout = {timeout}
 on_loss = "{on_loss}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -15,23 +16,19 @@ pytest.importorskip("nvflare")
 
 @pytest.mark.parametrize("patience", [0.0, 60.0])
 def test_a_person_waits_for_stewards_as_long_as_asked(monkeypatch, patience, tmp_path, capsys):
-    from concilium.transports.flare import submitting
-
     asked, slept = [], []
 
-    def submit(study, kit, out, *, resume, tell, warn):
+    def submit(resume):
         asked.append(resume)
         if len(asked) < 3:
             raise StudyPending("abc", ("north", "south"))
         return "results"
 
-    monkeypatch.setattr(submitting, "submit_study", submit)
     monkeypatch.setattr(command.time, "sleep", slept.append)
     study = SimpleNamespace(path=tmp_path / "study.toml", name="a", hospitals=(), elsewhere=True)
-    kit = SimpleNamespace(folder=tmp_path / "kit")
 
     def run():
-        return command._submit_until(study, kit, tmp_path / "out", False, patience, lambda text: None)
+        return command.submit_until(study, submit, ["concilium"], False, patience, lambda text: None)
 
     if not patience:
         with pytest.raises(HouseError, match=r"(?s)waits for north and south.*--resume"):
@@ -51,8 +48,11 @@ def test_resuming_a_study_that_was_never_submitted_asks_nobody(monkeypatch, tmp_
     monkeypatch.setattr(submitting, "open_session", lambda kit: pytest.fail("a session was opened"))
     study = SimpleNamespace(path=tmp_path / "study.toml", name="a", several=(), hospitals=())
     kit = SimpleNamespace(folder=tmp_path / "kit")
+    submit = partial(
+        submitting.submit_study, study, kit, tmp_path / "new" / "out", tell=lambda text: None, warn=print
+    )
     with pytest.raises(StudyError, match=r"no work in progress .* submit it again without --resume"):
-        command._submit_until(study, kit, tmp_path / "new" / "out", True, 0.0, lambda text: None)
+        command.submit_until(study, submit, ["concilium"], True, 0.0, lambda text: None)
     assert not (tmp_path / "new").exists()
 
 

@@ -4,6 +4,7 @@ by one patient in one cell only."""
 from __future__ import annotations
 
 import itertools
+from datetime import date, timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,29 @@ def test_patients_since_a_day_are_measured_and_not_learned_from() -> None:
     assert table.counts == count_by_hand(learner, later, table.edges).tolist()
     before = {name: [row for row in rows if row["admitted"] < "2023-06-01"] for name, rows in TABLES.items()}
     assert make("tree", "exact").fit(cc.House(open_sites(before))).body == learner.body
+
+
+@pytest.mark.parametrize("release", ["exact", "masked", "private"])
+def test_days_that_nearly_every_patient_has_another_of_are_compared_and_not_listed(release: str) -> None:
+    """A hospital of a few hundred patients hardly has two who came on one day; what its policy withholds stays so."""
+    first = date(2022, 1, 1)
+    tables = {
+        name: [{**row, "admitted": str(first + timedelta(days=3 * at))} for at, row in enumerate(rows)]
+        for name, rows in TABLES.items()
+    }
+    since = Holdout(column="admitted", since="2022-09-01")
+    model = make("tree", "exact").fit(open_sites(tables))
+    assert "admitted" not in model.attributes_
+    epsilon = 1 if release == "private" else None
+    asked = Validation.of(model, release=release, epsilon=epsilon, since=since)
+    table = asked.fit(cc.House(open_sites(tables))).body
+    later = [row for rows in tables.values() for row in rows if row["admitted"] >= "2022-09-01"]
+    if release != "private":
+        assert table.counts == count_by_hand(model, later, table.edges).tolist()
+    withheld = open_sites(tables, cc.Policy(withhold=("admitted",)))
+    with pytest.raises(HouseError, match="there is no column 'admitted'"):
+        Validation.of(model, release=release, epsilon=epsilon, since=since).fit(cc.House(withheld))
+    assert [site.ledger.spent() for site in withheld] == [0] * len(withheld)
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,90 @@ def test_a_model_is_validated_at_the_hospitals_of_a_study(tmp_path: Path) -> Non
     ) == (2, True)
 
 
+def test_a_hospital_that_codes_the_outcome_otherwise_is_named_before_anybody_answers(tmp_path: Path) -> None:
+    """Everyone there would have counted as without the outcome."""
+    study = lay_out(tmp_path, SEVERAL + '[values]\nsex = ["f", "m"]\ndeath = [0, 1]\n' + GATE)
+    CliRunner().invoke(app, ["run", str(study), "--out", str(tmp_path / "out")])
+    model = str(tmp_path / "out" / "model.json")
+    for file in tmp_path.glob("*.ledger*"):
+        file.unlink()
+    head, *rows = (tmp_path / "coast.csv").read_text().splitlines()
+    (tmp_path / "coast.csv").write_text(
+        "\n".join([head, *(f"{row[:-1]}{'dead' if row.endswith('1') else 'alive'}" for row in rows)])
+    )
+    assert head.endswith("death")
+    plain = tmp_path / "plain.toml"
+    plain.write_text(SEVERAL)
+    for command, words in (
+        (["run", str(study), "--out", str(tmp_path / "again")], "which the study states"),
+        (["evaluate", model, str(plain)], "which the model tells apart"),
+    ):
+        refused = CliRunner().invoke(app, command)
+        assert refused.exit_code == 2
+        assert f"site 'coast': no patient has death = 0 or 1, {words}" in " ".join(refused.stderr.split())
+        assert not list(tmp_path.glob("*.ledger"))
+
+
+def test_a_run_names_the_hospital_whose_held_out_patients_lack_the_outcome(tmp_path: Path) -> None:
+    study = lay_out(tmp_path, SEVERAL + GATE)
+    head, *rows = (tmp_path / "coast.csv").read_text().splitlines()
+    (tmp_path / "coast.csv").write_text("\n".join([head, *(row for row in rows if row.endswith("0"))]))
+    shown = CliRunner().invoke(app, ["run", str(study), "--out", str(tmp_path / "out")])
+    assert shown.exit_code == 0, shown.output
+    assert "note: coast: no patient of" in shown.stderr
+    assert "coast: no patient of" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_the_page_of_a_study_says_what_all_of_it_costs_and_of_a_validation_what_it_is(tmp_path: Path) -> None:
+    study = lay_out(tmp_path, SEVERAL + PRIVATE + PAID)
+    results = cc.Study.read(study).run(tmp_path / "out", warn=lambda text: None)
+    assert f"all of it costs every patient epsilon = {results.metrics['epsilon']}" in results.report()
+    assert results.metrics["epsilon"] > 2
+    plain = tmp_path / "plain.toml"
+    plain.write_text(SEVERAL)
+    CliRunner().invoke(
+        app, ["evaluate", str(tmp_path / "out" / "model.json"), str(plain), "--out", str(tmp_path / "ev")]
+    )
+    page = " ".join((tmp_path / "ev" / "report.html").read_text().split())
+    assert "measured on 180 patients of 3 sites" in page
+    assert "Learned on" not in page
+
+
+def test_the_study_of_a_model_names_the_column_of_dates_for_later(tmp_path: Path) -> None:
+    """By which `evaluate --since` finds later patients; a share of all is held out meanwhile."""
+    study = lay_out(tmp_path, SEVERAL + GATE + 'date = "admitted"\n')
+    for name in HOSPITALS:
+        head, *rows = (tmp_path / f"{name}.csv").read_text().splitlines()
+        days = [f"{row},202{3 + at % 3}-01-0{1 + at % 7}" for at, row in enumerate(rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"{head},admitted", *days]))
+    ran = CliRunner().invoke(app, ["run", str(study), "--out", str(tmp_path / "out")])
+    assert ran.exit_code == 0, ran.output
+    model = str(tmp_path / "out" / "model.json")
+    shown = CliRunner().invoke(app, ["evaluate", model, str(study), "--since", "2025-01-01", "--json"])
+    assert shown.exit_code == 0, shown.output
+    metrics = json.loads(shown.stdout)
+    assert 50 < metrics["overall"]["patients"] < 70
+    assert metrics["drift"]["figures"]
+
+
+def test_the_plan_of_a_study_across_machines_makes_up_no_budgets(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    elsewhere = (
+        '[study]\nname = "far"\nmethod = "tree"\ntarget = "death"\n[bins]\nage = [40, 60]\n'
+        + PRIVATE
+        + '[evaluate]\nleave_out = "site"\nepsilon = 1\n'
+        + "".join(f'[[site]]\nname = "{name}"\n' for name in ("a", "b", "c", "d"))
+    )
+    path = tmp_path / "far.toml"
+    path.write_text(elsewhere)
+    planned = CliRunner().invoke(app, ["flare", "submit", str(path), "--kit", str(tmp_path), "--plan"])
+    assert planned.exit_code == 0, planned.output
+    assert "the evaluation fits 3 more models, each charged" in planned.stdout
+    assert "before the first charge" in planned.stdout
+    assert "default budget" not in planned.stdout
+    assert cc.Study.read(path, elsewhere=True).plan().sites == ()
+
+
 def test_subgroups_are_asked_for_planned_charged_and_shown(tmp_path: Path) -> None:
     asked = PAID + 'subgroups = ["sex", "age=50"]\n'
     study = cc.Study.read(lay_out(tmp_path, SEVERAL + PRIVATE + asked))

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concilium.cli.output import Json, ModelFile, figure, say, say_json, say_table, warn
+from concilium.cli.output import (
+    Json,
+    ModelFile,
+    figure,
+    refuse_file,
+    say,
+    say_json,
+    say_table,
+    show_progress,
+    warn,
+)
 from concilium.cli.results import COLUMNS, calibrated_row, tell_subgroups
-from concilium.cli.run import ALARMED, StudyFile, tell_plan
+from concilium.cli.run import ALARMED, StudyFile, Wait, tell_plan
+from concilium.errors import StudyError
+
+if TYPE_CHECKING:
+    from concilium.study import Study
+    from concilium.study.validating import ValidatedStudy
 
 SITES_SHOWN = 30
 
@@ -29,6 +46,14 @@ def evaluate(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder for the results.")] = None,
+    kit: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Your own kit: the hospitals are those of its network (flare)."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="With --kit: go on where a person had to agree.")
+    ] = False,
+    wait: Wait = None,
     plan: Annotated[
         bool,
         typer.Option("--plan", help="Say what it would ask and cost, and whether it fits; measure nothing."),
@@ -50,21 +75,27 @@ def evaluate(
       concilium evaluate results/model.json others.toml
       concilium evaluate results/model.json study.toml --since 2025-01-01 --out later
       concilium evaluate results/model.json others.toml --by sex --by age=50,65,80
+      concilium evaluate results/model.json others.toml --kit kits/ana@example.org --out elsewhere
     """
     from concilium.study import Study
     from concilium.study.validating import plan_validation, validate_at_hospitals
 
-    definition = Study.read(study)
+    definition = Study.read(study, elsewhere=kit is not None)
     if plan:
         planned = plan_validation(model, definition, since, by or ())
         tell_plan(definition, planned, as_json, "the evaluation asks")
         if not planned.fits:
             raise typer.Exit(2)
         return
-    validated = validate_at_hospitals(model, definition, since, by or ())
+    if kit is not None:
+        validated = _submit(model, definition, kit, out, since, by or (), resume, wait, as_json)
+    elif resume or wait is not None:
+        raise StudyError("--resume and --wait are for hospitals on machines of their own: give --kit as well")
+    else:
+        validated = validate_at_hospitals(model, definition, since, by or ())
+        if out is not None:
+            validated.write(out)
     metrics = validated.metrics
-    if out is not None:
-        validated.write(out)
     if as_json:
         say_json(metrics)
     else:
@@ -73,6 +104,37 @@ def evaluate(
             say(f"results in {out}: evaluation.json, card.json, report.html")
     if strict and metrics["alarms"]:
         raise typer.Exit(ALARMED)
+
+
+def _submit(
+    model: Path,
+    study: Study,
+    kit: Path,
+    out: Path | None,
+    since: str | None,
+    by: Sequence[str],
+    resume: bool,
+    wait: float | None,
+    as_json: bool,
+) -> ValidatedStudy:
+    """Have the hospitals of a network measure the model."""
+    from concilium.cli.flare import open_own, require_flare, submit_until
+
+    require_flare()
+    from concilium.transports.flare.kit import Kit
+    from concilium.transports.flare.submitting import submit_validation
+
+    if out is None:
+        raise StudyError("say where the results go: --out DIR")
+    refuse_file(out.absolute())
+    own = open_own(Kit.open(kit, "person"))
+    again = ["concilium", "evaluate", str(model), str(study.path), "--kit", str(kit), "--out", str(out)]
+    again += [*(["--since", since] if since else []), *(word for one in by for word in ("--by", one))]
+    with show_progress(quiet=as_json) as tell:
+        submit = partial(submit_validation, model, study, own, out, since=since, by=by, tell=tell, warn=warn)
+        return submit_until(
+            study, submit, again, resume, study.house.patience if wait is None else wait, tell
+        )
 
 
 def _tell(metrics: dict[str, Any]) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from concilium.cli.output import Json, Tell, refuse_file, say, say_json, say_table, show_progress, warn
 from concilium.cli.results import tell_all
-from concilium.cli.run import MetricsJson, StudyFile, Wait, say_pending
+from concilium.cli.run import MetricsJson, StudyFile, Wait, say_pending, tell_plan
 from concilium.errors import (
     CannotResume,
     HouseError,
@@ -25,10 +27,9 @@ from concilium.errors import (
 
 if TYPE_CHECKING:
     from concilium.study import Study
-    from concilium.study.results import StudyResults
-    from concilium.study.several import SeveralResults
     from concilium.transports.flare.kit import Kit
 
+R = TypeVar("R")
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 # Seconds between two jobs that ask whether stewards have decided.
@@ -76,7 +77,7 @@ def provision(
       concilium flare provision network.toml --out kits
       concilium flare provision network.toml --out kits --renew north
     """
-    _require_flare()
+    require_flare()
     from concilium.transports.flare.provisioning import FlareProject
     from concilium.transports.flare.provisioning import provision as make
 
@@ -105,7 +106,7 @@ def site(
     Example:
       concilium flare site kits/north
     """
-    _require_flare()
+    require_flare()
     from concilium.transports.flare.kit import Kit
     from concilium.transports.flare.starting import become_site, hold_kit, prepare_site
 
@@ -128,7 +129,7 @@ def house(
     Example:
       concilium flare house kits/house
     """
-    _require_flare()
+    require_flare()
     from concilium.transports.flare.kit import Kit
     from concilium.transports.flare.starting import become_house, hold_kit, prepare_house
 
@@ -144,9 +145,12 @@ def house(
 def submit(
     study: StudyFile,
     kit: PersonKit,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the results.")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder for the results.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a study that was submitted to the same folder.")
+    ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say what it would ask and cost; submit nothing.")
     ] = False,
     wait: Wait = None,
     as_json: MetricsJson = False,
@@ -157,17 +161,28 @@ def submit(
 
     \b
     Example:
+      concilium flare submit study.toml --kit kits/ana@example.org --plan
       concilium flare submit study.toml --kit kits/ana@example.org --out results
     """
-    _require_flare()
+    require_flare()
     from concilium.study import Study
     from concilium.transports.flare.kit import Kit
 
-    definition, own = Study.read(study, elsewhere=True), _open_own(Kit.open(kit, "person"))
+    definition = Study.read(study, elsewhere=True)
+    if plan:
+        tell_plan(definition, definition.plan(), as_json)
+        return
+    if out is None:
+        raise StudyError("say where the results go: --out DIR (or --plan, to see what it would cost)")
+    own = open_own(Kit.open(kit, "person"))
     refuse_file(out.absolute())
     patience = definition.house.patience if wait is None else wait
+    from concilium.transports.flare.submitting import submit_study
+
+    again = ["concilium", "flare", "submit", str(study), "--kit", str(own.folder), "--out", str(out)]
     with show_progress(quiet=as_json) as tell:
-        results = _submit_until(definition, own, out, resume, patience, tell)
+        submit = functools.partial(submit_study, definition, own, out, tell=tell, warn=warn)
+        results = submit_until(definition, submit, again, resume, patience, tell)
     if as_json:
         say_json(results.metrics)
         return
@@ -182,11 +197,11 @@ def status(kit: PersonKit, as_json: Json = False) -> None:
     Example:
       concilium flare status --kit kits/ana@example.org
     """
-    _require_flare()
+    require_flare()
     from concilium.transports.flare.kit import Kit
     from concilium.transports.flare.session import look_at_network
 
-    network = look_at_network(_open_own(Kit.open(kit, "person")))
+    network = look_at_network(open_own(Kit.open(kit, "person")))
     jobs = [
         {
             "job": job.get("job_id"),
@@ -227,11 +242,11 @@ def end(
     Example:
       concilium flare end d756befe --kit kits/ana@example.org
     """
-    _require_flare()
+    require_flare()
     from concilium.transports.flare.kit import Kit
     from concilium.transports.flare.session import end_job
 
-    say(f"ended: {end_job(_open_own(Kit.open(kit, 'person')), job)}")
+    say(f"ended: {end_job(open_own(Kit.open(kit, 'person')), job)}")
 
 
 @app.command(short_help="Print the systemd unit of a site or of the house.")
@@ -257,36 +272,23 @@ def unit(
     )
 
 
-def _open_own(kit: Kit) -> Kit:
+def open_own(kit: Kit) -> Kit:
     """A person's kit, with a warning where its certificate ends soon."""
     if warning := kit.check_dates():
         warn(f"warning: {warning}")
     return kit
 
 
-def _submit_until(
-    study: Study, kit: Any, out: Path, resume: bool, patience: float, tell: Tell
-) -> StudyResults | SeveralResults:
-    """Submit a study, again where stewards have to decide first, as long as patience lasts."""
-    from concilium.transports.flare.submitting import submit_study
-
+def submit_until(
+    study: Study, submit: Callable[..., R], again: list[str], resume: bool, patience: float, tell: Tell
+) -> R:
+    """Submit a study, again where stewards have to decide first, as long as patience lasts. `again` is the command that
+    was given."""
     until, pause, said = time.monotonic() + patience, FIRST_PAUSE, False
-    hint = shlex.join(
-        [
-            "concilium",
-            "flare",
-            "submit",
-            str(study.path),
-            "--kit",
-            str(kit.folder),
-            "--out",
-            str(out),
-            "--resume",
-        ]
-    )
+    hint = shlex.join([*again, "--resume"])
     while True:
         try:
-            return submit_study(study, kit, out, resume=resume, tell=tell, warn=warn)
+            return submit(resume=resume)
         except StudyPending as pending:
             text = say_pending(study, pending)
             left = until - time.monotonic()
@@ -308,7 +310,7 @@ def _submit_until(
             raise
 
 
-def _require_flare() -> None:
+def require_flare() -> None:
     """FLARE is an optional part."""
     if importlib.util.find_spec("nvflare") is None:
         raise MissingExtra("flare", "running across machines")

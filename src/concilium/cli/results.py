@@ -88,6 +88,8 @@ def _tell_results(results: StudyResults) -> None:
             "not evaluated: [evaluate] with holdout = 0.3 in the study file measures the model on held-out patients"
         )
     tell_subgroups(metrics)
+    for note in metrics.get("notes", ()):
+        warn(f"note: {note}")
     if "comparison" in metrics:
         _tell_comparison(metrics["comparison"], study)
     for line in _list_missing_sites(card):

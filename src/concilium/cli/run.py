@@ -202,10 +202,13 @@ def tell_plan(study: Study, plan: StudyPlan, as_json: bool, asks: str = "a fit a
         if plan.models > 1:
             more = f"the evaluation fits {plan.models - 1} more models, each charged"
             say(f"{more}: at most rho = {shown(plan.total)}")
-        say_table(
-            ["hospital", "of", "spent", "left", "after this study", "room"],
-            [line for site in plan.sites for line in _list_balance(site)],
-        )
+        if plan.sites:
+            say_table(
+                ["hospital", "of", "spent", "left", "after this study", "room"],
+                [line for site in plan.sites for line in _list_balance(site)],
+            )
+    if study.elsewhere:
+        say("hospitals check budget, month, policy and columns when it is proposed, before the first charge")
     for site in plan.sites:
         for sentence in site.forbidden:
             say(f"{site.site} will refuse: {sentence}")

@@ -29,6 +29,7 @@ from concilium.evaluation.metrics import GROUPS, Floats
 from concilium.evaluation.summary import CONFIDENCE, ENOUGH_HOSPITALS, NEVER_SURE, SEED, THRESHOLDS
 from concilium.models.intervals import Z
 from concilium.models.measuring import RiskTable
+from concilium.records.columns import Value, label
 
 TIMES = 400
 STEPS, CLOSE, STEEP = 25, 1e-7, 50.0
@@ -110,6 +111,24 @@ def summarise_table(table: RiskTable) -> dict[str, Any]:
         **({"subgroups": _describe_groups(table)} if table.groups else {}),
         **({"follow_up": msgspec.to_builtins(table.follow_up)} if table.follow_up else {}),
     }
+
+
+def find_untold(summary: Mapping[str, Any], positive: Value) -> list[str]:
+    """What figures cannot tell for want of patients with the outcome, or without it, and where."""
+    notes, outcome = [], label(positive)
+    for site, row in summary["sites"].items():
+        if not row["patients"]:
+            notes.append(f"{site}: nobody to measure the model on, or its policy leaves small counts out")
+        elif row["events"] in (0, row["patients"]):
+            every = "no" if not row["events"] else "every"
+            notes.append(
+                f"{site}: {every} patient of {row['patients']} has the outcome {outcome!r}, so that it has no AUC "
+                "of its own (is the outcome coded otherwise there?)"
+            )
+    if summary["overall"]["auc"] is None:
+        why = "than the noise could make of none" if summary["noise"] else "to tell anything"
+        notes.append(f"too few patients with the outcome {outcome!r}, or without it, {why}")
+    return notes
 
 
 def _describe_groups(table: RiskTable) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from concilium.evaluation.alarms import find_alarms
 from concilium.evaluation.drift import find_drift
-from concilium.evaluation.risk_tables import compare_sites, summarise_table
+from concilium.evaluation.risk_tables import compare_sites, find_untold, summarise_table
 from concilium.models.measuring import RiskTable
 from concilium.models.method import Method
 from concilium.models.validation import Validation
@@ -20,7 +20,7 @@ from concilium.protocol.card import Card
 from concilium.protocol.held_out import Holdout
 from concilium.protocol.house import House
 from concilium.protocol.subgroups import Subgroup, read_subgroups
-from concilium.records.columns import Value, label
+from concilium.records.columns import Value
 from concilium.records.dictionary import Dictionary
 
 
@@ -80,20 +80,7 @@ class ValidationFigures:
                 "the model's card has no figures of its own, so that nothing tells whether it has drifted: learn it "
                 "with [evaluate]"
             )
-        outcome = label(self.positive)
-        for site, row in found["sites"].items():
-            if not row["patients"]:
-                notes.append(f"{site}: nobody to measure the model on, or its policy leaves small counts out")
-            elif row["events"] in (0, row["patients"]):
-                every = "no" if not row["events"] else "every"
-                notes.append(
-                    f"{site}: {every} patient of {row['patients']} has the outcome {outcome!r}, so that it has no AUC "
-                    "of its own (is the outcome coded otherwise there?)"
-                )
-        if found["overall"]["auc"] is None:
-            why = "than the noise could make of none" if self.table.variance else "to tell anything"
-            notes.append(f"too few patients with the outcome {outcome!r}, or without it, {why}")
-        return notes
+        return [*notes, *find_untold(found, self.positive)]
 
 
 def validate(

@@ -55,6 +55,7 @@ from concilium.protocol.disclosure import Population
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.grammar import canonical, measure, read_day
 from concilium.records.patients import Owners
+from concilium.records.query import read_as_labels
 from concilium.records.row_hashes import APART, count_before, mix
 from concilium.records.table import Records
 
@@ -157,7 +158,12 @@ class Holdout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return held & self._find_later(cohort)
 
     def _find_later(self, cohort: Cohort) -> NDArray[np.bool_]:
-        column = cohort.view.coded(self.column)  # DoesNotFit where it is not there
+        view = cohort.view
+        if self.column not in view.records and self.column in view.policy_columns:
+            # Left out where nearly every patient has another day: here days are compared with one, and none is listed.
+            column = read_as_labels(view.policy_columns[self.column])
+        else:
+            column = view.coded(self.column)  # DoesNotFit where it is not there
         days = np.array([np.nan, *map(read_day, column.values)])[column.codes[cohort.rows]]
         later: NDArray[np.bool_] = days >= read_day(self.since)
         return later

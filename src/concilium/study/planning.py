@@ -232,7 +232,10 @@ def _read_balances(study: Study) -> list[tuple[str, Balance]]:
 def _find_balances(
     study: Study, method: Proposal[Any], questions: Plan, models: int
 ) -> tuple[SiteBalance, ...]:
-    """What every hospital has left, what the study costs there, and what its policy forbids."""
+    """What every hospital has left, what the study costs there, and what its policy forbids; nothing of hospitals on
+    machines of their own, which say so themselves when the study is proposed (protocol/studies.py)."""
+    if study.elsewhere:
+        return ()
     total = _price(questions, models)
     sites = [(hospital.name, hospital.policy, hospital.ledger) for hospital in study.hospitals]
     if study.split is not None:

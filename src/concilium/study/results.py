@@ -25,6 +25,7 @@ from concilium.errors import CannotResume, ConciliumError, RunStopped, StudyErro
 from concilium.evaluation.alarms import find_alarms
 from concilium.evaluation.drift import describe_performance
 from concilium.evaluation.metrics import FIGURES, NUMBER_FIGURES
+from concilium.evaluation.risk_tables import find_untold
 from concilium.models.follow_up import FollowUp
 from concilium.models.threshold import Decided
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
@@ -268,6 +269,7 @@ def tabulate(
         "folds": [fold if single else {key: fold[key] for key in TAKEN} for fold in summary["folds"]],
         "risks": summary.get("risks"),
         **{name: summary[name] for name in ("subgroups", "follow_up") if name in summary},
+        **({"notes": find_untold(summary, positive)} if "noise" in summary and positive is not None else {}),
     }
 
 

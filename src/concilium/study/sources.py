@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from concilium.protocol.house import House
 from concilium.protocol.schema import state_values
 from concilium.protocol.site import Site
 from concilium.records.coding import Place, code_values, reads_as_number
-from concilium.records.columns import Coded, Numbers, label
+from concilium.records.columns import Coded, Numbers, Value, label
 from concilium.records.grammar import measure, read_text
 from concilium.records.patients import Patients
 from concilium.records.query import Query, read_as_labels
@@ -180,16 +180,21 @@ def _require_numbers(study: Study, site: str, table: Records) -> None:
 
 
 def _require_classes(study: Study, site: str, table: Records) -> None:
-    """Of the classes that a private study states some patient has one: otherwise its budget would be spent on nothing.
-    In a simulation only, where all tables are at hand; between hospitals each looks for itself (`concilium check`)."""
-    if not study.way_out.bounded or study.target not in study.values or study.target_range is not None:
-        return
-    column, stated = table[study.target], study.values[study.target]
-    listed = {label(value) for value in state_values(stated)}
+    """Of the classes that a study states some patient has one: otherwise its budget would be spent on nothing, or
+    everyone there would count as without the outcome. In a simulation only, where all tables are at hand; between
+    hospitals each looks for itself (`concilium check`)."""
+    numbers = study.target in table and isinstance(table[study.target], Numbers)
+    if study.target in study.values and study.target_range is None and (study.way_out.bounded or not numbers):
+        require_classes(site, study.target, study.values[study.target], table, "which the study states")
+
+
+def require_classes(site: str, target: str, stated: Sequence[Value], table: Records, where: str) -> None:
+    """StudyError where no patient of a table has one of these classes."""
+    column, listed = table[target], {label(value) for value in state_values(stated)}
     held = set() if isinstance(column, Numbers) else {label(v) for v in read_as_labels(column).values}
     if not held & listed:
         raise StudyError(
-            f"{site}: no patient has {study.target} = {' or '.join(sorted(listed))}, which the study states; the "
+            f"{site}: no patient has {target} = {' or '.join(sorted(listed))}, {where}; the "
             f"column holds {say_held(column)}: write the classes as they are there, or map them"
         )
 

@@ -373,7 +373,7 @@ class Study(About, frozen=True, kw_only=True):
 
     def _check_figures(self, evaluate: Evaluate) -> None:
         """Figures are measured through the gate and paid for, or those of a simulation that says so."""
-        if (evaluate.since is None) != (evaluate.date is None):
+        if evaluate.since is not None and evaluate.date is None:
             raise StudyError(f"{self.path}: [evaluate] since goes with date, the column that says when")
         if self.measures_at_gate:
             self._check_measuring(evaluate)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from concilium.errors import StudyError
-from concilium.evaluation.validation import ValidationFigures, validate
+from concilium.evaluation.validation import ValidationFigures
 from concilium.models.measuring import Evaluation
 from concilium.models.method import Method
 from concilium.models.model_file import load
 from concilium.models.validation import Validation
 from concilium.study.planning import StudyPlan, plan_proposal, refuse_proposal
 from concilium.study.results import write_json, write_whole
-from concilium.study.sources import open_house, open_sites, read_tables
+from concilium.study.sources import open_house, open_sites, read_tables, require_classes
 
 if TYPE_CHECKING:
+    from concilium.models.measuring import RiskTable
+    from concilium.protocol.card import Card
     from concilium.protocol.held_out import Holdout
     from concilium.protocol.subgroups import Subgroup
+    from concilium.records.table import Records
     from concilium.study.study import Study
 
 
@@ -28,45 +31,49 @@ def validate_at_hospitals(
 ) -> ValidatedStudy:
     """Measure a model at the hospitals of a study file, released as that says; since a day of its [evaluate] date, and
     in subgroups as well, of [evaluate] or others."""
-    asked = _open_validation(model_file, study, since, by)
+    asked = open_validation(model_file, study, since, by)
     refuse_proposal(study, asked.proposal)
-    sites = open_sites(study, read_tables(study))
+    tables = read_tables(study)
+    _require_outcome(asked, tables)
+    sites = open_sites(study, tables)
     try:
-        found = validate(
-            asked.model,
-            open_house(study, sites.values()),
-            date="" if asked.held is None else asked.held.column,
-            since="" if asked.held is None else asked.held.since,
-            by=asked.subgroups,
-            **asked.how,
-        )
+        asked.proposal.fit(open_house(study, sites.values()))
     finally:
         for site in sites.values():
             site.ledger.close()
-    total = asked.proposal.plan().total
-    return ValidatedStudy(study, asked.model, found, asked.held, float(total), asked.subgroups)
+    return asked.take(asked.proposal.body, asked.proposal.card)
 
 
 def plan_validation(
     model_file: Path, study: Study, since: str | None = None, by: Sequence[str] = ()
 ) -> StudyPlan:
     """What that would ask of every hospital, what it costs, and whether it fits. Nothing is asked."""
-    return plan_proposal(study, _open_validation(model_file, study, since, by).proposal, ())
+    return plan_proposal(study, open_validation(model_file, study, since, by).proposal, ())
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked:
+class AskedValidation:
     """What a model file and a study file ask together."""
 
+    study: Study
     model: Method[Any]
     proposal: Validation
     held: Holdout | None
     subgroups: tuple[Subgroup, ...]
-    how: dict[str, Any]
+
+    def take(self, table: RiskTable, card: Card) -> ValidatedStudy:
+        """What came of it, once hospitals have answered."""
+        since = "" if self.held is None else self.held.since
+        found = ValidationFigures(table, card, self.proposal.positive, self.model, since)
+        total = float(self.proposal.plan().total)
+        return ValidatedStudy(self.study, self.model, found, self.held, total, self.subgroups)
 
 
-def _open_validation(model_file: Path, study: Study, since: str | None, by: Sequence[str]) -> _Asked:
-    model = load(model_file)
+def open_validation(
+    model_file: Path, study: Study, since: str | None, by: Sequence[str] = ()
+) -> AskedValidation:
+    """The proposal to measure the model of a file; StudyError where the study is not about it."""
+    model: Method[Any] = load(model_file)
     _check_model(model, study)
     held = _find_holdout(study, since)
     privacy = study.privacy
@@ -74,8 +81,21 @@ def _open_validation(model_file: Path, study: Study, since: str | None, by: Sequ
     if study.way_out.bounded:
         how["epsilon"] = None if privacy.epsilon is None else str(privacy.epsilon)
     subgroups = study.read_subgroups(by or (() if study.evaluate is None else study.evaluate.subgroups or ()))
+    if held is not None:
+        held.check()
     proposal = Validation.of(model, since=held, subgroups=subgroups, **how)
-    return _Asked(model, proposal, held, subgroups, how)
+    return AskedValidation(study, model, proposal, held, subgroups)
+
+
+def _require_outcome(asked: AskedValidation, tables: Mapping[str, Records]) -> None:
+    """StudyError where no patient of a hospital has a class of the model, before any hospital answers. All tables are
+    at hand here; between hospitals each looks for itself (models/risk_counts.py)."""
+    model = asked.model
+    if not model.against_rest:
+        for site, table in tables.items():
+            require_classes(
+                f"site {site!r}", model.target, model.classes_, table, "which the model tells apart"
+            )
 
 
 def _check_model(model: Any, study: Study) -> None:

@@ -21,20 +21,25 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 
 from concilium.errors import ConciliumError, HouseError, StudyPending
+from concilium.models.measuring import RiskTable
 from concilium.models.method import Method
+from concilium.models.validation import Validation
 from concilium.protocol.house import House
 from concilium.study.attached_files import unpack_attached
 from concilium.study.evaluating import learn_through_gate
 from concilium.study.results import WorkInProgress, find_terms, write_whole
 from concilium.study.study import Study
+from concilium.study.validating import open_validation
 from concilium.transports.flare.channel import FlareLine, JobAborted
 from concilium.transports.flare.job import (
+    CARD,
     MEASURED_TABLE,
     OUTCOME,
     PROGRESS,
     RESULTS,
     STUDY,
     JobOutcome,
+    MeasuredModel,
     SubmittedStudy,
 )
 from concilium.transports.flare.own_files import HouseFile
@@ -109,10 +114,10 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 path.write_text(submitted.study, encoding="utf-8")
                 unpack_attached(submitted.files, path.parent)
                 study = Study.read(path, elsewhere=True).find_variant(submitted.method)
-                method = _open_method(study)
+                proposal = _open_proposal(study, submitted.measured, path.with_name("model.json"))
             own = HouseFile.read(kit)
             with own.take_up(submitted.ticket, study.house.days, submitted.resumed) as work:
-                return self._learn(submitted.sites, study, method, own, work, results, abort_signal, fl_ctx)
+                return self._learn(submitted.sites, study, proposal, own, work, results, abort_signal, fl_ctx)
         except StudyPending as pending:
             return JobOutcome(ended="pending", problem=str(pending), study=pending.study, sites=pending.sites)
         except JobAborted as error:
@@ -133,7 +138,7 @@ class FlareHouse(Controller):  # type: ignore[misc]
         self,
         sites: tuple[str, ...],
         study: Study,
-        method: Method[Any],
+        proposal: Method[Any] | Validation,
         own: HouseFile,
         work: WorkInProgress,
         results: Path,
@@ -161,26 +166,36 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 identity=own.identity,
                 purpose=study.aim,
                 dictionary=study.dictionary,
-                total=study.price_from_here,
+                total=proposal.plan().total if isinstance(proposal, Validation) else study.price_from_here,
                 check_tables=study.house.check_tables,
                 encounters=study.encounters or 1,
                 days=study.house.days,
             )
             start = time.perf_counter()
-            model, table = learn_through_gate(study, house, method, work)
+            table: RiskTable | None
+            if isinstance(proposal, Validation):
+                proposal.fit(house)
+                card, table = proposal.card, proposal.body
+                write_whole(results / CARD, msgspec.json.encode(card))
+            else:
+                model, table = learn_through_gate(study, house, proposal, work)
+                card = model.card
+                model.save(results / "model.json")
             seconds = time.perf_counter() - start
             log.info("%s, %.2f s in all", transport.describe_rounds(), seconds)
         finally:
             transport.close()
-        model.save(results / "model.json")
         if table is not None:
             write_whole(results / MEASURED_TABLE, msgspec.json.encode(table))
-        write_whole(results / "terms.json", find_terms(work.journal("model"), model.card.study))
-        return JobOutcome(ended="finished", study=model.card.study, seconds=round(seconds, 3))
+        write_whole(results / "terms.json", find_terms(work.journal("model"), card.study))
+        return JobOutcome(ended="finished", study=card.study, seconds=round(seconds, 3))
 
 
-def _open_method(study: Study) -> Method[Any]:
-    """What a study learns by."""
+def _open_proposal(study: Study, measured: MeasuredModel | None, file: Path) -> Method[Any] | Validation:
+    """What a study learns by, or the measuring of a model that came with it."""
+    if measured is not None:
+        file.write_text(measured.file, encoding="utf-8")
+        return open_validation(file, study, measured.since or None, measured.by).proposal
     if not study.method_type.reads_courses:
         return study.open_method()
     # Here, for it loads what studies of tables do without.

@@ -29,7 +29,7 @@ from concilium.study.attached_files import ENDINGS, MOST_BYTES, is_plain
 from concilium.transports.flare.hardening import HOUSE_CLASS, SITE_CLASS
 
 OUTCOME = "outcome.json"
-MEASURED_TABLE = "measured.json"
+MEASURED_TABLE, CARD = "measured.json", "card.json"
 PROGRESS = "concilium.progress"
 RESULTS = "concilium"
 STUDY = "study.json"
@@ -50,9 +50,19 @@ class JobOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     seconds: float = 0.0
 
 
+class MeasuredModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model that hospitals measure: its file, the first day of the patients, and the subgroups, as a person wrote
+    them. The file is JSON; the house and every hospital read it as any model, and run no code of it."""
+
+    file: str
+    since: str = ""
+    by: tuple[str, ...] = ()
+
+
 class SubmittedStudy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A study as it travels: its text, the one method of it that this job learns, and the files that it names, packed.
-    The house knows it again by its `ticket`; one that is `resumed` it must know already."""
+    The house knows it again by its `ticket`; one that is `resumed` it must know already. With `measured`, a model is
+    measured and none is learned."""
 
     name: str
     study: str
@@ -61,6 +71,7 @@ class SubmittedStudy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     sites: tuple[str, ...]
     files: dict[str, str] = {}
     resumed: bool = False
+    measured: MeasuredModel | None = None
 
 
 def render_job(study: SubmittedStudy) -> dict[str, bytes]:
@@ -109,6 +120,7 @@ def write_job(
     sites: Sequence[str],
     files: Mapping[str, str] | None = None,
     resumed: bool = False,
+    measured: MeasuredModel | None = None,
 ) -> Path:
     """Write the job of a study into a folder that is made for it."""
     study = SubmittedStudy(
@@ -119,6 +131,7 @@ def write_job(
         sites=tuple(sites),
         files=dict(files or {}),
         resumed=resumed,
+        measured=measured,
     )
     for place, content in render_job(study).items():
         path = folder / place

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from concilium.evaluation.summary import calibrate_all, summarise
 from concilium.models.measuring import RiskTable
 from concilium.models.model_file import load
 from concilium.privacy.randomness import draw_bytes
+from concilium.protocol.card import Card
 from concilium.records.columns import label
 from concilium.study.attached_files import pack_attached
 from concilium.study.results import (
@@ -37,7 +39,16 @@ from concilium.study.results import (
 )
 from concilium.study.several import conduct_all, publish_all, say_once
 from concilium.study.sources import read_test_file
-from concilium.transports.flare.job import MEASURED_TABLE, OUTCOME, PROGRESS, JobOutcome, write_job
+from concilium.study.validating import ValidatedStudy, open_validation
+from concilium.transports.flare.job import (
+    CARD,
+    MEASURED_TABLE,
+    OUTCOME,
+    PROGRESS,
+    JobOutcome,
+    MeasuredModel,
+    write_job,
+)
 from concilium.transports.flare.kit import HouseNotThere, Kit
 from concilium.transports.flare.session import LOST, list_connected, open_session
 
@@ -84,14 +95,53 @@ def submit_study(
     return replace(results, files=files)
 
 
+def submit_validation(
+    model_file: Path,
+    study: Study,
+    kit: Kit,
+    out: Path,
+    *,
+    since: str | None = None,
+    by: Sequence[str] = (),
+    resume: bool = False,
+    tell: Tell,
+    warn: Tell,
+) -> ValidatedStudy:
+    """Have the hospitals of a network measure a model, and put the figures in a folder; it ends as `submit_study`."""
+    asked = open_validation(model_file, study, since, by)  # as the house will: what is wrong is said here
+    measured = MeasuredModel(file=model_file.read_text(encoding="utf-8"), since=since or "", by=tuple(by))
+    digest = hashlib.sha256(study.digest.encode() + msgspec.json.encode(measured)).hexdigest()
+    bound = msgspec.structs.replace(study, digest=digest)
+    work = WorkInProgress.beside(out, resume)
+    with work.until_done(resume):
+        _, folder = _run_elsewhere(kit, bound, work, tell, warn, measured)
+        table = msgspec.json.decode((folder / MEASURED_TABLE).read_bytes(), type=RiskTable)
+        validated = asked.take(table, msgspec.json.decode((folder / CARD).read_bytes(), type=Card))
+        validated.write(out)
+    return validated
+
+
 def _learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, warn: Tell) -> StudyResults:
     """Have the house run a study of one method; what came of it, measured on the patients of `[evaluate] file`."""
+    outcome, folder = _run_elsewhere(kit, study, work, tell, warn)
+    return _assemble(study, folder, outcome)
+
+
+def _run_elsewhere(
+    kit: Kit,
+    study: Study,
+    work: WorkInProgress,
+    tell: Tell,
+    warn: Tell,
+    measured: MeasuredModel | None = None,
+) -> tuple[JobOutcome, Path]:
+    """Have the house run one job of a study; how it ended, and where its files are."""
     with open_session(kit) as session:
         connected = list_connected(session)
         resumed = _bind_to_ticket(study, work) is not None
         ticket = _find_ticket(study, work, connected)
         _warn_of_absent(study, ticket.sites, connected, warn)
-        if study.method_type.reads_courses:
+        if study.method_type.reads_courses and measured is None:
             # As the house will: what is wrong with a file is said here, where it lies, and not there.
             from concilium.study.courses import open_learner
 
@@ -105,6 +155,7 @@ def _learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, w
             ticket.sites,
             pack_attached(study.path),
             resumed,
+            measured,
         )
         outcome, folder = _run_job(kit, session, job, work.folder / "fetched", tell)
     if outcome.ended == "pending":
@@ -113,7 +164,7 @@ def _learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, w
         raise RunStopped(outcome.problem)
     if outcome.ended == "failed":
         raise HouseError(outcome.problem)
-    return _assemble(study, folder, outcome)
+    return outcome, folder
 
 
 def _find_ticket(study: Study, work: WorkInProgress, connected: Sequence[str]) -> _Ticket:
