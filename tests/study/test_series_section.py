@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import concilium as cc
 from concilium.cli.demo_patients import make_ward
-from concilium.errors import StudyError
+from concilium.errors import RecordsError, StudyError
+from concilium.models.model_file import load
 from concilium.study.courses import read_populations
 
 STUDY = """
@@ -90,3 +92,77 @@ def test_what_contradicts_itself_is_a_sentence(ward):
         read(ward, 'windows = "6h"')
     with pytest.raises(StudyError, match=r"is in no hospital, or in two"):
         read_populations(read(ward, SERIES.replace("clinic", "hour")))
+
+
+def add_age(ward):
+    """The stays with ages, a column that does not change: the even ones are old."""
+    stays = pd.read_csv(ward / "stays.csv")
+    stays["Age"] = stays["patient"].map(lambda name: 80 if int(name[1:]) % 2 else 40)
+    stays.to_csv(ward / "stays.csv", index=False)
+
+
+def test_static_columns_are_stated_where_the_columns_are(ward):
+    add_age(ward)
+    study = read(ward, f'{SERIES}\nstatic = ["Age"]\nvariables = ["HR", "sepsis"]')
+    method = study.open_method()
+    assert (method.static, method.task.static_names, method.task.names) == (["Age"], ("Age",), ("HR",))
+    series = read_populations(study)["A"].series
+    assert series.names == ("HR", "sepsis", "Age")
+    assert series.static == ("Age",)
+    assert "conditions on Age" in str(study.plan())
+    for more, problem in [
+        ('static = ["Age"]\nvariables = ["Age", "HR"]', "'Age' is under static and under variables"),
+        ("static = 3", r"\[series\] static must be a list of columns"),
+    ]:
+        with pytest.raises(StudyError, match=problem):
+            read(ward, f"{SERIES}\n{more}")
+    with pytest.raises(RecordsError, match="static names a column 'Height' that is not there"):
+        read_populations(read(ward, f'{SERIES}\nstatic = ["Height"]'))
+    text = STUDY.format(series=f'{SERIES}\nstatic = ["Age"]', sites='series = "stays.csv"', outcome="sepsis")
+    (ward / "twice.toml").write_text(text.replace("limits = 1", 'limits = 1\nstatic = ["Age"]'))
+    with pytest.raises(StudyError, match=r"\[series\] static and \[discovery\] static state the same"):
+        cc.Study.read(ward / "twice.toml")
+    experts = text.replace('"discovery"', '"experts"').replace("[discovery]\nlimits = 1", "")
+    (ward / "experts.toml").write_text(experts.replace("outcome =", "target ="))
+    with pytest.raises(StudyError, match=r"\[series\] static is for temporal rules"):
+        cc.Study.read(ward / "experts.toml")
+
+
+def test_across_machines_a_study_states_static_columns_and_hospitals_their_files(tmp_path):
+    path = tmp_path / "study.toml"
+    text = STUDY.format(series='static = ["Age"]\nwindows = "6h"', sites="", outcome="sepsis")
+    path.write_text(text.replace("[sites]\n", ""))
+    assert cc.Study.read(path, elsewhere=True).open_method().task.static_names == ("Age",)
+    path.write_text(text.replace("[sites]\n", "").replace("windows", 'patient = "id"\nwindows'))
+    with pytest.raises(StudyError, match=r"\[series\] names columns of files"):
+        cc.Study.read(path, elsewhere=True)
+
+
+def test_a_run_puts_age_beside_the_rules_and_says_what_never_changes(tmp_path):
+    stays = make_ward(900, 1)
+    stays["Age"] = stays["patient"].map(lambda name: 80 if int(name[1:]) % 2 else 40)
+    stays.to_csv(tmp_path / "stays.csv", index=False)
+    text = STUDY.format(
+        series='windows = "6h"\nstatic = ["Age"]',
+        sites='series = "stays.csv"\ngateways = 3',
+        outcome="sepsis",
+    )
+    rich = "[budget]\nrho = 1000\n"
+    (tmp_path / "policy.toml").write_text(rich)
+    text = text.replace("gateways = 3", 'gateways = 3\npolicy = "policy.toml"').replace(
+        "limits = 1", "limits = 1\nprevalence = 0.2"
+    )
+    path = tmp_path / "study.toml"
+    path.write_text(text)
+    said = []
+    results = cc.Study.read(path).run(tmp_path / "results", warn=said.append)
+    model = load(tmp_path / "results" / "model.json")
+    assert results is not None
+    assert not any("Age" in rule.text for rule in model.rules_)
+    assert {one.text for one in model.beside_} == {"Age >= 45", "Age >= 65", "Age >= 80"}
+    assert not any("one value in each stay" in one for one in said)
+    report = (tmp_path / "results" / "report.html").read_text()
+    assert "Beside the rules" in report
+    path.write_text(text.replace('static = ["Age"]', "static = []").replace("[bins]", "[bins]\nAge = [65]"))
+    cc.Study.read(path).run(tmp_path / "before", warn=said.append)
+    assert any("'Age' has one value in each stay" in one for one in said)

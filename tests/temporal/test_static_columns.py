@@ -211,6 +211,8 @@ def test_cutoffs_are_public():
     assert cut("Age") == ["Age >= 65"]
     assert cut("Age", bins={"HR": [90]}) == ["Age >= 45", "Age >= 65", "Age >= 80"]
     assert cut("Gender") == ["Gender = 1"]
+    text = cc.RuleDiscovery(**STUDY, values={"sex": ["f", "m"], "gender": [1, 2], "sepsis": [0, 1]})
+    assert text.task.static == (StaticColumn("Age", (65.0,)), StaticColumn("gender", values=(1.0, 2.0)))
     assert cut("ward", values={"ward": [3, 1, 2]}) == ["ward = 1", "ward = 2"]
     assert cut("Weight", bins={"HR": [90]})[0].startswith("Weight >= ")
 

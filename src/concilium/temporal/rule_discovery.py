@@ -492,8 +492,10 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
             return ()
         stated = self.static
         if stated is None:
-            named = dict.fromkeys([*(self.bins or CLINICAL_RANGES), *self.values])
-            stated = [name for name in named if find_static(name) is not None and name != self.outcome]
+            # A column of text is no number of a series, whatever its name.
+            text = {name for name, own in self.values.items() if any(isinstance(one, str) for one in own)}
+            named = {*(self.bins or CLINICAL_RANGES), *self.values} - {self.outcome, *text}
+            stated = [name for name in named if find_static(name) is not None]
         return tuple(self._cut_static(name) for name in sorted(set(stated)))
 
     def _cut_static(self, name: str) -> StaticColumn:
